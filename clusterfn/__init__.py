@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clusterfn.api.login import login, logout
     from clusterfn.api.session import Session
     from clusterfn.calls.attach import attach, jobs
-    from clusterfn.calls.files import Directory, File
     from clusterfn.calls.group import JobGroup
     from clusterfn.calls.job import Job
     from clusterfn.errors import (
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     )
     from clusterfn.integrations.dask.client import dask_client
     from clusterfn.integrations.register_joblib import register_joblib
+    from clusterfn.packing.files import Directory, File
     from clusterfn.sweeps.report import SweepResult
     from clusterfn.sweeps.search import sweep
 
@@ -143,8 +143,8 @@ _HOMES = {
     "logout": "api.login",
     "Executor": "api.executor",
     "register_joblib": "integrations.register_joblib",
-    "File": "calls.files",
-    "Directory": "calls.files",
+    "File": "packing.files",
+    "Directory": "packing.files",
     "Job": "calls.job",
     "JobGroup": "calls.group",
     "Session": "api.session",

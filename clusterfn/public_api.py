@@ -118,7 +118,7 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
         name = plain.__qualname__ if sys.version_info >= (3, 10) else plain.__name__
         message = f"{name}() {_misfit(signature, args, kwargs) or misfit}"
         if option := next(
-            (each for each in kwargs if each not in signature.parameters and call_options.is_option(each)), None
+            (each for each in kwargs if each not in signature.parameters and each in call_options.keywords()), None
         ):
             where = f"@cluster({option}=…) or {plain.__name__}.with_options({option}=…)"
             message += f"; {option}= is an option of clusterfn: write {where}"

@@ -40,12 +40,11 @@ is_there() {
 }
 
 # Sites set SCRATCH and the like for login shells. An rc file may read what is meant for its shell: the first lines are
-# empty. The lines after them are such as sh, csh and fish understand alike; the one about `type` csh need not.
+# empty. The line after them is such as sh, csh and fish understand alike.
 login() {
     {
         printf '\n\n\n\n\n\n\n\n'
         printf 'echo %s.env; env; echo %s.end\n' "$mark" "$mark"
-        printf 'type module >/dev/null 2>&1 && echo %s.module\n' "$mark"
     } | "${SHELL:-/bin/sh}" -l 2>/dev/null
 }
 
@@ -91,29 +90,6 @@ logind() {
     busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager \
         KillUserProcesses 2>/dev/null && return
     cat /usr/lib/systemd/logind.conf /etc/systemd/logind.conf /etc/systemd/logind.conf.d/*.conf 2>/dev/null
-}
-
-library() {
-    getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1
-}
-
-conda_program() {
-    for exe in "$(value CONDA_EXE)" "$(value MAMBA_EXE)"; do
-        [ -x "$exe" ] && printf '%s\n' "$exe" && return
-    done
-    path=$(value PATH):$PATH
-    for exe in conda mamba micromamba; do
-        PATH="$path" command -v "$exe" && return
-    done
-    for base in miniforge3 mambaforge miniconda3 anaconda3; do
-        for exe in "$HOME/$base/bin/conda" "/opt/$base/bin/conda"; do
-            [ -x "$exe" ] && printf '%s\n' "$exe" && return
-        done
-    done
-    for exe in /opt/conda/bin/conda "$HOME/.local/bin/micromamba" "$HOME/bin/micromamba"; do
-        [ -x "$exe" ] && printf '%s\n' "$exe" && return
-    done
-    return 127
 }
 
 quotas() {
@@ -193,10 +169,8 @@ ask grid_engine grid_engine
 ask accounts accounts
 ask gpus gpus
 ask logind logind
-ask library library
 ask quotas quotas
 until_answered "$patience" login
-ask conda conda_program
 ask root volume "$root" "$root"
 number=0
 for candidate in "$@" $(network_mounts); do

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clusterfn.calls import payload
 from clusterfn.hosts import serialization
+from clusterfn.packing import payload
 
 container, exceptions = serialization.part("container"), serialization.part("exceptions")
 CannotRebuild: type[Exception] = exceptions.CannotRebuild

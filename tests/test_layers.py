@@ -24,6 +24,7 @@ ROOMS = [
     ["config", "public_api"],
     ["scheduler", "environment"],
     ["hosts"],
+    ["display", "packing", "plain_data"],
     ["calls"],
     ["api"],
     ["gpu", "integrations", "sweeps"],
@@ -34,7 +35,7 @@ ROOMS = [
 RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 BUILT_ON_THE_CORE = ("clusterfn.gpu", "clusterfn.integrations", "clusterfn.sweeps")
 # They name the rest: the list of public names, and the commands for Jupyter.
-NAMES_ALL = ("__init__.py", "cli/kernel.py", "cli/shell.py")
+NAMES_ALL = ("__init__.py", "cli/jupyter.py", "cli/kernel.py", "cli/shell.py")
 
 # Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
 BLIND = {
@@ -49,7 +50,7 @@ BLIND = {
     "calls/submission.py": "what a scheduler's answer becomes: others wait behind this one",
     "hosts/exit_flush.py": "a thread's outermost frame: it does the next work too",
     "hosts/loop.py": "the outermost frame of a thread: who waits for it gets the error",
-    "calls/labels.py": "the user's own `__repr__` and properties",
+    "packing/labels.py": "the user's own `__repr__` and properties",
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/session_map.py": "what a call raised takes the place of its value",
@@ -70,7 +71,7 @@ BLIND = {
     "hosts/rpc/answers.py": "calls functions of the caller; reads what a host leaves out",
     "hosts/rpc/requests.py": "calls functions of the caller, as those that show output",
     "hosts/rpc/request_queue.py": "closes a stream that is of no use any more",
-    "calls/payload_items.py": "pickles the user's arguments",
+    "packing/payload_items.py": "pickles the user's arguments",
     "integrations/jupyter/kernel_proxy.py": "a thread's outermost frame",
     "calls/job_entry.py": "a thread's outermost frame; loads the user's value",
     "calls/item_results.py": "the same, for the items of a map",
@@ -96,10 +97,11 @@ LIBRARIES = {
     "bridge/worker/warning.py": ["clusterfn.api.in_job.ending"],
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/arrays.py": ["numpy", "numpy.random"],
-    "bridge/serialization/tables.py": ["numpy", "pandas", "pandas._libs", "pandas._libs.internals", "pyarrow"],
+    "bridge/serialization/tables.py": ["numpy", "pandas", "pandas._libs.internals", "pyarrow"],
     "bridge/serialization/grouped.py": ["pandas"],
-    "bridge/serialization/models.py": ["pydantic", "pydantic.fields", "pydantic_core"],
-    "bridge/serialization/factories.py": ["attr"],
+    "bridge/serialization/models.py": ["pydantic", "pydantic.fields", "pydantic.networks", "pydantic_core"],
+    "bridge/serialization/mapped_tables.py": ["sqlalchemy"],
+    "bridge/serialization/factories.py": ["attr", "msgspec", "sqlalchemy", "sqlalchemy.orm"],
     "bridge/serialization/tensors.py": ["torch"],
     "bridge/serialization/indexes.py": ["faiss", "numpy"],
 }
@@ -221,7 +223,8 @@ def test_there_is_no_cycle():
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="older Pythons do not list their standard library")
 def test_what_travels_imports_the_standard_library_and_itself():
     foreign = []
-    for name, target in of_files("bridge/"):
+    named = ((name, each) for name in FILES for each in re.findall(r'Library\("([\w.]+)"\)', text_of(name)))
+    for name, target in (*of_files("bridge/"), *named):
         top = target.split(".")[0]
         borrowed = "bridge/serialization" in name and target in ("cloudpickle", "cloudpickle.cloudpickle")
         own = target.startswith("clusterfn.bridge") or top in ("_clusterfn", "_clusterfn_wire") or top in BUILT_IN
@@ -280,8 +283,8 @@ def test_nothing_prints_outside_the_command():
 def test_only_the_places_that_clean_their_words_write_to_a_terminal():
     texts = {name: text_of(name) for name in OURS if not name.startswith("gpu/")}
 
-    assert {name for name, text in texts.items() if "stderr.write(" in text} <= {"calls/console.py"}
-    assert {name for name, text in texts.items() if "\\x1b" in text} <= {"calls/console.py", "cli/screen.py"}
+    assert {name for name, text in texts.items() if "stderr.write(" in text} <= {"display/console.py"}
+    assert {name for name, text in texts.items() if "\\x1b" in text} <= {"display/console.py", "cli/screen.py"}
 
 
 # What one module does for all others, by words that nobody else needs; with those that have a reason of their own.

@@ -21,8 +21,8 @@ UNPICKLES = {
     "bridge/serialization/load_failure.py::<module>": "names its class in an annotation",
     "bridge/serialization/load_failure.py::_in_c": "needs what `note` has noted",
     "integrations/hydra_launcher.py::_bring": "loads YAML, which makes no objects",
-    "calls/inner_calls.py::_loads": "names an operation of byte code",
-    "calls/inner_calls.py::_read": "names an operation of byte code",
+    "packing/inner_calls.py::_loads": "names an operation of byte code",
+    "packing/inner_calls.py::_read": "names an operation of byte code",
     "bridge/serialization/exceptions.py::_loads": "is called by `from_records` alone",
     "bridge/serialization/exceptions.py::_load": "the same",
     "bridge/serialization/exceptions.py::_unpickled": "the same",
@@ -30,14 +30,14 @@ UNPICKLES = {
     "bridge/serialization/references.py::_load": "runs in jobs alone",
     "api/in_job/training.py::_read": "reads what a function saved, where the user calls it: usually in the job",
     "sweeps/store.py::get": "reads what this machine has pickled itself, in a folder of its own",
-    "calls/outcome.py::value_of": "passes `data_reader.load` with results=data",
+    "calls/outcome.py::value_of": "passes `reader.load` with results=data",
     "calls/outcome_errors.py::_rebuilt": "is not called with results=data",
 }
 _READS = {
     "loads", "load", "Unpickler", "_Unpickler", "loads_without_code", "from_records", "_loads", "read_pickle",
     "from_pickle", "fromfile", "memmap",
 }  # fmt: skip
-_HARMLESS = {"cell_magic", "json", "config_file", "data_reader", "tomllib", "tomli", "toml", "yaml", "yamlfile"}
+_HARMLESS = {"cell_magic", "json", "config_file", "reader", "tomllib", "tomli", "toml", "yaml", "yamlfile"}
 
 
 def _reading(tree: ast.AST, around: str = "<module>") -> Iterator[str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls import outcome, outcome_errors, payload
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.config.spec import ResultPolicy
+from clusterfn.packing import payload
 
 TOOLS = ("clusterfn", "cloudpickle", "dill")
 _CALL_S = 120  # a call may have to import a large library on a busy machine

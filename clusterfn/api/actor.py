@@ -52,7 +52,7 @@ class Actor:
             # A call that comes before the thread runs closes the actor itself, because it may need the actor's worker.
             abandon(handle.number)
             # `threading` would need a lock, which the thread that collects the garbage may hold at this moment.
-            _thread.start_new_thread(handle.release, ())
+            _thread.start_new_thread(handle.close_unseen, (type(None),))
 
         weakref.finalize(self, end).atexit = False
 
@@ -163,10 +163,8 @@ class ActorMethod:
         # An object made without `__init__`, such as a copy, has no `_name`: the message below would recurse.
         if name == "_name":
             raise AttributeError(name)
-        raise AttributeError(
-            f"{self._name}.{name}: call a method of an actor, or send its calls with submit:"
-            f" [actor.{self._name}.submit(x) for x in xs]"
-        )
+        instead = f"or send its calls with submit: [actor.{self._name}.submit(x) for x in xs]"
+        raise AttributeError(f"{self._name}.{name}: call a method of an actor, {instead}")
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"this is a method of an actor, which runs it itself: actor.{self._name}.submit(…)")
@@ -222,15 +220,12 @@ class ActorHandle:
             # The closing method needs arguments. The error of the block must reach the caller, so this one is dropped.
             function = type(None)
         if is_interrupted:
-            self._close_unseen(function)
+            self.close_unseen(function)
         else:
             self.close(function, (), {})
 
-    def release(self) -> None:
-        """Close it without a word: nothing here refers to it any more."""
-        self._close_unseen(type(None))
-
-    def _close_unseen(self, function: Callable[..., Any]) -> None:
+    def close_unseen(self, function: Callable[..., Any]) -> None:
+        """Close it without a word, and do not wait for its earlier calls."""
         if not self.is_over:
             # The session or its connection may have ended, which has ended the actor too.
             with contextlib.suppress(ClusterfnError, RuntimeError):

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.api.decorator import ClusterFunction, cluster
-from clusterfn.calls import console, labels
 from clusterfn.calls.call import job_name
-from clusterfn.calls.files import File
-from clusterfn.calls.project import Project, project_of, working_directory
 from clusterfn.config import config_file
 from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
-from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.config.scheduler_keys import keys_by_scheduler
+from clusterfn.display import console
 from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.packing import labels
+from clusterfn.packing.files import File
+from clusterfn.packing.project import Project, project_of, working_directory
 from clusterfn.public_api import public_api, show_options
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
 
@@ -144,12 +145,10 @@ def command(line: str | Sequence[str], *, result: str | None = None, stdin: str 
 
 def command_as_shown(text: CommandText) -> str:
     """Return a command as people read it, without the values of secrets."""
-    bare = [word if _is_plain(_PLACE.sub("", word)) else shlex.quote(word) for word in text.words]
+    # A place needs no quotes, and neither does a word that is nothing else.
+    plain = [_PLACE.sub("", word) or "x" for word in text.words]
+    bare = [word if shlex.quote(rest) == rest else shlex.quote(word) for word, rest in zip(text.words, plain)]
     return labels.without_secrets(text.line or " ".join(bare))
-
-
-def _is_plain(word: str) -> bool:
-    return not word or shlex.quote(word) == word
 
 
 class PreparedCommand(NamedTuple):
@@ -249,7 +248,7 @@ def _sbatch_lines(script: Path, options: Mapping[str, Any]) -> SbatchScript | No
     if script.suffix == ".py" or "#SBATCH" not in text:
         return None
     host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
-    has_slurm = SCHEDULER_KEYS[host.scheduler].of_call is not None
+    has_slurm = keys_by_scheduler()[host.scheduler].of_call is not None
     if not has_slurm and _CALLS_SRUN.search(text) and not _HAS_SRUN.search(text):
         hint = 'to start one task there, add this line to the script: command -v srun >/dev/null || srun() { "$@"; }'
         raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=hint)
@@ -287,7 +286,11 @@ def _find_project(text: CommandText) -> tuple[tuple[str, ...], Path | None, Proj
     first, *rest = text.words
     if is_script(first):
         script = _existing(first)
-        _check_script(script)
+        with script.open("rb") as file:
+            begins = file.read(4096)
+        if script.suffix != ".py" and b"\r\n" in begins and not begins.startswith(b"\x7fELF"):
+            problem = f"{script.name} has the line ends of Windows, with which no shell runs it"
+            raise ConfigError(problem, hint=f"sed -i 's/\\r$//' {script.name}")
         project = project_of(script, script)
         relative = script.relative_to(Path(project)).as_posix()
         return (relative if relative.endswith(".py") else f"./{relative}", *rest), script, project
@@ -350,18 +353,6 @@ def _existing(word: str) -> Path:
     return path.resolve()
 
 
-def _check_script(script: Path) -> None:
-    if script.suffix == ".py":
-        return
-    with script.open("rb") as file:
-        begins = file.read(4096)
-    if b"\r\n" in begins and not begins.startswith(b"\x7fELF"):
-        raise ConfigError(
-            f"{script.name} has the line ends of Windows, with which no shell runs it",
-            hint=f"sed -i 's/\\r$//' {script.name}",
-        )
-
-
 def _reject_what_cannot_run(
     words: Sequence[str], options: Mapping[str, Any], is_line: bool, has_input: bool
 ) -> None:  # fmt: skip
@@ -382,10 +373,8 @@ def _reject_what_cannot_run(
         raise ConfigError("--standalone is for one node, and the job has several", hint=hint)
     odd = next((word for word in words[1:] if _EXPANDED_THERE.match(word)), None)
     if odd and not is_line and "-c" not in words and program not in _OWN_DOLLARS:
-        console.tell(
-            f"the command gets {odd} as it is; for the host's shell to replace it, put the whole command into one "
-            "pair of quotes"
-        )
+        how = "put the whole command into one pair of quotes"
+        console.tell(f"the command gets {odd} as it is; for the host's shell to replace it, {how}")
 
 
 def _name_of(words: Sequence[str], line: str, script: Path | None) -> str:

@@ -37,15 +37,10 @@ IN_JOB_INSTEAD = "call the function directly, it runs in this process"
 # Methods of functions in submitit, Modal, Ray (docs/how-to/migrate.md) and Celery, and what to call instead.
 _INSTEAD = {
     "remote": "f(...) itself, or f.submit(...), which returns a Job at once",
-    "spawn": "f.submit(...), which returns a Job at once",
-    "delay": "f.submit(...), which returns a Job at once",
-    "apply_async": "f.submit(...), which returns a Job at once",
-    "apply": "f(...) itself",
-    "run": "f(...) itself",
-    "imap": "f.map(items)",
+    **dict.fromkeys(("spawn", "delay", "apply_async"), "f.submit(...), which returns a Job at once"),
+    **dict.fromkeys(("apply", "run"), "f(...) itself"),
+    **dict.fromkeys(("imap", "map_array", "for_each"), "f.map(items)"),
     "starmap": "f.map(xs, ys)",
-    "map_array": "f.map(items)",
-    "for_each": "f.map(items)",
 }
 
 
@@ -146,15 +141,10 @@ class ClusterFunction(Generic[P, R]):
     ) -> JobGroup[R, Exception]: ...  # fmt: skip
     @public_api
     def map(
-        self,
-        *iterables: Iterable[Any],
-        max_parallel: int = 50,
-        chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["collect", "raise"] = "collect",
-        sequential_up_to: int | None = None,
-        strict: bool = True,
+        self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["collect", "raise"] = "collect", sequential_up_to: int | None = None, strict: bool = True,
         **constants: Any,
-    ) -> JobGroup[Any, Any]:
+    ) -> JobGroup[Any, Any]:  # fmt: skip
         """Call the function with each item, each call in a process of its own, and return at once.
 
         Args:
@@ -222,7 +212,7 @@ class ClusterFunction(Generic[P, R]):
 
     def _on_its_way(self) -> tuple[Any, ...]:
         """Tell `bridge.serialization.pickler` how to pickle it for a job."""
-        from clusterfn.calls import payload
+        from clusterfn.packing import payload
 
         return payload.reduce_decorated(self.__wrapped__)
 
@@ -313,9 +303,8 @@ def reject_generator(function: object, name: str | None = None, hint: str = "ret
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         name = name or getattr(function, "__name__", "this")
-        raise ConfigError(
-            f"{name} is a generator function, and a generator exists only in the process that runs it", hint=hint
-        )
+        problem = f"{name} is a generator function, and a generator exists only in the process that runs it"
+        raise ConfigError(problem, hint=hint)
 
 
 def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], Options]:
@@ -380,9 +369,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
             raise ConfigError(f"{target.__name__} is already decorated", hint="use .with_options(…) on it")
         if isinstance(target, (classmethod, staticmethod, property, functools.cached_property)):
             name = type(target).__name__
-            raise ConfigError(
-                f"@cluster is above @{name}, which does not return a function", hint=f"put @{name} above @cluster"
-            )
+            problem = f"@cluster is above @{name}, which does not return a function"
+            raise ConfigError(problem, hint=f"put @{name} above @cluster")
         if not callable(target) or isinstance(target, type):
             hint = "write it on the line above a `def`"
             if isinstance(target, type):

@@ -52,12 +52,7 @@ class Executor(concurrent.futures.Executor):
 
     @public_api
     @show_options(JobOptions)
-    def __init__(
-        self,
-        host: str | None = None,
-        max_workers: int | None = None,
-        **options: Unpack[JobOptions],
-    ) -> None:
+    def __init__(self, host: str | None = None, max_workers: int | None = None, **options: Unpack[JobOptions]) -> None:
         if isinstance(host, concurrent.futures.Executor):
             raise ConfigError(f"Executor({host!r}): the first argument is the name of a host", hint=SESSION_IS_ONE)
         # `ThreadPoolExecutor(8)` means eight workers, and users may carry that habit over.
@@ -67,10 +62,8 @@ class Executor(concurrent.futures.Executor):
         self._given: dict[str, object] = {**options, "host": host}
         parse_options(self._given)
         if max_workers is not None and (type(max_workers) is not int or max_workers < 1):
-            raise ConfigError(
-                f"max_workers={max_workers!r} is not a number of calls",
-                hint="give a whole number of 1 or more, or None",
-            )
+            hint = "give a whole number of 1 or more, or None"
+            raise ConfigError(f"max_workers={max_workers!r} is not a number of calls", hint=hint)
         # Dask reads this attribute to learn how many tasks an executor runs at a time.
         self._max_workers = max_workers
         self._limit = WorkerLimit(max_workers) if max_workers else None

@@ -16,21 +16,22 @@ from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator
 from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import console, failed_items, job_display
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import failed_items, job_display
 from clusterfn.calls.call import prepare_packed
-from clusterfn.calls.dependencies import NotEnded, as_lists
 from clusterfn.calls.job import Job
-from clusterfn.calls.notebook_display import NotebookDisplay
 from clusterfn.calls.session_actor import ActorCall, actor_lost
 from clusterfn.calls.session_job import SessionJob
-from clusterfn.calls.summary import Summary
 from clusterfn.config import import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.units import exact_memory, exact_time, parse_time
+from clusterfn.display import console
+from clusterfn.display.notebook_display import NotebookDisplay
+from clusterfn.display.summary import Summary
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
+from clusterfn.packing import payload as payloads
+from clusterfn.packing.dependencies import NotEnded, as_lists
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
@@ -81,12 +82,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     @public_api
     @show_options(JobOptions)
     def __init__(
-        self,
-        host: str | None = None,
-        *,
-        idle: Time = "30min",
-        workers: int = 1,
-        **options: Unpack[JobOptions],
+        self, host: str | None = None, *, idle: Time = "30min", workers: int = 1, **options: Unpack[JobOptions]
     ) -> None:
         self._options = parse_options({"host": host, **options})
         self._idle_s = parse_time(idle, "idle")
@@ -140,14 +136,9 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     ) -> Iterator[R]: ...  # fmt: skip
     @public_api
     def map(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-        on_error: failed_items.OnError = "raise",
-    ) -> Iterator[Any]:
+        self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None,
+        chunksize: int = 1, buffersize: int | None = None, on_error: failed_items.OnError = "raise",
+    ) -> Iterator[Any]:  # fmt: skip
         """Send `fn(*each)` for each tuple of `zip(*iterables)`; the values in order, as they come.
 
         Each call has a process of its own. After an exception or a timeout, or if you stop iterating, clusterfn
@@ -268,15 +259,16 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                     return send(holding() if holding is not None else self._going(own))
             except NotEnded as open_one:
                 # Wait without the lock: other calls continue, and what this call waits for may be one of them.
-                _await_end(open_one)
+                actors = [open_one.source.argument] if open_one.leaving else []
+                if concurrent.futures.wait(actors, _MOMENT_S).not_done:
+                    console.tell(f"waiting for the worker of the actor {open_one.leaving}, which is ending")
+                open_one.source.await_end()
 
     def _check_process(self) -> None:
         """Reject a forked child: its parent numbers the calls, and the host takes each number once."""
         if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"this Session belongs to process {self._pid}, and process {os.getpid()} was forked from it: "
-                "make a Session here"
-            )
+            forked = f"process {os.getpid()} was forked from it: make a Session here"
+            raise RuntimeError(f"this Session belongs to process {self._pid}, and {forked}")
 
     def _going(self, options: Options) -> SessionJob:
         """Return the session's job; start it if it has not begun or has ended."""
@@ -391,15 +383,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: unused>"
 
 
-def _await_end(open_one: NotEnded) -> None:
-    """Wait for what a call needs; say which actor it waits for if that takes longer than a moment."""
-    source = open_one.source
-    actors = [source.argument] if open_one.leaving else []
-    if concurrent.futures.wait(actors, _MOMENT_S).not_done:
-        console.tell(f"waiting for the worker of the actor {open_one.leaving}, which is ending")
-    source.await_end()
-
-
 def _parse_workers(workers: object, options: Options) -> int:
     """Return how many calls run at a time.
 
@@ -409,15 +392,11 @@ def _parse_workers(workers: object, options: Options) -> int:
     if type(workers) is not int or workers < 1:
         raise ConfigError(f"workers={workers!r} is not a number of workers", hint="use 1, 2, 3, …")
     if options.gpus and options.gpus % workers:
-        raise ConfigError(
-            f"workers={workers} cannot share gpus={options.gpus} equally",
-            hint=f"give each worker one GPU: gpus={workers}",
-        )
+        hint = f"give each worker one GPU: gpus={workers}"
+        raise ConfigError(f"workers={workers} cannot share gpus={options.gpus} equally", hint=hint)
     if options.cores is not None and options.cores < workers:
-        raise ConfigError(
-            f"workers={workers} cannot share cores={options.cores}",
-            hint=f"give each worker at least one core: cores={workers}",
-        )
+        hint = f"give each worker at least one core: cores={workers}"
+        raise ConfigError(f"workers={workers} cannot share cores={options.cores}", hint=hint)
     return workers
 
 
@@ -446,10 +425,9 @@ def _refuse_what_it_lacks(options: Options, own: Options, session: JobSpec, work
 
 def _lacks(name: str, requested: Any, held: Any, whose: str = "the session") -> ConfigError:
     word = keyword_of(name)
-    return ConfigError(
-        f"the function asks for {word}={_shown(name, requested)}, {whose} has {_shown(name, held)}",
-        hint=f"give the session {word}=…, or send the undecorated function: session.call(f.__wrapped__, …)",
-    )
+    problem = f"the function asks for {word}={_shown(name, requested)}, {whose} has {_shown(name, held)}"
+    hint = f"give the session {word}=…, or send the undecorated function: session.call(f.__wrapped__, …)"
+    return ConfigError(problem, hint=hint)
 
 
 def _shown(name: str, value: Any) -> str:

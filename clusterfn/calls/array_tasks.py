@@ -14,47 +14,15 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SUSPENDED
 from clusterfn.calls.entry import Entry
 from clusterfn.calls.follower import Follower
-from clusterfn.calls.item_results import ItemResults, ItemStream
-from clusterfn.calls.queue_tracker import GroupBackend
+from clusterfn.calls.group_state import GroupBackend
+from clusterfn.calls.item_results import ItemStream
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.requests import Followed
 
 if TYPE_CHECKING:
     from clusterfn.calls.arriving import Arriving
-    from clusterfn.calls.group_state import GroupState
-    from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.connection import Reply
-
-
-class ArrayTaskOwner(GroupBackend):
-    """The group of an `ArrayTask`: what the task needs to know of it, and what it reports to it.
-
-    Attributes:
-        job: What the group was sent as.
-        group: What the group reports to.
-        item_results: What collects the results of the group's items.
-    """
-
-    job: JobSpec
-    group: GroupState
-    item_results: ItemResults
-
-    def queued(self) -> None:
-        """Take note that an element waits in the scheduler's queue."""
-        raise NotImplementedError
-
-    def ended(self, published: Mapping[str, Any]) -> None:
-        """Take the final outcome of an element."""
-        raise NotImplementedError
-
-    def quiet(self, item: str, why: str) -> None:
-        """Say that an item has made no progress for long."""
-        raise NotImplementedError
-
-    def cannot_conclude(self, error: ClusterfnError) -> None:
-        """Take the error of an element that the host cannot conclude."""
-        raise NotImplementedError
 
 
 class ArrayTask(Entry):
@@ -65,9 +33,8 @@ class ArrayTask(Entry):
         number: Which of its elements.
     """
 
-    def __init__(self, owner: ArrayTaskOwner, number: int) -> None:
-        self.owner = owner
-        self.number = number
+    def __init__(self, owner: GroupBackend, number: int) -> None:
+        self.owner, self.number = owner, number
         self.begun = self.over = False
         self.host, self.id, self.folder = owner.group.host, owner.group.id, owner.folder
         self.submitted_at = owner.group.submitted_at
@@ -143,7 +110,7 @@ class ArrayTask(Entry):
 class ArrayTaskTracker(Follower):
     """Follows an element: as a job, with the journal and the values of each attempt."""
 
-    def __init__(self, owner: ArrayTaskOwner, number: int) -> None:
+    def __init__(self, owner: GroupBackend, number: int) -> None:
         folder, name = layout.element_dir(owner.folder, number), f"{owner.scheduler_name}.{number}"
         super().__init__(owner.session, folder, name, bridge=owner.job.bridge, results=owner.job.results)
         self._owner, self._number = owner, number

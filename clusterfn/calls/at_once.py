@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.hosts import exit_flush
 
 T = TypeVar("T")
@@ -37,7 +37,15 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
     def work_off() -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                _answer(*left.get_nowait(), work)
+                answer, thing = left.get_nowait()
+                try:
+                    answer.set_result(work(thing))
+                except BaseException as error:  # `work` may raise anything
+                    # This is the outermost frame of a thread: the caller that waits for the answer gets the error.
+                    answer.set_exception(error)
+                    if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                        # Ctrl-C in the main thread begins nothing more.
+                        raise
 
     if len(answers) == 1:
         work_off()
@@ -61,14 +69,3 @@ def at_once(things: Sequence[T], work: Callable[[T], R], doing: str, most: int =
         with contextlib.suppress(queue.Empty):
             while True:
                 left.get_nowait()
-
-
-def _answer(answer: Future[R], thing: T, work: Callable[[T], R]) -> None:
-    try:
-        answer.set_result(work(thing))
-    except BaseException as error:  # `work` may raise anything
-        # This is the outermost frame of a thread: the caller that waits for the answer gets the error.
-        answer.set_exception(error)
-        if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
-            # Ctrl-C in the main thread begins nothing more.
-            raise

@@ -6,43 +6,31 @@ The ledger (`history`) remembers on which host a job was started from here; the 
 from __future__ import annotations
 
 import contextlib
-import json
 import posixpath
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import (
-    CANCELLED,
-    DIED,
-    HAS_NOT_STARTED,
-    PENDING,
-    RAISED,
-    RETURNED,
-    SHORT,
-    clock,
-)
-from clusterfn.bridge.supervisor.text import counted, format_duration, in_one_line, last_lines
-from clusterfn.calls import console, history, outcome, remote_state
+from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import history, remote_state
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.summary import Summary, short_usage
+from clusterfn.calls.remote_state import JobInfo, JobList
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
-from clusterfn.errors import ClusterfnError, ConfigError, HostError
+from clusterfn.display import console
+from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts import loop, remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.public_api import public_api
-from clusterfn.scheduler import base
 
 if TYPE_CHECKING:
     from clusterfn.calls.group import JobGroup
@@ -52,8 +40,6 @@ _HEX = frozenset("0123456789abcdef")
 # The agent names files that are on their way like this.
 _PART = re.compile(r"\.part-\d+-\d+$")
 _TIMEOUT_S = 60.0
-# Without an answer of the scheduler within this time, the list is shown without its reasons.
-_SCHEDULER_S = 5.0
 # The folder of a job may appear on the host only this long after the job was sent from here.
 ON_ITS_WAY_S = 15.0
 _LOOK_S, _LOOK_LAST_S = 0.2, 2.0
@@ -61,75 +47,6 @@ _LOOK_S, _LOOK_LAST_S = 0.2, 2.0
 UNTOLD_S = 1.0
 _LATELY_S = 3600.0
 _NAMED = 5
-
-
-@dataclass(frozen=True)
-class JobInfo:
-    """One job as its host knows it.
-
-    Attributes:
-        host: The one that it was sent to, if clusterfn.yml has it: several hosts may show one home. Else the one asked.
-        started: When it was sent, in seconds since 1970, by the clock of this machine.
-        state: As `Job.state`.
-        message: One line about how it ended, or why it waits.
-        since: Since when it is in that state, as `started`; None if that is not known.
-        gpus: How many it asked for, on all nodes; of a map, for each of its processes. None if that is not known.
-        ran_s: For how many seconds it has run, or ran; None before it started, and if that is not known.
-        inputs: The ids of the jobs whose values it takes.
-        arguments: Those of the call in a short line; of a map, those of the first and the last item.
-        ended: When it ended, as `started`; None if it has not.
-        asked: What it asked for, by the names of `Resources`.
-        usage: As `Job.usage`, while it runs, too. Of a map it is that of all items.
-    """
-
-    id: str
-    name: str
-    host: str
-    state: str
-    message: str
-    started: float
-    gpus: int | None = None
-    ran_s: float | None = None
-    inputs: Sequence[str] = ()
-    since: float | None = None
-    arguments: str = ""
-    ended: float | None = None
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    usage: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def detail(self) -> str:
-        """What a table says last: how it ended, or since when it waits or runs, and why."""
-        if self.state in (RETURNED, RAISED, DIED, CANCELLED) or self.since is None:
-            return self.message
-        return f"since {clock(self.since)}{f': {self.message}' if self.message else ''}"
-
-
-class JobList(list[JobInfo], NotebookDisplay):
-    """Jobs of a host, which a notebook shows as a table."""
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> JobInfo: ...
-    @overload
-    def __getitem__(self, index: slice) -> JobList: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> JobInfo | JobList:
-        """Return a job; of a slice, a list that is also shown as a table."""
-        return JobList(list(self).__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
-
-    def _summary(self) -> Summary:
-        def row(job: JobInfo) -> list[str]:
-            sent = time.strftime("%d %b %H:%M", time.localtime(job.started))
-            ran, uses = "" if job.ran_s is None else format_duration(round(job.ran_s)), short_usage(job.usage)
-            shown = [job.id, job.name, job.arguments, job.host, job.state, sent, ran, str(job.gpus or ""), uses]
-            return [*shown, job.detail]
-
-        title = counted(len(self), "job")
-        columns = ("id", "name", "arguments", "host", "state", "sent", "ran", "GPUs", "uses", "")
-        return Summary(title, columns=columns, rows=[row(each) for each in self])
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Take precedence over what IPython prints for a list."""
-        printer.text(self._repr_mimebundle_()["text/plain"])
 
 
 @public_api
@@ -188,8 +105,7 @@ def attach(
 
 
 def _results_of(host: Host, digits: str, options: Options) -> ResultPolicy:
-    """Return what is accepted of a job's value. Its spec.json says nothing of that: the host could have changed it."""
-    # The local ledger decides, and not spec.json, which an untrusted host could change.
+    """Return what is accepted of a job's value: the local ledger decides, as a host could change its spec.json."""
     sent = history.results_of(digits, host.result_policy())
     data_only = sent.data_only if options.results is None else options.results == DATA
     return ResultPolicy(data_only, options.max_result_bytes or sent.max_bytes)
@@ -216,89 +132,13 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     config = config_file.load()
     chosen, _ = config.resolve(host)
     session = open_session(chosen)
-    listed = list_host_jobs(session)
-    say_why_they_wait(session, listed)
+    listed = remote_state.list_host_jobs(session)
+    remote_state.say_why_they_wait(session, listed)
     with reading(chosen.name, "its list of jobs"):
         hosts = [job["host"] if job["host"] in config.hosts else chosen.name for job in listed]
-        infos = [JobInfo(**{**by_own_clock(session, job), "host": name}) for job, name in zip(listed, hosts)]
+        times = [remote_state.by_own_clock(session, job) for job in listed]
+        infos = [JobInfo(**{**job, "host": name}) for job, name in zip(times, hosts)]
     return JobList(sorted(infos, key=lambda job: job.started, reverse=True))
-
-
-def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> None:
-    """Add to the jobs that wait in a scheduler's queue why they do, in the words that a waiting call shows."""
-    waiting = [job for job in listed if job.get("state") == PENDING]
-    if not waiting or not session.scheduler.has_nodes:
-        return
-    states = session.watch.last_look(_SCHEDULER_S)
-    for job in waiting:
-        seen = None if isinstance(states, str) else states.get(layout.job_name(str(job["name"]), str(job["id"])))
-        if isinstance(states, str):
-            why = in_one_line(states)
-        elif seen is None or seen.phase != base.PENDING:
-            continue
-        elif job.get("inputs") and seen.waits_for_jobs:
-            # The host has already named the jobs that this one waits for.
-            continue
-        else:
-            why = seen.in_words
-        message = "" if job["message"] == HAS_NOT_STARTED else job["message"]
-        job["message"] = "; ".join(filter(None, [message, why]))
-
-
-def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
-    """Ask the host for its jobs, a page at a time."""
-    listed: list[dict[str, Any]] = []
-    after = ""
-    while True:
-        answer = session.bridge.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
-        if answer.rc != 0:
-            message = "the host could not list its jobs"
-            raise ClusterfnError(message, host=session.host.name, evidence=last_lines(answer.err, 5))
-        with reading(session.host.name, "its list of jobs"):
-            page = [dict(json.loads(line)) for line in answer.out.splitlines()]
-            following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
-            if following and not page:
-                # A host could promise more pages for ever.
-                raise ValueError("a page without jobs that promises more")
-            page = [checked_job(each) for each in page]
-        listed += page
-        # The last page names no job after which to continue. A smaller id would begin the list again, without end.
-        if following <= after:
-            return listed
-        after = following
-
-
-def by_own_clock(session: HostState, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job of a host's list with its times by the clock of this machine: that of the host may be another."""
-    times = {name: job[name] for name in ("started", "since", "ended") if job.get(name) is not None}
-    return {**job, **{name: session.here(when) for name, when in times.items()}}
-
-
-_TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s", "since", "ended")
-# Bytes of memory.
-_MOST = 1 << 63
-# Seconds since 1970 that `time.localtime` still takes.
-_LATEST = 1 << 40
-
-
-def checked_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job of a host's list.
-
-    Raises:
-        ValueError, KeyError, TypeError: The host has sent something else.
-    """
-    numbers = [job["started"], *(job[name] for name in _NUMBERS if job.get(name) is not None)]
-    if not all(type(each) in (int, float) and -_LATEST < each < _LATEST for each in numbers):
-        raise ValueError("a number")
-    texts = [*(job[name] for name in _TEXTS), *job.get("inputs", ()), job.get("arguments", "")]
-    if not all(type(each) is str for each in texts):
-        raise ValueError("a text")
-    request, usage = job.get("asked") or {}, job.get("usage") or {}
-    if not all(type(each) in (int, float) and 0 <= each < _MOST for each in request.values()):
-        raise ValueError("what it asked for")
-    if not outcome.is_usage(usage):
-        raise ValueError("what it uses")
-    return job
 
 
 def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
@@ -362,9 +202,8 @@ class ArrivalStatus(console.StatusLine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.was_needed = False
+        self.was_needed, self._pause_s = False, _LOOK_S
         self._began = self._seen = time.monotonic()
-        self._pause_s = _LOOK_S
 
     def has(self, arriving: Mapping[str, str], has_folder: bool) -> bool:
         """Whether to look again, given the host of each job that is arriving.
@@ -426,9 +265,8 @@ def _no_such(
             f"job {job_id} has not started: the program that sent it to {names} dropped it, or was killed",
             hint="submit it again",
         )
-    lately = history.sent_within(job_id, _LATELY_S, host_names)
     why = "this machine sent it a short while ago: it is still being sent, or was rejected or removed"
-    evidence = [why] if lately else []
+    evidence = [why] if history.sent_within(job_id, _LATELY_S, host_names) else []
     evidence += [f"{error.host} could not be asked: {in_one_line(error.message)}" for error in silent.values()]
     hint = "clusterfn jobs HOST lists the jobs on a host"
     return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)
@@ -457,12 +295,11 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     Otherwise return the host that was asked: it is as good, and may be the only one that can be reached.
     """
     sender = config_file.load().hosts.get(spec["host"])
-    if sender is None or sender.scheduler == session.host.scheduler:
-        return session, folder
-    with contextlib.suppress(HostError):
-        sender_session = open_session(sender)
-        found = [path for path, _ in find_folders(sender_session, spec["id"]) if _is_whole(path)]
-        return (sender_session, found[0]) if found else (session, folder)
+    if sender is not None and sender.scheduler != session.host.scheduler:
+        with contextlib.suppress(HostError):
+            sender_session = open_session(sender)
+            found = [path for path, _ in find_folders(sender_session, spec["id"]) if _is_whole(path)]
+            return (sender_session, found[0]) if found else (session, folder)
     return session, folder
 
 
@@ -478,8 +315,7 @@ def find_folders(session: HostState, job_id: str) -> list[tuple[str, bool]]:
     """
     folder = posixpath.join(session.root, layout.JOBS)
     argv = ["find", folder, "-maxdepth", "1", "-name", job_id + "*", "-print", "-mmin", "-2", "-print"]
-    found = session.connection.run(argv).result(_TIMEOUT_S).out
-    printed = found.decode("utf-8", "surrogateescape").split("\n")[:-1]
+    printed = session.connection.run(argv).result(_TIMEOUT_S).out.decode("utf-8", "surrogateescape").split("\n")[:-1]
     return [(path, printed.count(path) > 1) for path in dict.fromkeys(printed)]
 
 

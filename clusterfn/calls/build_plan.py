@@ -29,26 +29,16 @@ def document(
     wheel, archives = zstd(session), environment.lock.archives(environment.platform)
     setup = job_script.modules_setup(session.host) if any(each.is_source for each in archives) else ""
     return {
-        "format": layout.FORMAT,
-        "id": environment.id,
-        "root": environment.root,
-        "platform": environment.platform,
+        "format": layout.FORMAT, "id": environment.id, "root": environment.root, "platform": environment.platform,
         "python": list(environment.interpreter.version),
         "packages": [planned_package(each, environment, setup, sizes) for each in archives],
         "base": {"path": environment.base.path, "version": environment.base.version} if environment.base else None,
-        "setup": setup,
-        "fetch": fetch,
-        "zstd": _entry(wheel) if wheel else None,
-        "verify": ["torch"] if environment.has_torch else [],
-        "timeout_s": session.host.making.timeout_s,
-        "purged": session.host.making.purge_days is not None,
-        "owners": list(session.host.owners),
-        "about": environment.title,
-        "wanted": list(environment.wanted),
-        "cuda": environment.cuda,
-        "why": environment.why,
-        "virtual": environment.lock.virtual_packages(environment.platform),
-    }
+        "setup": setup, "fetch": fetch, "zstd": _entry(wheel) if wheel else None,
+        "verify": ["torch"] if environment.has_torch else [], "timeout_s": session.host.making.timeout_s,
+        "purged": session.host.making.purge_days is not None, "owners": list(session.host.owners),
+        "about": environment.title, "wanted": list(environment.wanted), "cuda": environment.cuda,
+        "why": environment.why, "virtual": environment.lock.virtual_packages(environment.platform),
+    }  # fmt: skip
 
 
 def zstd(session: HostState) -> LockedPackage | None:
@@ -75,15 +65,9 @@ def planned_package(
     builds = [each.sha256 for each in package.builds_with]
     base = environment.base.identity if environment.base else ()
     seen = [
-        _FORMAT,
-        environment.platform,
-        package.sha256,
-        sorted(builds),
-        sorted(others),
-        [*base],
-        environment.glibc,
-        setup,
-    ]
+        _FORMAT, environment.platform, package.sha256, sorted(builds), sorted(others), [*base],
+        environment.glibc, setup,
+    ]  # fmt: skip
     return {
         **entry, "file": f"{package.name}-{package.version}-built.whl", "url": "", "size": 0,
         "sha256": hashlib.sha256(json.dumps(seen).encode()).hexdigest(), "source": entry,

@@ -21,21 +21,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import checkpoint, console, files, history, job_display, labels, own_modules
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import checkpoint, history, job_display
 from clusterfn.calls import submit as submission
-from clusterfn.calls.dependencies import Place
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.forms import is_set_by_clusterfn
-from clusterfn.config.job_spec import JobSpec, only_on_host
+from clusterfn.config.job_spec import JobSpec, options_passed_on
 from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
+from clusterfn.display import console
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.packing import files, labels, own_modules
+from clusterfn.packing import payload as payloads
+from clusterfn.packing.dependencies import Place
 from clusterfn.public_api import check_arguments
 from clusterfn.scheduler import scheduler_for
 
@@ -176,33 +178,18 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         for warning in session.capacity.warnings(resources):
             console.warn(warning)
         job = JobSpec(
-            id=secrets.token_hex(8),
-            name=name,
-            host=host,
-            root=session.root,
-            bridge=session.bridge.folder,
-            host_python=session.connection.facts.python,
-            resources=resources,
-            interpreter=ready.interpreter,
-            modules=options.modules,
+            id=secrets.token_hex(8), name=name, host=host, root=session.root, bridge=session.bridge.folder,
+            host_python=session.connection.facts.python, login_umask=session.connection.facts.umask,
+            interpreter=ready.interpreter, building=ready.made.building if ready.made else None,
             env={**host.env, **usual, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
-            secrets={**secret, **secret_values(options)},
-            outputs=options.outputs,
-            cwd=options.cwd,
-            stall_s=options.stall_s,
-            retries=options.retries,
-            requeue=options.requeue,
-            only_on_host=only_on_host(options),
-            umask=session.connection.facts.umask,
+            secrets={**secret, **secret_values(options)}, modules=options.modules, resources=resources,
+            scheduler_options=options.scheduler_options.get(host.scheduler, {}), outputs=options.outputs,
+            cwd=options.cwd, after=payload.after, stall_s=options.stall_s, retries=options.retries,
+            requeue=options.requeue, passed_on=options_passed_on(options),
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
-            scheduler_options=options.scheduler_options.get(host.scheduler, {}),
-            building=ready.made.building if ready.made else None,
-            after=payload.after,
-            keep_value=options.keep,
-            has_value=not attribute(function, "is_without_value", False),
-            notify=whom_to_tell(host, options),
-            results=host.result_policy(options.results, options.max_result_bytes),
-        )
+            keep_value=options.keep, has_value=not attribute(function, "is_without_value", False),
+            results=host.result_policy(options.results, options.max_result_bytes), notify=whom_to_tell(host, options),
+        )  # fmt: skip
         job = job._replace(sys_path=submission.module_folders(job, payload))
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path)
 
@@ -249,14 +236,10 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     defaults = host.defaults
     gpus = defaults.gpus if options.gpus is None else options.gpus
     resources = Resources(
-        cores=options.cores or defaults.cores,
-        memory_bytes=options.memory_bytes or defaults.memory_bytes,
-        gpus=gpus,
-        time_s=options.time_s or defaults.time_s,
-        nodes=options.nodes or 1,
-        tasks_per_node=options.tasks_per_node or 1,
-        allow_cpu=bool(options.allow_cpu),
-    )
+        cores=options.cores or defaults.cores, memory_bytes=options.memory_bytes or defaults.memory_bytes, gpus=gpus,
+        time_s=options.time_s or defaults.time_s, nodes=options.nodes or 1,
+        tasks_per_node=options.tasks_per_node or 1, allow_cpu=bool(options.allow_cpu),
+    )  # fmt: skip
     if gpus:
         resources = resources._replace(
             gpu_memory_bytes=options.gpu_memory_bytes or defaults.gpu_memory_bytes,
@@ -410,9 +393,8 @@ def secret_values(options: Options) -> dict[str, str]:
     """
     missing = [name for name in options.secrets if name not in os.environ]
     if missing:
-        raise ConfigError(
-            f"secrets= names {missing[0]}, which is not set in this process", hint=f"export {missing[0]}=…"
-        )
+        message = f"secrets= names {missing[0]}, which is not set in this process"
+        raise ConfigError(message, hint=f"export {missing[0]}=…")
     return {name: os.environ[name] for name in options.secrets}
 
 

@@ -175,8 +175,3 @@ async def find_loss(session: HostState, folder: str, scheduler_name: str) -> Clu
         stage="supervisor", evidence=[f"there is no {folder}"],
         hint=f"check {session.root} on {host}, and call again{queue}",
     )  # fmt: skip
-
-
-def cannot_conclude_error(group: GroupState, message: str) -> ClusterfnError:
-    """Return the error of a group whose host cannot conclude it."""
-    return ClusterfnError(message, host=group.host, job=group.id, stage="supervisor")

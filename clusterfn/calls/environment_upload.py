@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.builder.progress import in_words
 from clusterfn.bridge.supervisor.text import counted, format_size
-from clusterfn.calls import build_plan, console, submit
-from clusterfn.calls.build_display import BuildDisplay
+from clusterfn.calls import build_plan, submit
 from clusterfn.calls.submission import Started, WaitingJob
 from clusterfn.config.host_text import reading, shaped
+from clusterfn.display import console
+from clusterfn.display.build_display import BuildDisplay
 from clusterfn.environment import download
 from clusterfn.environment.project import GIT
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable

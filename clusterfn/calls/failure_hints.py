@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls import module_sources, own_modules
 from clusterfn.config import host_text
 from clusterfn.hosts import serialization
+from clusterfn.packing import module_sources, own_modules
 
 
 def how_to_resume(job_id: str) -> str:
@@ -38,13 +38,7 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
 
 def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
     """Return the advice of the table of CUDA's errors; None if it knows none of the exception's words."""
-    text = (outcome.get("exception") or {}).get("message") or ""
-    if not re.search(_OF_GPUS, text):
-        return None
-    # Few errors are about GPUs, and the import takes some milliseconds.
-    from clusterfn.bridge.worker import cuda_table
-
-    cuda_error = cuda_table.find_known_error(text)
+    cuda_error = _known_cuda_error((outcome.get("exception") or {}).get("message") or "")
     if cuda_error is None:
         return None
     if cuda_error.name in _NO_GPU:
@@ -59,13 +53,18 @@ def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
 
 def needs_a_gpu(text: str) -> bool:
     """Whether an error says that there is no GPU where one is needed."""
+    cuda_error = _known_cuda_error(text)
+    return cuda_error is not None and cuda_error.name in (*_NO_GPU, "cudaErrorInsufficientDriver", "libcuda is missing")
+
+
+def _known_cuda_error(text: str) -> Any:
+    """Return the row of the table of CUDA's errors for a text; None if it knows none of its words."""
     if not re.search(_OF_GPUS, text):
-        return False
+        return None
     # Few errors are about GPUs, and the import takes some milliseconds.
     from clusterfn.bridge.worker import cuda_table
 
-    cuda_error = cuda_table.find_known_error(text)
-    return cuda_error is not None and cuda_error.name in (*_NO_GPU, "cudaErrorInsufficientDriver", "libcuda is missing")
+    return cuda_table.find_known_error(text)
 
 
 _OF_GPUS = r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image"
@@ -164,12 +163,9 @@ def hint_at_file(error: OSError, file: object, host: str) -> None:
     """Say in an error about a file how to send it, if it is on this machine."""
     if isinstance(file, (str, os.PathLike)) and os.path.exists(file):
         name = os.fspath(file)
-        absolute = os.path.isabs(name)
-        where, here = (
-            ("on", "it is on this machine")
-            if absolute
-            else ("in the job's own folder on", "it is in your working directory")
-        )
+        where, here = "in the job's own folder on", "it is in your working directory"
+        if os.path.isabs(name):
+            where, here = "on", "it is on this machine"
         kind = "Directory" if os.path.isdir(name) else "File"
         hint = f"{where} {host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
         error.strerror = f"{error.strerror} {hint}"

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
+# The field of an event that has its time.
+_WHEN = "t"
 # The latest time that a clock may show, in seconds since 1970.
 _LATEST = 4e9
 # The last of what a job prints may come this long after its outcome.
@@ -70,7 +72,7 @@ class Follower(FollowedJob):
         self.events_read = 0
         self.liveness = LivenessMonitor(self)
         self.awaited: Reply[Any] | None = None
-        self._unwatch: Callable[[], None] | None = None
+        self._unwatch: Callable[[], object] | None = None
         self.arriving_outcome: Arriving | None = None
         self._ended: set[int] = set()
         self.shown_by: list[Callable[[str, bytes], Any]] = []
@@ -101,8 +103,7 @@ class Follower(FollowedJob):
             heard: How many bytes of a file have come already, by its name.
         """
         folder, connection = self.attempt_folder, self.connection
-        events = posixpath.join(folder, layout.EVENTS)
-        files = [Followed(events, self._take_events, heard.get(layout.EVENTS, 0))]
+        files = [Followed(posixpath.join(folder, layout.EVENTS), self._take_events, heard.get(layout.EVENTS, 0))]
         files += [each for on_output in shown_by for each in _output_files(folder, on_output, heard)]
         outcome = posixpath.join(folder, layout.OUTCOME)
         if self.is_fetched_apart:
@@ -276,8 +277,7 @@ class Follower(FollowedJob):
         elif fields.get("retried"):
             job.note_retry(fields.get("message") or "the job is retried")
         elif following > self.attempt:
-            why = f"attempt {self.attempt} left no result; the scheduler has restarted the job ({following})"
-            job.note_retry(why)
+            job.note_retry(f"attempt {self.attempt} left no result; the scheduler has restarted the job ({following})")
         waiting = self._open_attempt(following)
         self.liveness.watch_heartbeat()
         return waiting
@@ -348,6 +348,3 @@ def _event(line: bytes) -> dict[str, str]:
         return {}
     facts = parsed if isinstance(parsed, dict) else {}
     return {name: str(fact) for name, fact in facts.items() if isinstance(fact, str) or name == _WHEN}
-
-
-_WHEN = "t"

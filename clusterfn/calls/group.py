@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge.job_states import RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import failed_items, map_display, remote_state
-from clusterfn.calls.dependencies import ArgumentSource, JobArgument, JobPart, Reference
 from clusterfn.calls.group_results import E, GroupResults, R
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.summary import Summary, describe_request
+from clusterfn.display.notebook_display import NotebookDisplay
+from clusterfn.display.summary import Summary, describe_request
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
+from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:

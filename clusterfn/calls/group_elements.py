@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import conclusion, liveness, silent_jobs, submit
-from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskOwner
+from clusterfn.calls.array_tasks import ArrayTask
+from clusterfn.calls.group_state import GroupBackend
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _LARGEST_ARRAY = 1000
 
 
-class GroupElements(ArrayTaskOwner):
+class GroupElements(GroupBackend):
     """The elements of one group.
 
     Args:

@@ -1,7 +1,7 @@
 """The state of one group: what it waits for, and what is known of its items together.
 
-Asks no host and prints nothing. Its `GroupBackend` reports here what happens on the host; displays and sweeps read it,
-and what a user sees of it is `group.JobGroup`.
+Asks no host and prints nothing. Its `GroupBackend`, of which `group_tracker` has the rest, reports here what happens on
+the host; displays and sweeps read it, and what a user sees of it is `group.JobGroup`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.group_items import GroupItems
+from clusterfn.calls.queue_tracker import QueueTracker
 from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:
-    from clusterfn.calls.queue_tracker import GroupBackend
+    from clusterfn.calls.item_results import ItemResults
+    from clusterfn.config.job_spec import Group, JobSpec
     from clusterfn.config.spec import Resources
     from clusterfn.hosts.transfer import Transfer
 
@@ -53,25 +55,18 @@ class GroupState(GroupItems):
         labels: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(group_id, count, labels)
-        self.name = name
-        self.host = host
-        self.folder = folder
+        self.name, self.host, self.folder = name, host, folder
         self.submitted_at = time.monotonic()
         self.asked: Resources | None = None
         self.backend: GroupBackend | None = None
         self.send_again: Callable[[Sequence[int]], GroupState] | None = None
-        self.on_interrupt = "detach"
-        self.on_error = on_error
-        self.shown = 0
-        self.sent_here = True
-        self.is_stopping = False
-        self.has_value = True
+        self.on_interrupt, self.on_error, self.shown = "detach", on_error, 0
+        self.sent_here, self.is_stopping, self.has_value = True, False, True
         self.outputs_to: Path | None = None
         self.transfer: Transfer | None = None
         self.arguments: Sequence[Mapping[str, Any]] = ()
         self.kept_arguments: Sequence[Mapping[str, Any]] = ()
-        self._reason = ""
-        self._silence = NO_SILENCE
+        self._reason, self._silence = "", NO_SILENCE
 
     def require_backend(self) -> GroupBackend:
         """Return what follows it.
@@ -173,3 +168,47 @@ class GroupState(GroupItems):
 
     def describe_wait(self) -> str:
         return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
+
+
+class GroupBackend(QueueTracker):
+    """What is asked of whatever follows a group: by its `GroupState`, its `JobGroup` and its elements.
+
+    Attributes:
+        job: What the group was sent as.
+        spec: How many items it has, and how they are shared out.
+        group: What it reports to.
+        item_results: What collects the results of its items.
+    """
+
+    job: JobSpec
+    spec: Group
+    group: GroupState
+    item_results: ItemResults
+
+    def results_of(self, index: int) -> ItemResults:
+        """Return what has the results and files of an item."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End what runs, and keep the rest from ever starting."""
+        raise NotImplementedError
+
+    def withdraw(self) -> None:
+        """Keep items from ever starting that no element has taken."""
+        raise NotImplementedError
+
+    def queued(self) -> None:
+        """Take note that an element waits in the scheduler's queue."""
+        raise NotImplementedError
+
+    def ended(self, published: Mapping[str, Any]) -> None:
+        """Take the final outcome of an element."""
+        raise NotImplementedError
+
+    def quiet(self, item: str, why: str) -> None:
+        """Say that an item has made no progress for long."""
+        raise NotImplementedError
+
+    def cannot_conclude(self, error: ClusterfnError) -> None:
+        """Take the error of an element that the host cannot conclude."""
+        raise NotImplementedError

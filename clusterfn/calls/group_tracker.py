@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import conclusion, console, job_display, liveness, outcome, remote_state, withdrawal
+from clusterfn.calls import conclusion, job_display, liveness, outcome, remote_state, withdrawal
 from clusterfn.calls.array_tasks import ArrayTask
 from clusterfn.calls.group_elements import GroupElements
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.queue_tracker import is_from_host
 from clusterfn.config.job_spec import JobSpec
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, Unreachable
 from clusterfn.hosts import loop, remote_files
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
@@ -75,14 +76,12 @@ class GroupTracker(GroupElements):
             group, self.numbers, place, self._item_ended, self._all_items_ended,
             lambda path, sink, begin, end: self.connection.get(path, sink, begin, until=end),
         )  # fmt: skip
-        self._before = -1
+        self._before, self._again = -1, 0
         self._stopping = self._is_starting = self._is_looking_again = False
         self._last: Mapping[str, Any] = {}
-        self._bridge_is_damaged = False
-        self._again = 0
+        self._bridge_is_damaged = self.said_quiet = False
         self._complete: Reply[bytes] | None = None
         self._folder_watch: Reply[None] | None = None
-        self.said_quiet = False
         group.backend = self
 
     def results_of(self, index: int) -> ItemResults:
@@ -155,7 +154,7 @@ class GroupTracker(GroupElements):
         """Find elements that another client started, once each item has its line."""
         try:
             await complete
-            there = remote_state.read_elements(await remote_state.list_elements(self.connection, self.folder))
+            there = await remote_state.list_elements(self.connection, self.folder)
         except concurrent.futures.CancelledError:
             # The group has ended.
             return
@@ -232,8 +231,8 @@ class GroupTracker(GroupElements):
         if self._failing_rest and not progress:
             self._again += 1
             if self._again > _AGAIN:
-                message = "the host could not conclude the items that are left"
-                self.group.fail(conclusion.cannot_conclude_error(self.group, message))
+                message, group = "the host could not conclude the items that are left", self.group
+                group.fail(ClusterfnError(message, host=group.host, job=group.id, stage="supervisor"))
             return self._again <= _AGAIN
         if progress and not self._stopping and not self._failing_rest:
             await self._start_others(self.spec.count - ended)
@@ -323,7 +322,8 @@ class GroupTracker(GroupElements):
                 if element.begun and not element.over:
                     loop.begin(element.tracker.liveness.look_until_it_ends())
 
-        withdrawal.end_if_stuck(self, self.group.done, lambda left: self.group.set_state(self.group.state, left), look)
+        group = self.group
+        loop.begin(withdrawal.end_if_stuck(self, group.done, lambda left: group.set_state(group.state, left), look))
         # The host continues without an answer.
         with contextlib.suppress(Unreachable):
             self._await_failed(self._verdict())

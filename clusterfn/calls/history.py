@@ -67,12 +67,8 @@ def remember(
             # An older file is lost: hosts know their jobs without it.
             path.replace(_before(path))
         entry: dict[str, Any] = {
-            "id": job.id,
-            "host": job.host,
-            "config": str(config or ""),
-            "name": job.name,
-            "at": int(time.time()),
-        }
+            "id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time()),
+        }  # fmt: skip
         if results is not None and results != ResultPolicy():
             entry["results"] = results._asdict()
         if names := sorted(secrets):
@@ -129,8 +125,7 @@ def newest_ids(most: int) -> list[str]:
 def _entries(text: str = "") -> list[LedgerEntry]:
     """Return the entries in whose lines this text is, oldest first."""
     # A line without the text is not parsed, because the file may have tens of thousands.
-    read = [_read(line) for line in _lines() if text in line]
-    return [entry for entry in read if entry is not None]
+    return [entry for line in _lines() if text in line and (entry := _read(line)) is not None]
 
 
 def _lines() -> list[str]:

@@ -1,7 +1,7 @@
 """The results of the items of a group, from the journals of its elements: where each runs, how it ended, its value.
 
-Lines and values arrive on the connection's reader thread, which must not wait: `item_loader` has the values loaded in
-other threads. Concludes nothing.
+Lines and values arrive on the connection's reader thread, which must not wait: `ItemLoader` has the values loaded in
+other threads, because loading one runs code of the user's. Concludes nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import collections
 import json
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
-from clusterfn.calls import console, files, outcome, outcome_errors
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
-from clusterfn.calls.item_loader import ItemLoader, ItemRecord
 from clusterfn.config.host_text import Lines, count, reading
+from clusterfn.display import console
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import loop, remote_files
+from clusterfn.packing import files
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
@@ -44,9 +46,7 @@ class ItemStream:
         self.values = ""
         self.element, self.attempt = element, attempt
         self.waiting: collections.deque[dict[str, Any]] = collections.deque()
-        self._lines = Lines()
-        self._values = bytearray()
-        self._offset = 0
+        self._lines, self._values, self._offset = Lines(), bytearray(), 0
 
     def lines(self, data: bytes) -> list[dict[str, Any]]:
         """Return the whole lines received so far; skip a line that a crash has cut."""
@@ -77,6 +77,73 @@ class ItemStream:
             yield line, self._values[max(0, line.get("at", 0) - self._offset) :]
 
 
+@dataclass
+class ItemRecord:
+    """The journal's line about an item that has ended, and the bytes of its value.
+
+    Attributes:
+        error: Why the value has not come, if it was to be fetched by itself.
+    """
+
+    element: int
+    attempt: int
+    line: dict[str, Any]
+    value: bytearray | None
+    error: BaseException | None = None
+
+
+class ItemLoader:
+    """Loads records in threads, one batch after another. No thread waits while none comes.
+
+    Args:
+        load: Loads one, and raises nothing.
+        is_done: Whether no more are to be loaded.
+        when_over: Called once in the loop, when that is so, or when all is loaded after `close`. Must not wait.
+    """
+
+    def __init__(
+        self, load: Callable[[ItemRecord], None], is_done: Callable[[], bool], when_over: Callable[[], None]
+    ) -> None:
+        self._load, self._is_done, self._when_over = load, is_done, when_over
+        self._records: collections.deque[ItemRecord] = collections.deque()
+        # Whether the loop was asked to load what waits. Any thread sets it, so that many records wake the loop once.
+        self._is_asked = False
+        # The loop alone touches these.
+        self._is_loading = self._is_closed = self._is_over = False
+
+    def put(self, record: ItemRecord) -> None:
+        """Have a record loaded, from any thread."""
+        self._records.append(record)
+        if not self._is_asked:
+            self._is_asked = True
+            loop.call(self._begin)
+
+    def close(self) -> None:
+        """Take note that no more records come."""
+        loop.call(self._begin, True)
+
+    def _begin(self, is_closed: bool = False) -> None:
+        self._is_closed = self._is_closed or is_closed
+        if not self._is_loading and not self._is_over:
+            self._is_loading = True
+            loop.begin(self._load_all())
+
+    async def _load_all(self) -> None:
+        self._is_asked = False
+        while self._records and not self._is_done():
+            await loop.in_thread(self._load_waiting, "clusterfn-group")
+            # The flag comes before the next look: a record that comes after that asks for another one.
+            self._is_asked = False
+        self._is_loading = False
+        self._is_over = self._is_closed or self._is_done()
+        if self._is_over:
+            self._when_over()
+
+    def _load_waiting(self) -> None:
+        while self._records and not self._is_done():
+            self._load(self._records.popleft())
+
+
 class ItemResults:
     """The results of the items of one group.
 
@@ -98,10 +165,7 @@ class ItemResults:
         self._group = group
         self._numbers = numbers
         self._on_host = {number: item for item, number in enumerate(numbers)}
-        self._place = place
-        self._folder = place.folder
-        self._fetch = fetch
-        self._on_ended = on_ended
+        self._place, self._fetch, self._on_ended = place, fetch, on_ended
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
         self._loader = ItemLoader(self._load_record, group.done, when_all)
@@ -165,32 +229,32 @@ class ItemResults:
         self._loader.put(record)
 
     def _load_record(self, record: ItemRecord) -> None:
+        index = self._numbers[record.line["index"]]
         try:
-            self._take(record)
+            self._group.end_item(index, self._end_of(record, index))
         except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
             # This is the outermost frame of its thread: those who wait must get an error.
-            self._give_up(record, error)
+            refused = ResultError(
+                f"the item has ended, but its result could not be received: {type(error).__name__}: {error}",
+                host=self._place.host, job=f"{self._group.id}[{index}]", stage="result",
+            )  # fmt: skip
+            refused.__cause__ = error
+            self._group.end_item(index, ItemOutcome(DIED, None, refused))
 
-    def _take(self, record: ItemRecord) -> None:
+    def _end_of(self, record: ItemRecord, index: int) -> ItemOutcome:
         """Load one item's value or exception; if that fails, its result is the error."""
-        line, index = record.line, self._numbers[record.line["index"]]
-        name = f"{self._group.id}[{index}]"
-        place = self._place._replace(job=name, folder=layout.element_dir(self._folder, record.element))
+        line, name = record.line, f"{self._group.id}[{index}]"
+        place = self._place._replace(job=name, folder=layout.element_dir(self._place.folder, record.element))
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
         try:
             outcome.checked(published)
         except ValueError as damaged:
             message = f"the item has ended, but its line in {layout.JOURNAL} is damaged: {damaged}"
-            self._group.end_item(
-                index, ItemOutcome(DIED, None, JobError(message, host=place.host, job=name, stage="result"))
-            )
-            return
-        usage = line.get("usage") or {}
+            return ItemOutcome(DIED, None, JobError(message, host=place.host, job=name, stage="result"))
+        usage, value, failure = line.get("usage") or {}, None, None
         if record.error is not None and line["kind"] == layout.RETURNED:
-            self._group.end_item(index, ItemOutcome(RETURNED, None, record.error, usage))
-            return
+            return ItemOutcome(RETURNED, None, record.error, usage)
         try:
-            value = None
             if line["kind"] == layout.RETURNED:
                 if large := outcome.too_large(published, place, self._how_to_fetch(index)):
                     raise large
@@ -198,22 +262,11 @@ class ItemResults:
         except ResultError as error:
             if not isinstance(error, ResultTooLarge):
                 error.hint = (error.hint or "").replace(name, self._group.id)
-            self._group.end_item(index, ItemOutcome(RETURNED, None, error, usage))
-            return
+            return ItemOutcome(RETURNED, None, error, usage)
         self._on_ended(index, line["kind"])
-        failure = None
         if line["kind"] != layout.RETURNED:
             failure = outcome_errors.exception_of(published, record.value, place)
-        self._group.end_item(index, ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"]))
-
-    def _give_up(self, record: ItemRecord, error: Exception) -> None:
-        index = self._numbers[record.line["index"]]
-        refused = ResultError(
-            f"the item has ended, but its result could not be received: {type(error).__name__}: {error}",
-            host=self._place.host, job=f"{self._group.id}[{index}]", stage="result",
-        )  # fmt: skip
-        refused.__cause__ = error
-        self._group.end_item(index, ItemOutcome(DIED, None, refused))
+        return ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"])
 
     def _how_to_fetch(self, index: int) -> str:
         return f"clusterfn.attach({self._group.id!r}).result({index}, "
@@ -233,7 +286,7 @@ class ItemResults:
         """
         number, attempt, line = self._places[self._on_host[index]]
         place = self._place._replace(
-            job=f"{self._group.id}[{index}]", folder=layout.element_dir(self._folder, number),
+            job=f"{self._group.id}[{index}]", folder=layout.element_dir(self._place.folder, number),
             results=self._place.results._replace(max_bytes=most),
         )  # fmt: skip
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": attempt}
@@ -259,15 +312,14 @@ class ItemResults:
             raise ValueError(f"{stream!r}: an item has stdout and stderr")
         if self._on_host[index] not in self._places:
             return ""
-        line = self._places[self._on_host[index]][2]
-        at = line.get("out" if stream == layout.STDOUT else "err", 0)
+        at = self._places[self._on_host[index]][2].get("out" if stream == layout.STDOUT else "err", 0)
         with reading(self._place.host, "where the output of an item is"):
             begin, size = (count(at[0]), count(at[1])) if isinstance(at, list) else (count(at), None)
         return remote_files.read_part(connection, posixpath.join(self._attempt_folder(index), stream), begin, size)
 
     def element_folder(self, index: int) -> str:
         """Return the folder of the element that runs or ran the item."""
-        return layout.element_dir(self._folder, self._places.get(self._on_host[index], (1, 1, {}))[0])
+        return layout.element_dir(self._place.folder, self._places.get(self._on_host[index], (1, 1, {}))[0])
 
     def work_folder(self, index: int) -> str:
         """Return the folder in which the item runs or ran."""
@@ -275,11 +327,11 @@ class ItemResults:
 
     def checkpoint_folder(self, index: int) -> str:
         """Return the item's own folder in the checkpoint of its group."""
-        return posixpath.join(self._folder, layout.CHECKPOINT, str(self._on_host[index]))
+        return posixpath.join(self._place.folder, layout.CHECKPOINT, str(self._on_host[index]))
 
     def _attempt_folder(self, index: int) -> str:
         number, attempt, _ = self._places.get(self._on_host[index], (1, 1, {}))
-        return layout.attempt_dir(layout.element_dir(self._folder, number), attempt)
+        return layout.attempt_dir(layout.element_dir(self._place.folder, number), attempt)
 
 
 def _read_entry(line: bytes) -> dict[str, Any]:

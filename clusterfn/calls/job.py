@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
 from clusterfn.calls import remote_state
-from clusterfn.calls.dependencies import ArgumentSource, JobArgument, JobPart, Reference, reference_of
 from clusterfn.calls.job_entry import ON_HOST, JobEntry
-from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.summary import Summary, describe_request, describe_usage
 from clusterfn.config.units import parse_memory
+from clusterfn.display.notebook_display import NotebookDisplay
+from clusterfn.display.summary import Summary, describe_request, describe_usage
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import remote_files, spoken_wait
+from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference, reference_of
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -58,10 +58,7 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
 
     def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:
         super().__init__()
-        self.id = job_id
-        self.name = name
-        self.host = host
-        self.folder = folder
+        self.id, self.name, self.host, self.folder = job_id, name, host, folder
         self._entry = JobEntry(job_id, name, host, folder, tracker, self)
         self._pid = os.getpid()
 

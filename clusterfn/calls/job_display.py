@@ -15,14 +15,14 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
-from clusterfn.calls import console
 from clusterfn.calls.job import Job, entry_of
-from clusterfn.calls.live_output import STREAMS, OutputWriter
+from clusterfn.display import console
+from clusterfn.display.live_output import STREAMS, OutputWriter
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.transfer import TELL_EVERY_S, Sending
@@ -63,7 +63,8 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
     entry = entry_of(job)
     shown = _JobDisplay(entry, where)
     try:
-        with output(lambda name, data: shown.queue.put((name, data))) if output else _no_output() as await_rest:
+        coming = output(lambda name, data: shown.queue.put((name, data))) if output else nullcontext(lambda: None)
+        with coming as await_rest:
             shown.until_done()
             await_rest()
             shown.show_rest()
@@ -77,11 +78,6 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
     finally:
         shown.unlisten()
     return job.result()
-
-
-@contextlib.contextmanager
-def _no_output() -> Iterator[Callable[[], None]]:
-    yield lambda: None
 
 
 class _JobDisplay(console.StatusLine):
@@ -284,7 +280,8 @@ def finish_sending() -> None:
             shown = "; ".join(f"{amounts}, {job.id[:SHORT]} to {job.host}" for job, amounts in far if amounts)
             line = f"clusterfn: sending (Ctrl-C cancels it): {shown}"
             if shown and console.can_redraw():
-                console.redraw(line, _sum([sending.progress for _, sending in unsent]))
+                shares = [share for _, sending in unsent if (share := sending.progress)]
+                console.redraw(line, tuple(map(sum, zip((0, 0), *shares))))
             elif shown and now >= due:
                 due = now + TELL_EVERY_S
                 console.say(f"{line}\n")
@@ -303,7 +300,8 @@ def finish_submitting() -> None:
     shown = ""
     try:
         while waiting := [job for job in list(open_jobs) if job.waits_here]:
-            line = f"{_count(waiting)} in this program until submitted (Ctrl-C drops them): {waiting[0].reason}"
+            which = f"{waiting[0].id[:SHORT]} waits" if len(waiting) == 1 else f"{len(waiting)} jobs wait"
+            line = f"{which} in this program until submitted (Ctrl-C drops them): {waiting[0].reason}"
             if line != shown:
                 shown = line
                 console.tell(line)
@@ -312,15 +310,6 @@ def finish_submitting() -> None:
         console.say("\n")
         for job in [job for job in list(open_jobs) if job.waits_here]:
             _stop(job)
-
-
-def _count(jobs: Sequence[JobEntry | GroupState]) -> str:
-    return f"{jobs[0].id[:SHORT]} waits" if len(jobs) == 1 else f"{len(jobs)} jobs wait"
-
-
-def _sum(parts: Iterable[tuple[int, int] | None]) -> tuple[int, int]:
-    shares = [part for part in parts if part]
-    return sum(done for done, _ in shares), sum(total for _, total in shares)
 
 
 def _all_unsent() -> list[tuple[JobEntry | GroupState, Sending]]:
@@ -415,7 +404,7 @@ def preparing(name: str) -> Iterator[None]:
         _preparations.begin(call, name)
         yield
     finally:
-        _preparations.end(call)
+        _preparations.open.pop(call, None)
 
 
 class _Preparations:
@@ -431,14 +420,14 @@ class _Preparations:
     def forget(self) -> None:
         """Drop all calls in a forked child: they are the parent's, and so is the task."""
         # When to report the call, and its name. Threads only add and remove their own calls, in one step each.
-        self._open: dict[object, tuple[float, str]] = {}
+        self.open: dict[object, tuple[float, str]] = {}
         self._last = float("-inf")
         self._is_watched = False
 
     def begin(self, call: object, name: str) -> None:
         """Take note of a call."""
         self._last = time.monotonic()
-        self._open[call] = self._last + PREPARING_S, name
+        self.open[call] = self._last + PREPARING_S, name
         if not self._is_watched:
             self._is_watched = True
             try:
@@ -448,17 +437,13 @@ class _Preparations:
                 # the call.
                 self._is_watched = False
 
-    def end(self, call: object) -> None:
-        """Take note that a call is prepared."""
-        self._open.pop(call, None)
-
     async def _watch(self) -> None:
         try:
-            while self._open or time.monotonic() < self._last + _IDLE_S:
+            while self.open or time.monotonic() < self._last + _IDLE_S:
                 await asyncio.sleep(_LOOK_S)
                 now = time.monotonic()
-                for call, (due, name) in list(self._open.items()):
-                    if due <= now and self._open.pop(call, None) is not None:
+                for call, (due, name) in list(self.open.items()):
+                    if due <= now and self.open.pop(call, None) is not None:
                         words = f"preparing {name}: reading and packing its arguments"
                         # A terminal may block, and the loop must not.
                         await loop.in_thread(functools.partial(console.tell, words), "clusterfn-preparing")

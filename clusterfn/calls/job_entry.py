@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.calls import console, failure_hints, files, outcome, outcome_errors
+from clusterfn.calls import failure_hints, outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
+from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Transfer
+from clusterfn.packing import files
 
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend
@@ -57,8 +59,7 @@ class LiveUsage:
 
     def __init__(self, connection: Callable[[], HostConnection], path: Callable[[], str]) -> None:
         self.last: Mapping[str, Any] = {}
-        self._connection = connection
-        self._path = path
+        self._connection, self._path = connection, path
         self._asked_at = -_FRESH_S
         self._asked: tuple[Reply[Any], io.BytesIO] | None = None
 
@@ -257,8 +258,7 @@ class JobEntry(JobStatus):
         """Return the value of a job that has returned, unless it stays on the host."""
         if self.tracker.keeps or outcome.is_too_large(self.published, self.tracker.results):
             return ON_HOST
-        is_apart = self.tracker.is_fetched_apart or value is None
-        return self._load(self._fetch_value() if is_apart else value)
+        return self._load(self._fetch_value() if self.tracker.is_fetched_apart or value is None else value)
 
     def _what_is_kept(self) -> str:
         large = outcome.too_large(self.published, self._place())

@@ -66,11 +66,7 @@ class JobStatus(Entry):
         self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend,
         future: concurrent.futures.Future[Any],
     ) -> None:  # fmt: skip
-        self.id = job_id
-        self.name = name
-        self.host = host
-        self.folder = folder
-        self.tracker = tracker
+        self.id, self.name, self.host, self.folder, self.tracker = job_id, name, host, folder, tracker
         self.submitted_at = time.monotonic()
         self.since: float | None = time.time()
         self._future: concurrent.futures.Future[Any] | None = future
@@ -160,12 +156,13 @@ class JobStatus(Entry):
             listener(kind, what)
         if self.done():
             listener("done", None)
-        return lambda: self._unlisten(listener)
 
-    def _unlisten(self, listener: Listener) -> None:
-        with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+        def unlisten() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return unlisten
 
     def tell(self, kind: str, what: Any) -> None:
         """Pass it on to the listeners; the first one also gets what was printed before."""

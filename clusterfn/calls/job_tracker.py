@@ -272,7 +272,8 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self._leave_queue()
-            withdrawal.end_if_stuck(self, lambda: self.has_outcome, on_left, self.liveness.look_until_it_ends)
+            look = self.liveness.look_until_it_ends
+            loop.begin(withdrawal.end_if_stuck(self, lambda: self.has_outcome, on_left, look))
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""

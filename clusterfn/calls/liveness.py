@@ -182,7 +182,10 @@ async def explain_unstarted(
         None while the scheduler says that one of them may live, or does not answer, or one may wait in a program.
     """
     scheduler = session.scheduler
-    verdict: SchedulerVerdict | None = _never_submitted(doubt) if doubt else _FORGOTTEN
+    verdict: SchedulerVerdict | None = _FORGOTTEN
+    if doubt:
+        message = f"the scheduler does not know the group's elements, and they never started: {doubt.message}"
+        verdict = _FORGOTTEN._replace(message=message, evidence=tuple(doubt.evidence))
     try:
         for scheduler_id in scheduler_ids:
             answer = await session.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
@@ -193,8 +196,3 @@ async def explain_unstarted(
         return None if await silent_jobs.is_refused_elsewhere(session.connection, folder) else verdict
     except (ClusterfnError, concurrent.futures.CancelledError):
         return None
-
-
-def _never_submitted(doubt: SubmitError) -> SchedulerVerdict:
-    message = f"the scheduler does not know the group's elements, and they never started: {doubt.message}"
-    return SchedulerVerdict(layout.LOST, message, tuple(doubt.evidence), "group.retry_failed()", stage="submit")

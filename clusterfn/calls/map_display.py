@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import console, failed_items, job_display, outcome_errors
-from clusterfn.calls.pace import Pace
+from clusterfn.calls import failed_items, job_display, outcome_errors
+from clusterfn.display import console
+from clusterfn.display.pace import Pace
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:

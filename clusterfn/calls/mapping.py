@@ -15,10 +15,9 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute, has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
-from clusterfn.calls import chunking, console, history, job_display, labels, payload_items, submit
+from clusterfn.calls import chunking, history, job_display, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.chunking import MapOptions
-from clusterfn.calls.dependencies import Place, as_lists
 from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
@@ -28,13 +27,16 @@ from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
+from clusterfn.packing import labels, payload_items
+from clusterfn.packing.dependencies import Place, as_lists
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
-    from clusterfn.calls.payload import Payload
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to", "strict")  # of `map` itself

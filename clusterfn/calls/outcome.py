@@ -21,8 +21,8 @@ from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
 if TYPE_CHECKING:
-    from clusterfn.calls.data_reader import NotData
     from clusterfn.hosts.landing import Value
+    from clusterfn.plain_data.reader import NotData
 
 _TEXTS = (list, str)
 # The type of each field that is read, and of the entries of a list. All but `kind` may be null, or missing.
@@ -85,9 +85,9 @@ def checked(fields: Any) -> dict[str, Any]:
         raise ValueError("it has no valid kind of outcome")
     for name, (expected, each) in _TYPES.items():
         value = fields.get(name)
-        if value is not None and not (
-            _is(value, expected) and all(_entry_is(*entry, each) for entry in _entries(value))
-        ):
+        entries: Iterable[tuple[Any, Any]] = enumerate(value) if isinstance(value, list) else ()
+        entries = value.items() if isinstance(value, dict) else entries
+        if value is not None and not (_is(value, expected) and all(_entry_is(*entry, each) for entry in entries)):
             raise ValueError(f"its {name!r} is {_shown(value)}")
     for name, value in [*fields.items(), *(fields.get("value") or {}).items()]:
         if isinstance(value, (int, float)) and not -_MOST < value < _MOST:
@@ -111,9 +111,8 @@ def _shown(value: Any) -> str:
 
 def is_usage(usage: Any) -> bool:
     """Whether what a job used, or uses now, is in numbers, for which people and tables take it."""
-    return _has_numbers(usage, _USED, _USED_OF_GPU) and _has_numbers(
-        usage.get("now") or {}, _USED_NOW, _USED_NOW_OF_GPU
-    )
+    is_known = _has_numbers(usage, _USED, _USED_OF_GPU)
+    return is_known and _has_numbers(usage.get("now") or {}, _USED_NOW, _USED_NOW_OF_GPU)
 
 
 def _has_numbers(usage: Any, names: Sequence[str], names_of_gpu: Sequence[str]) -> bool:
@@ -122,12 +121,6 @@ def _has_numbers(usage: Any, names: Sequence[str], names_of_gpu: Sequence[str]) 
         return False
     used = [usage.get(name) for name in names] + [each.get(name) for each in gpus for name in names_of_gpu]
     return all(each is None or (type(each) in (int, float) and -_MOST < each < _MOST) for each in used)
-
-
-def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list) else ()
 
 
 def _is(value: Any, expected: type) -> bool:
@@ -154,14 +147,11 @@ def facts_of(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
     """Return what every error of this outcome says of it, by the names of `ClusterfnError`."""
     attempt = outcome.get("attempt") or 1
     return {
-        "host": where_of(outcome, place),
-        "job": place.job,
-        "stage": outcome.get("stage"),
-        "evidence": [name_files_as_here(line) for line in outcome.get("evidence") or ()],
-        "hint": outcome.get("hint"),
+        "host": where_of(outcome, place), "job": place.job, "stage": outcome.get("stage"),
+        "evidence": [name_files_as_here(line) for line in outcome.get("evidence") or ()], "hint": outcome.get("hint"),
         "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
         "retryable": outcome["kind"] in (layout.NODE, layout.LOST),
-    }
+    }  # fmt: skip
 
 
 def name_files_as_here(text: str) -> str:
@@ -239,9 +229,9 @@ def value_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation
     damaged: tuple[type[Exception], ...] = (container.Damaged,)
     if place.results.data_only:
         # The module loads those of all types that are data, and most hosts are trusted.
-        from clusterfn.calls import data_reader
+        from clusterfn.plain_data import reader
 
-        read, other, damaged = data_reader.load, (data_reader.NotData,), (*damaged, data_reader.DamagedPickle)
+        read, other, damaged = reader.load, (reader.NotData,), (*damaged, reader.DamagedPickle)
     try:
         whole = whole_value(outcome, value, container)
         return container.loads(whole, read=read, crc=getattr(whole, "crc", None))
@@ -293,9 +283,8 @@ def _instead_of_loading(error: BaseException, failure: Any) -> str:
     if failure_hints.needs_a_gpu(str(error)):
         return "this machine has no GPU for it: return it in main memory (cupy.asnumpy(x), generator.get_state())"
     if failure.differing:
-        requirements = " ".join(
-            f"{failure_hints.PACKAGES.get(name, name)}=={version}" for name, version, _ in failure.differing
-        )
+        names = failure_hints.PACKAGES
+        requirements = " ".join(f"{names.get(name, name)}=={version}" for name, version, _ in failure.differing)
         return f"install the same versions on this machine (pip install {requirements}), or return plain data"
     return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"
 

@@ -12,31 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome
-from clusterfn.calls.dependencies import describe_open
 from clusterfn.calls.entry import ENDED, Entry
 from clusterfn.calls.submission import PendingSubmission
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Sending
+from clusterfn.packing.dependencies import describe_open
 
 if TYPE_CHECKING:
-    from clusterfn.calls.dependencies import Reference
-    from clusterfn.calls.item_results import ItemResults
-    from clusterfn.config.job_spec import Group
     from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.packing.dependencies import Reference
     from clusterfn.scheduler.base import JobState
 
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 # Most hosts and schedulers take a job sooner, so that no note about it is needed.
 TAKES_S = 3.0
-
-
-def _naming_this_program(reason: str) -> str:
-    """Mark this program among those whose GPUs a job waits for: while it computes on one, its own jobs wait."""
-    return reason.replace(f"(pid {os.getpid()}, ", f"(this program, pid {os.getpid()}, ")
 
 
 class FollowedJob:
@@ -141,9 +134,7 @@ class QueueTracker:
     _unsent: tuple[Callable[[], bool], str] | None = None
 
     def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
-        self.session = session
-        self.folder = folder
-        self.scheduler_name = scheduler_name
+        self.session, self.folder, self.scheduler_name = session, folder, scheduler_name
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
         self.starting: list[concurrent.futures.Future[None]] = []
@@ -171,7 +162,10 @@ class QueueTracker:
     def waiting_reason(self) -> str:
         """Why it waits: its place in the queue, and what it waits for in addition to its turn."""
         reason = "; ".join(filter(None, [self.queue_reason, self.other_reason]))
-        return _naming_this_program(reason) if self.session.host.is_this_machine else reason
+        if self.session.host.is_this_machine:
+            # While this program computes on a GPU, its own jobs wait for it.
+            reason = reason.replace(f"(pid {os.getpid()}, ", f"(this program, pid {os.getpid()}, ")
+        return reason
 
     def show_waiting(self) -> None:
         """Show why it waits."""
@@ -343,28 +337,6 @@ class JobBackend(QueueTracker, FollowedJob):
 
     def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
         """Give what the present attempt prints, and later ones, to `on_output`, with the stream's name."""
-        raise NotImplementedError
-
-
-class GroupBackend(QueueTracker):
-    """What is asked of whatever follows a group, by its `GroupState` and its `JobGroup`.
-
-    Attributes:
-        spec: How many items it has, and how they are shared out.
-    """
-
-    spec: Group
-
-    def results_of(self, index: int) -> ItemResults:
-        """Return what has the results and files of an item."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """End what runs, and keep the rest from ever starting."""
-        raise NotImplementedError
-
-    def withdraw(self) -> None:
-        """Keep items from ever starting that no element has taken."""
         raise NotImplementedError
 
 

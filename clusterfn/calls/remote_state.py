@@ -1,4 +1,4 @@
-"""Asks a host for the state of a job or group: what it has of one that another process sent, and the stacks of one.
+"""Asks a host what it knows of jobs: the list of them, what it has of one that another process sent, and its stacks.
 
 For `attach`, it also asks for the sizes of the files that report progress; `wait_until_caught_up` waits until as many
 bytes have been read. Concludes nothing.
@@ -12,14 +12,19 @@ import posixpath
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.text import last_lines, number, printable
-from clusterfn.calls.outcome import name_files_as_here
+from clusterfn.bridge.job_states import CANCELLED, DIED, HAS_NOT_STARTED, PENDING, RAISED, RETURNED, clock
+from clusterfn.bridge.supervisor.text import counted, format_duration, in_one_line, last_lines, number, printable
+from clusterfn.calls.outcome import is_usage, name_files_as_here
 from clusterfn.config.host_text import reading, shaped
+from clusterfn.display.notebook_display import NotebookDisplay
+from clusterfn.display.summary import Summary, short_usage
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import spoken_wait
+from clusterfn.scheduler import base
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
@@ -33,6 +38,153 @@ _LOOK_S = 0.01
 _STACK_LOOK_S = 0.1
 # A shared file system removes some thousand files a second at best.
 _REMOVAL_S = 3600.0
+# Without an answer of the scheduler within this time, the list is shown without its reasons.
+_SCHEDULER_S = 5.0
+_TEXTS, _NUMBERS = ("id", "name", "host", "state", "message"), ("started", "gpus", "ran_s", "since", "ended")
+# Bytes of memory, and the seconds since 1970 that `time.localtime` still takes.
+_MOST, _LATEST = 1 << 63, 1 << 40
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """One job as its host knows it.
+
+    Attributes:
+        host: The one that it was sent to, if clusterfn.yml has it: several hosts may show one home. Else the one asked.
+        started: When it was sent, in seconds since 1970, by the clock of this machine.
+        state: As `Job.state`.
+        message: One line about how it ended, or why it waits.
+        since: Since when it is in that state, as `started`; None if that is not known.
+        gpus: How many it asked for, on all nodes; of a map, for each of its processes. None if that is not known.
+        ran_s: For how many seconds it has run, or ran; None before it started, and if that is not known.
+        inputs: The ids of the jobs whose values it takes.
+        arguments: Those of the call in a short line; of a map, those of the first and the last item.
+        ended: When it ended, as `started`; None if it has not.
+        asked: What it asked for, by the names of `Resources`.
+        usage: As `Job.usage`, while it runs, too. Of a map it is that of all items.
+    """
+
+    id: str
+    name: str
+    host: str
+    state: str
+    message: str
+    started: float
+    gpus: int | None = None
+    ran_s: float | None = None
+    inputs: Sequence[str] = ()
+    since: float | None = None
+    arguments: str = ""
+    ended: float | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def detail(self) -> str:
+        """What a table says last: how it ended, or since when it waits or runs, and why."""
+        if self.state in (RETURNED, RAISED, DIED, CANCELLED) or self.since is None:
+            return self.message
+        return f"since {clock(self.since)}{f': {self.message}' if self.message else ''}"
+
+
+class JobList(list[JobInfo], NotebookDisplay):
+    """Jobs of a host, which a notebook shows as a table."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> JobInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> JobList: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> JobInfo | JobList:
+        """Return a job; of a slice, a list that is also shown as a table."""
+        return JobList(list(self).__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    def _summary(self) -> Summary:
+        def row(job: JobInfo) -> list[str]:
+            sent = time.strftime("%d %b %H:%M", time.localtime(job.started))
+            ran, uses = "" if job.ran_s is None else format_duration(round(job.ran_s)), short_usage(job.usage)
+            shown = [job.id, job.name, job.arguments, job.host, job.state, sent, ran, str(job.gpus or ""), uses]
+            return [*shown, job.detail]
+
+        title = counted(len(self), "job")
+        columns = ("id", "name", "arguments", "host", "state", "sent", "ran", "GPUs", "uses", "")
+        return Summary(title, columns=columns, rows=[row(each) for each in self])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Take precedence over what IPython prints for a list."""
+        printer.text(self._repr_mimebundle_()["text/plain"])
+
+
+def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> None:
+    """Add to the jobs that wait in a scheduler's queue why they do, in the words that a waiting call shows."""
+    waiting = [job for job in listed if job.get("state") == PENDING]
+    if not waiting or not session.scheduler.has_nodes:
+        return
+    states = session.watch.last_look(_SCHEDULER_S)
+    for job in waiting:
+        seen = None if isinstance(states, str) else states.get(layout.job_name(str(job["name"]), str(job["id"])))
+        if isinstance(states, str):
+            why = in_one_line(states)
+        elif seen is None or seen.phase != base.PENDING:
+            continue
+        elif job.get("inputs") and seen.waits_for_jobs:
+            # The host has already named the jobs that this one waits for.
+            continue
+        else:
+            why = seen.in_words
+        message = "" if job["message"] == HAS_NOT_STARTED else job["message"]
+        job["message"] = "; ".join(filter(None, [message, why]))
+
+
+def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
+    """Ask the host for its jobs, a page at a time."""
+    listed: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        answer = session.bridge.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
+        if answer.rc != 0:
+            message = "the host could not list its jobs"
+            raise ClusterfnError(message, host=session.host.name, evidence=last_lines(answer.err, 5))
+        with reading(session.host.name, "its list of jobs"):
+            page = [dict(json.loads(line)) for line in answer.out.splitlines()]
+            following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
+            if following and not page:
+                # A host could promise more pages for ever.
+                raise ValueError("a page without jobs that promises more")
+            page = [checked_job(each) for each in page]
+        listed += page
+        # The last page names no job after which to continue. A smaller id would begin the list again, without end.
+        if following <= after:
+            return listed
+        after = following
+
+
+def by_own_clock(session: HostState, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job of a host's list with its times by the clock of this machine: that of the host may be another."""
+    times = {name: job[name] for name in ("started", "since", "ended") if job.get(name) is not None}
+    return {**job, **{name: session.here(when) for name, when in times.items()}}
+
+
+def checked_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job of a host's list.
+
+    Raises:
+        ValueError, KeyError, TypeError: The host has sent something else.
+    """
+    numbers = [job["started"], *(job[name] for name in _NUMBERS if job.get(name) is not None)]
+    if not all(type(each) in (int, float) and -_LATEST < each < _LATEST for each in numbers):
+        raise ValueError("a number")
+    texts = [*(job[name] for name in _TEXTS), *job.get("inputs", ()), job.get("arguments", "")]
+    if not all(type(each) is str for each in texts):
+        raise ValueError("a text")
+    request, usage = job.get("asked") or {}, job.get("usage") or {}
+    if not all(type(each) in (int, float) and 0 <= each < _MOST for each in request.values()):
+        raise ValueError("what it asked for")
+    if not is_usage(usage):
+        raise ValueError("what it uses")
+    return job
+
+
+# one of them, for `attach`
 
 
 def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) -> Reply[Completed]:
@@ -113,13 +265,9 @@ def _elements_with(paths: Iterable[str], name: str) -> list[int]:
     return sorted(each for each in map(number, elements) if each is not None)
 
 
-def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
-    """Ask which elements of a group have a folder; `read_elements` reads the answer."""
-    return connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
-
-
-def read_elements(answer: Completed) -> list[int]:
-    """Return the numbers of the elements that `list_elements` found."""
+async def list_elements(connection: HostConnection, folder: str) -> list[int]:
+    """Ask which elements of a group have a folder; return their numbers."""
+    answer = await connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
     numbers = map(number, answer.out.decode("utf-8", "replace").split())
     return [each for each in numbers if each is not None]
 

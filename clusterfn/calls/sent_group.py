@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console, history, job_display, remote_state, submit
+from clusterfn.calls import history, job_display, remote_state, submit
 from clusterfn.calls.call import host_secrets, secret_values, whom_to_tell
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
@@ -28,6 +28,7 @@ from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, read_spec
 from clusterfn.config.options import Options
 from clusterfn.config.spec import Host, ResultPolicy
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile

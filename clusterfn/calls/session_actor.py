@@ -140,10 +140,6 @@ def actor_lost(name: str, why: str, host: str | None = None, job: str | None = N
 def is_packed_at_once(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether packing these takes no time that is worth a word, nor a thread that would say it."""
     return all(
-        value is None or (isinstance(value, (bool, int, float, str, bytes)) and _size(value) < _SMALL)
+        isinstance(value, (int, float, type(None))) or (isinstance(value, (str, bytes)) and len(value) < _SMALL)
         for value in (*args, *kwargs.values())
     )
-
-
-def _size(value: Any) -> int:
-    return len(value) if isinstance(value, (str, bytes)) else 0

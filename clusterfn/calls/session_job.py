@@ -6,7 +6,6 @@ must not.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import json
@@ -17,88 +16,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
-from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import console, job_display, submit
-from clusterfn.calls import payload as payloads
+from clusterfn.bridge.supervisor.text import counted, format_duration
+from clusterfn.calls import job_display, submit
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
-from clusterfn.calls.dependencies import NotEnded, Place, reference_of
 from clusterfn.calls.job import entry_of
-from clusterfn.calls.session_actor import ActorCall, Actors, actor_lost, is_packed_at_once
-from clusterfn.calls.session_stream import CallStream
-from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
-from clusterfn.errors import ClusterfnError, ConfigError, Unsatisfiable, WorkerLost
+from clusterfn.calls.session_actor import ActorCall, Actors, is_packed_at_once
+from clusterfn.calls.session_stream import CallStream, SkippedNumbers
+from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, lost_with, without
+from clusterfn.display import console
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
+from clusterfn.packing import payload as payloads
+from clusterfn.packing.dependencies import NotEnded, Place, reference_of
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.calls.payload import Payload
-    from clusterfn.hosts.host_state import HostState
+    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
-_TIMEOUT_S = 60.0
-_PRIVATE = 0o600
-# The host looks for or makes so many paths at a time, and does nothing else in that time.
-_PATHS = 200
+_TIMEOUT_S, _PRIVATE = 60.0, 0o600
 _WITHDRAWN_AT_ONCE = 16
-_SKIP_AGAIN_S = 5.0
-# The session may take a call at the same moment, and then its mark is a file. Only a missing mark is a failure.
-_SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
-
-
-class _SkippedNumbers:
-    """Has a session skip the numbers of calls that were not sent: it serves calls in order.
-
-    Args:
-        tracker: What follows the session's job.
-    """
-
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        self._unsent: set[str] = set()
-        self._is_sending = False
-
-    def add(self, taken: str) -> None:
-        """Have the call skipped whose `taken` this is."""
-        self._unsent.add(taken)
-        self.send()
-
-    def send(self) -> None:
-        """Send the numbers to skip. Does not wait."""
-        if self._unsent and not self._is_sending:
-            self._is_sending = True
-            loop.begin(self._send_all())
-
-    async def _send_all(self) -> None:
-        """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
-        session, laid_out = self._tracker.session, self._tracker.laid_out
-        after = [laid_out] if laid_out else []
-        try:
-            while self._has_to_send():
-                pending = frozenset(self._unsent)
-                some = sorted(pending)[:_PATHS]
-                try:
-                    answer = await session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
-                    is_written = answer.rc == 0
-                except ClusterfnError:
-                    is_written = False
-                if is_written:
-                    self._unsent.difference_update(some)
-                elif self._unsent <= pending:
-                    # The session serves calls in order: those behind the skipped ones wait for this, so the pause is
-                    # short.
-                    # No path was added in the meantime, so the host would reject the same ones again at once.
-                    await asyncio.sleep(_SKIP_AGAIN_S)
-        finally:
-            self._is_sending = False
-        # A path may have come after the last look and before the flag was cleared.
-        if self._has_to_send():
-            self.send()
-
-    def _has_to_send(self) -> bool:
-        return bool(self._unsent) and not self._tracker.is_closed and self._tracker.session.is_connected
 
 
 class SessionJob:
@@ -110,16 +49,13 @@ class SessionJob:
     """
 
     def __init__(self, prepared: Prepared, again: Callable[[list[SessionCallJob[Any]]], None]) -> None:
-        self.spec = prepared.job
-        self._version = prepared.ready.interpreter.version
-        self._session = prepared.session
-        self._again = again
-        self._count = 0
+        self.spec, self._session, self._again = prepared.job, prepared.session, again
+        self._version, self._count = prepared.ready.interpreter.version, 0
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
         self.job, self._tracker = send_call(prepared)
-        self._skips = _SkippedNumbers(self._tracker)
+        self._skips = SkippedNumbers(self._tracker)
         self._stream = CallStream(prepared.session, self.job.folder, self.actors.end)
         self._stream.open()
         idle = format_duration(prepared.job.serving.idle_s if prepared.job.serving else 0.0)
@@ -246,8 +182,7 @@ class SessionJob:
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         submit.await_room(self._session)
         self._await_folder()
-        # The session waits for numbers of calls that were not sent, so those that could not be marked before are marked
-        # now.
+        # The session waits for numbers of calls that were not sent, so those that are not marked yet are marked now.
         self._skips.send()
         needs = submit.send_contents(self._session, payload)
         facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.facts}
@@ -311,9 +246,8 @@ class SessionJob:
         """Say that the `with` block has raised an error, which is not seen before its calls have ended."""
         count = sum(not call.done() for call in list(self._open))
         if count:
-            calls = "1 call" if count == 1 else f"{count} calls"
             console.warn(
-                f"{type(error).__name__} in the with block of the session: waiting for its {calls}"
+                f"{type(error).__name__} in the with block of the session: waiting for its {counted(count, 'call')}"
                 f" (to end them: clusterfn cancel {self.job.id[:SHORT]})"
             )
 
@@ -322,8 +256,14 @@ class SessionJob:
         calls = list(self._open)
         try:
             if cancel_futures:
-                _withdraw(calls)
-                _tell_withdrawn(calls)
+                # Many at once, as each waits for its host.
+                for answer in at_once(calls, lambda call: call.cancel(), "withdrawing calls", _WITHDRAWN_AT_ONCE):
+                    answer.result()
+                withdrawn, going = sum(call.cancelled() for call in calls), sum(not call.done() for call in calls)
+                rest = f"; {going} that had begun will run to the end" if going else ""
+                if withdrawn:
+                    had = "call of the session had" if withdrawn == 1 else "calls of the session had"
+                    console.tell(f"{withdrawn} {had} not begun and will not run{rest}")
         finally:
             # After Ctrl-C, for example, no later call would close it.
             if not self.job.done() and (calls or not self.job.cancel()):
@@ -336,7 +276,7 @@ class SessionJob:
 
         def describe() -> str:
             left = sum(not call.done() for call in calls)
-            which = f"{left} call{'' if left == 1 else 's'} of the session" if left else "the session"
+            which = f"{counted(left, 'call')} of the session" if left else "the session"
             return f"waiting for {which} on {self.job.host} to end: {self.job.id} is {self.job.status_since}"
 
         spoken_wait.wait_for([*calls, self.job], describe)
@@ -394,10 +334,9 @@ class SessionJob:
     async def _fail_lost(self) -> list[SessionCallJob[Any]]:
         """Fail the calls that are lost with the job; return those that another session can serve."""
         # The calls are moved in the order of sending.
-        calls = sorted(self._open, key=lambda call: call.tracker.number)
-        calls = [call for call in calls if not call.done()]
-        left = await _without(self._session, [call.tracker.outcome for call in calls], calls)
-        unserved = await _without(self._session, [call.tracker.taken for call in left], left)
+        calls = sorted([call for call in list(self._open) if not call.done()], key=lambda call: call.tracker.number)
+        left = await without(self._session, [call.tracker.outcome for call in calls], calls)
+        unserved = await without(self._session, [call.tracker.taken for call in left], left)
         # Another task may have moved some of them while this one waited. From here on it does not wait.
         left = [call for call in left if call in self._open]
         moved = [] if self.job.state != RETURNED else [
@@ -407,45 +346,5 @@ class SessionJob:
         self._open.difference_update(moved)
         for call in left:
             if call not in moved:
-                entry_of(call).fail(self._lost(call, has_begun=call not in unserved))
+                entry_of(call).fail(lost_with(self.job, self.why_over, call, has_begun=call not in unserved))
         return moved
-
-    def _lost(self, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:
-        """Make the error of this call from the end of its session."""
-        if self.job.state == RETURNED and call.tracker.of_actor is not None:
-            return actor_lost(call.name, f"its session has ended ({self.why_over})", call.host, call.id)
-        error = None if self.job.cancelled() else self.job.exception(0)
-        kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
-        facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
-        message = f"the session of the call has ended: {self.why_over}"
-        if not has_begun:
-            message = f"the call had not begun when its session ended: {self.why_over}"
-            facts["stage"] = "queue"
-            # The hint of `Unsatisfiable` itself says what to ask for.
-            if kind is not Unsatisfiable:
-                facts["hint"] = "call again: nothing of it has run"
-        return kind(message, host=call.host, job=call.id, **facts)
-
-
-async def _without(
-    session: HostState, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]
-) -> list[SessionCallJob[Any]]:
-    """Return the calls whose path is not on the host."""
-    parts = [paths[first : first + _PATHS] for first in range(0, len(paths), _PATHS)]
-    replies = [session.connection.have(part) for part in parts]
-    existing = [is_there for reply in replies for is_there in await reply]
-    return [call for call, is_there in zip(calls, existing) if not is_there]
-
-
-def _tell_withdrawn(calls: Sequence[SessionCallJob[Any]]) -> None:
-    withdrawn, going = sum(call.cancelled() for call in calls), sum(not call.done() for call in calls)
-    if withdrawn:
-        rest = f"; {going} that had begun will run to the end" if going else ""
-        had = "call of the session had" if withdrawn == 1 else "calls of the session had"
-        console.tell(f"{withdrawn} {had} not begun and will not run{rest}")
-
-
-def _withdraw(calls: Sequence[SessionCallJob[Any]]) -> None:
-    """Keep calls that have not started from it: many at once, as each waits for its host."""
-    for answer in at_once(calls, lambda call: call.cancel(), "withdrawing calls", _WITHDRAWN_AT_ONCE):
-        answer.result()

@@ -2,11 +2,12 @@
 
 All that comes is in the files of the calls too. So a stream that is lost loses nothing: its calls go on with their
 files, from the byte to which they were heard, and those that may not have arrived are sent as files. Where there is no
-way to the socket, all calls go by files.
+way to the socket, all calls go by files. `SkippedNumbers` has a session not wait for calls that never came.
 """
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import concurrent.futures
 import json
@@ -22,6 +23,7 @@ from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import loop, spoken_wait
 
 if TYPE_CHECKING:
+    from clusterfn.calls.job_tracker import Tracker
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
@@ -32,6 +34,11 @@ MOST_UNTAKEN = 16 << 20
 _log = logging.getLogger("clusterfn")
 # A frame of a host of ours is never longer.
 _LONGEST_FRAME = 64 << 20
+# The host looks for or makes so many paths at a time, and does nothing else in that time.
+PATHS_AT_ONCE = 200
+_SKIP_AGAIN_S = 5.0
+# The session may take a call at the same moment, and then its mark is a file. Only a missing mark is a failure.
+_SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
 
 
 class StreamedCall:
@@ -64,9 +71,7 @@ class CallStream:
     """
 
     def __init__(self, session: HostState, folder: str, on_gone: Callable[[int, str], None]) -> None:
-        self._session = session
-        self._folder = folder
-        self._on_gone = on_gone
+        self._session, self._folder, self._on_gone = session, folder, on_gone
         self._changed = threading.Condition()
         self._calls: dict[int, StreamedCall] = {}
         # All calls up to this number that went this way are in their folders.
@@ -248,3 +253,56 @@ class CallStream:
 
 
 _FILES: Mapping[str, str] = {"events": layout.EVENTS, "stdout": layout.STDOUT, "stderr": layout.STDERR}
+
+
+class SkippedNumbers:
+    """Has a session skip the numbers of calls that were not sent: it serves calls in order.
+
+    Args:
+        tracker: What follows the session's job.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._unsent: set[str] = set()
+        self._is_sending = False
+
+    def add(self, taken: str) -> None:
+        """Have the call skipped whose `taken` this is."""
+        self._unsent.add(taken)
+        self.send()
+
+    def send(self) -> None:
+        """Send the numbers to skip. Does not wait."""
+        if self._unsent and not self._is_sending:
+            self._is_sending = True
+            loop.begin(self._send_all())
+
+    async def _send_all(self) -> None:
+        """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
+        session, laid_out = self._tracker.session, self._tracker.laid_out
+        after = [laid_out] if laid_out else []
+        try:
+            while self._has_to_send():
+                pending = frozenset(self._unsent)
+                some = sorted(pending)[:PATHS_AT_ONCE]
+                try:
+                    answer = await session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
+                    is_written = answer.rc == 0
+                except ClusterfnError:
+                    is_written = False
+                if is_written:
+                    self._unsent.difference_update(some)
+                elif self._unsent <= pending:
+                    # The session serves calls in order: those behind the skipped ones wait for this, so the pause is
+                    # short.
+                    # No path was added in the meantime, so the host would reject the same ones again at once.
+                    await asyncio.sleep(_SKIP_AGAIN_S)
+        finally:
+            self._is_sending = False
+        # A path may have come after the last look and before the flag was cleared.
+        if self._has_to_send():
+            self.send()
+
+    def _has_to_send(self) -> bool:
+        return bool(self._unsent) and not self._tracker.is_closed and self._tracker.session.is_connected

@@ -11,20 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import RUNNING
+from clusterfn.bridge.job_states import RETURNED, RUNNING
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.queue_tracker import JobBackend
-from clusterfn.calls.session_stream import CallStream, StreamedCall
-from clusterfn.errors import ClusterfnError, ResultError
+from clusterfn.calls.session_actor import ActorCall, actor_lost
+from clusterfn.calls.session_stream import PATHS_AT_ONCE, CallStream, StreamedCall
+from clusterfn.errors import ClusterfnError, ResultError, Unsatisfiable, WorkerLost
 from clusterfn.hosts import loop
 
 if TYPE_CHECKING:
     from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.calls.payload import Payload
-    from clusterfn.calls.session_actor import ActorCall
     from clusterfn.hosts.connection import Reply
+    from clusterfn.hosts.host_state import HostState
+    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
@@ -276,3 +277,30 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
             f"{self.name} is a call of a session, whose files stay together", host=self.session.host.name,
             hint=f"remove the session once it has ended: clusterfn rm {posixpath.basename(self._holder.folder)}",
         )  # fmt: skip
+
+
+def lost_with(session: Job[Any], why: str, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:
+    """Make the error of a call from the end of its session, of which `why` says why it ended."""
+    if session.state == RETURNED and call.tracker.of_actor is not None:
+        return actor_lost(call.name, f"its session has ended ({why})", call.host, call.id)
+    error = None if session.cancelled() else session.exception(0)
+    kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
+    facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
+    message = f"the session of the call has ended: {why}"
+    if not has_begun:
+        message = f"the call had not begun when its session ended: {why}"
+        facts["stage"] = "queue"
+        # The hint of `Unsatisfiable` itself says what to ask for.
+        if kind is not Unsatisfiable:
+            facts["hint"] = "call again: nothing of it has run"
+    return kind(message, host=call.host, job=call.id, **facts)
+
+
+async def without(
+    session: HostState, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]
+) -> list[SessionCallJob[Any]]:
+    """Return the calls whose path is not on the host."""
+    parts = [paths[first : first + PATHS_AT_ONCE] for first in range(0, len(paths), PATHS_AT_ONCE)]
+    replies = [session.connection.have(part) for part in parts]
+    existing = [is_there for reply in replies for is_there in await reply]
+    return [call for call, is_there in zip(calls, existing) if not is_there]

@@ -12,13 +12,14 @@ import collections
 import concurrent.futures
 import contextlib
 import logging
+import math
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import loop
 from clusterfn.hosts.connection import Reply
@@ -99,9 +100,7 @@ class PendingSubmission(Reply[Optional[Started]]):
 
     def __init__(self, session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
         super().__init__(self.withdraw)
-        self.request = request
-        self.job = job
-        self.is_withdrawn = False
+        self.request, self.job, self.is_withdrawn = request, job, False
         self.began = time.monotonic()
         self._session = session
         self._after: Sequence[Reply[Any]] = after
@@ -167,8 +166,11 @@ class PendingSubmission(Reply[Optional[Started]]):
     def _started(self, answer: Answer) -> Started:
         scheduler = self._session.scheduler
         try:
-            scheduler_id = scheduler.submitted(answer)
-            self._tell(scheduler.notes(answer))
+            scheduler_id, host = scheduler.submitted(answer), self._session.host.name
+            for note in scheduler.notes(answer):
+                if (host, note) not in _reported:
+                    _reported.add((host, note))
+                    console.tell(note)
         except SubmitError as refusal:
             if not refusal.retryable:
                 raise
@@ -176,13 +178,6 @@ class PendingSubmission(Reply[Optional[Started]]):
             # is given up.
             return Started("", refusal)
         return Started(scheduler_id)
-
-    def _tell(self, notes: Iterable[str]) -> None:
-        host = self._session.host.name
-        for note in notes:
-            if (host, note) not in _reported:
-                _reported.add((host, note))
-                console.tell(note)
 
     def ask_job(self, question: Callable[[WaitingJob], T], otherwise: T) -> T:
         """Ask the job that waits; what that raises ends this submission alone, and not those that wait beside it."""
@@ -248,11 +243,9 @@ class SubmissionLine:
 
     def __init__(self, host: str, limit_s: float | None) -> None:
         self.waiting: collections.deque[PendingSubmission] = collections.deque()
-        self._host = host
-        self._limit_s = limit_s
+        self._host, self._limit_s = host, math.inf if limit_s is None else limit_s
         self._is_trying = self._is_served = False
-        self._reason = ""
-        self._renewed = time.monotonic()
+        self._reason, self._renewed = "", time.monotonic()
 
     @property
     def is_free(self) -> bool:
@@ -329,8 +322,6 @@ class SubmissionLine:
 
     def _until_late(self, pause_s: float) -> float:
         """Return the pause, or the time until the oldest has waited for too long."""
-        if self._limit_s is None:
-            return pause_s
         oldest = min(each.began for each in self.waiting)
         return min(pause_s, max(0.0, oldest + self._limit_s - time.monotonic()))
 
@@ -340,24 +331,15 @@ class SubmissionLine:
             return
         self._renewed = time.monotonic()
         notes = sorted({each.ask_job(lambda job: job.refusal_note, "") for each in list(self.waiting)} - {""})
-        if not self.waiting:
-            return
-        for first in range(0, len(notes), _NOTES_AT_ONCE):
+        for first in range(0, len(notes) if self.waiting else 0, _NOTES_AT_ONCE):
             self.waiting[0].renew(notes[first : first + _NOTES_AT_ONCE])
 
     def _refuse_late(self) -> None:
-        if self._limit_s is None:
-            return
         for each in [each for each in self.waiting if time.monotonic() >= each.began + self._limit_s]:
             self.waiting.remove(each)
-            each.reject(
-                Unsatisfiable(
-                    f"the job has waited longer than the host's queue_timeout, {self._limit_s:g} s ({self._reason})",
-                    host=self._host,
-                    stage="submit",
-                    hint="try again later, or allow a longer queue_timeout",
-                )  # fmt: skip
-            )
+            message = f"the job has waited longer than the host's queue_timeout, {self._limit_s:g} s ({self._reason})"
+            hint = "try again later, or allow a longer queue_timeout"
+            each.reject(Unsatisfiable(message, host=self._host, stage="submit", hint=hint))
 
 
 _lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDictionary()

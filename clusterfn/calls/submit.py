@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import console
-from clusterfn.calls.files import FileUpload
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
 from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit
 from clusterfn.hosts.transfer import Sending
+from clusterfn.packing.files import FileUpload
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from clusterfn.calls.entry import Entry
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.calls.payload import Payload
     from clusterfn.calls.queue_tracker import QueueTracker
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.packing.payload import Payload
 
 # A smaller file is sent sooner than the host answers whether it has it. The host leaves a file that it has as it is.
 _WORTH_ASKING = 64 << 10
@@ -189,9 +189,7 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
             error = HostError(f"it was not sent again: {error}", host=session.host.name)
         return error
 
-    return Needed(
-        list(needs.uploads), [needs.bridge] if needs.bridge else [], send_again,
-    )  # fmt: skip
+    return Needed(list(needs.uploads), [needs.bridge] if needs.bridge else [], send_again)
 
 
 def is_in_place(host: Host, interpreter: Interpreter) -> bool:
@@ -271,9 +269,7 @@ def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
         crc, data = what
         # A job on a machine without a scheduler begins at once, so nothing waits until the disk has the buffer. A job
         # that finds it damaged, after a power cut, removes it.
-        return connection.put(
-            path, data, mode=_READABLE, crc=crc, sync=True if session.scheduler.has_nodes else "later"
-        )
+        return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes or "later")
     # Files shared by their content are read-only; a program stays executable.
     files = [
         TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode), crc)

@@ -16,7 +16,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import printable
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.errors import ClusterfnError, SubmitError
-from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts import exit_flush
 from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
@@ -131,20 +131,16 @@ def check_removed(session: HostState, scheduler_name: str, answer: Completed) ->
     """Raise a SubmitError if a scheduler has not removed a job from its queue."""
     if answer.rc != 0:
         raise SubmitError(
-            "the job will not run, but its scheduler did not remove it from the queue",
-            host=session.host.name,
-            stage="queue",
-            evidence=answer.err.decode("utf-8", "replace").splitlines(),
+            "the job will not run, but its scheduler did not remove it from the queue", host=session.host.name,
+            stage="queue", evidence=answer.err.decode("utf-8", "replace").splitlines(),
             hint=f"try again, or run on the host: {session.scheduler.cancel_by_hand(scheduler_name)}",
-        )
+        )  # fmt: skip
 
 
-def end_if_stuck(
-    tracker: QueueTracker,
-    is_over: Callable[[], bool],
-    on_left: Callable[[str], object],
+async def end_if_stuck(
+    tracker: QueueTracker, is_over: Callable[[], bool], on_left: Callable[[str], object],
     look: Callable[[], Awaitable[None]],
-) -> None:
+) -> None:  # fmt: skip
     """Have the host end a job or group, some seconds after it was asked to stop, if its own processes have not done so.
 
     Args:
@@ -153,15 +149,6 @@ def end_if_stuck(
         on_left: Takes the names of processes that cannot be ended.
         look: Awaited once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
     """
-    loop.begin(_end_if_stuck(tracker, is_over, on_left, look))
-
-
-async def _end_if_stuck(
-    tracker: QueueTracker,
-    is_over: Callable[[], bool],
-    on_left: Callable[[str], object],
-    look: Callable[[], Awaitable[None]],
-) -> None:
     kill = tracker.session.scheduler.cancel_command(tracker.scheduler_name, kill=True)
     await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
     if is_over():

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.job_states import PENDING, SHORT
-from clusterfn.calls import console
 from clusterfn.calls.job import Job, entry_of
+from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, SubmitError
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from clusterfn.cli.suggestion import RUN_FILES, suggest_words
 from clusterfn.config.options import SCRIPTS
@@ -20,6 +21,8 @@ _WITHOUT_VALUE = ("--json", "--detach", "-v", "--verbose", "-h", "--help")
 # What follows the first is a command, and what follows the second is a module.
 _COMMAND = ("--", "-m")
 _FUNCTION = "::"
+# An argument as `add_arguments` reads it: its names, what its value is called, how often it comes, and its default.
+_ARGUMENT = re.compile(r"((?:-\S+|[a-z_]+)(?: --\S+)?)(?: (.+?))?([?*+]?)(?:=([\d.]+))?")
 # argparse gets this word in place of a command, because it would read the command's options as ours.
 _TARGET = "COMMAND"
 
@@ -70,25 +73,36 @@ class Parser(CommandParser):
         Raises:
             WrongUsage: They are none; it names the command, option or value that was perhaps meant.
         """
-        call = _split_call(argv)
+        rest, apart = _split_call(argv)
         args: argparse.Namespace
-        namespace = argparse.Namespace(host=call.host, script_words=call.script_words, command_words=call.command_words)
         try:
-            args, unknown = self.parse_known_args(call.rest, namespace)
+            args, unknown = self.parse_known_args(rest, apart)
             if unknown:
                 args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             return args
         except WrongUsage as error:
-            if call.without_target and error.message.startswith("unrecognized"):
+            if apart.without_target and error.message.startswith("unrecognized"):
                 message = "there is no script, and no function; for a command, write -- before it"
                 raise WrongUsage(error.parser, f"{message}: clusterfn run [HOST] -- COMMAND") from None
             raise WrongUsage(error.parser, suggest_words(error.parser, error.message, argv)) from None
 
 
-def add_command(commands: Any, name: str, run: str | Command, about: str, aliases: Sequence[str] = ()) -> CommandParser:
-    """Add a command: its name, its place below clusterfn.cli, and its line of help; `EXAMPLES` has its examples."""
+def add_command(
+    commands: Any, name: str, run: str | Command, about: str, arguments: Mapping[str, str | None] = {}, *,
+    json: str = "", usage: str | None = None, mixes: bool = False, aliases: Sequence[str] = (),
+) -> CommandParser:  # fmt: skip
+    """Add a command, with its examples in `EXAMPLES`.
+
+    Args:
+        run: Its place below clusterfn.cli; the module is imported when the command runs.
+        about: Its line of help.
+        arguments: As for `add_arguments`.
+        json: What --json prints; "" if the command has no such option.
+        usage: In place of the line that argparse makes of the arguments.
+        mixes: As the attribute of `CommandParser`.
+    """
     command: CommandParser = commands.add_parser(
-        name, help=about, description=about[:1].upper() + about[1:] + ".", aliases=aliases,
+        name, help=about, description=about[:1].upper() + about[1:] + ".", aliases=aliases, usage=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     lines = EXAMPLES.get(command.prog.partition(" ")[2], ())
@@ -97,11 +111,33 @@ def add_command(commands: Any, name: str, run: str | Command, about: str, aliase
     # With a default, this option of the command would reset a -v that was written before the command.
     command.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     command.set_defaults(run=_command(run) if isinstance(run, str) else run, parser=command)
+    command.mixes = mixes
+    add_arguments(command, {**arguments, **({"--json": f"print JSON: {json}"} if json else {})})
     return command
 
 
+def add_arguments(command: argparse._ActionsContainer, arguments: Mapping[str, str | None]) -> None:
+    """Add arguments, each with its help.
+
+    "--gpus N" takes a number, "--keep N=5" has a default, "--only PATTERN*" may be repeated, and "--yes" takes nothing.
+    "host HOST?" is a word with the name `host` that may be left out; "words ID+" and "words ID*" are several.
+    """
+    for written, about in arguments.items():
+        match = _ARGUMENT.fullmatch(written)
+        assert match is not None, written
+        names, metavar, count, default = match.groups()
+        how: dict[str, Any] = {"action": "store_true"}
+        if metavar:
+            kind = float if metavar == "SECONDS" or "." in (default or "")[1:] else int if metavar == "N" else str
+            several = count in ("*", "+")
+            how = {"metavar": metavar, "type": kind, "default": [] if several else default and kind(default)}
+            # Only an option may be repeated.
+            how |= {"action": "append"} if count == "*" and written.startswith("-") else {"nargs": count or None}
+        command.add_argument(*names.split(" "), help=about, **how)
+
+
 def _command(path: str) -> Command:
-    """Return a command's function by its module and name; the module is imported when the command runs."""
+    """Return a command's function by its module and name."""
     module, _, function = path.rpartition(".")
 
     def run(args: argparse.Namespace) -> int:
@@ -111,63 +147,41 @@ def _command(path: str) -> Command:
     return run
 
 
-def add_json(command: argparse.ArgumentParser, what: str) -> None:
-    """Add --json, which prints this."""
-    command.add_argument("--json", action="store_true", help=f"print JSON: {what}")
-
-
-def add_host(command: argparse.ArgumentParser) -> None:
-    """Add a HOST that may be left out."""
-    about = "its name in clusterfn.yml (the one that a call would use)"
-    command.add_argument("host", metavar="HOST", nargs="?", help=about)
-
-
-class _Call(NamedTuple):
-    """The words of a command line, taken apart.
-
-    Attributes:
-        rest: What argparse gets.
-        host: The HOST of `run`, if it is given.
-        script_words: What comes after a script; None if there is none.
-        command_words: What comes after `--`, or what runs the module after `-m`; None if it is neither.
-        without_target: Whether there are words, and none of them is what `run` can run.
-    """
-
-    rest: list[str]
-    host: str | None = None
-    script_words: list[str] | None = None
-    command_words: list[str] | None = None
-    without_target: bool = False
-
-
-def _split_call(words: Sequence[str]) -> _Call:
+def _split_call(words: Sequence[str]) -> tuple[list[str], argparse.Namespace]:
     """Take the HOST, and the own arguments of a command or a script, out of `run [options] [HOST] SCRIPT ARG…`.
 
     argparse does not see that HOST is left out, and would take a script's options for ours.
+
+    Returns:
+        What argparse gets, and what it does not: `host`, `script_words` after a script, and `command_words` after `--`
+        or to run the module after `-m`; each is None if there is none. `without_target` says that there are words, and
+        none of them is what `run` can run.
     """
+    apart = argparse.Namespace(host=None, script_words=None, command_words=None, without_target=False)
     place = next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
     if place == len(words) or words[place] not in RUN_FILES:
-        return _Call(list(words))
-    at = _next_word(words, place + 1)
-    host = None
-    file = at
+        return list(words), apart
+    at = file = _next_word(words, place + 1)
     if at < len(words) and not _begins(words, at):
         file = _next_word(words, at + 1)
-        host = words[at] if _begins(words, file) else None
-    before = [*words[:at], *words[at + 1 : file]] if host is not None else list(words[:file])
-    if host is None and file != at:
-        # The word is neither a target nor a host with a target after it.
-        return _Call(list(words), without_target=True)
-    if file < len(words) and words[file] in _COMMAND:
-        command = list(words[file + 1 :])
-        if words[file] == "-m":
-            return _Call([*before, _TARGET], host, None, ["python", "-m", *command])
-        if not (command and _FUNCTION in command[0]):
-            return _Call([*before, _TARGET], host, None, command)
-        return _Call([*before, command[0], "--", *command[1:]], host)
-    if file < len(words) and _FUNCTION not in words[file]:
-        return _Call([*before, words[file]], host, list(words[file + 1 :]))
-    return _Call([*before, *words[file:]], host)
+        if not _begins(words, file):
+            # The word is neither a target nor a host with a target after it.
+            apart.without_target = True
+            return list(words), apart
+        apart.host = words[at]
+    before = [*words[:at], *words[at + 1 : file]]
+    target, after = "".join(words[file : file + 1]), list(words[file + 1 :])
+    if target == "-m":
+        apart.command_words = ["python", "-m", *after]
+        return [*before, _TARGET], apart
+    if target == "--" and after and _FUNCTION in after[0]:
+        return [*before, after[0], "--", *after[1:]], apart
+    if target == "--":
+        apart.command_words = after
+        return [*before, _TARGET], apart
+    if target and _FUNCTION not in target:
+        apart.script_words, after = after, []
+    return [*before, *words[file : file + 1], *after], apart
 
 
 def _next_word(words: Sequence[str], place: int) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, last_lines
-from clusterfn.calls import console, withdrawal
+from clusterfn.calls import withdrawal
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
@@ -32,6 +32,7 @@ from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Resources
 from clusterfn.config.units import exact_memory, exact_time
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.hosts.host_state import HostState, open_session
@@ -41,6 +42,7 @@ _WITHDRAWN = "was withdrawn before it started"
 # Within this time, a machine without a scheduler has killed a job that does not end by itself. Of several jobs, each
 # may wait for the others.
 _END_S, _END_OF_SEVERAL_S = 20.0, 60.0
+_TIMEOUT_S = 60.0
 
 
 def cancel(args: argparse.Namespace) -> int:
@@ -58,12 +60,16 @@ def cancel(args: argparse.Namespace) -> int:
         console.tell(in_one_line(f"{job.id} {job.name} on {host} {_WITHDRAWN}"))
         return {"id": job.id, "name": job.name, "host": host, "state": CANCELLED, "ended": True, "done": _WITHDRAWN}
 
-    outcomes = selection.for_each(end, "ended", "cancelling jobs")
-    if args.json:
+    nothing = "nothing to cancel: no such job is waiting or running"
+    return _report(selection.for_each(end, "ended", "cancelling jobs"), "ended", nothing, args.json)
+
+
+def _report(outcomes: list[dict[str, Any]], done: str, nothing: str, as_json: bool) -> int:
+    if as_json:
         print(screen.as_json(outcomes))
     elif not outcomes:
-        console.tell("nothing to cancel: no such job is waiting or running")
-    return 0 if all(each["ended"] for each in outcomes) else 1
+        console.tell(nothing)
+    return 0 if all(each[done] for each in outcomes) else 1
 
 
 def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
@@ -95,7 +101,15 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> dict[str, Any]
         done = f"had already ended: {job.status}"
     else:
         job.stop()
-        if not _await_end(job, most_s):
+
+        def describe() -> str:
+            return f"waiting for {job.id[:SHORT]} to end: it is {described(job)}"
+
+        if isinstance(job, JobGroup):
+            is_over = spoken_wait.wait(job.wait, describe, most_s)
+        else:
+            is_over = spoken_wait.wait_for([job], describe, most_s)
+        if not is_over:
             done = f"was asked to stop, and has not ended yet: it is {described(job)}"
         else:
             done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
@@ -103,39 +117,20 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> dict[str, Any]
     return {**facts_of(job), "ended": job.done(), "done": in_one_line(done)}
 
 
-def _await_end(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> bool:
-    """Wait until it has ended, and say meanwhile what it waits for; return whether it has."""
-
-    def describe() -> str:
-        return f"waiting for {job.id[:SHORT]} to end: it is {described(job)}"
-
-    if isinstance(job, JobGroup):
-        return spoken_wait.wait(job.wait, describe, most_s)
-    return spoken_wait.wait_for([job], describe, most_s)
-
-
-_TIMEOUT_S = 60.0
-
-
 def alter(args: argparse.Namespace) -> int:
     """Alter each job that waits; return 1 if one has begun, or cannot be altered."""
     change = _change_of(args)
     selection = select(args, "alter", [PENDING])
     outcomes = selection.for_each(lambda job_id, host: _alter(job_id, host, change), "altered", "altering jobs")
-    if args.json:
-        print(screen.as_json(outcomes))
-    elif not outcomes:
-        console.tell("nothing to alter: no such job is waiting, and one that has begun keeps what it has")
-    return 0 if all(each["altered"] for each in outcomes) else 1
+    nothing = "nothing to alter: no such job is waiting, and one that has begun keeps what it has"
+    return _report(outcomes, "altered", nothing, args.json)
 
 
 def _change_of(args: argparse.Namespace) -> Alteration:
     fixed = next((name for name in NOT_ALTERABLE if getattr(args, name.replace("-", "_")) is not None), None)
     if fixed is not None:
-        raise ConfigError(
-            f"alter cannot change {fixed} of a job that was sent",
-            hint="cancel the job with clusterfn cancel, and send it again",
-        )
+        hint = "cancel the job with clusterfn cancel, and send it again"
+        raise ConfigError(f"alter cannot change {fixed} of a job that was sent", hint=hint)
     names = ("time", "memory", "priority")
     options = parse_options({name: getattr(args, name) for name in names if getattr(args, name) is not None})
     change = Alteration(options.time_s, options.memory_bytes, options.priority if args.priority is not None else None)
@@ -163,16 +158,14 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
     answer = session.bridge.supervise("alter", folder, bridge=spec["bridge"], stdin=json.dumps(facts).encode())
     outcome = answer.result(_TIMEOUT_S)
     if outcome.rc != 0:
-        raise ClusterfnError(
-            "the host could not alter the job",
-            host=session.host.name,
-            job=spec["id"],
-            evidence=last_lines(outcome.err, 5),
-        )
+        problem, lines = "the host could not alter the job", last_lines(outcome.err, 5)
+        raise ClusterfnError(problem, host=session.host.name, job=spec["id"], evidence=lines)
     with reading(session.host.name, "its answer"):
         is_altered = json.loads(outcome.out)["altered"] is True
     if not is_altered:
-        raise _has_begun(session, spec)
+        problem = f"{spec['name']} has begun, and keeps the time and the memory that it asked for"
+        hint = f"clusterfn jobs {session.host.name} shows what still waits"
+        raise ClusterfnError(problem, host=session.host.name, job=spec["id"], hint=hint)
     console.tell(f"{spec['id'][:SHORT]} {spec['name']} on {session.host.name} now has {_in_words(change)}")
     limits = {"time_s": request.time_s, "memory_bytes": request.memory_bytes}
     return {"id": spec["id"], "name": spec["name"], "host": session.host.name, "altered": True, **limits, **facts}
@@ -195,13 +188,6 @@ def _alter_at_scheduler(session: HostState, spec: dict[str, Any], request: Resou
             f"{session.scheduler.title} did not alter the job", host=session.host.name, job=spec["id"], evidence=lines,
             hint="a job that has begun keeps what it asked for; else ask for less, or cancel it and send it again",
         )  # fmt: skip
-
-
-def _has_begun(session: HostState, spec: dict[str, Any]) -> ClusterfnError:
-    return ClusterfnError(
-        f"{spec['name']} has begun, and keeps the time and the memory that it asked for",
-        host=session.host.name, job=spec["id"], hint=f"clusterfn jobs {session.host.name} shows what still waits",
-    )  # fmt: skip
 
 
 def _in_words(change: Alteration) -> str:

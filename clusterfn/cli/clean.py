@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from clusterfn.bridge import layout, removal
 from clusterfn.bridge.supervisor.text import counted, format_size, in_one_line, last_lines
-from clusterfn.calls import console
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.remote_state import remove_jobs
@@ -23,6 +22,7 @@ from clusterfn.cli.selection import ENDED, Selection, select
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.units import parse_time
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
 
@@ -93,16 +93,12 @@ def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> int:
         print(screen.as_json({"root": root, "kinds": kinds}))
         return 0
     if kinds:
-        print(screen.table(_DRY_HEAD if args.dry_run else _HEAD, _rows(kinds)))
+        rows = [(_NAMES.get(kind, kind), str(each["count"]), format_size(each["bytes"]), str(each["gone"]),
+                 format_size(each["freed"])) for kind, each in kinds.items()]  # fmt: skip
+        print(screen.table(_DRY_HEAD if args.dry_run else _HEAD, rows))
     freed = format_size(sum(each["freed"] for each in kinds.values()))
     console.tell(f"{freed} {'would be freed' if args.dry_run else 'freed'}")
     return 0
-
-
-def _rows(kinds: Kinds) -> Iterator[list[str]]:
-    for kind, each in kinds.items():
-        counts = [str(each["count"]), format_size(each["bytes"]), str(each["gone"]), format_size(each["freed"])]
-        yield [_NAMES.get(kind, kind), *counts]
 
 
 def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
@@ -138,7 +134,16 @@ def remove(args: argparse.Namespace) -> int:
     if args.json:
         print(screen.as_json({"removed": removed, "kept": kept}))
     else:
-        _print_removed(removed, kept, dry=args.dry_run)
+        done, freed = ("would remove", "would be freed") if args.dry_run else ("removed", "freed")
+        for each in removed:
+            print(in_one_line(f"{done} {each['id']} from {each['host']}, {format_size(each['bytes'])}"))
+        for each in kept:
+            hint = f"; clusterfn cancel {each['id']} ends it first" if each["why"].startswith("it is ") else ""
+            console.warn(in_one_line(f"{each['id']} was not removed: {each['why']}{hint}"))
+        if not removed and not kept:
+            console.tell("nothing to remove: no such job has ended")
+        elif len(removed) > 1:
+            console.tell(f"{len(removed)} jobs, {format_size(sum(each['bytes'] for each in removed))} {freed}")
     return 1 if kept else 0
 
 
@@ -170,17 +175,3 @@ def _by_host(selection: Selection, kept: list[dict[str, Any]]) -> Iterator[tuple
 
 def _describe_kept(job_id: str, error: ClusterfnError) -> dict[str, Any]:
     return {"id": job_id, "why": error.message, "error": error_facts(error)}
-
-
-def _print_removed(removed: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], *, dry: bool) -> None:
-    for each in removed:
-        done = "would remove" if dry else "removed"
-        print(in_one_line(f"{done} {each['id']} from {each['host']}, {format_size(each['bytes'])}"))
-    for each in kept:
-        hint = f"; clusterfn cancel {each['id']} ends it first" if each["why"].startswith("it is ") else ""
-        console.warn(in_one_line(f"{each['id']} was not removed: {each['why']}{hint}"))
-    if not removed and not kept:
-        console.tell("nothing to remove: no such job has ended")
-    elif len(removed) > 1:
-        total = format_size(sum(each["bytes"] for each in removed))
-        console.tell(f"{len(removed)} jobs, {total} {'would be freed' if dry else 'freed'}")

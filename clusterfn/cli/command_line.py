@@ -60,8 +60,8 @@ def _print_complaint(complaint: Complaint, as_json: bool) -> int:
     # Imported late, as below, because these imports take time, and `clusterfn --help` must be fast.
     import logging
 
-    from clusterfn.calls import console
     from clusterfn.cli import screen
+    from clusterfn.display import console
 
     console.say(f"{complaint.text}\n", logging.ERROR)
     if as_json:

@@ -12,25 +12,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config import config_file, keys, options, places, yamlfile
 from clusterfn.config.keys import HOST_KEYS
-from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.config.yamlfile import Value
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 
 _HEAD = ("SETTING", "VALUE", "FROM")
 _VARIABLES = (
-    places.VARIABLE,
-    options.HOST_VARIABLE,
-    config_file.LOCAL_VARIABLE,
-    "CLUSTERFN_QUIET",
-    "CLUSTERFN_RUNTIME",
+    places.VARIABLE, options.HOST_VARIABLE, config_file.LOCAL_VARIABLE, "CLUSTERFN_QUIET", "CLUSTERFN_RUNTIME",
     "CLUSTERFN_DEBUG",
-)
+)  # fmt: skip
 _DEFAULT = "default"
 Setting = tuple[str, Any, str]
 
@@ -74,7 +70,7 @@ def _keys_of_host(top: Value | None, name: str) -> Mapping[str, Value]:
 
 def _of_host(host: Host, values: Mapping[str, Value]) -> Iterator[Setting]:
     for key, (field, *_) in HOST_KEYS.items():
-        schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
+        schedulers = [name for name, each in keys_by_scheduler().items() if key in each.keys]
         if schedulers and host.scheduler not in schedulers:
             # The scheduler of this host does not obey this key, so it has no value here.
             continue
@@ -101,13 +97,10 @@ def _below(value: Any) -> dict[str, Any]:
 
 def _with_unit(field: str, value: Any) -> Any:
     """Return a number as the file would have it: the name of its field ends with its unit."""
-    if value is None:
-        return None
-    if field.endswith("_bytes"):
+    if value is not None and field.endswith("_bytes"):
         return exact_memory(value)
-    if field.endswith("_s"):
-        return exact_time(value)
-    return exact_time(value * 86400) if field.endswith("_days") else value
+    seconds = {"s": 1, "days": 86400}.get(field.rpartition("_")[2])
+    return value if value is None or seconds is None else exact_time(value * seconds)
 
 
 def _settings_of(key: str, value: Value) -> Iterator[Setting]:

@@ -10,22 +10,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
-from clusterfn.bridge.supervisor.text import (
-    counted,
-    format_duration,
-    format_size,
-    in_one_line,
-    last_lines,
-    shortened,
-)
-from clusterfn.calls import console
+from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line, last_lines, shortened
 from clusterfn.cli import screen, target
 from clusterfn.config.host_text import reading
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState
@@ -92,7 +84,11 @@ class MachineTables:
         """Format one look, in so many columns of a terminal."""
         rows = [self._row(gpu) for gpu in report["gpus"]]
         free = sum(_held_by(gpu) == _FREE for gpu in report["gpus"])
-        queue = [_waiting(place, each) for place, each in enumerate(report["waiting"], 1)]
+        queue = []
+        for place, job in enumerate(report["waiting"], 1):
+            since, request = format_duration(time.time() - job["since"]), job["asked"]
+            wanted = counted(request["gpus"], "GPU") if request["gpus"] else counted(request["cores"], "core")
+            queue.append((str(place), _holder_name(job), wanted, since, shortened(job["reason"], _REASON)))
         lost = [f"a GPU does not answer: {in_one_line(line)}" for line in report.get("lost", ())]
         table = screen.narrow_table(_MACHINE_HEAD, rows, room, _MACHINE_ORDER)
         parts = [f"{free} of {len(rows)} GPUs free", table, *lost]
@@ -100,7 +96,8 @@ class MachineTables:
 
     def _row(self, gpu: Mapping[str, Any]) -> Sequence[str]:
         use = "?" if gpu["use_percent"] is None else f"{gpu['use_percent']} %"
-        memory = _memory(gpu["used_mib"], gpu["total_mib"]) + (", shared with the CPU" if gpu.get("unified") else "")
+        used, total = ("?" if gpu[each] is None else format_size(gpu[each] << 20) for each in ("used_mib", "total_mib"))
+        memory = f"{used} of {total}{', shared with the CPU' if gpu.get('unified') else ''}"
         return str(gpu["index"]), gpu["name"], memory, use + self._for_how_long(gpu), _held_by(gpu)
 
     def _for_how_long(self, gpu: Mapping[str, Any]) -> str:
@@ -114,11 +111,6 @@ class MachineTables:
             self._idle[gpu["uuid"]] = (state, self._clock())
         seconds = self._clock() - self._idle[gpu["uuid"]][1]
         return f" for {format_duration(seconds)}" if seconds >= 1 else ""
-
-
-def _memory(used_mib: int | None, total_mib: int | None) -> str:
-    used, total = ("?" if mib is None else format_size(mib << 20) for mib in (used_mib, total_mib))
-    return f"{used} of {total}"
 
 
 def _held_by(gpu: Mapping[str, Any]) -> str:
@@ -136,12 +128,6 @@ def _holder_name(holder: Mapping[str, Any]) -> str:
         return str(holder["user"])
     job = f"({holder['job'][:SHORT]})" if holder["job"] else ""
     return f"you: {holder['name'] or 'a job'} {job}".rstrip()
-
-
-def _waiting(place: int, job: Mapping[str, Any]) -> Sequence[str]:
-    since, request = format_duration(time.time() - job["since"]), job["asked"]
-    wanted = counted(request["gpus"], "GPU") if request["gpus"] else counted(request["cores"], "core")
-    return (str(place), _holder_name(job), wanted, since, shortened(job["reason"], _REASON))
 
 
 _NODES_HEAD = ("NODE", "STATE", "TYPE", "FREE")
@@ -207,62 +193,39 @@ _EVERY_S = 2.0
 _EVERY_ON_CLUSTER_S = 10.0
 
 
-@dataclass(frozen=True)
-class GpuView:
-    """How a host is looked at.
-
-    Attributes:
-        look: Asks it, and returns the answer for `--json`.
-        lines: The same for people; it may remember earlier looks.
-        gpus: The part of the answer that lists GPUs.
-        none: What to say where it lists none.
-    """
-
-    look: Callable[[HostState], dict[str, Any]]
-    lines: Callable[[dict[str, Any], int | None], str]
-    gpus: str
-    none: str
-    every_s: float
-
-
 def gpus(args: argparse.Namespace) -> int:
-    """Print the GPUs of a host and their queue."""
+    """Print the GPUs of a host and their queue; with --watch until Ctrl-C."""
     session = target.host_state(args.host, "gpus")
-    if session.scheduler.has_nodes:
-        every_s = max(_EVERY_ON_CLUSTER_S, session.host.poll_floor_s)
-        view = GpuView(ask_cluster, cluster_tables, "nodes", "no node has a gres named gpu", every_s)
-    else:
+    look: Callable[[HostState], dict[str, Any]] = ask_cluster
+    lines: Callable[[Mapping[str, Any], int | None], str] = cluster_tables
+    listed, none = "nodes", "no node has a gres named gpu"
+    every_s = max(_EVERY_ON_CLUSTER_S, session.host.poll_floor_s)
+    if not session.scheduler.has_nodes:
+        look, lines, listed, every_s = ask_machine, MachineTables(time.monotonic).of, "gpus", _EVERY_S
         none = "nvidia-smi is missing, or lists none"
-        view = GpuView(ask_machine, MachineTables(time.monotonic).of, "gpus", none, _EVERY_S)
-    return _watch(session, view, args.json) if args.watch else _once(session, view, args.json)
-
-
-def _once(session: HostState, view: GpuView, as_json: bool) -> int:
-    report = view.look(session)
-    if as_json:
-        print(_json(session, report))
-    elif report[view.gpus]:
-        print(view.lines(report, None))
-    if not report[view.gpus]:
-        console.tell(f"no GPUs on {session.host.name}: {view.none}")
-    return 0
-
-
-def _watch(session: HostState, view: GpuView, as_json: bool) -> int:
-    """Look until Ctrl-C; a look that fails is shown in its place, and the next one may be better."""
+    if not args.watch:
+        report = look(session)
+        if args.json:
+            print(_json(session, report))
+        elif report[listed]:
+            print(lines(report, None))
+        if not report[listed]:
+            console.tell(f"no GPUs on {session.host.name}: {none}")
+        return 0
     block = screen.Block(sys.stdout)
     while True:
         try:
-            report = view.look(session)
+            report = look(session)
         except ClusterfnError as error:
+            # A look that fails is shown in its place, and the next one may be better.
             report, text = {"trouble": error.message}, in_one_line(error.message)
         else:
-            text = view.lines(report, block.room) if report[view.gpus] else view.none
-        if as_json:
+            text = lines(report, block.room) if report[listed] else none
+        if args.json:
             print(_json(session, report), flush=True)
         else:
             block.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{text}")
-        time.sleep(view.every_s)
+        time.sleep(every_s)
 
 
 def _json(session: HostState, report: dict[str, Any]) -> str:

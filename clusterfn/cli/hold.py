@@ -17,7 +17,7 @@ from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import counted, in_one_line
-from clusterfn.calls import attach, console, job_display
+from clusterfn.calls import attach, job_display
 from clusterfn.calls.call import resources_of
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli import screen, target
@@ -26,6 +26,7 @@ from clusterfn.config.host_text import reading
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host
 from clusterfn.config.units import parse_time
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop, remote_files
 from clusterfn.hosts.host_state import HostState

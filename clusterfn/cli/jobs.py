@@ -16,14 +16,15 @@ from typing import Any
 from clusterfn.bridge.job_states import RETURNED, SHORT
 from clusterfn.bridge.supervisor.gpus import QUIET_MIB
 from clusterfn.bridge.supervisor.text import format_duration, format_size, shortened
-from clusterfn.calls import console, history
-from clusterfn.calls.attach import JobInfo
-from clusterfn.calls.summary import mean_cores, short_usage
+from clusterfn.calls import history
+from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli import screen, target
 from clusterfn.cli.selection import ask_each, filter_jobs, list_and_warn
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.units import exact_memory
+from clusterfn.display import console
+from clusterfn.display.summary import mean_cores, short_usage
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 
@@ -74,10 +75,8 @@ def _sizes(jobs: Sequence[JobInfo]) -> dict[str, int]:
             part = ids[name][first : first + _AT_ONCE]
             answer = session.bridge.supervise("sizes", session.root, *part, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
             with reading(name, "the sizes of its jobs"):
-                answered = json.loads(answer.out) if answer.rc == 0 else {}
-                sizes.update(
-                    {str(job): size for job, size in answered.items() if type(size) is int and 0 <= size < 1 << 63}
-                )
+                answered = (json.loads(answer.out) if answer.rc == 0 else {}).items()
+                sizes.update((str(job), size) for job, size in answered if type(size) is int and 0 <= size < 1 << 63)
         return sizes
 
     measured = ask_each(list(ids), measure).values()
@@ -169,17 +168,14 @@ def _report(jobs: Sequence[JobInfo]) -> dict[str, Any]:
     use = [gpu["mean_use_percent"] for gpu in gpus if gpu.get("mean_use_percent") is not None]
     gpu_memory = [gpu["peak_memory_bytes"] for gpu in gpus if gpu.get("peak_memory_bytes") is not None]
     report = {
-        "name": jobs[0].name,
-        "host": jobs[0].host,
-        "jobs": len(jobs),
-        "asked": dict(requested),
+        "name": jobs[0].name, "host": jobs[0].host, "jobs": len(jobs), "asked": dict(requested),
         "wall_s": sum(each.get("wall_s") or 0.0 for each in used),
         "cores": max((cores for cores in map(mean_cores, used) if cores is not None), default=None),
         "memory_bytes": max((each.get("peak_memory_bytes") or 0 for each in used), default=0) or None,
         "gpu_use_percent": sum(use) / len(use) if use else None,
         "gpu_memory_bytes": max(gpu_memory, default=None),
         "longest_s": max((each.get("longest_s") or each.get("wall_s") or 0.0 for each in used), default=0.0),
-    }
+    }  # fmt: skip
     # A job that failed may have needed more than it had the time to use.
     has_returned = any(job.state == RETURNED for job in jobs)
     return {**report, "suggestions": suggestions(report, requested) if has_returned else []}

@@ -1,96 +1,24 @@
-"""`clusterfn kernel` and `clusterfn jupyter`: kernels, and the whole of JupyterLab, that run in a job on a host."""
+"""`clusterfn kernel run`: what a Jupyter client starts as its kernel. It imports little before it listens."""
 
 from __future__ import annotations
 
 import argparse
-import html
-import shlex
 import signal
 import sys
-import tempfile
-import webbrowser
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from clusterfn.bridge.supervisor.text import counted
-from clusterfn.cli import screen
-from clusterfn.config.options import parse_options
+from clusterfn.config.options import Options, parse_options
 from clusterfn.config.units import parse_time
-from clusterfn.errors import ConfigError
 from clusterfn.integrations.jupyter.connection_file import listen, read_connection_file
 
-if TYPE_CHECKING:
-    from clusterfn.config.options import Options
-
-_OPTIONS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "cwd")
-_HEAD = ("NAME", "SHOWN AS", "HOST", "OPTIONS", "")
-_HOME = "~"
-_IDLE = "2h"
+OPTIONS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "cwd")
 
 
-def add(args: argparse.Namespace) -> int:
-    """Write a kernelspec, after what can be known to be wrong with it was rejected."""
-    from clusterfn.integrations.jupyter import kernel_job, kernelspecs
-
-    parse_time(args.idle or _IDLE, "idle")
-    args.environment = kernelspecs.absolute_environment(args.environment)
-    kernelspecs.check_has(args.environment, "ipykernel")
-    _options_of(args)
-    host = kernel_job.host_for_kernel(args.host)
-    if not (args.environment or host.environment):
-        raise ConfigError(
-            f"no environment is named for the kernel, and {host.name} has none in clusterfn.yml",
-            hint="write --environment conda:NAME, or a file such as environment.yml; it must have ipykernel",
-        )
-    args.host = host.name
-    title = args.name or " · ".join([args.host, *([counted(args.gpus, "GPU")] if args.gpus else [])])
-    added = kernelspecs.add_kernelspec(title, host.name, _words(args))
-    print(f"added {added.name} as {added.shown!r}: choose it in Jupyter or VS Code", file=sys.stderr)
-    return 0
-
-
-def _words(args: argparse.Namespace) -> list[str]:
-    """Write what was given as `kernel run` reads it."""
-    words = [args.host]
-    for name in (*_OPTIONS, "idle"):
-        value = getattr(args, name)
-        if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return words
-
-
-def _options_of(args: argparse.Namespace, name: str = "kernel") -> Options:
-    values = {name: getattr(args, name) for name in _OPTIONS}
-    return parse_options({**values, "host": args.host, "cwd": values["cwd"] or _HOME, "name": name})
-
-
-def list_kernels(args: argparse.Namespace) -> int:
-    """Print the kernels that clusterfn has added."""
-    from clusterfn.integrations.jupyter import kernelspecs
-
-    kernels = kernelspecs.list_kernelspecs()
-    if args.json:
-        print(screen.as_json([asdict(spec) for spec in kernels]))
-    elif kernels:
-        rows = [
-            [each.name, each.shown, each.host, shlex.join(each.options),
-             f"cannot start: {each.trouble}" if each.trouble else ""]
-            for each in kernels
-        ]  # fmt: skip
-        print(screen.table(_HEAD, rows))
-    else:
-        print("clusterfn: no kernels were added: clusterfn kernel add HOST", file=sys.stderr)
-    return 0
-
-
-def remove(args: argparse.Namespace) -> int:
-    """Remove a kernelspec; kernels that run keep running."""
-    from clusterfn.integrations.jupyter import kernelspecs
-
-    removed = kernelspecs.remove_kernelspec(args.name)
-    print(f"removed {removed.name} ({removed.shown})", file=sys.stderr)
-    return 0
+def read_options(args: argparse.Namespace, name: str = "kernel") -> tuple[Options, float]:
+    """Return what the job of a kernel asks for, and after how many seconds without a cell it ends."""
+    values = {name: getattr(args, name) for name in OPTIONS}
+    options = parse_options({**values, "host": args.host, "cwd": values["cwd"] or "~", "name": name})
+    return options, parse_time(args.idle or "2h", "idle")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,33 +34,6 @@ def run(args: argparse.Namespace) -> int:
 
     # The last word is the connection file, which differs in each start. The others identify the kernel.
     launch = launch_of(sys.argv[1:-1])
-    search = JobSearch(connection.key, _options_of(args), parse_time(args.idle or _IDLE, "idle"), launch=launch)
+    search = JobSearch(connection.key, *read_options(args), launch=launch)
     kernel_proxy.exit_at_once(kernel_proxy.run_proxy(connection, listeners, search))
     return 0
-
-
-def jupyter(args: argparse.Namespace) -> int:
-    """Run JupyterLab on a host, and open it in the local browser."""
-    from clusterfn.integrations.jupyter import kernel_proxy, kernelspecs, tunnel
-
-    args.environment = kernelspecs.absolute_environment(args.environment)
-    options = _options_of(args, "jupyter")
-    with tempfile.TemporaryDirectory(prefix="clusterfn-lab-") as folder:
-
-        def announce(address: str, host: str) -> None:
-            print(address, flush=True)
-            print(f"clusterfn: JupyterLab runs on {host}; Ctrl-C ends it and its job", file=sys.stderr, flush=True)
-            if args.browser:
-                webbrowser.open(_page_to(address, Path(folder)).as_uri())
-
-        code = tunnel.open_lab(options, parse_time(args.idle or _IDLE, "idle"), args.port, announce)
-    kernel_proxy.exit_at_once(code)
-    return code
-
-
-def _page_to(address: str, folder: Path) -> Path:
-    """Write a page that only this user can read: every user can read the arguments of a browser."""
-    page, goal = folder / "open.html", html.escape(address)
-    text = f'<meta http-equiv="refresh" content="0; url={goal}"><a href="{goal}">JupyterLab</a>'
-    page.write_text(text, encoding="utf-8")
-    return page

@@ -28,8 +28,18 @@ _HEAD = ("HOST", "ACCOUNT", "SINCE", "KEPT UNUSED FOR")
 def login(args: argparse.Namespace) -> int:
     """Log in and hold the connection; without a host, list what is held."""
     if args.host is None:
-        return _list(args.json)
-    _, host, _ = target.host(args.host, "login")
+        connections = list(shared_login.all_held())
+        if args.json:
+            print(screen.as_json([_facts(each) for each in connections]))
+        elif connections:
+            now = time.time()
+            rows = [(each.host, each.place, f"{format_duration(now - each.since)} ago", format_duration(each.ttl_s))
+                    for each in connections]  # fmt: skip
+            print(screen.table(_HEAD, rows))
+        else:
+            print("clusterfn: no shared connections", file=sys.stderr)
+        return 0
+    host = target.host(args.host, "login")[1]
     held, new = api_login.hold(host.name)
     if args.json:
         print(screen.as_json({**_facts(held), "new": new}))
@@ -46,32 +56,15 @@ def logout(args: argparse.Namespace) -> int:
     ended = api_login.logout(host.name)
     if args.json:
         print(screen.as_json({"host": host.name, "ended": ended}))
-        return 0 if ended else 1
-    if ended:
+    elif ended:
         print(f"{host.name}: logged out; jobs on the host keep running")
-        return 0
-    print(f"clusterfn: no shared connection to {host.name}", file=sys.stderr)
-    return 1
+    else:
+        print(f"clusterfn: no shared connection to {host.name}", file=sys.stderr)
+    return 0 if ended else 1
 
 
 def _facts(held: HeldConnection) -> dict[str, Any]:
     return {"host": held.host, "account": held.place, "since": held.since, "kept_unused_s": held.ttl_s}
-
-
-def _list(as_json: bool) -> int:
-    connections = list(shared_login.all_held())
-    if as_json:
-        print(screen.as_json([_facts(each) for each in connections]))
-    elif connections:
-        now = time.time()
-        rows = [
-            [each.host, each.place, f"{format_duration(now - each.since)} ago", format_duration(each.ttl_s)]
-            for each in connections
-        ]
-        print(screen.table(_HEAD, rows))
-    else:
-        print("clusterfn: no shared connections", file=sys.stderr)
-    return 0
 
 
 def trust(args: argparse.Namespace) -> int:
@@ -111,7 +104,13 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
             error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
             raise error
         keys.refuse_unwritable(host, settings)
-        _show(met)
+        lines = [f"{met.settings.place} shows", *(f"  {key}" for key in met.shown)]
+        if met.remembered:
+            remembered = [
+                f"  {each.kind} {host_keys.fingerprint(each.blob)} at {each.place}" for each in met.remembered
+            ]
+            lines += ["in place of", *remembered]
+        print("\n".join(in_one_line(line) for line in lines), flush=True)
         chosen = _chosen(host, met, fingerprints, command)
         if not chosen:
             again = f"Once you know the fingerprint: {command} --fingerprint SHA256:…"
@@ -122,26 +121,14 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
     return files
 
 
-def _show(met: HostKeys) -> None:
-    lines = [f"{met.settings.place} shows", *(f"  {key}" for key in met.shown)]
-    if met.remembered:
-        remembered = [f"  {each.kind} {host_keys.fingerprint(each.blob)} at {each.place}" for each in met.remembered]
-        lines += ["in place of", *remembered]
-    print("\n".join(in_one_line(line) for line in lines))
-    sys.stdout.flush()
-
-
 def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str) -> Sequence[ShownKey]:
     """Return the keys to write: those of the given fingerprints, or all of them once the person said yes."""
     if fingerprints:
         return _keys_with(host, met, fingerprints)
     if not sys.stdin.isatty():
-        raise ConfigError(
-            "There is no terminal on which to ask whether these are the right keys",
-            host=host.name,
-            evidence=[str(key) for key in met.shown],
-            hint=f"{command} --fingerprint SHA256:… with the fingerprint that the administrator gives you",
-        )
+        problem = "There is no terminal on which to ask whether these are the right keys"
+        hint = f"{command} --fingerprint SHA256:… with the fingerprint that the administrator gives you"
+        raise ConfigError(problem, host=host.name, evidence=[str(key) for key in met.shown], hint=hint)
     question = "Do these match the administrator's fingerprints? [y/N, or paste one] "
     while True:
         print(question, end="", file=sys.stderr, flush=True)
@@ -164,9 +151,8 @@ def _keys_with(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequen
     chosen = [key for key in met.shown if key.fingerprint in accepted]
     if not chosen:
         raise HostKeyError(
-            f"{met.settings.place} shows no key with that fingerprint",
-            host=host.name,
+            f"{met.settings.place} shows no key with that fingerprint", host=host.name,
             evidence=[*(f"wanted: {each}" for each in sorted(accepted)), *(f"shown:  {key}" for key in met.shown)],
             hint="ask its administrator again; someone may be intercepting the connection",
-        )
+        )  # fmt: skip
     return chosen

@@ -16,17 +16,18 @@ from typing import Any, Union
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.calls import console, job_display
+from clusterfn.calls import job_display
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, entry_of
-from clusterfn.calls.live_output import OutputWriter
 from clusterfn.calls.outcome_errors import in_a_line
 from clusterfn.cli import screen
 from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.cli.run import written
 from clusterfn.cli.selection import Selection, select, select_one
+from clusterfn.display import console
+from clusterfn.display.live_output import OutputWriter
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, JobError, MapError
 from clusterfn.hosts import spoken_wait
 
@@ -46,12 +47,19 @@ def logs(args: argparse.Namespace) -> int:
         raise ConfigError(f"-f follows one job, not {len(selection.jobs)}", hint="leave out -f, or give one id")
 
     def show(job: AnyJob) -> None:
-        if isinstance(job, JobGroup):
-            _logs_of_items(job, args)
-        elif args.follow:
+        if isinstance(job, Job) and args.follow:
             _follow(job, args.stream)
-        else:
+        elif isinstance(job, Job):
             _write(job.logs(args.stream), args.stream)
+        elif args.follow or args.stream == "scheduler":
+            attach = f"clusterfn attach {job.id[:SHORT]} follows it; without -f its items' output is shown"
+            hint = attach if args.follow else "leave out --scheduler"
+            raise ConfigError(f"{job.id} is a group of {len(job)} items", hint=hint)
+        else:
+            for index, state, printed in _items(job, args.stream):
+                if printed:
+                    print(f"==> item {index}: {in_one_line(job.label(index))} ({state.lower()}) <==")
+                    _write(printed, args.stream)
 
     def tell(job: AnyJob) -> dict[str, Any]:
         if not isinstance(job, JobGroup):
@@ -107,18 +115,6 @@ def facts_of(job: AnyJob) -> dict[str, Any]:
 def _write(text: str, stream: str) -> None:
     """Write the function's output as it is; what the scheduler or the host's shell said, without escapes."""
     sys.stdout.write(printable(text) if stream == "scheduler" else text)
-
-
-def _logs_of_items(group: JobGroup[Any, Any], args: argparse.Namespace) -> None:
-    """Print what each item has printed, one after another."""
-    if args.follow or args.stream == "scheduler":
-        attach = f"clusterfn attach {group.id[:SHORT]} follows it; without -f its items' output is shown"
-        hint = attach if args.follow else "leave out --scheduler"
-        raise ConfigError(f"{group.id} is a group of {len(group)} items", hint=hint)
-    for index, state, printed in _items(group, args.stream):
-        if printed:
-            print(f"==> item {index}: {in_one_line(group.label(index))} ({state.lower()}) <==")
-            _write(printed, args.stream)
 
 
 def _items(group: JobGroup[Any, Any], stream: str) -> Iterator[tuple[int, str, str]]:

@@ -9,13 +9,13 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import counted
-from clusterfn.calls import console
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli.output import AnyJob, facts_of, print_each
 from clusterfn.cli.selection import select
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, read_spec
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
 

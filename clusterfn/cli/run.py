@@ -80,16 +80,14 @@ def written(value: Any, as_json: bool) -> str:
     try:
         return json.dumps(value, ensure_ascii=False) if as_json else repr(value)
     except RecursionError:
-        raise ClusterfnError(
-            "the value is nested too deeply to be printed", hint="take it in Python: clusterfn.attach(ID).result()"
-        ) from None
+        hint = "take it in Python: clusterfn.attach(ID).result()"
+        raise ClusterfnError("the value is nested too deeply to be printed", hint=hint) from None
     except (TypeError, ValueError) as error:
         if not as_json:
             # The value's own `__repr__` has failed, which only its author can fix.
             raise
-        raise ClusterfnError(
-            f"the value cannot be written as JSON: {error}", hint="leave out --json, or return plain lists and dicts"
-        ) from error
+        hint = "leave out --json, or return plain lists and dicts"
+        raise ClusterfnError(f"the value cannot be written as JSON: {error}", hint=hint) from error
 
 
 _DEMO_CONFIG = """\

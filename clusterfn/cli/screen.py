@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from clusterfn.bridge.supervisor.text import cut, in_one_line, padded, printable, shortened, width
-from clusterfn.calls import console
+from clusterfn.display import console
 
 # Control characters, and those that hide or reorder text. A terminal would obey them.
 _OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")

@@ -22,16 +22,15 @@ from typing import Any, BinaryIO
 
 from clusterfn.api.command import CommandText, PreparedCommand, command_as_shown, line_of_one_word, make_command
 from clusterfn.api.decorator import ClusterFunction
-from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import console
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.project import Project
 from clusterfn.cli import screen
-from clusterfn.cli.submission import OPTIONS, call_options, print_sent, start_detached, until_sent
+from clusterfn.cli.submission import OPTIONS, await_sent, call_options, leave, start_detached
 from clusterfn.config import config_file
+from clusterfn.display import console
 from clusterfn.errors import CommandFailed, ConfigError, MapError
 from clusterfn.hosts import loop
+from clusterfn.packing.project import Project
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 
 _DECORATED = re.compile(r"^@(?:clusterfn\.)?cluster\b[^\n]*(?:\n[@ )#][^\n]*)*\n(?:async )?def (\w+)", re.MULTILINE)
@@ -70,7 +69,11 @@ def run_script(args: argparse.Namespace) -> int:
         console.warn(f"{title} has exited with status {code}")
         if advice:
             console.tell(advice)
-        _tell_who_sends_itself(title)
+        path = Path(title)
+        match = path.is_file() and _DECORATED.search(path.read_text(encoding="utf-8", errors="replace"))
+        if match:
+            hint = f"python {title}, or for one function: clusterfn run {title}::{match[1]}"
+            console.warn(f"{title} sends its functions itself, so it is meant to run here: {hint}")
     elif args.result:
         print(screen.as_json(value))
     return code
@@ -100,23 +103,14 @@ def _prepared(
         title = command_as_shown(text)
     unused = [name for name in names if not any(f"{{{name}}}" in word for word in words)]
     if unused:
-        raise ConfigError(f"the command has no place {{{unused[0]}}}", hint=f"write it where its value goes: {title} "
-                          f"--{unused[0]} {{{unused[0]}}}")  # fmt: skip
+        hint = f"write it where its value goes: {title} --{unused[0]} {{{unused[0]}}}"
+        raise ConfigError(f"the command has no place {{{unused[0]}}}", hint=hint)
     options = call_options(args)
     command = make_command(text._replace(names=names), options, args.result, stdin)
     if args.host:
         # $CLUSTERFN_HOST overrides the option `host`, and the HOST on the command line must override both.
         command = command._replace(function=command.function.on(args.host))
     return command, title
-
-
-def _tell_who_sends_itself(target: str) -> None:
-    """Say of a script that calls clusterfn itself where it is meant to run."""
-    path = Path(target)
-    match = path.is_file() and _DECORATED.search(path.read_text(encoding="utf-8", errors="replace"))
-    if match:
-        hint = f"python {target}, or for one function: clusterfn run {target}::{match[1]}"
-        console.warn(f"{target} sends its functions itself, so it is meant to run here: {hint}")
 
 
 def columns(texts: list[str]) -> dict[str, list[str]]:
@@ -133,12 +127,10 @@ def columns(texts: list[str]) -> dict[str, list[str]]:
             raise ConfigError(f"--map {text!r} names no values", hint=hint)
         if name in by_name:
             raise ConfigError(f"--map names {name} twice", hint=f"write all of its values once: --map {name}=A,B,C")
-        between = _RANGE.fullmatch(values)
-        if between:
+        by_name[name] = values.split(",")
+        if between := _RANGE.fullmatch(values):
             first, last = int(between[1]), int(between[2])
             by_name[name] = [str(number) for number in range(first, min(last, first + _MOST_RUNS) + 1)]
-        else:
-            by_name[name] = values.split(",")
     return by_name
 
 
@@ -150,11 +142,8 @@ def _run_for_each(
     limit = {} if args.max_parallel is None else {"max_parallel": args.max_parallel}
     group: JobGroup[Any, Any] = called.map(*map(list, zip(*rows)), **limit)
     if args.detach:
-        until_sent(group)
-        console.tell(f"{group.id} {group.name} on {group.host} keeps running; "
-                     f"clusterfn attach {group.id[:SHORT]} follows it")  # fmt: skip
-        print_sent(group, args.json)
-        return 0
+        await_sent(group)
+        return leave(group, args.json)
     try:
         values = group.results()
     except MapError:
@@ -162,20 +151,20 @@ def _run_for_each(
             raise
         values = list(group.failed.values())
     if args.json:
-        print(screen.as_json([_outcome_facts(dict(zip(columns, row)), value) for row, value in zip(rows, values)]))
+        outcomes: list[dict[str, Any]] = []
+        for row, value in zip(rows, values):
+            outcome = {"exit_status": 0, "value": value}
+            if isinstance(value, CommandFailed):
+                outcome = {"exit_status": value.exit_status}
+            elif isinstance(value, BaseException):
+                outcome = {"exit_status": None, "error": str(value)}
+            outcomes.append({"arguments": dict(zip(columns, row)), **outcome})
+        print(screen.as_json(outcomes))
     elif args.result:
         for row, value in zip(rows, values):
             labels = " ".join(f"{name}={each}" for name, each in zip(columns, row))
             print(f"{labels}  {value if isinstance(value, BaseException) else screen.as_json(value)}")
     return 1 if group.failed else 0
-
-
-def _outcome_facts(arguments: dict[str, str], value: Any) -> dict[str, Any]:
-    if isinstance(value, CommandFailed):
-        return {"arguments": arguments, "exit_status": value.exit_status}
-    if isinstance(value, BaseException):
-        return {"arguments": arguments, "exit_status": None, "error": str(value)}
-    return {"arguments": arguments, "exit_status": 0, "value": value}
 
 
 # The exit status of argparse, click and getopt for wrong options.

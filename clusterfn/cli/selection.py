@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import shlex
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from clusterfn.bridge.job_states import (
-    CANCELLED,
-    DIED,
-    PENDING,
-    RAISED,
-    RETURNED,
-    RUNNING,
-    SHORT,
-    STARTING,
-    SUSPENDED,
-    UNKNOWN,
-)
+from clusterfn.bridge import job_states
+from clusterfn.bridge.job_states import DIED, RAISED, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console, history
+from clusterfn.calls import history
 from clusterfn.calls.at_once import at_once
-from clusterfn.calls.attach import JobInfo
 from clusterfn.calls.attach import jobs as jobs_on
+from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli import target
 from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 from clusterfn.hosts import spoken_wait
 
 R = TypeVar("R")
-ENDED = (RETURNED, RAISED, DIED, CANCELLED)
-ACTIVE = (PENDING, STARTING, RUNNING, SUSPENDED, UNKNOWN)
+ENDED = (job_states.RETURNED, RAISED, DIED, job_states.CANCELLED)
+ACTIVE = (
+    job_states.PENDING, job_states.STARTING, job_states.RUNNING, job_states.SUSPENDED, job_states.UNKNOWN,
+)  # fmt: skip
 STATES = (*ACTIVE, *ENDED)
 _KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
 _HEX = frozenset("0123456789abcdef")
@@ -194,10 +188,8 @@ def sent_since(text: str | None) -> float:
     """
     if text is None:
         return 0.0
-    try:
+    with contextlib.suppress(ValueError):
         return datetime.datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        pass
     try:
         return time.time() - parse_time(text, "--since")
     except ConfigError as error:
@@ -304,25 +296,16 @@ def _one_host(hosts: Sequence[str], command: str) -> str | None:
 def _usual_host(words: Sequence[str], command: str, args: argparse.Namespace | None = None) -> str:
     """Return the host that a call would use, on which the words are looked for as names of jobs."""
     try:
-        return target.host(None, shlex.join([command, *words, *(_filters(args) if args else ())]))[1].name
+        filters: list[str] = []
+        for name in ("all", "dry_run", "state", "since", "number"):
+            value = getattr(args, name, None)
+            filters += [f"--{name.replace('_', '-')}"] if value not in (None, False) else []
+            filters += [str(value)] if value not in (None, False, True) else []
+        return target.host(None, shlex.join([command, *words, *filters]))[1].name
     except ConfigError:
-        if len(words) == 1 and _is_host(words[0]):
+        if len(words) == 1 and words[0] in config_file.load().hosts:
             raise _no_such_name(words[0], (), (), command) from None
         raise
-
-
-def _filters(args: argparse.Namespace) -> Iterator[str]:
-    """Yield the options that narrow what was meant, as they were given."""
-    for name in ("all", "dry_run", "state", "since", "number"):
-        value = getattr(args, name, None)
-        if value not in (None, False):
-            yield f"--{name.replace('_', '-')}"
-        if value not in (None, False, True):
-            yield str(value)
-
-
-def _is_host(word: str) -> bool:
-    return word in config_file.load().hosts
 
 
 def _is_named(job: JobInfo, word: str) -> bool:
@@ -334,7 +317,7 @@ def _no_such_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], comm
     where = f" on {' or '.join(hosts)}" if hosts else f" on {jobs[0].host}" if jobs else ""
     near = did_you_mean(word, sorted({job.name for job in jobs}))
     hint = "clusterfn jobs HOST lists ids and names; an id has at least four digits of 0-9 and a-f"
-    if _is_host(word):
+    if word in config_file.load().hosts:
         near = f"; {word} is a host"
         hint = f"clusterfn {command} ID"
         if command not in _FOR_ONE:

@@ -15,15 +15,16 @@ from collections.abc import Sequence
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import console, environment_upload
+from clusterfn.calls import environment_upload
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
-from clusterfn.calls.build_display import BuildDisplay
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli import target
 from clusterfn.cli.output import has_ended
 from clusterfn.cli.selection import select_one
 from clusterfn.config import config_file
+from clusterfn.display import console
+from clusterfn.display.build_display import BuildDisplay
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.environment_choice import EnvironmentRequest
@@ -74,9 +75,8 @@ def _environment_of(session: HostState, which: str | None) -> str:
     if ready.made is not None:
         with BuildDisplay() as display:
             environment_upload.build(session, ready.made, console.tell, display.show)
-    interpreter = ready.interpreter
-    facts = {"python": interpreter.path, "activation": interpreter.activation, "env": dict(session.host.env)}
-    return json.dumps(facts)
+    python, _, activation = ready.interpreter
+    return json.dumps({"python": python, "activation": activation, "env": dict(session.host.env)})
 
 
 def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str]]:
@@ -98,10 +98,9 @@ def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str
     (claim,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.CLAIM)])
     join = session.scheduler.join_command((claim or b"").decode("ascii", "replace").strip())
     if not join:
-        raise ConfigError(
-            f"job {job.id} runs on a compute node, and {session.scheduler.title} starts no shell beside it",
-            hint=f"clusterfn stack {job.id[:4]} shows where the job is; clusterfn shell {session.host.name}",
-        )
+        problem = f"job {job.id} runs on a compute node, and {session.scheduler.title} starts no shell beside it"
+        hint = f"clusterfn stack {job.id[:4]} shows where the job is; clusterfn shell {session.host.name}"
+        raise ConfigError(problem, hint=hint)
     # Without --pty, srun does not connect the shell to this terminal.
     return session, folder, (*join, "--pty")
 
@@ -124,14 +123,10 @@ def terminal_command(session: HostState, argv: Sequence[str]) -> list[str]:
     return ["ssh", "-t", *shared, *openssh.way(settings), "--", settings.alias, command_line(argv)]
 
 
-_PORTS = range(1, 1 << 16)
-_LAY_OUT_S = 60.0
-
-
 def tunnel(args: argparse.Namespace) -> int:
     """Open the tunnel, until Ctrl-C or the end of the job."""
     places = [place for place, word in enumerate(args.words) if place and word.isdecimal()]
-    if not places or int(args.words[places[-1]]) not in _PORTS:
+    if not places or int(args.words[places[-1]]) not in range(1, 1 << 16):
         raise ConfigError("tunnel names no port of the job", hint="clusterfn tunnel ID PORT [HOST]: tunnel 7f3a 6006")
     port = int(args.words.pop(places[-1]))
     job_id, host = select_one(args, "tunnel")
@@ -143,5 +138,5 @@ def tunnel(args: argparse.Namespace) -> int:
         raise ConfigError(f"job {job.id} does not run: it is {job.status}", hint=hint)
     session, _ = find_job(job_id, host)
     for reply in session.bridge.lay_out():
-        reply.result(_LAY_OUT_S)
+        reply.result(_TIMEOUT_S)
     return tunnels.open_tunnel(job, session, port, args.local_port)

@@ -8,11 +8,12 @@ from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import console, job_display
+from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli import screen
 from clusterfn.config.option_checks import read_requeue
+from clusterfn.display import console
 from clusterfn.errors import Cancelled, ConfigError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
 
@@ -55,6 +56,11 @@ def start_detached(
     job = send(called, args, kwargs)
     # The line below already says that the job keeps running, so print no such line at the exit.
     job_display.forget_going(entry_of(job))
+    return leave(job, as_json)
+
+
+def leave(job: Job[Any] | JobGroup[Any, Any], as_json: bool) -> int:
+    """Say that a job keeps running, and print its id."""
     console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
     print_sent(job, as_json)
     return 0
@@ -63,20 +69,19 @@ def start_detached(
 def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[Any]:
     """Send the call, and return its job once the host has it."""
     job = called.submit(*args, **kwargs)
-    with loop.speaking(lambda: f"{job.id[:SHORT]} is not submitted to {job.host} yet: it is {job.status_since}"):
-        # `waits_here` means that the host lacks something that must be sent first.
-        while (exit_flush.has_unanswered() or entry_of(job).waits_here) and not job.done():
-            job_display.finish_submitting()
-            time.sleep(_LOOK_S)
+    await_sent(job)
     if job.done() and isinstance(error := job.exception(), (HostError, SubmitError, Unsatisfiable, Cancelled)):
         raise error
     return job
 
 
-def until_sent(group: JobGroup[Any, Any]) -> None:
-    """Wait until the host has a map."""
-    with loop.speaking(lambda: f"{group.id[:SHORT]} is not submitted to {group.host} yet: it is {group.status}"):
-        while exit_flush.has_unanswered() and not group.done():
+def await_sent(job: Job[Any] | JobGroup[Any, Any]) -> None:
+    """Wait until the host has a job, or a map."""
+    one = job if isinstance(job, Job) else None
+    title = f"{job.id[:SHORT]} is not submitted to {job.host} yet"
+    with loop.speaking(lambda: f"{title}: it is {one.status_since if one else job.status}"):
+        # `waits_here` means that the host lacks something that must be sent first.
+        while not job.done() and (exit_flush.has_unanswered() or (one and entry_of(one).waits_here)):
             job_display.finish_submitting()
             time.sleep(_LOOK_S)
 

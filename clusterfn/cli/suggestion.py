@@ -88,9 +88,8 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
     match = _OPTION.fullmatch(word)
     command = parser.prog.partition(" ")[2]
     if match is None:
-        return (
-            f"; put -- before it: {parser.prog} ... -- {word}" if command in RUN_FILES and word[1:2].isdigit() else ""
-        )
+        is_number = command in RUN_FILES and word[1:2].isdigit()
+        return f"; put -- before it: {parser.prog} ... -- {word}" if is_number else ""
     if command == "init" and word.startswith("-p"):
         return "; a port is written user@name:22028"
     name = match[1].replace("_", "-")

@@ -11,6 +11,7 @@ import ast
 import contextlib
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import shlex
@@ -70,7 +71,12 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        error.hint = _for_command_line(error, args)
+        rejected = re.match(r"(\w+)=", str(error.message))
+        if error.hint and rejected and getattr(args, rejected[1], None) is not None:
+            # An option that was given is written as the command line has it.
+            error.hint = _ASSIGNED.sub(
+                lambda match: f"--{match[1].replace('_', '-')} {shlex.quote(match[2] or match[3] or '')}", error.hint
+            )
         try:
             host(args.host, command, " ...")
         except ConfigError as wrong:
@@ -82,16 +88,6 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
                     line = shlex.join([args.host, *rest])
                     error.hint = f"for a command, write -- before it: clusterfn {command} [HOST] -- {line}"
         raise
-
-
-def _for_command_line(error: ConfigError, args: argparse.Namespace) -> str | None:
-    """Return the hint of an error, with options as the command line has them if one of them was given and rejected."""
-    rejected = re.match(r"(\w+)=", str(error.message))
-    if not error.hint or rejected is None or getattr(args, rejected[1], None) is None:
-        return error.hint
-    return _ASSIGNED.sub(
-        lambda match: f"--{match[1].replace('_', '-')} {shlex.quote(match[2] or match[3] or '')}", error.hint
-    )
 
 
 def split_hosts(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -218,22 +214,14 @@ def _run(path: Path, work: Callable[[], Any]) -> Any:
 
 
 def _complaint(path: Path, error: BaseException) -> str:
-    """Format Python's traceback of the user's lines, without our frames and those of the import machinery."""
-    frames = list(_frames(path, error))
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    """Format Python's traceback from the file's first frame until something of ours is called."""
+    frames = itertools.dropwhile(
+        lambda frame: frame.filename != str(path.resolve()), traceback.extract_tb(error.__traceback__)
+    )
+    own = list(itertools.takewhile(lambda frame: not frame.filename.startswith(_OURS), frames))
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(own)] if own else []
     last = traceback.format_exception_only(type(error), error)
     return "".join([f"{path} could not be imported.\n", *lines, *last]).rstrip()
-
-
-def _frames(path: Path, error: BaseException) -> Iterator[traceback.FrameSummary]:
-    """Yield the frames from the file's first one until something of ours is called."""
-    begun = False
-    for frame in traceback.extract_tb(error.__traceback__):
-        begun = begun or frame.filename == str(path.resolve())
-        if begun and frame.filename.startswith(_OURS):
-            return
-        if begun:
-            yield frame
 
 
 def _member(module: ModuleType, name: str, file: str) -> Callable[..., Any]:
@@ -241,21 +229,17 @@ def _member(module: ModuleType, name: str, file: str) -> Callable[..., Any]:
     for part in name.split("."):
         member = getattr(member, part, None)
     if member is None:
-        near = did_you_mean(name, _functions(module))
-        hint = f"its functions are {', '.join(_functions(module)) or 'none'}"
-        raise ConfigError(f"{file} has no function {name!r}{near}", hint=hint)
+        functions = sorted(
+            each
+            for each, value in vars(module).items()
+            if isinstance(value, (FunctionType, ClusterFunction)) and value.__module__ == module.__name__
+        )
+        hint = f"its functions are {', '.join(functions) or 'none'}"
+        raise ConfigError(f"{file} has no function {name!r}{did_you_mean(name, functions)}", hint=hint)
     if not callable(member) or isinstance(member, type):
         raise ConfigError(f"{name!r} in {file} is not a function", hint="name a function of that file")
     chosen: Callable[..., Any] = member
     return chosen
-
-
-def _functions(module: ModuleType) -> list[str]:
-    return sorted(
-        name
-        for name, value in vars(module).items()
-        if isinstance(value, (FunctionType, ClusterFunction)) and value.__module__ == module.__name__
-    )
 
 
 def arguments(words: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -6,22 +6,25 @@ One program on the host looks, and sends what it sees (`bridge/queue/overview`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import queue
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT, clock
 from clusterfn.bridge.supervisor.text import format_duration, format_size, in_one_line, shortened
-from clusterfn.calls import attach, console
+from clusterfn.calls import remote_state
 from clusterfn.cli import screen, target
 from clusterfn.cli.gpus import MachineTables, add_allowed
 from clusterfn.config.host_text import Lines, reading
+from clusterfn.display import console
 from clusterfn.errors import HostError
+from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.host_state import HostState
 
 _OWN_HEAD = ("JOB", "NAME", "STATE", "RAN", "LEFT", "CORES", "MEMORY", "GPU", "")
@@ -92,7 +95,9 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     running.add_done_callback(lambda _: came.put(None))
     unpacked, coming = zlib.decompressobj(), Lines()
     try:
-        while (data := came.get()) is not None:
+        # The screen shows when its last look was made, so only the first one is waited for in words.
+        first = first_data(came, session.host.name)
+        while (data := first.pop() if first else came.get()) is not None:
             with reading(session.host.name, "what runs there"):
                 lines = coming.feed(_unpacked(unpacked, data))
                 checked = [_checked(session, json.loads(line)) for line in lines]
@@ -104,6 +109,19 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     finally:
         running.cancel()
     running.result(0)
+
+
+def first_data(came: queue.SimpleQueue[bytes | None], host: str) -> list[bytes | None]:
+    """Return what comes first, as a list of one; say what is waited for if that takes long."""
+    first: list[bytes | None] = []
+
+    def comes(seconds: float | None) -> bool:
+        with contextlib.suppress(queue.Empty):
+            first.append(came.get(timeout=seconds))
+        return bool(first)
+
+    spoken_wait.wait(comes, lambda: f"waiting for {host} to say what runs there")
+    return first
 
 
 def _unpacked(stream: Any, data: bytes) -> bytes:
@@ -120,7 +138,7 @@ def _unpacked(stream: Any, data: bytes) -> bytes:
 def _checked(session: HostState, facts: Any) -> dict[str, Any]:
     """Return a look, if a table can be made of it."""
     look = dict(facts)
-    look["own"] = [attach.by_own_clock(session, attach.checked_job(dict(job))) for job in look["own"]]
+    look["own"] = [remote_state.by_own_clock(session, remote_state.checked_job(dict(job))) for job in look["own"]]
     if "gpus" in look:
         add_allowed(look["gpus"], session)
     Screen(session).text(look)
@@ -129,15 +147,14 @@ def _checked(session: HostState, facts: Any) -> dict[str, Any]:
 
 def _explain_waits(session: HostState, look: Mapping[str, Any]) -> None:
     if session.scheduler_rules.has_nodes:
-        attach.say_why_they_wait(session, look["own"])
+        remote_state.say_why_they_wait(session, look["own"])
 
 
 class Screen:
     """One look as text; it remembers since when each GPU has been idle."""
 
-    def __init__(self, session: HostState, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, session: HostState) -> None:
         self._session = session
-        self._now = now
         self._gpus = MachineTables(time.monotonic)
 
     def text(self, look: Mapping[str, Any], room: int | None = None) -> str:

@@ -36,8 +36,6 @@ IN_PROCESS = "clusterfn.configure()"
 running_file: Path | None = None
 _configured: Config | None = None
 
-__all__ = ["LOCAL", "Config", "configure", "load", "running"]
-
 
 @dataclass(frozen=True)
 class Config:
@@ -171,13 +169,11 @@ def configure(content: Mapping[str, Any] | None) -> None:
     """
     global _configured
     # Without `hosts`, the content changes what the file says, so `load` must read the file meanwhile.
-    before, _configured = _configured, None
+    config, _configured = _configured, None
     try:
         config = None if content is None else _config_of(content)
-    except ConfigError:
-        _configured = before
-        raise
-    _configured = config
+    finally:
+        _configured = config
     if config is not None:
         quiet.in_file = config.quiet
 
@@ -215,9 +211,8 @@ def read(path: Path) -> Config:
             places.reject_others(path, os.fstat(file.fileno()))
             data = file.read(yamlfile.LIMIT_BYTES + 1)
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions"
-        ) from error
+        hint = "check the path and its permissions"
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     return parse(data, path)
 
 

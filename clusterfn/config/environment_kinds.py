@@ -18,7 +18,6 @@ CONDA_PLACES = (
 )  # fmt: skip
 # The list that conda keeps of all environments; `~/.conda/environments.txt:NAME` is what has that name in it.
 CONDA_LIST = "~/.conda/environments.txt"
-_FIND_IT = "find it on the host, and correct the path"
 
 
 class EnvironmentKind(NamedTuple):
@@ -33,7 +32,7 @@ class EnvironmentKind(NamedTuple):
 
     example: str
     interpreters: Callable[[str], Sequence[str]]
-    if_missing: str = _FIND_IT
+    if_missing: str = "find it on the host, and correct the path"
 
 
 def _in_folder(folder: str) -> Sequence[str]:
@@ -53,11 +52,5 @@ ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {
         "name", _of_conda, 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
     ),
 }
-
-
-def _name_one() -> str:
-    *others, last = (f'"{word}:{kind.example}"' for word, kind in ENVIRONMENT_KINDS.items())
-    return f"name one on the host: {', '.join(others)} or {last}"
-
-
-NAME_ENVIRONMENT = _name_one()
+*_others, _last = (f'"{word}:{kind.example}"' for word, kind in ENVIRONMENT_KINDS.items())
+NAME_ENVIRONMENT = f"name one on the host: {', '.join(_others)} or {_last}"

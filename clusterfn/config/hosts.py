@@ -13,8 +13,7 @@ from clusterfn.config.forms import names_a_file
 from clusterfn.config.keys import DEFAULT_KEYS, HOST_KEYS, OF_CALLS
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import Options
-from clusterfn.config.scheduler_keys import OPTIONS
-from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.config.scheduler_keys import OPTIONS, keys_by_scheduler
 from clusterfn.config.spec import EnvironmentSettings, Host, Resources
 from clusterfn.config.unknown_option import ALIASES
 from clusterfn.config.value_kinds import NEVER_READ, password_error
@@ -24,7 +23,6 @@ from clusterfn.errors import ConfigError
 # Without a limit, many sites give a whole node to each job, so jobs would wait for one another.
 USUAL_MEMORY = 4 * 2**30
 
-_OF_MAKING = "making."
 _BELOW_DEFAULTS = [word for word in DEFAULT_KEYS if word != "environment"]
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 
@@ -35,7 +33,7 @@ _INSTEAD_OF_HOST_KEY = {
     "path": "folders of the scheduler's commands are `scheduler_path:`; for jobs, write `env:` or `setup:`",
     **{
         word: f"write it below `{name}:`, as `{name}: {{{word}: …}}`"
-        for name, each in SCHEDULER_KEYS.items()
+        for name, each in keys_by_scheduler().items()
         for word in each.written_beside
     },
     **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS if word != "gpus"},
@@ -56,7 +54,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
     keys = value.mapping(HOST_KEYS, {**OF_CALLS, **_INSTEAD_OF_HOST_KEY})
     if "scheduler" not in keys:
-        raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULER_KEYS)}`")
+        raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(keys_by_scheduler())}`")
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
     for word, entry in keys.items():
         facts[HOST_KEYS[word].field] = HOST_KEYS[word].kind.read(entry)
@@ -66,13 +64,13 @@ def host(key: Value, value: Value, folder: Path) -> Host:
             line = keys["environment"].line + 1
             raise below.error("the environment is set twice", f"remove it here or in line {line}")
         facts["environment"] = DEFAULT_KEYS["environment"].kind.read(below)
-    making = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
+    making = {field.partition(".")[2]: facts.pop(field) for field in list(facts) if field.startswith("making.")}
     making.update(making.pop("cuda", {}))
-    for record, field in ((facts, "environment"), (facts, "ssh_config")):
+    for field in ("environment", "ssh_config"):
         # The path is relative to the folder of clusterfn.yml, wherever the program runs.
-        path = record.get(field)
+        path = facts.get(field)
         if path and (field != "environment" or names_a_file(path)):
-            record[field] = str(folder / Path(path).expanduser())
+            facts[field] = str(folder / Path(path).expanduser())
     _this_machine(keys, facts)
     _of_scheduler(keys, facts)
     return Host(**facts, making=EnvironmentSettings(**making))
@@ -93,7 +91,7 @@ def for_call(host: Host, options: Options) -> Host:
     of_scheduler = options.scheduler_options.get(host.scheduler, {})
     if not of_scheduler:
         return host
-    sets_memory, called = SCHEDULER_KEYS[host.scheduler].sets_memory, host.with_scheduler_options(of_scheduler)
+    sets_memory, called = keys_by_scheduler()[host.scheduler].sets_memory, host.with_scheduler_options(of_scheduler)
     if sets_memory({name: value for name, value in of_scheduler.items() if value is not None}) and options.memory_bytes:
         problem = f"memory= and {host.scheduler}= both set the memory"
         raise ConfigError(problem, host=host.name, hint="keep one of them")
@@ -140,9 +138,9 @@ def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
 def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     """Reject what the host's scheduler does not obey, and have it asked for memory."""
     word = facts["scheduler"]
-    scheduler = SCHEDULER_KEYS[word]
+    scheduler = keys_by_scheduler()[word]
     for key, value in keys.items():
-        schedulers = [name for name, each in SCHEDULER_KEYS.items() if key in each.keys]
+        schedulers = [name for name, each in keys_by_scheduler().items() if key in each.keys]
         if schedulers and word not in schedulers:
             such = " or ".join(f"`scheduler: {name}`" for name in schedulers)
             raise value.error(f"this key needs {such}, not {word}", f"set {such} for this host, or remove the key")

@@ -73,13 +73,10 @@ def reject_call_in_job(call: str, to_repeat: str = "") -> None:
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and _is_imported(frame):
+        scope = frame.f_globals
+        is_imported = scope.get("__name__") == "__mp_main__" or getattr(scope.get("__spec__"), "_initializing", False)
+        if frame.f_code.co_name == "<module>" and is_imported:
             where = f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
             repeat = f"; to run it at each import, write {to_repeat}" if to_repeat else ""
             raise ConfigError(f"{where}, uses {call} while a job imports it", hint=f"{_UNGUARDED}{repeat}")
         frame = frame.f_back
-
-
-def _is_imported(frame: FrameType) -> bool:
-    scope = frame.f_globals
-    return scope.get("__name__") == "__mp_main__" or bool(getattr(scope.get("__spec__"), "_initializing", False))

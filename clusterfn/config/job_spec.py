@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.config.options import ONLY_ON_HOST, Options
+from clusterfn.config.options import PASSED_ON, Options
 from clusterfn.config.spec import Host, Interpreter, Resources, ResultPolicy
 
 
@@ -96,11 +96,11 @@ class JobSpec(NamedTuple):
         bridge: The folder of the bridge there, absolute.
         host_python: The old interpreter that runs the supervisor.
         sys_path: Folders of the user's modules there.
-        umask: That of the user's login, for what the function writes.
+        login_umask: That of the user's login, for what the function writes.
         resume: The job with a copy of whose checkpoint this one begins.
         scheduler_options: Those of this call alone; `host` has them too.
         after: The jobs whose values it takes, by id: `name`, and `items`, the indices of a group's items or None.
-        only_on_host: The options of the call that only its host reads, as the function of this name gives them.
+        passed_on: The options of the call that only its host reads, as `options_passed_on` gives them.
         requeue: How often it is requeued for each cause: "timeout", "preempted", "node".
         quiet_s: After so long without output and use of a CPU, a waiting call says so.
         keep_value: The value stays on the host until `Job.result` fetches it.
@@ -132,14 +132,14 @@ class JobSpec(NamedTuple):
     grace_s: float = 10.0
     stall_s: float | None = None
     retries: int = 0
-    umask: int = 0o077
+    login_umask: int = 0o077
     resume: str | None = None
     scheduler_options: Mapping[str, Any] = {}
     after: Mapping[str, Mapping[str, Any]] = {}
     quiet_s: float = layout.QUIET_S
     keep_value: bool = False
     results: ResultPolicy = ResultPolicy()
-    only_on_host: Mapping[str, Any] = {}
+    passed_on: Mapping[str, Any] = {}
     requeue: Mapping[str, int] = {}
     arguments: str = ""
     has_value: bool = True
@@ -151,47 +151,34 @@ class JobSpec(NamedTuple):
 
     def to_json(self) -> bytes:
         """Write spec.json, which the supervisor and the worker read: see docs/reference/protocol.md."""
+        host, python = self.host, self.interpreter
+        resources = {**self.resources._asdict(), **({"gpus_only": host.gpus_only} if host.gpus_only else {})}
+        kinds = {
+            "group": self.group and asdict(self.group), "session": self.serving and self.serving._asdict(),
+            "kernel": self.kernel and self.kernel._asdict(),
+        }  # fmt: skip
+        last = {
+            "keep_value": self.keep_value, "arguments": self.arguments,
+            "after": {job: dict(dependency) for job, dependency in self.after.items()},
+            "scheduler_options": dict(self.scheduler_options), "clusters": host.clusters,
+        }  # fmt: skip
         record = {
-            "format": layout.FORMAT,
-            "id": self.id,
-            "name": self.name,
-            "host": self.host.name,
-            "scheduler": self.host.scheduler,
-            "root": self.root,
-            "bridge": self.bridge,
-            "resources": {**self.resources._asdict(), **({"gpus_only": only} if (only := self.host.gpus_only) else {})},
-            "queue_timeout_s": self.host.queue_timeout_s,
-            "lease": self.host.lease,
-            "limits": self.host.limits._asdict(),
-            "python": self.interpreter.path,
-            "version": list(self.interpreter.version),
-            "activation": self.interpreter.activation,
+            "format": layout.FORMAT, "id": self.id, "name": self.name, "host": host.name, "scheduler": host.scheduler,
+            "root": self.root, "bridge": self.bridge, "resources": resources,
+            "queue_timeout_s": host.queue_timeout_s, "lease": host.lease, "limits": host.limits._asdict(),
+            "python": python.path, "version": python.version, "activation": python.activation,
             "building": self.building._asdict() if self.building else None,
-            **({"group": asdict(self.group)} if self.group else {}),
-            **({"session": self.serving._asdict()} if self.serving else {}),
-            **({"kernel": self.kernel._asdict()} if self.kernel else {}),
-            "sys_path": list(self.sys_path),
-            "env": dict(self.env),
-            "secrets": sorted(self.secrets),
-            "cwd": self.cwd,
-            "outputs": list(self.outputs),
-            "keep_days": self.host.keep_days,
-            "log_limit_bytes": self.log_limit_bytes,
-            "grace_s": self.grace_s,
-            "stall_s": self.stall_s,
-            "quiet_s": self.quiet_s,
-            "retries": self.retries,
-            "umask": self.umask,
+            **{name: each for name, each in kinds.items() if each},
+            "sys_path": self.sys_path, "env": dict(self.env), "secrets": sorted(self.secrets), "cwd": self.cwd,
+            "outputs": self.outputs, "keep_days": host.keep_days, "log_limit_bytes": self.log_limit_bytes,
+            "grace_s": self.grace_s, "stall_s": self.stall_s, "quiet_s": self.quiet_s, "retries": self.retries,
+            "umask": self.login_umask,
             **({"resume": self.resume} if self.resume else {}),
             **({"requeue": dict(self.requeue)} if self.requeue else {}),
-            **self.only_on_host,
-            **({"keep_value": True} if self.keep_value else {}),
-            **({"arguments": self.arguments} if self.arguments else {}),
+            **self.passed_on,
+            **{name: each for name, each in last.items() if each},
             **({} if self.has_value else {"has_value": False}),
-            **({"after": {job: dict(dependency) for job, dependency in self.after.items()}} if self.after else {}),
-            **({"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {}),
-            **({"clusters": self.host.clusters} if self.host.clusters else {}),
-        }
+        }  # fmt: skip
         return json.dumps(record, indent=1).encode()
 
     @classmethod
@@ -212,19 +199,19 @@ class JobSpec(NamedTuple):
             building=EnvironmentRef(**known_fields(EnvironmentRef, building)) if building else None,
             group=Group(**known_fields(Group, spec["group"])),
             log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
-            retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
+            retries=spec.get("retries", 0), login_umask=spec.get("umask", 0o077), resume=spec.get("resume"),
             scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
             quiet_s=spec.get("quiet_s", layout.QUIET_S),
-            only_on_host={name: spec[name] for name in ONLY_ON_HOST if spec.get(name) is not None},
+            passed_on={name: spec[name] for name in PASSED_ON if spec.get(name) is not None},
             requeue=spec.get("requeue", {}), results=host.result_policy(),
             arguments=spec.get("arguments", ""), has_value=spec.get("has_value", True),
         )  # fmt: skip
 
 
-def only_on_host(options: Options) -> dict[str, Any]:
-    """Return the options of `ONLY_ON_HOST` that the call has, by the names of their fields."""
+def options_passed_on(options: Options) -> dict[str, Any]:
+    """Return the options of `PASSED_ON` that the call has, by the names of their fields."""
     usual = options._field_defaults
-    return {name: value for name in ONLY_ON_HOST if (value := getattr(options, name)) != usual[name]}
+    return {name: value for name in PASSED_ON if (value := getattr(options, name)) != usual[name]}
 
 
 _TYPES: Mapping[str, type] = {

@@ -13,7 +13,7 @@ from typing import Any
 from clusterfn.config import value_kinds as kinds
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import keywords
-from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import DATA, Limits, Resources
 from clusterfn.config.unknown_option import ALIASES
 from clusterfn.config.value_kinds import WRITTEN, Form, Key, Kind, form_of
@@ -28,51 +28,30 @@ _HOSTS: Form = {
 
 # The keys at the left margin, with the attribute of Config that each becomes.
 FILE_KEYS: Mapping[str, Key] = {
-    "hosts": Key(
-        "hosts", Kind(Value.mapping, _HOSTS), "none", "",
-        "a mapping: each host's own name (letters, digits, `.`, `-`, `_`) and its keys",
-    ),
-    "default_host": Key(
-        "default_host", Kind(Value.as_text, _NAME), "none", "",
-        "the host of a call that does not name one",
-    ),
+    "hosts": Key("hosts", Kind(Value.mapping, _HOSTS), "none", "",
+        "a mapping: each host's own name (letters, digits, `.`, `-`, `_`) and its keys"),
+    "default_host": Key("default_host", Kind(Value.as_text, _NAME), "none", "",
+        "the host of a call that does not name one"),
     "quiet": Key(
         "quiet", Kind(lambda value: value.as_choice(("true", "false")) == "true", {"type": "boolean"}), "`false`", "",
-        "`true` hides progress, as described below; `$CLUSTERFN_QUIET` overrides it",
-    ),
+        "`true` hides progress, as described below; `$CLUSTERFN_QUIET` overrides it"),
 }  # fmt: skip
 
 # The keys below `defaults:`, with the attribute of Resources that each becomes. `environment` becomes the host's own.
 DEFAULT_KEYS: Mapping[str, Key] = {
-    "cores": Key(
-        "cores", kinds.count(1), "`1`", "4",
-        "processor cores",
-    ),
-    "memory": Key(
-        "memory_bytes", kinds.MEMORY, "`4GB` on SLURM and Grid Engine, else no limit", '"16GB"',
+    "cores": Key("cores", kinds.count(1), "`1`", "4", "processor cores"),
+    "memory": Key("memory_bytes", kinds.MEMORY, "`4GB` on SLURM and Grid Engine, else no limit", '"16GB"',
         "memory of the whole job; 16GB is 16 · 2³⁰ bytes. clusterfn always sends it to SLURM, since many sites give "
-        "a whole node to a job that asks for none",
-    ),
-    "gpus": Key(
-        "gpus", kinds.count(0), "`0`", "1",
-        "whole GPUs",
-    ),
-    "gpu_memory": Key(
-        "gpu_memory_bytes", kinds.MEMORY, "any", '"24GB"',
-        "minimum memory of each GPU, as advertised, for calls with GPUs",
-    ),
-    "gpu_type": Key(
-        "gpu_type", kinds.GPU_TYPE, "any", "a6000",
-        "words of each GPU's name, for calls with GPUs; with SLURM a type that `sinfo -o %G` shows",
-    ),
-    "time": Key(
-        "time_s", kinds.TIME, "no limit", '"90min"',
-        'time limit: `"90min"`, `"2h"`, `"2 hours"`, `"1d 12h"`, `"02:00:00"`, `"1-00:00:00"`',
-    ),
-    "environment": Key(
-        "environment", kinds.ENVIRONMENT, "the host's", "venv:~/torch",
-        "the same as `environment` of the host",
-    ),
+        "a whole node to a job that asks for none"),
+    "gpus": Key("gpus", kinds.count(0), "`0`", "1", "whole GPUs"),
+    "gpu_memory": Key("gpu_memory_bytes", kinds.MEMORY, "any", '"24GB"',
+        "minimum memory of each GPU, as advertised, for calls with GPUs"),
+    "gpu_type": Key("gpu_type", kinds.GPU_TYPE, "any", "a6000",
+        "words of each GPU's name, for calls with GPUs; with SLURM a type that `sinfo -o %G` shows"),
+    "time": Key("time_s", kinds.TIME, "no limit", '"90min"',
+        'time limit: `"90min"`, `"2h"`, `"2 hours"`, `"1d 12h"`, `"02:00:00"`, `"1-00:00:00"`'),
+    "environment": Key("environment", kinds.ENVIRONMENT, "the host's", "venv:~/torch",
+        "the same as `environment` of the host"),
 }  # fmt: skip
 
 # The keys below `limits:`, with the attribute of Limits that each becomes.
@@ -104,165 +83,102 @@ _LIMITS = Kind(lambda value: Limits(**_fields(value.mapping(LIMIT_KEYS), LIMIT_K
 
 # The keys of a host, with the attribute of Host that each becomes.
 HOST_KEYS: Mapping[str, Key] = {
-    "scheduler": Key(
-        "scheduler", kinds.choice(*SCHEDULER_KEYS), "required", "slurm",
-        f"{'; '.join(f'`{word}`: {each.meaning}' for word, each in SCHEDULER_KEYS.items())}. Case does not matter",
-    ),
-    "address": Key(
-        "address", kinds.ADDRESS, "the host's own name", "ada@hpc.example.org:2222",
-        "name, or alias of `~/.ssh/config`; `user@` and `:port` are allowed",
-    ),
-    "transport": Key(
-        "transport", kinds.choice("auto", "paramiko", "openssh", "local"), "`auto`", "openssh",
+    "scheduler": Key("scheduler", kinds.choice(*keys_by_scheduler()), "required", "slurm",
+        "; ".join(f"`{word}`: {each.meaning}" for word, each in keys_by_scheduler().items())
+        + ". Case does not matter"),
+    "address": Key("address", kinds.ADDRESS, "the host's own name", "ada@hpc.example.org:2222",
+        "name, or alias of `~/.ssh/config`; `user@` and `:port` are allowed"),
+    "transport": Key("transport", kinds.choice("auto", "paramiko", "openssh", "local"), "`auto`", "openssh",
         "`auto`: paramiko, or the system's ssh if only that works ([details](../how-to/ssh.md)). `paramiko`, "
-        "`openssh`: always that one. `local`: for a scheduler on your own machine",
-    ),
-    "ssh_config": Key(
-        "ssh_config", kinds.PATH, "ssh's own", "./ssh_config",
-        "another ssh configuration; a relative path starts at the folder of clusterfn.yml",
-    ),
-    "root": Key(
-        "root", kinds.ROOT, "`~/.clusterfn`", "$SCRATCH/clusterfn",
+        "`openssh`: always that one. `local`: for a scheduler on your own machine"),
+    "ssh_config": Key("ssh_config", kinds.PATH, "ssh's own", "./ssh_config",
+        "another ssh configuration; a relative path starts at the folder of clusterfn.yml"),
+    "root": Key("root", kinds.ROOT, "`~/.clusterfn`", "$SCRATCH/clusterfn",
         "folder on the host for all files of clusterfn; the host expands `~` and variables. On SLURM all nodes must "
         "see it, and it may not contain `%` or `\\`. If hosts share a home directory, give hosts of the same SLURM "
-        "the same root, and a machine without SLURM another one",
-    ),
-    "owners": Key(
-        "owners", kinds.OWNERS, "none", "[lab]",
+        "the same root, and a machine without SLURM another one"),
+    "owners": Key("owners", kinds.OWNERS, "none", "[lab]",
         "users and groups of the host that you trust, in addition to yourself and root. clusterfn rejects a `root` "
         "or `env_root`, and environments in it, that anybody else owns or can replace. It also rejects a home "
         "directory of mode 0775, unless its group has your user name and no other members. If clusterfn rejects your "
         "home directory, run `chmod g-w ~`, or name the group in this key. If a service account owns a folder above "
-        "the root, name that account",
-    ),
-    "python": Key(
-        "python", kinds.PATH, "found", "/usr/bin/python3",
+        "the root, name that account"),
+    "python": Key("python", kinds.PATH, "found", "/usr/bin/python3",
         "the host's interpreter that runs the agent and the supervisor, 3.6 or newer; not the one that runs your "
-        "functions",
-    ),
-    "environment": Key(
-        "environment", kinds.ENVIRONMENT,
+        "functions"),
+    "environment": Key("environment", kinds.ENVIRONMENT,
         "the host's Python of your minor version if it has what the function imports; otherwise clusterfn builds an "
         "environment for those imports", "conda:torch",
         "interpreter that runs your functions: `python:`, `venv:` or `prefix:` with a path, `conda:` [with a "
         "name](../how-to/environments.md#use-a-conda-environment-that-the-host-has), or `current` on `local`. Or a "
         "file such as `environment.yml`, from which clusterfn [builds](../how-to/environments.md) it. The file's "
-        "path is relative to the folder of clusterfn.yml",
-    ),
-    "defaults": Key(
-        "defaults", _DEFAULTS, "see below", "{gpus: 1}",
-        "what a call asks for if it does not say",
-    ),
-    "setup": Key(
-        "setup", kinds.LINES, "none", "ulimit -n 4096",
+        "path is relative to the folder of clusterfn.yml"),
+    "defaults": Key("defaults", _DEFAULTS, "see below", "{gpus: 1}", "what a call asks for if it does not say"),
+    "setup": Key("setup", kinds.LINES, "none", "ulimit -n 4096",
         "shell lines at the start of every job's script (POSIX sh), as a list or a block. A line that fails ends the "
         "job before your function starts, with the line in the error; end it with `|| true` if it may fail. To "
-        "activate an environment, use `environment:` instead",
-    ),
-    "modules": Key(
-        "modules", kinds.MODULES, "none", "[gcc/12, cuda/12.4]",
+        "activate an environment, use `environment:` instead"),
+    "modules": Key("modules", kinds.MODULES, "none", "[gcc/12, cuda/12.4]",
         "environment modules, loaded in this order after `setup`; if one is missing, the job ends and the error "
-        "names it",
-    ),
-    "prolog": Key(
-        "prolog", kinds.LINES, "none", "nvidia-smi -L",
-        "shell lines after the modules, before Python; one that fails ends the job, as in `setup`",
-    ),
-    "env": Key(
-        "env", kinds.ENV, "none", "{OMP_NUM_THREADS: 4}",
+        "names it"),
+    "prolog": Key("prolog", kinds.LINES, "none", "nvidia-smi -L",
+        "shell lines after the modules, before Python; one that fails ends the job, as in `setup`"),
+    "env": Key("env", kinds.ENV, "none", "{OMP_NUM_THREADS: 4}",
         "variables of every job. Do not put secrets here, since they stay in this file and on the host; use "
-        "`secrets=`",
-    ),
-    "secrets": Key(
-        "secrets", kinds.SECRETS, "none", "[HF_TOKEN, WANDB_*]",
+        "`secrets=`"),
+    "secrets": Key("secrets", kinds.SECRETS, "none", "[HF_TOKEN, WANDB_*]",
         "names of variables whose values every job on this host gets if they are set in your environment; one may "
         "end with `*`. `env=` of a call takes precedence. The values are never in this file. clusterfn masks them as "
         "it does those of [`secrets=`](api.md#cluster-cluster). Of the variables that a `*` finds, it masks those "
-        "whose names contain KEY, TOKEN, SECRET, PASS, CRED or AUTH",
-    ),
-    "notify": Key(
-        "notify", kinds.NOTIFY, "none", "{mail: ada@example.edu, after: 1h}",
+        "whose names contain KEY, TOKEN, SECRET, PASS, CRED or AUTH"),
+    "notify": Key("notify", kinds.NOTIFY, "none", "{mail: ada@example.edu, after: 1h}",
         "how the host [notifies you when a job ends](../how-to/follow-jobs.md#get-notified-when-it-ends-notify): "
         "`mail`, `webhook` (`$NAME`, a variable of your machine with its address) or `command`. `after` (`10min`) "
-        "leaves out jobs that took less. `notify=` of a call takes precedence",
-    ),
-    "lease": Key(
-        "lease", kinds.choice("socket", "file"), "`socket`", "file",
-        "how jobs on a machine without a scheduler claim GPUs; `file` if jobs run in network namespaces (containers)",
-    ),
-    "gpus": Key(
-        "gpus_only", kinds.GPUS, "all", "{only: [3]}",
+        "leaves out jobs that took less. `notify=` of a call takes precedence"),
+    "lease": Key("lease", kinds.choice("socket", "file"), "`socket`", "file",
+        "how jobs on a machine without a scheduler claim GPUs; `file` if jobs run in network namespaces (containers)"),
+    "gpus": Key("gpus_only", kinds.GPUS, "all", "{only: [3]}",
         "the only GPUs that your jobs may get, by the numbers or the UUIDs that `nvidia-smi -L` shows "
-        "([details](../how-to/gpu-server.md#use-only-some-gpus)). Only without a scheduler",
-    ),
-    "limits": Key(
-        "limits", _LIMITS, "none", "{gpus: 4, cores: 32, memory: 200GB, jobs: 20}",
+        "([details](../how-to/gpu-server.md#use-only-some-gpus)). Only without a scheduler"),
+    "limits": Key("limits", _LIMITS, "none", "{gpus: 4, cores: 32, memory: 200GB, jobs: 20}",
         "how much of the machine all your running jobs may take together; your other jobs "
         "[wait](../how-to/gpu-server.md#limit-what-your-own-jobs-take). You may allow more cores than the machine "
-        "has. Only without a scheduler: SLURM and Grid Engine set their own limits",
-    ),
-    "poll_floor": Key(
-        "poll_floor_s", kinds.TIME, "`2s`", "30s",
-        "shortest interval between two queries to the scheduler",
-    ),
-    "queue_timeout": Key(
-        "queue_timeout_s", kinds.TIME, "none", "2h",
+        "has. Only without a scheduler: SLURM and Grid Engine set their own limits"),
+    "poll_floor": Key("poll_floor_s", kinds.TIME, "`2s`", "30s",
+        "shortest interval between two queries to the scheduler"),
+    "queue_timeout": Key("queue_timeout_s", kinds.TIME, "none", "2h",
         "longest time that a job may wait for its turn, or [until the scheduler takes "
-        "it](../how-to/slurm.md#when-slurm-takes-no-more-jobs-for-now)",
-    ),
-    "login_ttl": Key(
-        "login_ttl_s", kinds.TIME, "`8h`", "1d",
-        "how long `clusterfn login` keeps an idle connection",
-    ),
-    "results": Key(
-        "results", kinds.choice("objects", DATA), "`objects`", "data",
+        "it](../how-to/slurm.md#when-slurm-takes-no-more-jobs-for-now)"),
+    "login_ttl": Key("login_ttl_s", kinds.TIME, "`8h`", "1d", "how long `clusterfn login` keeps an idle connection"),
+    "results": Key("results", kinds.choice("objects", DATA), "`objects`", "data",
         "what clusterfn accepts from the host: `data` loads only [plain data](../how-to/untrusted-hosts.md), so no "
-        "code of the host runs on your machine",
-    ),
-    "max_result": Key(
-        "max_result_bytes", kinds.MEMORY, "no limit", "2GB",
-        "clusterfn asks before it fetches a larger value",
-    ),
-    "keep": Key(
-        "keep_days", kinds.DAYS, "`14d`", "90d",
+        "code of the host runs on your machine"),
+    "max_result": Key("max_result_bytes", kinds.MEMORY, "no limit", "2GB",
+        "clusterfn asks before it fetches a larger value"),
+    "keep": Key("keep_days", kinds.DAYS, "`14d`", "90d",
         "minimum time that clusterfn keeps the files of a finished job on the host; a changed value applies to later "
-        "jobs",
-    ),
-    "env_root": Key(
-        "making.root", kinds.ROOT, "`root`", "/group/ab12/clusterfn",
+        "jobs"),
+    "env_root": Key("making.root", kinds.ROOT, "`root`", "/group/ab12/clusterfn",
         "folder for environments that clusterfn builds on the host, and for their packages; clusterfn never "
-        "automatically removes environments that a group shares",
-    ),
-    "env_python": Key(
-        "making.python", kinds.ENV_PYTHON, "`standalone`", "/usr/bin/python3.11",
+        "automatically removes environments that a group shares"),
+    "env_python": Key("making.python", kinds.ENV_PYTHON, "`standalone`", "/usr/bin/python3.11",
         "where the Python of environments from [project "
         "files](../how-to/environments.md#choose-where-python-comes-from) comes from: `standalone`, `host`, or the "
-        "path of an interpreter of the host",
-    ),
-    "fetch_on": Key(
-        "making.fetch_on", kinds.choice("auto", "host", "client"), "`auto`", "client",
-        "who fetches packages: `host`; `client` (clusterfn sends them); `auto`: the host if it can",
-    ),
-    "build_on": Key(
-        "making.build_on", kinds.choice("host", "node"), "`host`", "node",
+        "path of an interpreter of the host"),
+    "fetch_on": Key("making.fetch_on", kinds.choice("auto", "host", "client"), "`auto`", "client",
+        "who fetches packages: `host`; `client` (clusterfn sends them); `auto`: the host if it can"),
+    "build_on": Key("making.build_on", kinds.choice("host", "node"), "`host`", "node",
         "`host`: build environments on the machine that ssh reaches. `node`: in the job that needs it, or with "
-        "`build_partition` in a separate batch job",
-    ),
-    "build_timeout": Key(
-        "making.timeout_s", kinds.TIME, "`20min`", "1h",
+        "`build_partition` in a separate batch job"),
+    "build_timeout": Key("making.timeout_s", kinds.TIME, "`20min`", "1h",
         "a build ends with EnvironmentBuildError if the post-link script of one package takes longer, or a program "
-        "of the build does nothing for that long",
-    ),
-    "purge_days": Key(
-        "making.purge_days", kinds.DAYS, "never", "30d",
+        "of the build does nothing for that long"),
+    "purge_days": Key("making.purge_days", kinds.DAYS, "never", "30d",
         "the file system deletes files that were not read for this long: clusterfn looks for missing files of "
-        "environments and restores them",
-    ),
-    "cuda": Key(
-        "making.cuda", kinds.CUDA, "detected", '{driver: "575.57.08", capability: "8.6"}',
-        "what you know about the GPUs before a job has seen them",
-    ),
-    **{word: key for each in SCHEDULER_KEYS.values() for word, key in each.keys.items()},
+        "environments and restores them"),
+    "cuda": Key("making.cuda", kinds.CUDA, "detected", '{driver: "575.57.08", capability: "8.6"}',
+        "what you know about the GPUs before a job has seen them"),
+    **{word: key for each in keys_by_scheduler().values() for word, key in each.keys.items()},
 }  # fmt: skip
 
 
@@ -279,13 +195,9 @@ def file_schema() -> Form:
 
 def _host() -> Form:
     rules = []
-    of_schedulers = {key for each in SCHEDULER_KEYS.values() for key in each.keys}
-    for word, each in SCHEDULER_KEYS.items():
+    of_schedulers = {key for each in keys_by_scheduler().values() for key in each.keys}
+    for word, each in keys_by_scheduler().items():
         not_obeyed = (of_schedulers - each.keys.keys()) | ({"limits", "gpus"} if each.limits else set())
-        rules.append(
-            {
-                "if": {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]},
-                "then": {"properties": dict.fromkeys(sorted(not_obeyed), False)},
-            }
-        )
+        chosen = {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]}
+        rules.append({"if": chosen, "then": {"properties": dict.fromkeys(sorted(not_obeyed), False)}})
     return {**form_of(HOST_KEYS), "required": ["scheduler"], "allOf": rules}

@@ -70,8 +70,6 @@ def _variable(text: str, name: str) -> str:
     """Return the name of the variable; the text, which may be the secret address itself, is not shown."""
     variable = text.removeprefix("$")
     if not text.startswith("$") or not VARIABLE.fullmatch(variable):
-        raise ConfigError(
-            f"{name}: a webhook is given by a variable that holds its address, which is a secret",
-            hint="export SLACK_WEBHOOK=https://…, and write webhook: $SLACK_WEBHOOK",
-        )
+        problem = f"{name}: a webhook is given by a variable that holds its address, which is a secret"
+        raise ConfigError(problem, hint="export SLACK_WEBHOOK=https://…, and write webhook: $SLACK_WEBHOOK")
     return variable

@@ -166,19 +166,14 @@ def environment(value: Any, name: str) -> str:
     if version := python_version(text):
         hint = f'name an interpreter by its path, {name}="python:/path/to/python", or write {python_package(version)}'
         raise ConfigError(f"{name}={text!r} names a version of Python, not an interpreter", hint=hint)
-    if meant := nearly_an_environment(text):
-        raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
-    if text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest):
+    meant = nearly_an_environment(text)
+    if not meant and (text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest)):
         return text
-    if file := nearly_a_file(text):
-        raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{file}"')
-    conda = (
-        f'write {name}="conda:{text}", or ' if re.fullmatch(r"[\w-]+", text) and kind not in ENVIRONMENT_KINDS else ""
-    )
-    raise ConfigError(
-        f"{name}={text!r} does not name an environment",
-        hint=f"{conda}{CHOOSE_ENVIRONMENT}",
-    )
+    if meant := meant or nearly_a_file(text):
+        raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')
+    may_be_conda = re.fullmatch(r"[\w-]+", text) and kind not in ENVIRONMENT_KINDS
+    conda = f'write {name}="conda:{text}", or ' if may_be_conda else ""
+    raise ConfigError(f"{name}={text!r} does not name an environment", hint=f"{conda}{CHOOSE_ENVIRONMENT}")
 
 
 def python_package(version: object) -> str:
@@ -231,9 +226,9 @@ def scheduler_options(value: Any, name: str) -> dict[str, Any]:
         # An empty value takes back the options of the decorator.
         return {}
     # Imported late, because this reads YAML, which takes time to import.
-    from clusterfn.config.schedulers import SCHEDULER_KEYS
+    from clusterfn.config.scheduler_keys import keys_by_scheduler
 
-    check = SCHEDULER_KEYS[name].of_call
+    check = keys_by_scheduler()[name].of_call
     assert check is not None
     return {name: check(value)}
 
@@ -288,10 +283,9 @@ def yes_or_no(value: Any, name: str) -> bool:
 def keep(value: Any, name: str) -> bool:
     """Check whether the value stays on the host. The key `keep:` of a host is a duration, which is a likely mistake."""
     if isinstance(value, str) and _is_duration(value):
-        raise ConfigError(
-            f"{name}={value!r} is a duration, and {name}= says whether the value stays on the host",
-            hint=f"write {name}=True; how long a host keeps jobs is the key `keep: {value}` in clusterfn.yml",
-        )
+        problem = f"{name}={value!r} is a duration, and {name}= says whether the value stays on the host"
+        hint = f"write {name}=True; how long a host keeps jobs is the key `keep: {value}` in clusterfn.yml"
+        raise ConfigError(problem, hint=hint)
     return yes_or_no(value, name)
 
 

@@ -1,7 +1,7 @@
 """The options of a call: what users write as keywords, and what that becomes.
 
 An option is written once, here: its type and description in `JobOptions` or `CallOptions`, its field in `Options`, its
-check in `_KEYWORDS`, and its name in `ONLY_ON_HOST` if only the host has something to do with it. The checks are in
+check in `_KEYWORDS`, and its name in `PASSED_ON` if only the host has something to do with it. The checks are in
 `option_checks`; `unknown_option` explains keywords that are no options.
 """
 
@@ -167,8 +167,8 @@ class Options(NamedTuple):
         raise ConfigError("f.options has the options of the decorator, and is not a function", hint=hint)
 
 
-# The fields that spec.json has as they are: once they are checked, only the host reads them.
-ONLY_ON_HOST = ("warn_s", "priority")
+# The fields that are passed on to the host as they are: once they are checked, only the host reads them.
+PASSED_ON = ("warn_s", "priority")
 
 # Maps a keyword to the field of Options that it sets, and to the check of its value.
 _KEYWORDS: dict[str, tuple[str, Check]] = {
@@ -208,11 +208,6 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
 def keywords() -> Sequence[str]:
     """Return the keywords of `@cluster`."""
     return list(_KEYWORDS)
-
-
-def is_option(keyword: str) -> bool:
-    """Whether `@cluster` and `with_options` have this keyword."""
-    return keyword in _KEYWORDS
 
 
 def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str]) -> ConfigError:

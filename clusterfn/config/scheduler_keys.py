@@ -1,10 +1,11 @@
 """The keys that a scheduler adds to a host in clusterfn.yml.
 
-Each scheduler has its own `SchedulerKeys` in its folder of `clusterfn.scheduler`; `schedulers` has those of all.
+Each scheduler has its own `SchedulerKeys` in its folder of `clusterfn.scheduler`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -41,6 +42,16 @@ class SchedulerKeys(NamedTuple):
     of_call: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
 
 
+@functools.cache
+def keys_by_scheduler() -> Mapping[str, SchedulerKeys]:
+    """Return what each word of `scheduler:` means for the other keys of its host."""
+    return {
+        "bare": SchedulerKeys("jobs are processes on the host"),
+        **{word: scheduler.import_part(scheduler.keys) for word, scheduler in SCHEDULERS.items()},
+        "local": SchedulerKeys("your own machine"),
+    }
+
+
 def _folders(value: Value) -> tuple[str, ...]:
     folders = value.as_lines()
     for folder in folders:
@@ -67,20 +78,15 @@ def _variables_of_commands(value: Value) -> dict[str, str]:
 
 # The keys of every scheduler with nodes.
 BATCH_JOBS: Mapping[str, Key] = {
-    "build_partition": Key(
-        "making.partition", kinds.PATH, "none", "cpu",
+    "build_partition": Key("making.partition", kinds.PATH, "none", "cpu",
         "the partition, or the queue, of the batch job that `build_on: node` uses (4 cores, 4 GB, no GPU); only with "
-        "SLURM and Grid Engine",
-    ),
-    "scheduler_path": Key(
-        "scheduler_path", Kind(_folders, kinds.LINES.form), "none", "[/opt/slurm/bin]",
+        "SLURM and Grid Engine"),
+    "scheduler_path": Key("scheduler_path", Kind(_folders, kinds.LINES.form), "none", "[/opt/slurm/bin]",
         "folders on the host that have the [scheduler's commands](../how-to/slurm.md#where-slurms-commands-are); "
         "they come first in PATH on the login node, and last in jobs. `clusterfn init` writes it; only with SLURM "
-        "and Grid Engine",
-    ),
+        "and Grid Engine"),
     "scheduler_env": Key(
         "scheduler_env", Kind(_variables_of_commands, kinds.VARIABLES.form), "none", "{SLURM_CONF: /etc/slurm/a.conf}",
         "variables that these commands need on the login node, such as SLURM_CONF or SGE_ROOT; jobs do not get them. "
-        "Only with SLURM and Grid Engine",
-    ),
+        "Only with SLURM and Grid Engine"),
 }  # fmt: skip

@@ -95,7 +95,7 @@ class Host(NamedTuple):
     Attributes:
         name: Its name in clusterfn.yml.
         address: Name or alias for ssh, `user@name:port` allowed; "" for this machine.
-        scheduler: A word of `SCHEDULER_KEYS` in `schedulers`.
+        scheduler: A word of `keys_by_scheduler`.
         transport: "auto", "paramiko", "openssh" or "local".
         source: Where it was defined, "file:line", for messages.
         gpus_only: The only GPUs that its jobs may get: numbers as nvidia-smi counts, or UUIDs; empty for all.

@@ -133,9 +133,8 @@ ADDRESS = Kind(_address, TEXT)
 def _root(value: Value) -> str:
     text = value.as_text()
     if not text.startswith(("/", "~", "$")) or "\t" in text:
-        raise value.error(
-            f'"{text}" is not an absolute path', "start it with `/`, `~/` or a variable such as `$SCRATCH`"
-        )
+        hint = "start it with `/`, `~/` or a variable such as `$SCRATCH`"
+        raise value.error(f'"{text}" is not an absolute path', hint)
     return text
 
 
@@ -162,16 +161,12 @@ OWNERS = _names(
 MODULES = _names(forms.MODULE, "cannot name a module", "write a list, one name each: [cuda/12.4, gcc]")
 
 
-_ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
-
-
 def _environment(value: Value) -> str:
     """Return the text, unless its form is nearly right."""
     if value.kind == "map":
         kinds = [(kind.text, name.text) for kind, name in value.pairs if kind.text in ENVIRONMENT_KINDS]
         example = next((f'"{kind}:{name}"' for kind, name in kinds if name), '"conda:NAME"')
-        hint = f"write `environment: {example}`"
-        raise value.error("expected a string, found a mapping", hint)
+        raise value.error("expected a string, found a mapping", f"write `environment: {example}`")
     text = value.as_text()
     if forms.names_a_file(text):
         return text
@@ -179,17 +174,15 @@ def _environment(value: Value) -> str:
         hint = 'write the path of an interpreter, `environment: "python:/path"`, or a file such as environment.yml'
         raise value.error(f'"{text}" names a version of Python, not an interpreter', hint)
     instead = forms.nearly_an_environment(text)
-    if not instead and _ENVIRONMENT_NAME.fullmatch(text) and text != "current":
+    if not instead and re.fullmatch(r"[A-Za-z0-9][\w-]*", text) and text != "current":
         instead = f"conda:{text}"
     if instead:
         raise value.error(f'"{text}" is not a kind of environment', f'write `environment: "{instead}"`')
     return text
 
 
-ENVIRONMENT = Kind(
-    _environment,
-    {**TEXT, "examples": ["conda:NAME", "venv:~/PATH", "python:/PATH", "environment.yml", "current"]},
-)
+_EXAMPLES = ["conda:NAME", "venv:~/PATH", "python:/PATH", "environment.yml", "current"]
+ENVIRONMENT = Kind(_environment, {**TEXT, "examples": _EXAMPLES})
 
 
 def _env(value: Value) -> dict[str, str]:
@@ -227,8 +220,7 @@ def _notify(value: Value) -> Notify:
         notify = parse_notify(content, "notify")
     except ConfigError as error:
         raise value.error(error.message, error.hint, show=False) from error
-    has_delay = isinstance(content, dict) and "after" in content
-    return notify if has_delay else notify._replace(after_s=_LONG_S)
+    return notify if isinstance(content, dict) and "after" in content else notify._replace(after_s=_LONG_S)
 
 
 _NOTIFY: Form = {"type": "object", "properties": dict.fromkeys(NOTIFY_KEYS, TEXT), "additionalProperties": False}
@@ -248,16 +240,14 @@ def _gpus(value: Value) -> tuple[str, ...]:
     names = tuple(each.as_written() for each in only.values)
     for each, name in zip(only.values, names):
         if not is_gpu_id(name):
-            raise each.error(
-                f'"{name}" names no GPU', "write the number or the UUID that `nvidia-smi -L` shows: [3] or [GPU-7f3a…]"
-            )
+            hint = "write the number or the UUID that `nvidia-smi -L` shows: [3] or [GPU-7f3a…]"
+            raise each.error(f'"{name}" names no GPU', hint)
     return names
 
 
 _ONLY: Form = {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}, "examples": [[0, 1]]}
-GPUS = Kind(
-    _gpus, {"type": "object", "additionalProperties": False, "properties": {"only": _ONLY}, "required": ["only"]}
-)
+_CHOSEN: Form = {"type": "object", "additionalProperties": False, "properties": {"only": _ONLY}, "required": ["only"]}
+GPUS = Kind(_gpus, _CHOSEN)
 
 
 def _env_python(value: Value) -> str:
@@ -269,13 +259,8 @@ def _env_python(value: Value) -> str:
     return text
 
 
-ENV_PYTHON = Kind(
-    _env_python,
-    {
-        "anyOf": [{"enum": list(forms.PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}],
-        "examples": ["host", "/usr/bin/python3.11"],
-    },
-)
+_PYTHONS: Form = {"anyOf": [{"enum": list(forms.PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}]}
+ENV_PYTHON = Kind(_env_python, {**_PYTHONS, "examples": ["host", "/usr/bin/python3.11"]})
 
 
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")

@@ -75,11 +75,8 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
     """
     before = read_or_empty(path)
     if name in before.named:
-        raise ConfigError(
-            f"{path} already has a host {name}",
-            evidence=[before.hosts[name].source],
-            hint="choose another name, or edit its lines yourself",
-        )
+        hint = "choose another name, or edit its lines yourself"
+        raise ConfigError(f"{path} already has a host {name}", evidence=[before.hosts[name].source], hint=hint)
     old = _read(path) if path.exists() else _NEW.format(name=name)
     text = text_with_host(old, name, keys, suggestion)
     if before.default_host is None and len(before.named) <= 1:
@@ -174,8 +171,7 @@ def _end(node: Any, text: str) -> int:
 def _past_comments(text: str, at: int, column: int) -> int:
     """Past the end of that line, and past the comments below it that are indented as lines of the same host are."""
     at = _line_end(text, at)
-    following = text[at:].splitlines(keepends=True)
-    for line in following:
+    for line in text[at:].splitlines(keepends=True):
         bare = line.lstrip(" ")
         if not bare.startswith("#") or len(line) - len(bare) <= column:
             return at

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -108,11 +108,15 @@ class Value:
             raise self.error(f"expected keys, found {self.written}", self._where_keys_belong())
         entries: dict[str, Value] = {}
         for key, value in self.pairs:
-            name = key.as_key(allowed, advice or {})
+            name = key.as_text()
+            if allowed is not None and name not in allowed:
+                hint = (advice or {}).get(name)
+                near = "" if hint else did_you_mean(name, allowed)
+                hint = hint or f"the keys allowed here are {', '.join(sorted(allowed))}"
+                raise key.error(f'unknown key "{name}"{near}', hint)
             if name in entries:
-                raise key.error(
-                    f'duplicate key "{name}", first used in line {entries[name].line + 1}', "keep one of them"
-                )
+                first = entries[name].line + 1
+                raise key.error(f'duplicate key "{name}", first used in line {first}', "keep one of them")
             entries[name] = value
         return entries
 
@@ -123,31 +127,18 @@ class Value:
             return f"indent the lines below it further than {before[-1]}"
         return _space_after_colon([self.text]) or 'write "key: value" lines below it'
 
-    def as_key(self, allowed: Collection[str] | None, advice: Mapping[str, str]) -> str:
-        """Return the text of a key."""
-        name = self.as_text()
-        if allowed is not None and name not in allowed and name in advice:
-            raise self.error(f'unknown key "{name}"', advice[name])
-        if allowed is not None and name not in allowed:
-            hint = f"the keys allowed here are {', '.join(sorted(allowed))}"
-            raise self.error(f'unknown key "{name}"{did_you_mean(name, allowed)}', hint)
-        return name
-
     def as_text(self) -> str:
         """Return a text that is not empty and has no control characters; a plain `no` or `1:30` is rejected."""
         if self.kind in ("map", "list"):
             raise self.error(f"expected a string, found {self.written}")
         if self.kind != "str":
-            raise self.error(
-                f"{self.written} {_NOT_TEXT.get(self.kind, 'is not a string')}", f'write "{self.text}" in quotes'
-            )
+            problem = f"{self.written} {_NOT_TEXT.get(self.kind, 'is not a string')}"
+            raise self.error(problem, f'write "{self.text}" in quotes')
         return self._visible()
 
     def as_written(self) -> str:
         """Return the scalar as it was written, numbers included: for values with units, and for variables."""
-        if self.kind in ("int", "float") and self.plain:
-            return self._visible()
-        return self.as_text()
+        return self._visible() if self.kind in ("int", "float") and self.plain else self.as_text()
 
     def as_lines(self) -> tuple[str, ...]:
         """Return a list of texts, or the lines of one text."""
@@ -292,10 +283,8 @@ def _translated(error: Any, text: str, source: Source) -> ConfigError:
         return source.error("not YAML: it contains an unprintable character", line, column, "remove it")
     if error.context == "while scanning a quoted scalar" and str(error.problem) == "found unexpected end of stream":
         # PyYAML names the end of the file, and not where the quote is.
-        opened = error.context_mark
-        return source.error(
-            "not YAML: this quote is not closed", opened.line, opened.column, "close it on the same line"
-        )
+        opened, hint = error.context_mark, "close it on the same line"
+        return source.error("not YAML: this quote is not closed", opened.line, opened.column, hint)
     around = source.lines[max(0, place.line - 1) : place.line + 1]
     hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
     # A file that ends too soon has its mark behind the last line.
@@ -318,13 +307,10 @@ def _value(node: Any, source: Source, name: str) -> Value:
     kind = {"mapping": "map", "sequence": "list", "scalar": node.tag.replace(_TAG, "")}[node.id]
     place = (source, node.start_mark.line, node.start_mark.column, name, kind)
     if kind == "map":
-        return Value(*place, pairs=tuple(_pairs(node, source, name)))
+        labels = (str(key.value) if key.id == "scalar" else "?" for key, _ in node.value)
+        below = (f"{name}.{label}" if name else label for label in labels)
+        pairs = ((_value(key, source, name), _value(value, source, at)) for (key, value), at in zip(node.value, below))
+        return Value(*place, pairs=tuple(pairs))
     if kind == "list":
         return Value(*place, values=tuple(_value(item, source, f"{name}[{n}]") for n, item in enumerate(node.value)))
     return Value(*place, text=node.value, plain=not node.style)
-
-
-def _pairs(node: Any, source: Source, name: str) -> Iterator[tuple[Value, Value]]:
-    for key, value in node.value:
-        label = str(key.value) if key.id == "scalar" else "?"
-        yield _value(key, source, name), _value(value, source, f"{name}.{label}" if name else label)

@@ -18,7 +18,8 @@ from clusterfn.gpu.contexts import (
     release_memory,
     sync_model_context,
 )
-from clusterfn.gpu.devices import Gpu, GpuInfo, get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage
+from clusterfn.gpu.cuda_retry import retry_transient
+from clusterfn.gpu.devices import GpuInfo, get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage
 from clusterfn.gpu.guards import Fault, classify, cuda_error_context, safe_cuda_operation
 from clusterfn.gpu.hardware import (
     Hardware,
@@ -30,7 +31,7 @@ from clusterfn.gpu.hardware import (
     validate_startup_configuration,
 )
 from clusterfn.gpu.monitor import GpuMonitor, GpuUse
-from clusterfn.gpu.retry import retry_transient
+from clusterfn.gpu.smi import Gpu
 
 __all__ = [
     "Fault",

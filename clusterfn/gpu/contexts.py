@@ -18,9 +18,6 @@ from clusterfn.gpu.guards import is_asynchronous, swallowed
 
 M = TypeVar("M")
 
-# The default clean-up, which most models do not have.
-_OFTEN_ABSENT = "close"
-
 
 @contextlib.contextmanager
 def gpu_memory_context() -> Iterator[None]:
@@ -144,11 +141,11 @@ def _clean_up(model: object, name: str | None) -> Callable[[], Any]:
     method = getattr(model, name, None) if name else None
     if callable(method):
         return cast(Callable[[], Any], method)
-    if name in (None, _OFTEN_ABSENT) and method is None:
+    # Most models do not have the default clean-up.
+    if name in (None, "close") and method is None:
         return lambda: None
-    raise ConfigError(
-        f"{type(model).__name__} has no method {name!r}", hint="pass the name of the method that frees it, or None"
-    )
+    hint = "pass the name of the method that frees it, or None"
+    raise ConfigError(f"{type(model).__name__} has no method {name!r}", hint=hint)
 
 
 def release_memory() -> None:

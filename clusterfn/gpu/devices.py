@@ -16,38 +16,7 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch, smi
 from clusterfn.gpu.guards import probe, say_once
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU.
-
-    Attributes:
-        index: As the process counts them: cuda:0 is 0.
-        name: Such as "NVIDIA RTX A6000".
-        total_gb: Its memory; None if unknown.
-        used_gb: In use, by any process; None if unknown.
-        own_gb: In tensors of this process's PyTorch.
-        utilization: Percent of the time in which it computed, lately; None if unknown, as where PyTorch was asked.
-        capability: Compute capability, such as (8, 6); None if unknown.
-        uuid: "GPU-…"; "" if unknown.
-        unified: Whether it has no memory of its own, and `total_gb` and `used_gb` are the machine's, as on a GB10.
-    """
-
-    index: int
-    name: str
-    total_gb: float | None
-    used_gb: float | None
-    own_gb: float = 0.0
-    utilization: float | None = None
-    capability: tuple[int, int] | None = None
-    uuid: str = ""
-    unified: bool = False
-
-    @property
-    def free_gb(self) -> float:
-        """Memory that no process uses; 0.0 where that is unknown."""
-        return 0.0 if self.used_gb is None or self.total_gb is None else max(0.0, self.total_gb - self.used_gb)
+from clusterfn.gpu.smi import Gpu
 
 
 @dataclass(frozen=True)
@@ -161,16 +130,12 @@ def describe(info: GpuInfo) -> Iterator[str]:
 def by_nvidia_smi() -> GpuInfo:
     """Ask nvidia-smi for the GPUs that this process may see; `trouble` says why there are none."""
     try:
-        rows = smi.visible_rows()
+        gpus, driver = smi.visible_gpus()
     except smi.SmiFailed as failed:
         say_once(logging.DEBUG if failed.usual else logging.WARNING, f"no GPU is visible: {failed}")
         return GpuInfo(trouble=str(failed))
-    devices = tuple(
-        Gpu(number, row.name, row.total_gb, row.used_gb, 0.0, row.utilization, row.capability, row.uuid, row.unified)
-        for number, row in enumerate(rows)
-    )
-    trouble = "" if devices else "CUDA_VISIBLE_DEVICES names no GPU of this machine"
-    return GpuInfo(devices, "nvidia-smi", rows[0].driver if rows else "", trouble)
+    trouble = "" if gpus else "CUDA_VISIBLE_DEVICES names no GPU of this machine"
+    return GpuInfo(tuple(gpus), "nvidia-smi", driver if gpus else "", trouble)
 
 
 def by_torch() -> GpuInfo:
@@ -199,11 +164,11 @@ def _add_usage(devices: Sequence[Gpu]) -> Iterator[Gpu]:
     A GPU is found by its UUID, else by its place.
     """
     try:
-        rows = smi.all_rows()
+        rows, _ = smi.all_gpus()
     except smi.SmiFailed as failed:
         say_once(logging.WARNING, f"the memory use of GPUs that this process does not use is unknown: {failed}")
         rows = []
-    of_devices: Sequence[smi.Row | None] = smi.visible(rows)
+    of_devices: Sequence[Gpu | None] = smi.visible(rows)
     if all(gpu.uuid for gpu in devices):
         # A part of a GPU (MIG) has the UUID of the whole, so the name belongs to the key.
         by_identity = {(row.uuid, row.name): row for row in rows}

@@ -73,10 +73,8 @@ def safe_cuda_operation(fn: Callable[[], object], name: str, default_return: obj
         >>> safe_cuda_operation(lambda: [][0], "reading the first", default_return=None)
     """
     if is_asynchronous(fn):
-        raise ConfigError(
-            f"safe_cuda_operation cannot guard {getattr(fn, '__name__', fn)!r}, a coroutine function",
-            hint="write `with cuda_error_context(...)` around the await",
-        )
+        problem = f"safe_cuda_operation cannot guard {getattr(fn, '__name__', fn)!r}, a coroutine function"
+        raise ConfigError(problem, hint="write `with cuda_error_context(...)` around the await")
     with swallowed(name):
         return fn()
     return default_return

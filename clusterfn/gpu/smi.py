@@ -1,7 +1,8 @@
-"""What nvidia-smi says of the GPUs that this process may see. Asks in a few seconds or not at all; raises SmiFailed.
+"""A GPU, and what nvidia-smi says of those that this process may see.
 
-CUDA_VISIBLE_DEVICES decides which GPUs these are and in which order, as it does for CUDA (numbers in PCI order, as
-clusterfn sets it). A program that hung is not asked again for a minute.
+Asks in a few seconds or not at all; raises SmiFailed. CUDA_VISIBLE_DEVICES decides which GPUs these are and in which
+order, as it does for CUDA (numbers in PCI order, as clusterfn sets it). A program that hung is not asked again for a
+minute.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.text import format_duration, in_one_line
@@ -34,54 +35,77 @@ class SmiFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
-    """One GPU; memory in GB of 2³⁰ bytes, use in percent; None where the driver does not say.
+class Gpu:
+    """One GPU.
 
-    A GPU without memory of its own shows the machine's memory: `unified`.
+    Attributes:
+        index: As the process counts them: cuda:0 is 0.
+        name: Such as "NVIDIA RTX A6000".
+        total_gb: Its memory; None if unknown.
+        used_gb: In use, by any process; None if unknown.
+        own_gb: In tensors of this process's PyTorch.
+        utilization: Percent of the time in which it computed, lately; None if unknown, as where PyTorch was asked.
+        capability: Compute capability, such as (8, 6); None if unknown.
+        uuid: "GPU-…"; "" if unknown.
+        unified: Whether it has no memory of its own, and `total_gb` and `used_gb` are the machine's, as on a GB10.
     """
 
     index: int
-    uuid: str
     name: str
     total_gb: float | None
     used_gb: float | None
-    utilization: float | None
-    driver: str
-    capability: tuple[int, int] | None
-    unified: bool
+    own_gb: float = 0.0
+    utilization: float | None = None
+    capability: tuple[int, int] | None = None
+    uuid: str = ""
+    unified: bool = False
+
+    @property
+    def free_gb(self) -> float:
+        """Memory that no process uses; 0.0 where that is unknown."""
+        return 0.0 if self.used_gb is None or self.total_gb is None else max(0.0, self.total_gb - self.used_gb)
 
 
-def visible_rows() -> list[Row]:
-    """Return the GPUs that this process may see, in the order in which CUDA counts them.
+def visible_gpus() -> tuple[list[Gpu], str]:
+    """Return the GPUs that this process may see, in the order in which CUDA counts them, and their driver.
 
     Raises:
         SmiFailed: It is missing, hangs, fails or answers something else, or all GPUs are hidden.
     """
     if visible_names() == []:
         raise SmiFailed("CUDA_VISIBLE_DEVICES hides all GPUs, as it does in a job with gpus=0", usual=True)
-    return visible(all_rows())
+    gpus, driver = all_gpus()
+    return visible(gpus), driver
 
 
-def all_rows() -> list[Row]:
-    """Return all GPUs of the machine, as nvidia-smi counts them.
+def all_gpus() -> tuple[list[Gpu], str]:
+    """Return all GPUs of the machine, as nvidia-smi counts them, and their driver.
 
     Raises:
         SmiFailed: It is missing, hangs, fails or answers something else.
     """
     text = _ask()
-    rows = read_rows(text)
+    # The last field may be missing. Lines that are no GPU are left out.
+    rows = nvidia_smi.read_table(text, _FIELDS).rows or nvidia_smi.read_table(text, _FIELDS[:-1]).rows
     if not rows:
         lines = text.strip().splitlines()
         if lines:
             raise SmiFailed(f"nvidia-smi did not print a table of GPUs: {in_one_line(lines[0])}")
         raise SmiFailed("nvidia-smi: No devices were found")
-    return rows
+    return [_gpu(cells, place) for place, cells in enumerate(rows)], rows[0]["driver_version"]
 
 
-def visible(rows: Sequence[Row]) -> list[Row]:
+def visible(gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return those that this process may see, in the order in which CUDA counts them."""
     names = visible_names()
-    return list(rows) if names is None else list(_chosen(rows, names))
+    chosen: list[Gpu] = list(gpus) if names is None else []
+    # As CUDA reads the list: up to the first entry that names no GPU; the beginning of a UUID is enough.
+    for name in names or ():
+        matching = [gpu for gpu in gpus if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]
+        if not matching:
+            break
+        chosen.append(matching[0])
+    return [replace(gpu, index=number) for number, gpu in enumerate(chosen)]
 
 
 def visible_names() -> list[str] | None:
@@ -93,25 +117,7 @@ def visible_names() -> list[str] | None:
     return [] if names[0] in ("", "-1", "NoDevFiles", "none", "void") else names
 
 
-def _chosen(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Row]:
-    # As CUDA reads the list: up to the first entry that names no GPU; the beginning of a UUID is enough.
-    for name in names:
-        matching = [row for row in rows if name == str(row.index) or (len(name) > 4 and row.uuid.startswith(name))]
-        if not matching:
-            return
-        yield matching[0]
-
-
-def read_rows(text: str) -> list[Row]:
-    """Read the GPUs from the table, with or without its last field; leave out lines that are no GPU."""
-    for fields in (_FIELDS, _FIELDS[:-1]):
-        rows = nvidia_smi.read_table(text, fields).rows
-        if rows:
-            return [_row(cells, place) for place, cells in enumerate(rows)]
-    return []
-
-
-def _row(cells: dict[str, str], place: int) -> Row:
+def _gpu(cells: dict[str, str], place: int) -> Gpu:
     machine_mib, available_mib = nvidia_smi.machine_memory()
     total, unified = nvidia_smi.total_mib(cells["memory.total"], machine_mib)
     used, use = nvidia_smi.count(cells["memory.used"]), nvidia_smi.count(cells["utilization.gpu"])
@@ -120,11 +126,11 @@ def _row(cells: dict[str, str], place: int) -> Row:
     index = nvidia_smi.count(cells["index"])
     major, point, minor = cells.get("compute_cap", "").partition(".")
     capability = nvidia_smi.count(major), nvidia_smi.count(minor)
-    return Row(
-        place if index is None else index, cells["uuid"], cells["name"], _gb(total), _gb(used),
-        None if use is None else float(use), cells["driver_version"],
+    return Gpu(
+        place if index is None else index, cells["name"], _gb(total), _gb(used), 0.0,
+        None if use is None else float(use),
         (capability[0], capability[1]) if point and capability[0] is not None and capability[1] is not None else None,
-        unified,
+        cells["uuid"], unified,
     )  # fmt: skip
 
 

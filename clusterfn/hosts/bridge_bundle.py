@@ -1,7 +1,4 @@
-"""The bridge as files with a hash: what is sent once to every host, and found there again by name.
-
-Reads the library's own source and the installed cloudpickle's; touches no host.
-"""
+"""The bridge as files with a hash: what is sent once to every host, and found there again by name."""
 
 from __future__ import annotations
 
@@ -22,14 +19,11 @@ _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/kernel/", "bridge/login_shell.py", "bridge/queue/",
     "bridge/removal.py", "bridge/schedulers/", "bridge/serialization/", "bridge/session/", "bridge/stubs/",
     "bridge/supervisor/", "bridge/worker/",
-    "calls/attach.py", "calls/call.py", "calls/chunking.py", "calls/data_reader.py", "calls/data_stack.py",
-    "calls/data_types.py",
-    "calls/environment_upload.py", "calls/first_call.py", "calls/group_elements.py", "calls/group_tracker.py",
-    "calls/inner_calls.py",
-    "calls/mapping.py", "calls/payload_items.py", "calls/project.py", "calls/sent_group.py", "calls/session_",
-    "calls/submit.py", "calls/value_cost.py", "calls/worker_limit.py", "cli/",
+    "calls/attach.py", "calls/build_plan.py", "calls/call.py", "calls/chunking.py", "calls/environment_upload.py",
+    "calls/first_call.py", "calls/group_elements.py", "calls/group_tracker.py", "calls/mapping.py",
+    "calls/sent_group.py", "calls/session_", "calls/submit.py", "calls/worker_limit.py", "cli/",
+    "display/build_display.py",
     "environment/conda_", "environment/repositories.py", "environment/source_distributions.py",
-    "calls/build_display.py", "calls/build_plan.py",
     "environment/cuda.py", "environment/download.py", "environment/environment_files.py",
     "environment/lock", "environment/project", "environment/python_source.py",
     "environment/local_packages.py", "environment/package", "environment/requirement_lines.py",
@@ -40,7 +34,7 @@ _NOT_IN_JOBS = (
     "integrations/dask/", "integrations/hydra_launcher.py", "integrations/joblib_backend.py",
     "sweeps/choice.py", "sweeps/fingerprint.py", "sweeps/journal.py", "sweeps/run.py", "sweeps/search.py",
     "sweeps/store.py",
-    "config/writing.py",
+    "config/writing.py", "packing/inner_calls.py", "packing/payload_items.py", "packing/project.py", "plain_data/",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/load_paramiko.py", "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",

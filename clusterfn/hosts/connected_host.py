@@ -1,7 +1,4 @@
-"""One host, the connection to it, and what is known to be there: the bridge, and files that are sent once.
-
-A host that answers slowly is sent nothing twice.
-"""
+"""One host, the connection to it, and what is known to be there: the bridge, and files that are sent once."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ _SHELL_S = 3.0
 
 
 class HostContents:
-    """Paths on one host, absolute.
+    """Paths on one host, absolute. A host that answers slowly is sent nothing twice.
 
     What is there is forgotten after an hour: the host removes what no client has asked for in a long time.
     """

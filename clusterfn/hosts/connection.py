@@ -7,7 +7,6 @@ gives a `Reply`. Nothing here knows of jobs, schedulers or environments. paramik
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 import time
@@ -21,7 +20,7 @@ from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot, commands_of, greeting
 from clusterfn.hosts.rpc.frames import pack
 from clusterfn.hosts.rpc.link import FIRST, ConnectionState, Link
-from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.reply import AnsweringLink, Reply
 from clusterfn.hosts.rpc.requests import CommandLook, Followed, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
 
@@ -94,7 +93,7 @@ class HostConnection(Link, HostRequests):
         first = self.run_request(probe) if probe else None
         if first is not None:
             # The link does not exist yet, so the probe gets the number that the link gives to its first request.
-            first.register(FIRST, host.name)
+            first.register(FIRST, AnsweringLink(host.name))
         self._probed = (tuple(probe), first.reply) if first else None
         ahead = pack(first.header(lambda _: False), first.body) if first else b""
         opened = _open(transport, host, have, asker, ahead, meanwhile)
@@ -208,15 +207,14 @@ def connect(
         ConfigError: The host's address or another of its keys cannot be used.
     """
     connection = HostConnection(host, transport_for(host), have, prompts.person(), probe, meanwhile)
-    _opened.append(connection)
-    for each in [each for each in _opened if not each.usable()]:
-        with contextlib.suppress(ValueError):
-            # Another thread may have removed the same connection from the list meanwhile.
-            _opened.remove(each)
+    _opened[connection] = None
+    for each in [each for each in list(_opened) if not each.usable()]:
+        _opened.pop(each, None)
     return connection
 
 
-_opened: list[HostConnection] = []
+# The keys are in the order in which they were opened, and any thread may remove one.
+_opened: dict[HostConnection, None] = {}
 _exiting = False
 _shared: dict[Any, tuple[threading.Lock, list[HostConnection]]] = {}
 
@@ -254,7 +252,7 @@ def _close_all() -> None:
     global _exiting
     _exiting = True
     while _opened:
-        _opened.pop().close()
+        _opened.popitem()[0].close()
 
 
 def _forget_all() -> None:

@@ -24,9 +24,7 @@ class HostCapacity:
 
     def __init__(self, session: ConnectedHost) -> None:
         self._session, self._host = session, session.host
-        self._has_warned_of_logout = False
-        self._has_warned_of_commands = False
-        self._has_warned_of_gpus = False
+        self._warned: set[str] = set()
         self._gpus: tuple[GpuInfo, ...] | None = None
 
     def enough(self, request: Resources) -> None:
@@ -72,15 +70,12 @@ class HostCapacity:
         Raises:
             ConfigError: It names the key that says where they are.
         """
-        lacking = self._session.connection.facts.lacking
+        lacking, name, source = self._session.connection.facts.lacking, self._host.name, self._host.source
         if lacking:
-            raise ConfigError(
-                f"{lacking[0]} is neither in PATH of {self._host.name} nor found by its login shell",
-                host=self._host.name,
-                evidence=[f"scheduler: {self._host.scheduler} ({self._host.source})"],
-                hint=f"write the folder that has it as `scheduler_path: [FOLDER]` for host {self._host.name} "
-                f"({self._host.source}); `clusterfn check {self._host.name}` shows what was found",
-            )
+            hint = f"write the folder that has it as `scheduler_path: [FOLDER]` for host {name} ({source}); "
+            hint += f"`clusterfn check {name}` shows what was found"
+            message = f"{lacking[0]} is neither in PATH of {name} nor found by its login shell"
+            raise ConfigError(message, host=name, evidence=[f"scheduler: {self._host.scheduler} ({source})"], hint=hint)
 
     @property
     def rules(self) -> SiteRules | None:
@@ -99,36 +94,34 @@ class HostCapacity:
     def warnings(self, request: Resources) -> Iterator[str]:
         """Yield what the user should know before such a job goes there, each once."""
         name, facts, places = self._host.name, self._session.connection.facts, self._session.command_places
-        if places and not self._has_warned_of_commands:
-            self._has_warned_of_commands = True
+
+        def is_new(about: str) -> bool:
+            old, self._warned = self._warned, self._warned | {about}
+            return about not in old
+
+        if places and is_new("commands"):
             yield (
                 f"clusterfn found the commands of {self._session.scheduler.title} on {name} {places.how}; "
                 f"to save the search, add {places.in_words()} to host {name} ({self._host.source})"
             )
         if self._session.scheduler.has_nodes:
             return
-        if facts.ends_jobs and not self._has_warned_of_logout:
-            self._has_warned_of_logout = True
+        if facts.ends_jobs and is_new("logout"):
             yield (
                 f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
                 f"`clusterfn check {name}` shows what to ask the administrator for"
             )
-        if not request.gpus or self._host.gpus_only or self._has_warned_of_gpus:
+        if not request.gpus or self._host.gpus_only or "gpus" in self._warned:
             return
-        if gpus.hides_some(facts.visible_gpus, len(self.gpus or ())):
-            self._has_warned_of_gpus = True
+        if gpus.hides_some(facts.visible_gpus, len(self.gpus or ())) and is_new("gpus"):
             yield gpus.about_visible(facts.visible_gpus, name)
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:
-            raise Unsatisfiable(
-                f"{name}={as_text(requested)} is more than {self._host.name} has: {as_text(available)}",
-                host=self._host.name,
-                stage="submit",
-                hint=f"ask for at most {as_text(available)}"
-                if available
-                else f"remove {name}=, or use another host: `clusterfn init ADDRESS` adds one",
-            )
+            other = f"remove {name}=, or use another host: `clusterfn init ADDRESS` adds one"
+            hint = f"ask for at most {as_text(available)}" if available else other
+            message = f"{name}={as_text(requested)} is more than {self._host.name} has: {as_text(available)}"
+            raise Unsatisfiable(message, host=self._host.name, stage="submit", hint=hint)
 
     @property
     def gpus(self) -> tuple[GpuInfo, ...] | None:

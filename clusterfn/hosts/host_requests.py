@@ -1,7 +1,4 @@
-"""The requests that a host answers: files, programs and sockets there. Each gives a `Reply`, and waits for nothing.
-
-`connection.HostConnection` sends them.
-"""
+"""The requests that a host answers: files, programs and sockets there. Each gives a `Reply`, and waits for nothing."""
 
 from __future__ import annotations
 
@@ -13,15 +10,6 @@ from clusterfn.errors import HostError
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.file_requests import Data, GetEachRequest, GetRequest, SendAgain, UploadRequest, size_of
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import (
-    CommandLook,
-    ConversationRequest,
-    Followed,
-    RepeatRequest,
-    Sink,
-    SpawnReply,
-    SpawnRequest,
-)
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
@@ -87,15 +75,9 @@ class HostRequests:
         return request.reply
 
     def put(
-        self,
-        path: str,
-        data: Data,
-        mode: int = 0o600,
-        crc: int | None = None,
-        *,
-        sync: bool | Literal["later"] = True,
+        self, path: str, data: Data, mode: int = 0o600, crc: int | None = None, *, sync: bool | Literal["later"] = True,
         after: Sequence[Reply[Any]] = (),
-    ) -> Reply[bool]:
+    ) -> Reply[bool]:  # fmt: skip
         """Write a file: whole or not at all. True if it was written, False if it was there and is named by its content.
 
         Args:
@@ -140,14 +122,9 @@ class HostRequests:
         return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read))
 
     def get(
-        self,
-        path: str,
-        sink: Sink,
-        offset: int = 0,
-        *,
-        on_size: Callable[[int], Any] | None = None,
+        self, path: str, sink: _r.Sink, offset: int = 0, *, on_size: Callable[[int], Any] | None = None,
         until: int | None = None,
-    ) -> Reply[int]:
+    ) -> Reply[int]:  # fmt: skip
         """Give a file's bytes from `offset` to `sink`; the reply is the file's size.
 
         Args:
@@ -169,14 +146,9 @@ class HostRequests:
         return self._send(GetEachRequest(folder, sizes, on_file))
 
     def follow(
-        self,
-        files: Sequence[Followed],
-        until: str = "",
-        with_files: Sequence[tuple[str, Sink]] = (),
-        *,
-        on_content: Callable[[bytes], Any] | None = None,
-        on_early: Callable[[bool], Any] | None = None,
-    ) -> Reply[bytes]:
+        self, files: Sequence[_r.Followed], until: str = "", with_files: Sequence[tuple[str, _r.Sink]] = (), *,
+        on_content: Callable[[bytes], Any] | None = None, on_early: Callable[[bool], Any] | None = None,
+    ) -> Reply[bytes]:  # fmt: skip
         """Give bytes of files as they grow. Once the file `until` exists, give the rest of them, and return its bytes.
 
         Without `until`, it ends by `cancel`.
@@ -204,21 +176,18 @@ class HostRequests:
             within: The folder without which the file can never be made.
             on_gone: Called each time that there was no such folder for `silent_s`.
         """
-        return self._send(_r.StillRequest(path, silent_s, unless, within, on_silent, on_gone, after))
+        fields = {"still": {"path": path, "silent_s": silent_s, "unless": unless, "within": within}}
+
+        def report(header: Header, _: bytes) -> None:
+            (on_gone if header.get("gone") else on_silent)()
+
+        return self._send(_r.SimpleRequest("follow", fields, lambda *_: None, after=after, take=report))
 
     def run(
-        self,
-        argv: Sequence[str],
-        stdin: bytes = b"",
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (),
-        timeout_s: float = 60,
-        *,
-        after: Sequence[Reply[Any]] = (),
-        forks: bool = False,
+        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (), timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), forks: bool = False,
         stop_at: str = "",
-    ) -> Reply[Completed]:
+    ) -> Reply[Completed]:  # fmt: skip
         """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
 
         Args:
@@ -240,34 +209,21 @@ class HostRequests:
         return _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
 
     def spawn(
-        self,
-        argv: Sequence[str],
-        cwd: str,
-        log: str,
-        env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (),
-        *,
-        after: Sequence[Reply[Any]] = (),
-    ) -> SpawnReply:
+        self, argv: Sequence[str], cwd: str, log: str, env: Mapping[str, str] | None = None, unset: Sequence[str] = (),
+        *, after: Sequence[Reply[Any]] = (),
+    ) -> _r.SpawnReply:  # fmt: skip
         """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs."""
-        request = SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
+        request = _r.SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
         self.ask(request)
         return request.reply
 
     def repeat(
-        self,
-        argv: Sequence[str],
-        interval_s: float,
-        share: str | None,
-        on_look: Callable[[CommandLook], Any],
-        env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (),
-        *,
-        timeout_s: float = 60,
-    ) -> Reply[None]:
+        self, argv: Sequence[str], interval_s: float, share: str | None, on_look: Callable[[_r.CommandLook], Any],
+        env: Mapping[str, str] | None = None, unset: Sequence[str] = (), *, timeout_s: float = 60,
+    ) -> Reply[None]:  # fmt: skip
         """Run a program now and every `interval_s`, until `cancel`. Equal `share` and argv share an answer per user."""
         fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
-        return self._send(RepeatRequest(fields, on_look))
+        return self._send(_r.RepeatRequest(fields, on_look))
 
     def connect_socket(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> Reply[None]:
         """Connect to a unix socket of this user on the host, and send the `first` bytes; `on_data` gets what it says.
@@ -275,16 +231,12 @@ class HostRequests:
         The reply comes when the socket is closed, and raises Unreachable when the connection to the host is lost: it
         is not connected again. `cancel` closes it.
         """
-        return self._send(ConversationRequest({"path": path}, first, on_data))
+        return self._send(_r.ConversationRequest({"path": path}, first, on_data))
 
     def converse(
-        self,
-        argv: Sequence[str],
-        first: bytes,
-        on_data: Callable[[bytes], Any],
-        unset: Sequence[str] = (),
+        self, argv: Sequence[str], first: bytes, on_data: Callable[[bytes], Any], unset: Sequence[str] = (),
         nudge: bytes = b"",
-    ) -> Reply[None]:
+    ) -> Reply[None]:  # fmt: skip
         """Start a program on the host as `connect_socket` connects: `write` goes to its stdin, and its stdout comes.
 
         It ends with the connection, or by `cancel`. If its exit status is not 0, the reply raises a HostError with its
@@ -295,7 +247,7 @@ class HostRequests:
                 the data of two calls of `write`, never inside. ASCII, and nothing that the program acts on.
         """
         fields = {**_program(argv, None, unset), **({"nudge": nudge.decode("ascii")} if nudge else {})}
-        return self._send(ConversationRequest(fields, first, on_data))
+        return self._send(_r.ConversationRequest(fields, first, on_data))
 
     def ping(self) -> Reply[None]:
         """Ask for an answer, as soon as the host can."""

@@ -1,7 +1,4 @@
-"""What this process knows of one host: its environments, what jobs may get there, and how its scheduler's queue is.
-
-Asks the host each thing once. Sends no job.
-"""
+"""What this process knows of one host: its environments, what jobs may get there, and how its scheduler's queue is."""
 
 from __future__ import annotations
 

@@ -122,13 +122,9 @@ class SchedulerWatch:
     """
 
     def __init__(
-        self,
-        connection: HostConnection,
-        scheduler: Scheduler,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, connection: HostConnection, scheduler: Scheduler, *, clock: Callable[[], float] = time.monotonic,
         poll_floor_s: float = 2.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._connection = connection
         self._scheduler = scheduler
         self._clock = clock
@@ -240,15 +236,13 @@ class SchedulerWatch:
             self._repeating, self._interval_s = None, 0.0
 
     def _take(self, look: CommandLook) -> None:
-        reports = [] if self._is_repeated(look) else self._reports(look)
+        look_at, last = self._clock() - look.age_s, self._last_look_at
+        # Each new interval begins with the last answer that the host kept, which was counted before.
+        is_repeated = look.age_s > 0 and last is not None and look_at < last + _SAME_LOOK_S
+        reports = [] if is_repeated else self._reports(look)
         self._repeat()
         for listener, report in reports:
             listener(report)
-
-    def _is_repeated(self, look: CommandLook) -> bool:
-        """Whether this look was counted before: each new interval begins with the last answer that the host kept."""
-        look_at = self._clock() - look.age_s
-        return look.age_s > 0 and self._last_look_at is not None and look_at < self._last_look_at + _SAME_LOOK_S
 
     def _reports(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
         now = self._clock()

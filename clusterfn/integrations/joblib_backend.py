@@ -18,9 +18,10 @@ from joblib.parallel import (
 )
 
 from clusterfn.api.decorator import inside_job
-from clusterfn.calls import call, console, mapping
+from clusterfn.calls import call, mapping
 from clusterfn.calls.job import Job
 from clusterfn.config.options import Options, changed
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
 
 # What joblib.Parallel passes on for its own backends, with or without the user's word.

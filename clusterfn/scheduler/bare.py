@@ -51,19 +51,15 @@ class Bare(Scheduler):
 
     def resolve_resources(self, resources: Resources) -> Resources:
         """Reject several nodes and tasks."""
-        if resources.tasks_per_node > 1:
-            raise ConfigError(
-                f"tasks_per_node={resources.tasks_per_node}: only a host with `scheduler: slurm` starts tasks as srun "
-                "does",
-                host=self._host,
-                hint="leave it out, and start the processes in the function, as docs/how-to/frameworks.md shows",
-            )
-        if resources.nodes > 1:
-            raise ConfigError(
-                f"nodes={resources.nodes}: {self._host} is one machine; only a host with `scheduler: slurm` has nodes",
-                host=self._host,
-                hint="leave nodes= out: one call may use all its GPUs, as docs/how-to/several-gpus.md shows",
-            )
+        tasks, nodes = resources.tasks_per_node, resources.nodes
+        if tasks > 1:
+            problem = f"tasks_per_node={tasks}: only a host with `scheduler: slurm` starts tasks as srun does"
+            hint = "leave it out, and start the processes in the function, as docs/how-to/frameworks.md shows"
+            raise ConfigError(problem, host=self._host, hint=hint)
+        if nodes > 1:
+            problem = f"nodes={nodes}: {self._host} is one machine; only a host with `scheduler: slurm` has nodes"
+            hint = "leave nodes= out: one call may use all its GPUs, as docs/how-to/several-gpus.md shows"
+            raise ConfigError(problem, host=self._host, hint=hint)
         return resources
 
     def submission(self, job: JobSpec) -> Submission:
@@ -76,16 +72,12 @@ class Bare(Scheduler):
         """Start a process for each."""
         folder = layout.job_dir(job.root, job.id)
         script = posixpath.join(folder, layout.SCRIPT)
-        return [
-            (
-                range(number, number + 1),
-                Submission(
-                    "spawn", ("/bin/sh", script, str(number)), folder, self.unset,
-                    posixpath.join(folder, layout.element_log(number)),
-                ),
-            )
-            for number in numbers
-        ]  # fmt: skip
+
+        def spawn(number: int) -> Submission:
+            log = posixpath.join(folder, layout.element_log(number))
+            return Submission("spawn", ("/bin/sh", script, str(number)), folder, self.unset, log)
+
+        return [(range(number, number + 1), spawn(number)) for number in numbers]
 
     def submitted(self, answer: Answer) -> str:
         """Return boot_id:pid:starttime of job.sh."""
@@ -124,9 +116,8 @@ class Bare(Scheduler):
         if not _BOOT_ID.fullmatch(boot) or not submitted_boot:
             return None
         if boot != submitted_boot:
-            return SchedulerVerdict(
-                layout.NODE, "the host was restarted while the job was there", _tail(evidence), _AGAIN
-            )
+            message = "the host was restarted while the job was there"
+            return SchedulerVerdict(layout.NODE, message, _tail(evidence), _AGAIN)
         return None if _lives(stats, process) else _gone(evidence)
 
 
@@ -138,17 +129,11 @@ _AGAIN = "call the function again"
 
 
 def _lives(stats: str, process: str) -> bool:
-    """Whether one of these lines is of that process."""
-    begin = process.partition(":")[0] + " "
-    return any(_same_process(stat, process) for stat in stats.split("\n") if stat.startswith(begin))
-
-
-def _same_process(stat: str, process: str) -> bool:
-    """Whether this line of /proc/PID/stat is of the process `pid:starttime` (names in it may hold blanks)."""
+    """Whether a line of /proc/PID/stat is of the process `pid:starttime` (names in it may hold blanks)."""
     pid, _, start = process.partition(":")
-    fields = stat.rpartition(")")[2].split()
+    lines = (stat.rpartition(")")[2].split() for stat in stats.split("\n") if stat.startswith(pid + " "))
     # A process in state Z or X has ended and only waits to be collected.
-    return stat.split(" ")[0] == pid and len(fields) > 19 and fields[0] not in "ZX" and fields[19] == start
+    return any(len(fields) > 19 and fields[0] not in "ZX" and fields[19] == start for fields in lines)
 
 
 def _gone(evidence: Evidence) -> SchedulerVerdict:

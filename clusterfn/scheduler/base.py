@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from clusterfn.bridge import layout
 from clusterfn.config.spec import Resources
 
 if TYPE_CHECKING:
@@ -384,9 +385,9 @@ class Scheduler(ABC):
         """
         return ()
 
-    @abstractmethod
     def element_log(self, number: int, scheduler_id: str) -> str:
         """Return the name of the log of an element of a group, by its number or by the scheduler's."""
+        return layout.element_log(scheduler_id)
 
     def cancel_command(self, name: str, *, kill: bool = False) -> tuple[str, ...]:
         """Return the command that withdraws or ends the job of this name; () if only its own files can.

@@ -46,7 +46,12 @@ def command_line(argv: Iterable[str]) -> str:
 def job_script(job: JobSpec) -> str:
     """Return the script that runs this job, the same for every scheduler."""
     folder, errors = layout.job_dir(job.root, job.id), layout.MODULE_ERRORS
+    # The number of an element is the sum of the one given and that of the task in an array of any scheduler, or 0.
+    variables = [each.task_variable for each in SCHEDULERS.values()]
+    task = reduce(lambda others, name: f"${{{name}:-{others}}}", reversed(variables), "0")
+    element = fill("element.sh", {"job": _folder(job), "number": f"$(($1 + {task}))"}).rstrip("\n")
     module_errors = f"{_folder(job)}/{errors}" if job.group else quote(posixpath.join(folder, errors))
+    loading = _loading([*job.host.modules, *job.modules], module_errors)
     return fill(
         "job.sh",
         {
@@ -55,7 +60,7 @@ def job_script(job: JobSpec) -> str:
             "supervise": quote(posixpath.join(job.bridge, layout.SUPERVISE)),
             "job": _folder(job),
             "started": layout.STARTED,
-            "element": fill("element.sh", {"job": _folder(job), "number": _number()}).rstrip("\n") if job.group else "",
+            "element": element if job.group else "",
             "returned": str(layout.EXIT_RETURNED),
             "published": str(layout.EXIT_PUBLISHED),
             "queued": str(layout.EXIT_QUEUED),
@@ -63,18 +68,9 @@ def job_script(job: JobSpec) -> str:
             # These folders come last: the node's own login environment mostly has the commands, and they must not hide
             # the function's own.
             "path": f"\nPATH=$PATH:{_folders(job.host.scheduler_path)}" if job.host.scheduler_path else "",
-            "lines": _before_python(
-                job.host, _loading([*job.host.modules, *job.modules], module_errors), job.host.prolog
-            ),
+            "lines": _before_python(job.host, loading, job.host.prolog),
         },
     )
-
-
-def _number() -> str:
-    """Return the sum of the number given and that of the task in an array of any scheduler, 0 outside of one."""
-    variables = [each.task_variable for each in SCHEDULERS.values()]
-    task = reduce(lambda others, name: f"${{{name}:-{others}}}", reversed(variables), "0")
-    return f"$(($1 + {task}))"
 
 
 def _before_python(host: Host, loading: Iterable[str], prolog: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.sweeps import space as spaces
 from clusterfn.sweeps.journal import SweepJournal
@@ -101,9 +101,8 @@ class Study:
         lists = {key: list(getattr(each, "choices", [str(each)])) for key, each in self._distributions.items()}
         self.space = Grid(lists, {})
         if len(study.directions) != 1:
-            raise ConfigError(
-                "the study has several objectives; a sweep ranks by one", hint="create the study with direction="
-            )
+            hint = "create the study with direction="
+            raise ConfigError("the study has several objectives; a sweep ranks by one", hint=hint)
         if max_configs is None:
             raise ConfigError("a study can draw any number of configurations", hint="set max_configs=")
         self.count = max_configs
@@ -129,9 +128,9 @@ class Study:
         """Yield the configurations that run together: first those of the journal, then `at_once` at a time."""
         before = journal.records_of("sampled")
         configurations = {name: values for record in before for name, values in record["configurations"].items()}
+        for name, values in configurations.items():
+            self._numbers[name] = self._number(name, values)
         if configurations:
-            for name, values in configurations.items():
-                self._numbers[name] = self._number(name, values)
             yield [Configuration(name, values) for name, values in configurations.items()]
         while len(self._numbers) < self.count:
             yield [self._ask() for _ in range(min(self._at_once, self.count - len(self._numbers)))]

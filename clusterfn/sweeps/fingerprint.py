@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
-from clusterfn.calls import module_sources, own_modules, payload
-from clusterfn.calls.files import Directory, File, shipment
 from clusterfn.hosts import serialization
+from clusterfn.packing import module_sources, own_modules, payload
+from clusterfn.packing.files import Directory, File, shipment
 
 _PLAIN = {id(each) for each in (type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented))}
 _ROUTINES = (
@@ -198,13 +198,9 @@ def _class(walk: _Walk, obj: type) -> list[bytes]:
 _Compose = Callable[[_Walk, Any], "list[bytes]"]
 # By the ids of the types, for the same reason as `_PLAIN`.
 _EXACT: dict[int, _Compose] = {
-    id(list): _sequence,
-    id(tuple): _sequence,
-    id(dict): _mapping,
-    id(set): _unordered,
-    id(frozenset): _unordered,
-    id(types.MappingProxyType): _mapping,
-}
+    id(list): _sequence, id(tuple): _sequence, id(dict): _mapping, id(types.MappingProxyType): _mapping,
+    id(set): _unordered, id(frozenset): _unordered,
+}  # fmt: skip
 _KINDS: list[tuple[Any, _Compose]] = [
     ((ClusterFunction, functools._lru_cache_wrapper), lambda walk, obj: [walk.digest(obj.__wrapped__)]),
     ((File, Directory), _content),

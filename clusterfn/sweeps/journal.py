@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.calls import console
 from clusterfn.config.options import Options
+from clusterfn.display import console
 from clusterfn.environment import existing
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.sweeps.fingerprint import Unstable, fingerprint
@@ -53,9 +53,8 @@ class SweepJournal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b", buffering=0)
         except OSError as error:
-            raise ConfigError(
-                f"the journal cannot be written: {error}", hint="choose another file: journal="
-            ) from error
+            hint = "choose another file: journal="
+            raise ConfigError(f"the journal cannot be written: {error}", hint=hint) from error
         self._before = b""
         try:
             self._lock()

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clusterfn.bridge.supervisor import text
-from clusterfn.calls import console, failed_items, labels, map_display, outcome_errors
+from clusterfn.calls import failed_items, map_display, outcome_errors
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
-from clusterfn.calls.notebook_display import NotebookDisplay
-from clusterfn.calls.summary import Summary
+from clusterfn.display import console
+from clusterfn.display.notebook_display import NotebookDisplay
+from clusterfn.display.summary import Summary
+from clusterfn.packing import labels
 from clusterfn.sweeps import scoring
 from clusterfn.sweeps.space import Configuration
 
@@ -272,9 +274,7 @@ class SweepProgress:
     def show(self, trial: Trial[Any], label: str, group: GroupState | None = None) -> None:
         """Show that a configuration has ended, with its arguments, and how many others of its group run."""
         self._compare(trial)
-        sign = (
-            f"✗ {cause(trial.error)}" if trial.error is not None else f"✓ {number(trial.score)}, {trial.seconds:.1f}s"
-        )
+        sign = f"✓ {number(trial.score)}, {trial.seconds:.1f}s" if trial.error is None else f"✗ {cause(trial.error)}"
         self._counter.add(f"{trial.name} {label}", sign, trial.error is not None, self._tail(), group)
 
     def wait(self, group: GroupState) -> None:

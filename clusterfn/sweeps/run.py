@@ -16,13 +16,15 @@ from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import RUNNING, SHORT
-from clusterfn.calls import attach, console, job_display, labels, mapping
+from clusterfn.calls import attach, job_display, mapping
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
+from clusterfn.display import console
 from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
 from clusterfn.hosts import serialization
+from clusterfn.packing import labels
 from clusterfn.sweeps.fingerprint import Unstable, fingerprint
 from clusterfn.sweeps.journal import SweepJournal
 from clusterfn.sweeps.report import CACHE, JOURNAL, SweepProgress, Trial, cause, counted, named, show_line
@@ -179,10 +181,8 @@ class Runner:
         # The group is in the journal before anything is sent, so a sweep that resumes knows which group to look for.
         caller = mapping.Caller(names, note_sent)
         try:
-            items = [[each.values for each in batch]]
-            return state_of_group(
-                mapping.run(called, items, self._function.options, MapOptions(self._max_parallel), caller=caller)
-            )
+            items, how = [[each.values for each in batch]], MapOptions(self._max_parallel)
+            return state_of_group(mapping.run(called, items, self._function.options, how, caller=caller))
         except PayloadError as rejected:
             rejected.message = re.sub(r"^item (\d+)", lambda match: batch[int(match[1])].name, rejected.message)
             raise

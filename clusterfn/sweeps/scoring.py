@@ -35,7 +35,13 @@ class Scoring:
             ValueError: It has none, or one that is not a number.
             Exception: Whatever the user's function raises.
         """
-        score = _number(self.by(value) if callable(self.by) else _under(self.by, value))
+        if callable(self.by):
+            found = self.by(value)
+        elif is_a(value, Mapping):
+            found = value.get(_DEFAULT if self.by is None else self.by)
+        else:
+            found = value if self.by is None else attribute(value, self.by)
+        score = _number(found)
         if score is None:
             raise ValueError(f"the result has no score: {_described(self.by, value)}")
         if math.isnan(score):
@@ -68,12 +74,6 @@ def check(by: object) -> None:
         raise ConfigError(f"score={by!r:.60} is neither a key nor a function", hint='use "loss", or a function')
 
 
-def _under(key: str | None, value: Any) -> Any:
-    if is_a(value, Mapping):
-        return value.get(_DEFAULT if key is None else key)
-    return value if key is None else attribute(value, key)
-
-
 def _number(value: Any) -> float | None:
     size = None if is_a(value, numbers.Real) else attribute(value, "size")
     if type(size) is int and size == 1 and attribute(value, "item") is not None:
@@ -94,13 +94,11 @@ def _described(by: By, value: Any) -> str:
 
 def sequence(value: Any) -> tuple[float, ...]:
     """Return the scores that a result consists of, such as one for each query: its "scores", or the result itself."""
-    scores_of_result: Any = value.get(_SEQUENCE) if is_a(value, Mapping) else value
-    scores_of_result = (
-        scores_of_result.tolist() if attribute(scores_of_result, "tolist") is not None else scores_of_result
-    )
-    if not is_a(scores_of_result, Sequence) or issubclass(type(scores_of_result), (str, bytes)):
+    parts: Any = value.get(_SEQUENCE) if is_a(value, Mapping) else value
+    parts = parts.tolist() if attribute(parts, "tolist") is not None else parts
+    if not is_a(parts, Sequence) or issubclass(type(parts), (str, bytes)):
         return ()
-    scores = [_number(each) for each in scores_of_result]
+    scores = [_number(each) for each in parts]
     return tuple(each for each in scores if each is not None) if None not in scores and len(scores) > 1 else ()
 
 

@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeVar, overload
 
 from clusterfn.api.decorator import ClusterFunction, inside_job
 from clusterfn.bridge import layout
-from clusterfn.calls import console
 from clusterfn.calls.call import job_name
 from clusterfn.config import import_time, places
+from clusterfn.display import console
 from clusterfn.errors import ConfigError, SweepError
 from clusterfn.public_api import check_arguments, public_api
 from clusterfn.sweeps import journal as journals
@@ -56,19 +56,11 @@ def sweep(
 @public_api
 def sweep(
     function: ClusterFunction[..., Any],
-    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    *,
-    max_configs: int | None = None,
-    sampler: Literal["grid", "random"] | Any = "grid",
-    seed: int | None = None,
-    score: scoring.By = None,
-    minimize: bool = False,
-    top: int = 5,
-    group_by: str | None = None,
-    cache: bool | str | Path = False,
-    journal: str | Path | None = None,
-    max_parallel: int = 50,
-) -> SweepResult[Any]:
+    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, max_configs: int | None = None,
+    sampler: Literal["grid", "random"] | Any = "grid", seed: int | None = None, score: scoring.By = None,
+    minimize: bool = False, top: int = 5, group_by: str | None = None, cache: bool | str | Path = False,
+    journal: str | Path | None = None, max_parallel: int = 50,
+) -> SweepResult[Any]:  # fmt: skip
     """Call a function with many configurations, each in a process of its own, and rank what it returns.
 
     Args:
@@ -104,7 +96,11 @@ def sweep(
     _check_arguments(function, max_configs, top, max_parallel, seed)
     scoring.check(score)
     choice = _choice(configurations, sampler, max_configs, max_parallel)
-    _check_keywords(function, choice, group_by)
+    for keywords in choice.keywords():
+        check_arguments(function.__wrapped__, (), dict.fromkeys(keywords))
+    arguments = choice.space.keywords()
+    if group_by is not None and group_by not in arguments:
+        raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(arguments)}")
     ranking = scoring.Scoring(score, choice.minimize(minimize))
     own = places.cache_folder() / "sweeps" if cache else None
     kept = own if isinstance(cache, bool) else Path(cache).expanduser()
@@ -136,19 +132,15 @@ def _check_arguments(function: object, max_configs: object, top: object, max_par
     if inside_job():
         import_time.reject_sending_in_job("clusterfn.sweep()", "a job cannot submit jobs")
     if not isinstance(function, ClusterFunction):
-        raise ConfigError(
-            f"a sweep needs a function decorated with @cluster, not {function!r:.60}",
-            hint=_OF_A_COMMAND
-            if isinstance(function, str)
-            else 'write @cluster above it, or clusterfn.cluster(cores=1, host="local")(function)',
-        )
+        hint = 'write @cluster above it, or clusterfn.cluster(cores=1, host="local")(function)'
+        hint = _OF_A_COMMAND if isinstance(function, str) else hint
+        raise ConfigError(f"a sweep needs a function decorated with @cluster, not {function!r:.60}", hint=hint)
     if getattr(function.__wrapped__, "is_without_value", False):
         raise ConfigError("the command returns no value, so no configuration would have a score", hint=_OF_A_COMMAND)
     if function.options.outputs:
-        raise ConfigError(
-            "outputs= cannot be used with a sweep: most files would be those of configurations that lose",
-            hint="fetch those of a trial: clusterfn.attach(trial.job).download(trial.item, pattern)",
-        )
+        problem = "outputs= cannot be used with a sweep: most files would be those of configurations that lose"
+        hint = "fetch those of a trial: clusterfn.attach(trial.job).download(trial.item, pattern)"
+        raise ConfigError(problem, hint=hint)
     for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not whole and not (name == "max_configs" and value is None):
@@ -164,14 +156,6 @@ def _choice(configurations: object, sampler: Any, max_configs: int | None, at_on
     if sampler not in (GRID, RANDOM):
         raise ConfigError(f"sampler={sampler!r:.60} is not known", hint='use "grid", "random" or an optuna.Study')
     return SweepSelection(configurations, sampler, max_configs)
-
-
-def _check_keywords(function: ClusterFunction[..., Any], choice: SweepSelection | Study, group_by: str | None) -> None:
-    for keywords in choice.keywords():
-        check_arguments(function.__wrapped__, (), dict.fromkeys(keywords))
-    arguments = choice.space.keywords()
-    if group_by is not None and group_by not in arguments:
-        raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(arguments)}")
 
 
 def _new_journal(function: ClusterFunction[..., Any]) -> Path:
@@ -219,26 +203,16 @@ def _run(
 
 
 def _begin(
-    function: ClusterFunction[..., Any],
-    request: _SweepRequest,
-    journal: SweepJournal,
-    seed: int | None,
+    function: ClusterFunction[..., Any], request: _SweepRequest, journal: SweepJournal, seed: int | None,
     code: str | None,
-) -> None:
+) -> None:  # fmt: skip
     """Write the first line of the journal; if it has one, check that it is of the same sweep."""
     facts: dict[str, Any] = {
-        "format": journals.FORMAT,
-        "function": function.__name__,
-        "module": getattr(function, "__module__", None),
-        "code": code,
-        **journals.describe(request.choice.space),
-        "size": request.choice.size,
-        "max_configs": request.choice.count,
-        "sampler": request.choice.sampler,
-        "seed": seed,
-        "score": journals.score_of(request.scoring.by),
-        "minimize": request.scoring.minimize,
-    }
+        "format": journals.FORMAT, "function": function.__name__, "module": getattr(function, "__module__", None),
+        "code": code, **journals.describe(request.choice.space), "size": request.choice.size,
+        "max_configs": request.choice.count, "sampler": request.choice.sampler, "seed": seed,
+        "score": journals.score_of(request.scoring.by), "minimize": request.scoring.minimize,
+    }  # fmt: skip
     # The package is looked up, because importing it here would import this module again.
     own = sys.modules["clusterfn"].__version__
     versions = {"clusterfn": own, "python": platform.python_version()}
@@ -248,11 +222,8 @@ def _begin(
         console.tell(f"journal {journal.path}")
     else:
         if unlike := journals.differences(earlier[0], facts):
-            raise ConfigError(
-                f"{journal.path} is the journal of another sweep",
-                evidence=unlike,
-                hint="choose another file: journal=; with cache=True, sweeps share their results",
-            )
+            hint = "choose another file: journal=; with cache=True, sweeps share their results"
+            raise ConfigError(f"{journal.path} is the journal of another sweep", evidence=unlike, hint=hint)
         journal.add("resumed", versions=versions)
         console.tell(f"resuming from {journal.path}")
         without = [key for key, digest in facts["digests"].items() if digest is None]
@@ -282,14 +253,12 @@ def _none_completed(result: SweepResult[Any], runner: Runner) -> SweepError:
     shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
     keys = scoring.possible_keys(each.value for each in result)
     hosts, jobs = {each.host for each in result}, {each.job for each in result}
+    hint = f"the journal lists each of them: {result.journal}"
+    if keys:
+        hint = f"name the key that holds the score: score={keys[0]!r}; if the lowest is best, add minimize=True"
     error = SweepError(
-        f"no configuration completed successfully ({len(result)} tested)",
-        host=hosts.pop() if len(hosts) == 1 else None,
-        job=jobs.pop() if len(jobs) == 1 else None,
-        stage="function",
-        evidence=shown,
-        hint=f"name the key that holds the score: score={keys[0]!r}; if the lowest is best, add minimize=True" if keys
-        else f"the journal lists each of them: {result.journal}",
+        f"no configuration completed successfully ({len(result)} tested)", stage="function", evidence=shown, hint=hint,
+        host=hosts.pop() if len(hosts) == 1 else None, job=jobs.pop() if len(jobs) == 1 else None,
         log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
     )  # fmt: skip
     error.__cause__ = next(iter(result.failed.values()))

@@ -101,10 +101,8 @@ def read(configurations: object) -> Grid | ConfigurationList:
         drawn = {key: values for key, values in configurations.items() if callable(values)}
         return Grid({key: _values(key, values) for key, values in configurations.items() if key not in drawn}, drawn)
     if not isinstance(configurations, Sequence) or isinstance(configurations, (str, bytes)):
-        raise ConfigError(
-            f"a sweep over {type(configurations).__name__}; configurations are a dict of lists or a list of dicts",
-            hint='write {"lr": [0.1, 0.2], "model": ["small", "large"]}',
-        )
+        problem = f"a sweep over {type(configurations).__name__}; configurations are a dict of lists or a list of dicts"
+        raise ConfigError(problem, hint='write {"lr": [0.1, 0.2], "model": ["small", "large"]}')
     if not configurations:
         raise ConfigError("the sweep has no configurations", hint="the list is empty")
     for place, each in enumerate(configurations):

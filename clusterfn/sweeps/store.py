@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import counted, format_size
-from clusterfn.calls import console
 from clusterfn.config import places
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
 from clusterfn.sweeps.journal import SweepJournal
@@ -53,10 +53,8 @@ class Store:
         except OSError as error:
             raise ConfigError(f"{folder} cannot hold cached values: {error}") from error
         if not ours:
-            raise ConfigError(
-                f"{folder} belongs to another user, whose code could run when clusterfn loads a value from it",
-                hint="name a folder of your own",
-            )
+            problem = f"{folder} belongs to another user, whose code could run when clusterfn loads a value from it"
+            raise ConfigError(problem, hint="name a folder of your own")
 
     def get(self, key: str, name: str) -> Kept | None:
         """Return what was kept under that key; None if there is nothing, or, with a message, nothing readable."""

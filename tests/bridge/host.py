@@ -7,6 +7,7 @@ interpreters can be tested.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import json
@@ -23,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.supervisor.attempt import read_usage
 from clusterfn.hosts import bridge_bundle
 from tests.bridge.apart import Apart
 from tests.waiting import until
@@ -240,8 +240,10 @@ class Job:
         return until(lambda: (self.attempt / name).exists() and text in self.output(name) and self.output(name))
 
     def used(self) -> dict[str, Any]:
-        """What it has used so far, as its supervisor keeps it."""
-        return read_usage(str(self.attempt / "usage.json")) or {"wall_s": 0.0, "peak_memory_bytes": 0}
+        """What it has used so far, as its supervisor keeps it, or uses now; zeros while that is being written."""
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads((self.attempt / "usage.json").read_bytes().partition(b"\n")[0])
+        return {"wall_s": 0.0, "peak_memory_bytes": 0}
 
     def wait_for_memory(self, size: int) -> None:
         """Until its supervisor has seen it use more: what it writes after it first said so is of a later sample."""
@@ -337,6 +339,15 @@ class Bench:
         facts = json.loads((job.folder / "spec.json").read_text())
         (job.folder / "spec.json").write_text(json.dumps({**facts, **spec}))
         return job
+
+    def listed(self, after: str = "") -> dict[str, dict[str, Any]]:
+        """What the list of jobs says of each; under `after`, after which one the next page begins."""
+        argv = [self.host, "-I", "-S", str(self.bridge / "supervise.py"), "list", str(self.root), after]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, env=clean_environ(), timeout=150, preexec_fn=obey_modes
+        )
+        assert done.returncode == 0, done.stderr
+        return {line.get("id", "after"): line for line in map(json.loads, done.stdout.splitlines())}
 
     def _pickle(self, path: Path, source: str, args: tuple[Any, ...]) -> None:
         pickler(self.python, self.bridge).ask(path=str(path), source=source, args=args)

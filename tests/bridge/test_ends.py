@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from tests.waiting import until
 
 SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(600)\n"
 
-WITH_CHILDREN = """def f():
-    import subprocess
-    subprocess.Popen(['sleep', '610'])
-    print('up', flush=True)
-    subprocess.run(['sleep', '600'])
-"""
-
 LARGE = """def f():
     import time
     block = bytearray(95 << 20)
@@ -31,65 +23,6 @@ LARGE = """def f():
     print('up', flush=True)
     time.sleep(600)
 """
-
-
-def test_an_exception_is_raised_with_its_text(bench: Bench):
-    _, outcome = bench.run("def f():\n    raise ValueError('too small')\n")
-
-    assert outcome["kind"] == "raised"
-    assert outcome["exception"]["type"].endswith("ValueError")
-    assert outcome["exception"]["message"] == "too small"
-    assert outcome["value"]["size"] > 0
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("import sys; sys.exit(2)", "SystemExit"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("raise GeneratorExit", "GeneratorExit"),
-    ],
-)
-def test_what_usually_ends_a_process_is_an_exception_of_the_function(bench: Bench, line, name):
-    _, outcome = bench.run(f"def f():\n    {line}\n")
-
-    assert outcome["kind"] == "raised"
-    assert outcome["exception"]["type"].endswith(name)
-
-
-def test_os_exit_is_named_with_its_code_and_the_last_lines(bench: Bench):
-    _, outcome = bench.run("def f():\n    import os\n    print('last words', flush=True)\n    os._exit(3)\n")
-
-    assert outcome["kind"] == "exited"
-    assert outcome["code"] == 3
-    assert outcome["stage"] == "function"
-    assert outcome["evidence"] == ["last words"]
-
-
-def test_os_exit_zero_is_not_a_success(bench: Bench):
-    _, outcome = bench.run("def f():\n    import os\n    os._exit(0)\n")
-
-    assert (outcome["kind"], outcome["code"]) == ("exited", 0)
-
-
-def test_a_crash_shows_the_stack(bench: Bench):
-    _, outcome = bench.run("def f():\n    import ctypes\n    ctypes.string_at(0)\n")
-
-    assert (outcome["kind"], outcome["signal"]) == ("signal", "SIGSEGV")
-    assert any("Segmentation fault" in line for line in outcome["evidence"])
-    assert any("in f" in line for line in outcome["evidence"])
-
-
-def test_a_killed_worker_is_named(bench: Bench):
-    job = bench.job(SLEEP)
-    script = job.start()
-    job.wait_for_text("sleeping")
-
-    os.kill(job.worker_pid(), signal.SIGKILL)
-
-    assert script.wait(150) == 10
-    assert (job.outcome()["kind"], job.outcome()["signal"]) == ("signal", "SIGKILL")
-    assert "neither clusterfn nor Python code of this process sent it" in job.outcome()["hint"]
 
 
 @pytest.mark.parametrize(
@@ -128,21 +61,6 @@ def test_a_killed_supervisor_kills_its_worker_at_once(bench: Bench):
     until(lambda: not is_running(worker))
 
 
-def test_a_killed_script_does_not_end_a_job_on_a_bare_host(bench: Bench, tmp_path: Path):
-    waits = "    while not os.path.exists(go):\n        time.sleep(0.05)\n"
-    source = f"def f(go):\n    import os, time\n    print('up', flush=True)\n{waits}    return 7\n"
-    job = bench.job(source, str(tmp_path / "go"))
-    script = job.start()
-    job.wait_for_text("up")
-
-    os.kill(script.pid, signal.SIGKILL)
-
-    until(lambda: any("job.sh was killed" in event.get("message", "") for event in job.events()))
-    (tmp_path / "go").touch()
-    until(job.has_outcome)
-    assert job.outcome()["kind"] == "returned"
-
-
 def test_a_time_limit_that_came_before_the_function_says_so(bench: Bench):
     late = "class Late:\n    def __reduce__(self):\n        import time\n        return time.sleep, (600,)\n"
 
@@ -150,31 +68,6 @@ def test_a_time_limit_that_came_before_the_function_says_so(bench: Bench):
 
     assert outcome["kind"] == "time" and outcome["stage"] in ("start", "load")  # the former on a busy machine
     assert "longer than the 5 s it had; the function had not begun, because " in outcome["message"]
-
-
-def test_the_time_limit_is_exact_and_ends_children(bench: Bench):
-    source = "def f():\n    import subprocess\n    subprocess.run(['sleep', '600'])\n"
-    job = bench.job(source, resources={"time_s": 1.0})
-
-    outcome = job.run()
-
-    assert outcome["kind"] == "time"
-    assert "longer than the 1 s" in outcome["message"]
-    assert outcome["hint"].startswith("ask for more")
-    assert 1.0 <= outcome["usage"]["wall_s"] < 30  # from the worker's start to its end, on a busy machine too
-    assert job.tagged() == []
-
-
-def test_a_request_to_stop_ends_the_tree(bench: Bench):
-    job = bench.job(WITH_CHILDREN)
-    script = job.start()
-    job.wait_for_text("up")
-
-    (job.folder / "cancel").touch()
-
-    assert script.wait(150) == 10
-    assert job.outcome()["kind"] == "cancelled"
-    assert job.tagged() == []
 
 
 def test_a_request_to_stop_before_the_start_runs_nothing(bench: Bench):
@@ -201,51 +94,6 @@ def test_sigterm_with_a_request_is_a_cancellation(bench: Bench, tmp_path: Path, 
 
     until(job.has_outcome)
     assert job.outcome()["kind"] == "cancelled"
-
-
-def test_sigterm_of_the_worker_alone_is_a_signal(bench: Bench):
-    job = bench.job(SLEEP)
-    job.start()
-    job.wait_for_text("sleeping")
-
-    os.kill(job.worker_pid(), signal.SIGTERM)
-
-    until(job.has_outcome)
-    assert (job.outcome()["kind"], job.outcome()["signal"]) == ("signal", "SIGTERM")
-
-
-def test_sigterm_without_a_reason_is_left_to_after(bench: Bench):
-    job = bench.job(SLEEP)
-    script = job.start()
-    job.wait_for_text("sleeping")
-
-    os.kill(job.supervisor_pid(), signal.SIGTERM)
-
-    assert script.wait(150) == 10
-    assert (job.outcome()["kind"], job.outcome()["by"]) == ("lost", "after")
-    assert "SIGTERM" in job.outcome()["message"]
-    assert job.outcome()["usage"]["last_known"] and job.outcome()["usage"]["wall_s"] > 0
-
-
-GREEDY = """def f(megabytes, children):
-    import os, time
-    for _ in range(children):
-        if os.fork() == 0:
-            break
-    block = bytearray(os.urandom(1) * (megabytes << 20))
-    time.sleep(600)
-"""
-
-
-def test_memory_is_limited_over_the_whole_tree(bench: Bench):
-    job = bench.job(GREEDY, 60, 3, resources={"memory_bytes": 160 << 20})
-
-    outcome = job.run()
-
-    assert outcome["kind"] == "memory"
-    assert "asked for 160 MB" in outcome["message"]
-    assert outcome["usage"]["peak_memory_bytes"] > 160 << 20
-    assert job.tagged() == []
 
 
 # Touched page by page: to fill it by a copy takes twice as much for a moment, which is over the limit.
@@ -285,38 +133,6 @@ def test_a_kill_near_the_limit_is_taken_for_memory(bench: Bench):
     assert job.outcome()["kind"] == "memory"
 
 
-def test_a_kill_by_the_kernel_for_memory_is_reported(bench: Bench, memory_group: Path):
-    job = bench.job(GREEDY, 300, 0)
-    path = job.folder / "job.sh"
-    path.write_text(path.read_text().replace("trap", f"echo $$ > '{memory_group}/cgroup.procs'\ntrap", 1))
-
-    outcome = job.run()
-
-    assert (outcome["kind"], outcome["signal"]) == ("memory", "SIGKILL")
-    assert "the kernel counted an out-of-memory kill" in outcome["message"]
-
-
-@pytest.fixture
-def memory_group(as_root: None) -> Iterator[Path]:
-    """A control group of 128 MB, where the machine has version 1 of them."""
-    parent = Path("/sys/fs/cgroup/memory")
-    if not (parent / "memory.limit_in_bytes").exists():
-        pytest.skip("no control groups of version 1 here")
-    group = parent / f"clusterfn-test-{os.getpid()}"
-    group.mkdir()
-    (group / "memory.limit_in_bytes").write_text(str(128 << 20))
-    yield group
-    until(lambda: not (group / "cgroup.procs").read_text())
-    group.rmdir()
-
-
-def test_a_missing_interpreter_is_an_error_of_the_environment(bench: Bench):
-    _, outcome = bench.run("def f():\n    pass\n", python="/nowhere/bin/python")
-
-    assert (outcome["kind"], outcome["stage"]) == ("environment", "environment")
-    assert "/nowhere/bin/python cannot be started: No such file" in outcome["message"]
-
-
 @pytest.mark.parametrize("gone", ["worker.py", "_clusterfn", "_clusterfn_wire", ""])
 def test_a_damaged_bridge_is_named(bench: Bench, tmp_path: Path, gone):
     damaged = tmp_path / "damaged"
@@ -328,13 +144,6 @@ def test_a_damaged_bridge_is_named(bench: Bench, tmp_path: Path, gone):
     assert (outcome["kind"], outcome["stage"]) == ("environment", "start")
     assert outcome["message"].startswith("the bridge on the host is damaged: ")
     assert "call again" in outcome["hint"]
-
-
-def test_another_version_is_refused_before_anything_is_unpickled(bench: Bench):
-    _, outcome = bench.run("def f():\n    pass\n", version=[3, 8])
-
-    assert outcome["kind"] == "environment"
-    assert "expected 3.8" in outcome["message"]
 
 
 def test_usage_and_place_are_reported(bench: Bench, tmp_path: Path):

@@ -77,25 +77,6 @@ def test_caches_are_below_root_where_there_is_no_home_directory(bench: Bench, mo
     )
 
 
-def test_cores_are_a_limit(bench: Bench):
-    job, _ = bench.run("def f():\n    import os\n    return len(os.sched_getaffinity(0))\n", resources={"cores": 1})
-
-    assert job.value() == 1
-
-
-def test_python_is_the_environments_python(bridge, tmp_path):
-    other = interpreter("3.9")
-    if other is None:
-        pytest.skip("Python 3.9 is not installed here")
-    bench = Bench(tmp_path, bridge, str(interpreter("3.11")), other)
-    job, outcome = bench.run(
-        "def f():\n    import subprocess, sys\n    code = 'import sys; print(sys.version_info[1])'\n"
-        "    return int(subprocess.run(['python', '-c', code], stdout=-1).stdout)\n"
-    )
-
-    assert job.value() == 9, outcome
-
-
 def test_activation_is_applied(bench: Bench):
     activation = {"prepend": {"PATH": ["/first", "/second"], "XPATH": ["/only"]}, "set": {"A": "1"}, "unset": ["HOME"]}
     job, _ = bench.run(ENVIRON, activation=activation)
@@ -219,18 +200,6 @@ def test_no_process_of_a_job_listens_on_a_port(bench: Bench, opened_by_the_funct
     assert bench.run(LISTENS, opened_by_the_function)[0].value() == opened_by_the_function
 
 
-def test_the_working_directory_is_empty_and_its_own(bench: Bench):
-    job, _ = bench.run("def f():\n    import os\n    return [os.getcwd(), os.listdir('.')]\n")
-
-    assert job.value() == [str(job.attempt / "work"), []]
-
-
-def test_cwd_changes_it(bench: Bench, tmp_path: Path):
-    job, _ = bench.run("def f():\n    import os\n    return os.getcwd()\n", cwd=str(tmp_path))
-
-    assert job.value() == str(tmp_path)
-
-
 def test_stdin_is_empty(bench: Bench):
     job = bench.job("def f():\n    import sys\n    return sys.stdin.read()\n")
     script = job.folder / "job.sh"
@@ -266,15 +235,6 @@ def test_the_users_modules_come_first_and_ours_stay_hidden(bench: Bench, tmp_pat
     assert outcome["kind"] == "returned", outcome
     assert job.value()[:2] == ["mine", str(tmp_path)]
     assert str(bench.bridge) not in job.value()
-
-
-def test_clusterfn_itself_can_be_imported(bridge, tmp_path):
-    if interpreter("3.9") is None:
-        pytest.skip("Python 3.9 is not installed here")
-    bench = Bench(tmp_path, bridge, str(interpreter("3.11")), str(interpreter("3.9")))
-    job, outcome = bench.run("def f():\n    import clusterfn.errors\n    return clusterfn.errors.__file__\n")
-
-    assert job.value() == str(bridge / "library" / "clusterfn" / "errors.py"), outcome
 
 
 def test_the_environment_of_this_process_is_no_reason_to_leak(bench: Bench):

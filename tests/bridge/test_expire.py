@@ -12,13 +12,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor import expire
-from clusterfn.bridge.supervisor.expire import tidy
-from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.bridge.supervisor.main import remove_expired
 from tests.bridge.host import Bench, layout_bridge, obey_modes
 from tests.bridge.host import Job as Laid
-from tests.waiting import replace_here
 
 ONE = "def f():\n    return 1\n"
 DAY_S = 86400
@@ -55,23 +50,6 @@ def test_each_job_is_kept_as_long_as_it_says_itself(bench: Bench):
 
     assert long.folder.exists()
     assert not short.folder.exists()
-
-
-@pytest.mark.fault("36")
-@pytest.mark.parametrize("ahead_days", [20, 20_000])
-def test_a_clock_that_was_ahead_while_one_job_ended_removes_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, ahead_days: int
-):
-    young, last = aged_job(bench, 0), bench.job(ONE)
-    age(bench.root / "expired", 1.1)
-    right = time.time()
-
-    for days in (ahead_days, 0, 1.1):
-        replace_here(monkeypatch, time, "time", lambda now=right + days * DAY_S: now)
-        monkeypatch.setattr(os, "utime", lambda path, times=None, utime=os.utime: utime(path, (time.time(),) * 2))
-        remove_expired(JobFolder(str(last.folder)))
-
-    assert young.folder.exists()
 
 
 @pytest.mark.fault("36")
@@ -140,11 +118,9 @@ def test_a_site_that_purges_files_leaves_no_folders_for_ever(bench: Bench):
     (part.folder / "spec.json").unlink()
     assert all(job.folder.exists() for job in jobs)
 
-    for _ in range(4):
-        last = bench.ended(keep_days=5.0)
-        remove_expired(JobFolder(str(last.folder)))
+    for _ in range(5):
+        last, _ = bench.run(ONE, keep_days=5.0)
         pass_days(bench, 1.1)
-        remove_expired(JobFolder(str(last.folder)))
 
     assert [job.id for job in jobs if job.folder.exists()] == []
     assert last.folder.exists() and (part.attempt / "value.pkl").exists(), "what holds a file is not judged by folders"
@@ -207,14 +183,19 @@ def sent(bench: Bench, days: float, *more: str, **spec: Any) -> Laid:
     return job
 
 
-def tidied(bench: Bench, keep_days: float = 14, **more: Any) -> dict[str, Any]:
-    return tidy(str(bench.root), time.time(), keep_days * DAY_S, **more).summary
+def clean(bench: Bench, *words: str) -> dict[str, Any]:
+    argv = [sys.executable, "-I", "-S", str(bench.bridge / "supervise.py"), "clean", str(bench.root), *words]
+    return json.loads(subprocess.run(argv, capture_output=True, check=True, text=True).stdout)
+
+
+def tidied(bench: Bench, keep_days: float = 14, older_s: float | None = None) -> dict[str, Any]:
+    return clean(bench, str(keep_days * DAY_S), "" if older_s is None else str(older_s), "")
 
 
 def test_what_no_client_has_asked_for_as_long_as_jobs_are_kept_is_removed(bench: Bench):
     old, young = stored(bench, 15), stored(bench, 13)
 
-    told = tidied(bench, measure=True)
+    told = tidied(bench)
 
     assert [kind for kind, path in old.items() if os.path.lexists(path)] == []
     assert [kind for kind, path in young.items() if not path.exists()] == []
@@ -251,35 +232,6 @@ def test_nothing_goes_that_a_job_which_waits_or_runs_was_sent_with(bench: Bench,
     assert told["waiting"] == [job.id] and job.folder.exists()
     assert not [path for path in before.values() if path.exists()]
     assert all(path.exists() for path in after.values())
-
-
-def test_what_a_client_asks_for_while_it_is_being_removed_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    blob, rename = stored(bench, 15)["blobs"], os.rename
-
-    def asked_for_first(source: str, target: str) -> None:
-        if source == str(blob):
-            os.utime(source)  # as the agent does
-        rename(source, target)
-
-    monkeypatch.setattr(expire.os, "rename", asked_for_first)
-    told = tidied(bench)
-
-    assert blob.exists() and told["kinds"]["blobs"]["gone"] == 0
-
-
-def test_what_one_process_looks_at_again_no_other_removes(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    modules, rename = stored(bench, 15)["sources"], os.rename
-
-    def then_another_looks(source: str, target: str) -> None:
-        rename(source, target)
-        if source == str(modules):
-            os.utime(target)  # a client has asked for it just before
-            tidied(bench)
-
-    monkeypatch.setattr(os, "rename", then_another_looks)
-    tidied(bench)
-
-    assert [path.name for path in modules.iterdir()] == ["file"]
 
 
 def test_what_a_process_that_is_gone_has_set_aside_goes_when_it_is_due(bench: Bench):
@@ -394,13 +346,13 @@ def test_a_job_whose_checkpoint_a_waiting_job_resumes_stays(bench: Bench, older_
     assert told["kinds"]["jobs"]["count"] == 3
 
 
-def test_the_bridge_that_looks_stays_however_old_it_is(bench: Bench):
+def test_the_bridge_that_looks_stays_however_old_it_is(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     other = stored(bench, 100)["bridge"]
     own = layout_bridge(bench.root / "bridge" / "own")
     age(own, 100)
 
-    argv = [sys.executable, "-I", "-S", str(own / "supervise.py"), "clean", str(bench.root), str(14 * DAY_S), "", ""]
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    monkeypatch.setattr(bench, "bridge", own)
+    tidied(bench)
 
     assert (own / "supervise.py").exists()
     assert not other.exists()
@@ -428,11 +380,6 @@ def test_jobs_that_are_kept_for_a_minute_are_looked_at_each_minute(bench: Bench)
     assert long.folder.exists()
 
 
-def clean(bench: Bench, *words: str) -> dict[str, Any]:
-    argv = [sys.executable, "-I", "-S", str(bench.bridge / "supervise.py"), "clean", str(bench.root), *words]
-    return json.loads(subprocess.run(argv, capture_output=True, check=True, text=True).stdout)
-
-
 def test_a_person_may_have_removed_what_is_younger_and_sees_it_before(bench: Bench):
     old, young = aged_job(bench, 2), aged_job(bench, 0.5)
     blob, used = stored(bench, 2)["blobs"], stored(bench, 0.05)["blobs"]
@@ -457,12 +404,10 @@ def test_what_a_waiting_job_takes_stays_and_so_do_the_modules_of_each_job_that_s
     waits = bench.job(ONE, after={old.id: {"name": "f", "items": None}})
     age(sources, 100)
 
-    found = tidy(str(bench.root), time.time(), 3 * DAY_S)
+    found = tidied(bench, 3)
 
     assert old.folder.exists() and sources.exists() and not gone.folder.exists()
-    assert found.summary["waiting"] == [waits.id]
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", str(bench.bridge / "supervise.py"), "remove", str(bench.root), "", old.id],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    assert found["waiting"] == [waits.id]
+    argv = [sys.executable, "-I", "-S", str(bench.bridge / "supervise.py"), "remove", str(bench.root), "", old.id]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["kept"] == [{"id": old.id, "why": f"job {waits.id} takes its value"}]

@@ -304,18 +304,6 @@ def test_after_a_preempted_attempt_the_job_runs_again(bench: Bench, scontrol):
     assert final_outcomes(job) == [2]
 
 
-def test_slurm_jobs_end_with_their_script(bench: Bench):
-    job = bench.job(SLEEP, scheduler="slurm")
-    script = job.start(SLURM_JOB_ID="77", PATH="/usr/bin:/bin")
-    job.wait_for_text("up")
-    worker = job.worker_pid()
-
-    os.kill(script.pid, signal.SIGKILL)
-
-    until(lambda: not is_running(worker))
-    assert not job.has_outcome()
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [

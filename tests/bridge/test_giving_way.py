@@ -8,20 +8,14 @@ import signal
 import socket
 import subprocess
 import time
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.bridge.layout import CLAIM, EXIT_QUEUED
-from clusterfn.bridge.queue import admission, machine, plan
-from clusterfn.bridge.supervisor.items import ElementRun
-from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from tests.bridge.box import Box
 from tests.bridge.group import Group, once
 from tests.bridge.host import clean_environ
-from tests.bridge.test_queue import WAITS
+from tests.bridge.test_queue import WAITS, all_cores
 from tests.waiting import until
 
 # Says that it began, and waits for a file of its own.
@@ -92,9 +86,14 @@ def cards_held(box: Box) -> int:
     return len([name for name in box.apart.names() if name.startswith("gpu/")])
 
 
+def now_ms() -> int:
+    """Since the machine was started, as names have it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10**6
+
+
 def waits(box: Box, cards: int) -> socket.socket:
     """Another user's job does, from now on, for so many cards."""
-    return box.mark(f"wait/4242/{machine.now_ns() // 10**6}/99999999/{cards}/1/0/aaaaaaaaaaaaaaaa//0")
+    return box.mark(f"wait/4242/{now_ms()}/99999999/{cards}/1/0/aaaaaaaaaaaaaaaa//0")
 
 
 def test_a_group_has_all_gpus_again_when_nobody_else_waits_any_more(box: Box):
@@ -117,39 +116,6 @@ def test_a_group_has_all_gpus_again_when_nobody_else_waits_any_more(box: Box):
     group.end(4, 5, 6, 7)
     assert group.message() == "8 of 8 ended: 8 returned" and once(group, 8)
     until(lambda: [group.kinds(number) for number in gave_way] == [["preempted", "returned"]] * 2)
-
-
-def test_each_turn_is_good_for_one_item():
-    element = ElementRun.__new__(ElementRun)
-    element.job = SimpleNamespace(element=1, held=SimpleNamespace(yield_to_other_users=lambda first: True))
-
-    element.written = 0
-    element.give_way(0)
-    element.written = 1
-    with pytest.raises(AttemptEnded) as ended:
-        element.give_way(0)
-    assert ended.value.verdict.exit_status == EXIT_QUEUED
-
-
-def test_no_claim_is_left_when_the_ticket_of_who_gives_way_is_written(tmp_path, monkeypatch):
-    """A ticket with a claim is taken for one that is over."""
-    claim = tmp_path / CLAIM
-    claim.touch()
-    stood: list[bool] = []
-    spec = {"name": "f", "lease": "file", "scheduler": "bare", "bridge": "", "queue_timeout_s": None}
-    job: Any = SimpleNamespace(id="7f3a", folder=str(tmp_path), home=str(tmp_path), root=str(tmp_path), element=None)
-    job.spec = {**spec, "resources": {"gpus": 1, "cores": 1, "memory_bytes": None}}
-    names = {"wait/4242/1/99999999/1/1/0/aaaaaaaaaaaaaaaa//0": None}
-    marks = SimpleNamespace(binders=lambda: names, hold=lambda name: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(admission, "leases_of_kind", lambda kind: marks)
-    admitted: Any = admission.Admission(job)
-    admitted.held = {"a card": None}
-    monkeypatch.setattr(admitted.ticket.queue, "write", lambda told: stood.append(claim.exists()))
-    monkeypatch.setattr(plan, "must_yield", lambda ticket, view: plan.HALF)
-
-    assert admitted.yield_to_other_users(lambda: None)
-
-    assert stood == [False]
 
 
 def test_who_gave_way_keeps_no_items_and_is_not_started_when_none_is_left(box: Box):
@@ -206,16 +172,16 @@ def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box)
 def test_an_element_without_gpus_gives_way_to_who_has_used_less_of_the_machine_and_to_nobody_else(
     box: Box, theirs: int
 ):
-    folder = Path(machine.folder(str(box.bench.root)))
-    folder.mkdir(parents=True)
-    facts = {"job": "aaaa", "asked": {"gpus": 0, "cores": machine.cores(), "memory_mb": 0}, "cards": []}
+    box.bench.run("def f():\n    pass\n")  # makes the machine's folder
+    facts = {"job": "aaaa", "asked": {"gpus": 0, "cores": all_cores(), "memory_mb": 0}, "cards": []}
     times = {"taken": time.time() - 300, "released": time.time() - 200}
     lines = [json.dumps({"event": event, "t": when, **facts}) + "\n" for event, when in times.items()]
-    (folder / "holds.jsonl").write_text("".join(lines))
-    group = Cards(box, 3, 1, resources={"cores": machine.cores()}, limits={})
+    with (box.machine / "holds.jsonl").open("a") as journal:
+        journal.writelines(lines)
+    group = Cards(box, 3, 1, resources={"cores": all_cores()}, limits={})
     (element,) = group.start_all(1)
 
-    wait = f"wait/4242/{machine.now_ns() // 10**6}/99999999/0/1/0/aaaaaaaaaaaaaaaa~{theirs},0,0//0"
+    wait = f"wait/4242/{now_ms()}/99999999/0/1/0/aaaaaaaaaaaaaaaa~{theirs},0,0//0"
     with box.mark(wait):
         group.end(0)
         if theirs:

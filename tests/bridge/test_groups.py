@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.group import Group, once
-from tests.bridge.host import Bench, clean_environ, is_running, layout_bridge
+from tests.bridge.host import Bench, is_running, layout_bridge
 from tests.interpreters import interpreter
 from tests.waiting import until
 
@@ -45,16 +44,6 @@ def test_an_element_that_comes_when_each_item_has_ended_takes_nothing(bench):
 
     assert journal.read_text() == before
     assert not (group.folder_of(2) / "attempts").exists()
-
-
-def test_a_value_lies_where_the_journal_says(bench):
-    group = Group(bench, 5, 5)
-
-    assert group.start(1).wait(150) == 0
-    assert [group.value(1, x) for x in range(5)] == [0, 1, 4, 9, 16]
-    attempt = group.folder / "elements" / "1" / "attempts" / "1"
-    assert not list((attempt / "work").iterdir())
-    assert len([path for path in group.folder.rglob("*") if path.is_file()]) < 20
 
 
 def test_the_chunk_of_a_dead_element_is_taken_over(bench):
@@ -325,17 +314,6 @@ def test_secrets_stay_until_the_whole_group_has_ended(bench):
     assert not (group.folder / "secrets").exists()
 
 
-def test_a_group_is_one_line_of_the_list(bench):
-    group = Group(bench, 3, 1, waiting=(2,))
-    element = group.start(1)
-    until(lambda: group.began(2))
-
-    assert listed(bench, group.folder) == ("RUNNING", "2 of 3 ended: 2 returned")
-    group.go()
-    element.wait(150)
-    assert listed(bench, group.folder) == ("RETURNED", "3 of 3 ended: 3 returned")
-
-
 def test_the_list_says_when_nobody_runs_the_rest_and_when_nothing_is_heard(bench):
     group = Group(bench, 4, 2, waiting=(1,), group={"elements": 1})
     killed = group.start(1)
@@ -355,9 +333,7 @@ def test_the_list_says_when_nobody_runs_the_rest_and_when_nothing_is_heard(bench
 
 
 def listed(bench: Bench, folder: Path) -> tuple[str, str]:
-    argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
-    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), check=True)
-    line = next(line for line in map(json.loads, done.stdout.splitlines()) if line["id"] == folder.name)
+    line = bench.listed()[folder.name]
     return line["state"], line["message"]
 
 

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 from tests.bridge.box import Box
-
-
-def test_gpus_are_given_by_uuid_in_pci_order(box: Box):
-    box.say(cards=4)
-    job = box.job(2)
-
-    box.run(job)
-
-    assert job.value() == f"{box.uuid(0)},{box.uuid(1)}"
-    assert job.wait_for("starting")["gpus"] == [box.uuid(0), box.uuid(1)]
 
 
 def test_more_than_the_host_has_is_refused_at_once(box: Box):
@@ -68,29 +57,3 @@ def test_gpus_that_other_users_use_are_passed_over(box: Box):
     box.run(job)
 
     assert job.value() == f"{box.uuid(1)},{box.uuid(3)}"
-
-
-def test_the_worker_holds_the_gpus_too(box: Box):
-    job = box.job(1, 600)
-    box.start(job)
-    job.wait_for("running")
-
-    links = [os.readlink(path) for path in Path(f"/proc/{job.worker_pid()}/fd").iterdir()]
-
-    assert any(link.startswith("socket:") for link in links)
-
-
-def test_slurms_own_gpus_are_left_alone(box: Box):
-    job = box.job(2, scheduler="slurm")
-
-    job.start(PATH="/nowhere", CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
-
-    assert job.value() == "0,1"
-
-
-def test_no_gpus_hides_slurms_gpus_as_well(box: Box):
-    job = box.job(0, scheduler="slurm")
-
-    job.start(CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_ID="1").wait(150)
-
-    assert job.value() == ""

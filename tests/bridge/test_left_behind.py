@@ -13,31 +13,11 @@ import pytest
 from tests.bridge.host import Bench, clean_environ, is_running, obey_modes
 from tests.waiting import until
 
-DAEMON = """def f():
-    import os, time
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.closerange(3, 800)
-            time.sleep(600)
-        os._exit(0)
-    os.wait()
-    return 'value'
-"""
-
 THREAD = """def f():
     import threading, time
     threading.Thread(target=time.sleep, args=(600,)).start()
     return 5
 """
-
-
-def test_a_daemon_is_ended_with_the_job_and_listed(bench: Bench):
-    job, outcome = bench.run(DAEMON)
-
-    assert (outcome["kind"], job.value()) == ("returned", "value")
-    assert any("left behind by the function" in note for note in outcome["notes"])
-    assert job.tagged() == []
 
 
 def test_a_child_that_ignores_sigterm_and_changed_its_tag_is_ended(bench: Bench):

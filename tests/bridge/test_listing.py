@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor.listing import listing
-from tests.bridge.host import Bench, Job, clean_environ, obey_modes
+from tests.bridge.host import Bench, Job, layout_bridge
 
 ONE = "def f():\n    return 1\n"
-
-
-def listed(bench: Bench) -> dict[str, dict[str, str]]:
-    argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
-    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=150, preexec_fn=obey_modes)
-    assert done.returncode == 0, done.stderr
-    return {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
 
 
 def test_names_in_other_letters_are_listed_as_they_are_whatever_the_locale(bench: Bench):
     """An old interpreter under LANG=C keeps them in another form itself."""
     job = bench.job(ONE, name="größe_日本")
 
-    assert listed(bench)[job.id]["name"] == "größe_日本"
+    assert bench.listed()[job.id]["name"] == "größe_日本"
 
 
 def test_a_job_that_its_scheduler_refuses_says_why_until_its_program_falls_silent(bench: Bench):
     job = bench.job(ONE, scheduler="slurm")
     note = job.folder / "refused"
     note.write_text("not in the queue of SLURM yet; you have as many jobs as you may have there")
-    assert listed(bench)[job.id]["message"] == note.read_text()
+    assert bench.listed()[job.id]["message"] == note.read_text()
 
     os.utime(note, (time.time() - 1200.0,) * 2)
 
-    silent = listed(bench)[job.id]["message"]
+    silent = bench.listed()[job.id]["message"]
     assert silent.startswith("never submitted: the program that was to do so has been silent for 20 min")
 
 
@@ -48,7 +39,7 @@ def test_a_torn_line_of_its_events_hides_no_job_that_runs(bench: Bench):
     with (job.attempt / "events.jsonl").open("a") as events:
         events.write('{"event": "no{"event": "note"}\n[]\n')
 
-    assert listed(bench)[job.id]["state"] == "RUNNING"
+    assert bench.listed()[job.id]["state"] == "RUNNING"
     (job.folder / "cancel").touch()
 
 
@@ -75,7 +66,7 @@ def test_a_damaged_job_is_unknown_and_hides_no_other(bench: Bench, damage):
     good, bad = bench.ended(), bench.ended()
     damage(bad)
 
-    found = listed(bench)
+    found = bench.listed()
 
     assert found[good.id]["state"] == "RETURNED"
     assert found[bad.id]["state"] == "UNKNOWN"
@@ -87,18 +78,21 @@ def test_what_is_no_job_is_not_listed(bench: Bench):
     for name in (job.id + ".part-12-3", ".expired-" + job.id, "notes"):
         (bench.root / "jobs" / name).mkdir()
 
-    assert listed(bench)[job.id]["state"] == "PENDING"
-    assert len(listed(bench)) == 1
+    assert bench.listed()[job.id]["state"] == "PENDING"
+    assert len(bench.listed()) == 1
 
 
-def test_many_jobs_are_listed_a_page_at_a_time_and_none_twice(bench: Bench, capsys: pytest.CaptureFixture[str]):
+def test_many_jobs_are_listed_a_page_at_a_time_and_none_twice(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    short = ("supervisor/listing.py", "_PAGE_BYTES = 2 * 1024 * 1024", "_PAGE_BYTES = 300")
+    monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "short", short))
     ids = sorted(bench.job(ONE).id for _ in range(5))
     pages, after = [], ""
     while after is not None:
-        assert listing(str(bench.root), after, page_bytes=300) == 0
-        page = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        after = page.pop()["after"] if "after" in page[-1] else None
-        pages.append([line["id"] for line in page])
+        page = bench.listed(after)
+        after = page.pop("after", {}).get("after")
+        pages.append(list(page))
 
     assert [job_id for page in pages for job_id in page] == ids
     assert [len(page) for page in pages] == [2, 2, 1]
@@ -107,7 +101,7 @@ def test_many_jobs_are_listed_a_page_at_a_time_and_none_twice(bench: Bench, caps
 def test_a_job_says_for_how_long_it_ran_and_what_it_asked_for(bench: Bench):
     waiting, ended = bench.job(ONE), bench.ended()
 
-    found = listed(bench)
+    found = bench.listed()
 
     assert (found[waiting.id]["ran_s"], found[waiting.id]["gpus"]) == (None, 0)
     assert 0 < found[ended.id]["ran_s"] < 60  # type: ignore[operator]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import threading
 
 import pytest
 
 from clusterfn.bridge.supervisor import notify
-from tests.bridge.host import Bench, clean_environ
+from tests.bridge.host import Bench
 from tests.waiting import until
 
 
@@ -26,10 +25,8 @@ def test_it_is_reported_once_and_what_failed_on_a_node_once_more_where_jobs_are_
     why = "the notification by command failed: sh ended with status 1"
     assert notify.failure_in_words(str(job.folder)).startswith(why)
 
-    argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
     for _ in range(2):
-        done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=150, check=True)
-        assert why in done.stdout
+        assert why in bench.listed()[job.id]["message"]
     until(lambda: not (job.folder / "notify").exists())
     until(lambda: said.read_text() == "RETURNED\nRETURNED\n")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -306,15 +305,6 @@ def test_memory_is_counted_where_it_is_asked_for(box: Box):
     assert ended(asked) == ["returned"]
 
 
-def test_cores_above_the_machines_lift_its_cap(box: Box):
-    held = box.mark(f"run/4242/aaaaaaaaaaaaaaaa/0/{all_cores()}/0")
-
-    job = cores(box, 1, limits={"cores": all_cores() + 1})
-
-    assert box.start(job).wait(150) == 0
-    held.close()
-
-
 @pytest.mark.parametrize("limit", ["jobs", "gpus"])
 def test_a_limit_of_ones_own_is_kept_and_reserves_nothing(box: Box, limit: str):
     limits = {limit: 1, "cores": 64}
@@ -400,27 +390,6 @@ def test_a_spooler_is_none_of_the_processes_that_end_with_the_job_whose_supervis
     until(lambda: len(box.spoolers()) == 1)
     let_go(first)
     assert ended(second) == ["returned"]
-
-
-@pytest.mark.long
-@pytest.mark.fault("25")
-def test_a_spooler_killed_again_and_again_starts_nothing_twice(box: Box):
-    holder, jobs = running(box, box.job(2, 600)), [box.job(1, 0.1) for _ in range(6)]
-    box.start_all(jobs)
-    kill(until(box.spoolers))
-    let_go(holder)
-    rng = random.Random(7)
-    killed = 1
-    while killed < 6 and not all(job.has_outcome() for job in jobs):
-        box.here("queue", str(box.bench.root))
-        time.sleep(rng.uniform(0.1, 0.6))  # in the middle of whatever it does
-        spoolers = box.spoolers()
-        kill(spoolers)
-        killed += len(spoolers)
-    box.here("queue", str(box.bench.root))
-
-    assert ended(*jobs) == ["returned"] * 6
-    assert sorted(box.order()) == sorted(job.id for job in [holder, *jobs])
 
 
 def test_a_script_that_comes_to_the_door_when_its_job_has_ended_takes_nothing(box: Box):
@@ -539,16 +508,6 @@ def test_waiting_jobs_are_files_and_one_small_process(box: Box):
     status = Path(f"/proc/{spooler}/status").read_text()
     rss_kb = int(status.split("VmRSS:")[1].split()[0])
     assert rss_kb < 20 << 10, rss_kb
-
-
-def test_a_lease_by_file(box: Box):
-    first, second = running(box, box.job(2, 600, lease="file")), box.job(2, lease="file")
-    box.queued(second)
-    assert until(lambda: box.reason(second)) == "2 of 2 GPUs held by you (2); waiting for 2"
-
-    let_go(first)
-
-    assert ended(second) == ["returned"]
 
 
 def group_of(box: Box, count: int, waiting: tuple[int, ...], kind: str | None = None) -> Group:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor import expire
-from tests.bridge.host import Bench, clean_environ, obey_modes
+from tests.bridge.host import Bench, clean_environ, layout_bridge, obey_modes
 
 ONE = "def f():\n    return 1\n"
 
@@ -59,9 +59,10 @@ def test_only_a_job_is_removed(bench: Bench, name):
     assert ended.folder.exists()
 
 
-def test_sizes_are_reported_as_far_as_there_is_time(bench: Bench, capsys: pytest.CaptureFixture[str]):
+def test_sizes_are_reported_as_far_as_there_is_time(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ended = bench.ended()
-
     assert asked(bench, "sizes", ended.id)[ended.id] > 0
-    assert expire.print_sizes(str(bench.root), ended.id, limit_s=-1.0) == 0
-    assert json.loads(capsys.readouterr().out) == {}
+
+    no_time = ("supervisor/expire.py", "_MEASURE_S = 10.0", "_MEASURE_S = -1.0")
+    monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "no time", no_time))
+    assert asked(bench, "sizes", ended.id) == {}

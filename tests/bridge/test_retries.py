@@ -99,16 +99,6 @@ def test_a_job_that_has_all_gpus_gets_the_same_again(bench: Bench, path: str):
     assert sorted(first.split(",")) == sorted(second.split(",")) and len(first.split(",")) == 3
 
 
-def test_the_last_error_is_kept_when_all_attempts_fail(bench: Bench):
-    job = bench.job(FLAKY, 9, retries=1)
-
-    job.run()
-
-    outcome = last(job)
-    assert (outcome["kind"], outcome["attempt"], len(outcome["earlier"])) == ("raised", 2, 1)
-    assert outcome["message"].startswith("RuntimeError: CUDA error: uncorrectable ECC")
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -277,16 +267,6 @@ def test_the_output_of_an_item_is_that_of_its_last_attempt(bench: Bench):
     shown = [printed[begin : begin + size] for begin, size in places]
     assert shown == [f"item {x} {group.began(x)[-1]}\n" for x in range(3)]
     assert printed.count("\n") == 4
-
-
-def test_an_item_that_fails_too_often_keeps_its_last_error(bench: Bench):
-    group = Group(bench, 3, 3, source=FLAKY_ITEM, failing=(9,), retries=1)
-
-    group.start(1).wait(150)
-
-    assert len(group.began(1)) == 2
-    assert group.ends() == {0: ["returned"], 1: ["raised"], 2: ["returned"]}
-    assert len(lines(group, 1)[-1]["earlier"]) == 1
 
 
 def die(group: Group, number: int, index: int, starts: int) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import threading
 import time
 
 import pytest
 
-from tests.bridge.host import Bench, Job, clean_environ
+from tests.bridge.host import Bench, Job
 from tests.waiting import WAIT_S
 
 PAUSE_S = 4.0  # longer than what the limits below leave
@@ -38,14 +35,6 @@ def waits(bench: Bench, tmp_path):
 
     make.end = (tmp_path / "end").touch  # type: ignore[attr-defined]
     return make
-
-
-def state_of(bench: Bench, job: Job) -> tuple[str, str]:
-    """Its state and the line about it, as `clusterfn jobs` gets them."""
-    argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
-    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=WAIT_S, check=True)
-    told = next(line for line in map(json.loads, done.stdout.splitlines()) if line["id"] == job.id)
-    return told["state"], told["message"]
 
 
 def members(job: Job) -> list[int]:
@@ -128,20 +117,3 @@ def test_an_idle_job_has_not_stalled_while_it_was_suspended(waits):
     job.script.wait(WAIT_S)
 
     assert job.outcome()["kind"] == "returned"
-
-
-def test_a_job_is_listed_as_suspended_once_its_scheduler_announces_that(bench, waits):
-    job = waits()
-    pids = members(job)
-    suspending = threading.Thread(target=suspend, args=(pids, signal.SIGTSTP))
-    suspending.start()
-    job.wait_for("suspended")
-    meanwhile = state_of(bench, job)
-    suspending.join()
-    job.wait_for("resumed")
-    afterwards = state_of(bench, job)
-    waits.end()
-    job.script.wait(WAIT_S)
-
-    assert meanwhile == ("SUSPENDED", "the scheduler has suspended the job; this time does not count")
-    assert afterwards[0] == "RUNNING" and afterwards[1].startswith("it was suspended for ")

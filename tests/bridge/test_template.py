@@ -203,3 +203,53 @@ def test_each_item_imports_what_earlier_items_have_imported(bench: Bench, tmp_pa
     drawn = random.Random(42).random()
     assert [each[:2] for each in found] == [(str(x), drawn) for x in range(12)]
     assert found[-1][2], "the last was not forked"
+
+
+# What a forked item leaves to its end; and the lines that must be in the file then.
+ENDS = """
+def f(x):
+    import atexit, os, sys, threading, time
+    if x < 4:
+        time.sleep(0.3)  # until there is a template
+        return False
+    path = os.path.join({folder!r}, "lines-%d" % x)
+    main = sys.modules["__main__"]
+
+    def late():
+        time.sleep(0.2)
+        with open(path, "a") as file:
+            file.write("a thread\\n")
+
+    class Last:
+        def __del__(self):
+            os.write(fd, b"a finalizer\\n")
+
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    if x == 4:
+        threading.Thread(target=late).start()
+        atexit.register(os.write, fd, b"an exit function\\n")
+    elif x == 5:
+        main.kept = open(path, "a")
+        main.kept.write("an open file\\n")
+    elif x == 6:
+        main.kept = Last()
+    elif x == 7:
+        atexit.register(setattr, main, "kept", Last())
+    elif x == 8:
+        import ctypes
+        ctypes.CDLL(None).printf(b"printed by C code\\n")
+    return "template" in open("/proc/self/cmdline").read().split("\\0")
+    {waiting!r}, {failing!r}
+"""
+
+
+def test_what_a_forked_item_leaves_to_its_end_is_done(bench: Bench):
+    group = Group(bench, 9, 9, source=ENDS)
+
+    assert group.start(1).wait(150) == 0
+
+    assert group.ends() == {x: ["returned"] for x in range(9)}
+    assert all(group.value(1, x) for x in range(5, 9))
+    lines = [(group.told / f"lines-{x}").read_text() for x in (4, 5, 6, 7)]
+    assert lines == ["a thread\nan exit function\n", "an open file\n", "a finalizer\n", "a finalizer\n"]
+    assert "printed by C code" in (group.folder_of(1) / "attempts/1/stdout").read_text()

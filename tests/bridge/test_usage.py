@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor import attempt
-from clusterfn.bridge.supervisor.listing import describe
 from tests.bridge.host import Bench, Job
 from tests.waiting import until
 
@@ -107,8 +105,8 @@ def test_a_running_job_says_what_it_uses_now_and_its_outcome_what_it_used(machin
     machine.answers(f"echo '{machine.uuid}, NVIDIA Toy, 20000, 97'")
     job = machine.start(machine.job(BUSY))
 
-    used = until(lambda: (now := live(job).get("now")) and now["gpus"][0]["use_percent"] and {"now": now})
-    listed = describe(str(job.folder))
+    used = until(lambda: (now := job.used().get("now")) and now["gpus"][0]["use_percent"] and {"now": now})
+    listed = job.bench.listed()[job.id]
     machine.go.touch()
     outcome = ended(job)
 
@@ -118,12 +116,8 @@ def test_a_running_job_says_what_it_uses_now_and_its_outcome_what_it_used(machin
     assert listed["state"] == "RUNNING" and listed["usage"]["now"]["memory_bytes"] > 80 << 20
     assert listed["asked"] == {"cores": 1, "gpus": 1} and listed["ended"] is None
     assert "now" not in outcome["usage"]
-    after = describe(str(job.folder))
+    after = job.bench.listed()[job.id]
     assert after["usage"] == outcome["usage"] and after["ended"] == pytest.approx(time.time(), abs=60)
-
-
-def live(job: Job) -> dict[str, Any]:
-    return attempt.read_live_usage(str(job.attempt / "usage.json")) or {}
 
 
 def test_what_a_worker_used_counts_that_was_gone_before_it_was_looked_at(bench: Bench):
@@ -210,7 +204,7 @@ def test_numbers_that_the_driver_does_not_know_stay_unknown(machine: Measured):
 
 def so_far(job: Job) -> dict[str, Any]:
     """What is kept of a job that runs, once it has its memory."""
-    usage = attempt.read_usage(str(job.attempt / "usage.json")) or {"peak_memory_bytes": 0}
+    usage = job.used()
     return usage if usage["peak_memory_bytes"] > 80 << 20 else {}
 
 

@@ -62,19 +62,6 @@ def _calling_a_missing_module(bench: Bench) -> bytes:
     return (bench.job(source).folder / "payload.pkl").read_bytes()
 
 
-def test_a_damaged_payload_is_named(bench: Bench):
-    job = bench.job("def f():\n    pass\n")
-    path = job.folder / "payload.pkl"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(bytes(data))
-
-    outcome = job.run()
-
-    assert outcome["kind"] == "payload"
-    assert "checksum" in outcome["message"]
-
-
 def test_a_call_of_another_minor_version_is_refused(bench: Bench):
     other = interpreter("3.9")
     if other is None:
@@ -87,21 +74,6 @@ def test_a_call_of_another_minor_version_is_refused(bench: Bench):
 
     assert outcome["kind"] == "environment"
     assert outcome["hint"] == "use an environment with Python 3.9"
-
-
-def test_what_cannot_be_pickled_is_named_by_its_path(bench: Bench):
-    _, outcome = bench.run("def f():\n    import threading\n    return {'model': [threading.Lock()]}\n")
-
-    assert (outcome["kind"], outcome["stage"]) == ("result", "result")
-    assert "result['model'][0]: cannot pickle '_thread.lock' object" in outcome["message"]
-    assert outcome["value"] is None
-
-
-def test_for_a_generator_a_list_is_advised(bench: Bench):
-    _, outcome = bench.run("def f():\n    return (n for n in range(3))\n")
-
-    assert outcome["kind"] == "result"
-    assert "return a list" in outcome["hint"]
 
 
 def test_for_an_open_file_no_list_is_advised(bench: Bench):

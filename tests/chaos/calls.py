@@ -64,11 +64,11 @@ def speak(path, lines, every, over=""):
     return lines
 
 
-def restarted(path, seconds, later=0):
-    """So many seconds in its first attempt, and `later` in those after it; the attempt's number."""
+def restarted(path, seconds):
+    """So many seconds in its first attempt; the attempt's number."""
     note_run(path)
     attempt = int(os.environ["CLUSTERFN_JOB"].split("/")[1])
-    time.sleep(seconds if attempt == 1 else later)
+    time.sleep(seconds if attempt == 1 else 0)
     return attempt
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn import ClusterFunction
-from clusterfn.calls import attach
-from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import prepare, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.options import parse_options
 from clusterfn.hosts.host_state import HostState
+from clusterfn.packing import payload as payloads
 from tests.chaos.onhost import JobOnHost, until
-from tests.chaos.world import HOSTS, World
+from tests.chaos.world import World
 
 _CALLS: dict[str, Any] = {"__name__": "__main__"}
 _SOURCE = Path(__file__).parent / "calls.py"
@@ -58,14 +57,6 @@ class Sent:
         """Until it has come so far."""
         assert until(lambda: self.there.is_at(stage), limit_s, 0.002), self.there.history()
 
-    def sbatch(self) -> str:
-        """The job's script given to sbatch by hand, as it was given by us; SLURM's number."""
-        words = ["--parsable", f"--job-name={self.name}", "--output=scheduler.log", "--open-mode=append", "--mem=200M"]
-        line = " ".join(["sbatch", *words, "--export=HOME,USER,LOGNAME", "-p short", "job.sh"])
-        ran = self.world.lab.ssh(HOSTS[self.host].alias, f"cd {self.there.folder} && {line}", timeout_s=150.0)
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout.decode().strip()
-
     def in_slurm(self) -> dict[str, str]:
         """SLURM's jobs of its name: number -> state."""
         ran = self.world.lab.slurm.run("squeue", "-h", "--array", "--states=all", "-o", "%i %T %j")
@@ -76,16 +67,6 @@ class Sent:
         """job.sh, as soon as it lies there."""
         path = self.there.folder / "job.sh"
         return path.read_bytes() if path.exists() else b""
-
-    def log(self) -> str:
-        """scheduler.log."""
-        return (self.there.folder / "scheduler.log").read_text()
-
-    def ends_once(self, value: Any, runs: int = 1) -> None:
-        """It returns that, from one run and with one outcome, which a second reader finds too; nothing is left."""
-        assert self.job.result(150) == value, self.there.history()
-        self.stands(runs)
-        assert attach.attach(self.job.id, self.host).result(150) == value
 
     def stands(self, runs: int = 1) -> dict[str, Any]:
         """So many runs, one final outcome, nothing left behind; the outcome."""

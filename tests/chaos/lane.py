@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import clusterfn
 from clusterfn.calls import call, mapping
-from clusterfn.calls.dependencies import reference_of
 from clusterfn.calls.group import JobGroup
 from clusterfn.config.options import parse_options
+from clusterfn.packing.dependencies import reference_of
 
 _lock = threading.Lock()
 

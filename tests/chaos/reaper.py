@@ -12,7 +12,6 @@ import random
 import re
 import signal
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -62,12 +61,10 @@ class Reaper:
 
     Attributes:
         killed: Kind -> the jobs of those killed, "" for an agent.
-        deaths: When, in wall seconds.
     """
 
     def __init__(self, box: OwnBox, rng: random.Random, quota: Mapping[str, int], pause_s: tuple[float, float]) -> None:
         self.killed: dict[str, list[str]] = {kind: [] for kind in quota}
-        self.deaths: list[float] = []
         self._box = box
         self._rng = rng
         self._quota = dict(quota)
@@ -102,4 +99,3 @@ class Reaper:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             self.killed[kind].append(job_of(words))
-            self.deaths.append(time.time())

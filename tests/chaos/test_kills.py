@@ -45,27 +45,6 @@ CHOSEN = (
     Plan("supervisor", ("supervisor", "script"), "bare"),
     Plan("published", ("script",), "slurm"),
 )
-MORE = (
-    Plan("function", ("script", "supervisor"), "bare"),
-    Plan("function", ("script",), "slurm"),
-    Plan("load", ("client", "script"), "slurm"),
-    Plan("environment", ("supervisor", "script"), "bare"),
-    Plan("start", ("script",), "bare"),
-    Plan("queue", ("agent",), "slurm"),
-    Plan("submit", ("agent",), "bare"),
-    Plan("submit", ("client",), "slurm", 0.6),
-    Plan("start", ("supervisor", "client"), "slurm"),
-    Plan("lease", ("agent",), "bare"),
-    Plan("environment", ("worker",), "bare"),
-    Plan("load", ("sshd",), "bare"),
-    Plan("function", ("worker",), "bare"),
-    Plan("function", ("client",), "slurm"),
-    Plan("result", ("supervisor",), "slurm"),
-    Plan("result", ("agent",), "bare"),
-    Plan("supervisor", ("supervisor",), "bare"),
-    Plan("supervisor", ("client", "worker"), "bare"),
-    Plan("published", ("supervisor", "agent"), "bare"),
-)
 
 
 @pytest.mark.fault("24 25 26 27")
@@ -78,17 +57,6 @@ def test_each_job_runs_once_and_ends_once_whatever_is_killed_when(
     table(as_table(results, f"{len(results)} kills in {time.monotonic() - began:.0f} s"))
     assert_all_hold(results)
     assert {result.plan.stage for result in results} == set(trial.STAGES)
-
-
-@pytest.mark.fault("24 25 26 27")
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_each_job_runs_once_and_ends_once_while_others_are_killed(
-    world: World, new_lane: Callable[[], Lane], table: Callable[[str], None]
-) -> None:
-    results = carry_out(world, MORE, new_lane)
-    table(as_table(results, f"{len(results)} more kills"))
-    assert_all_hold(results)
 
 
 @pytest.mark.fault("24 25 26 27")

@@ -5,29 +5,20 @@ from __future__ import annotations
 import collections
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clusterfn import KilledBySignal, WorkerLost, cluster
-from tests.chaos import holds
+from clusterfn import cluster
 from tests.chaos.onhost import until
-from tests.chaos.reaper import Reaper
 from tests.chaos.sharing import CARDS, Sharing, shared
 from tests.chaos.watcher import Watcher
 from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
-
-# Read when this is imported: no test sees CLUSTERFN_ variables.
-SEED = int(os.environ.get("CLUSTERFN_SEED") or random.SystemRandom().randrange(10**6))
-QUOTA = {"supervisor": 6, "worker": 6, "agent": 3, "spooler": 4}
-LOST = (WorkerLost, KilledBySignal)
 
 
 @pytest.fixture
@@ -43,7 +34,6 @@ def on_cards(sharing: Sharing, seconds: float) -> Callable[[int], int]:
 
     def item(number: int) -> int:
         import fcntl
-        import os
         import time
 
         fd = os.open(os.path.join(runs, f"item-{number}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -117,49 +107,3 @@ print(unknown)
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=150, check=False)
     return done.stdout.strip() + done.stderr
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_group_loses_the_items_whose_processes_were_killed_and_no_others(
-    sharing: Sharing, table: Callable[[str], None]
-) -> None:
-    """Another user's jobs come in between, strangers too; what was lost is got by `retry_failed`."""
-    rng, count = random.Random(SEED), 150
-    watcher = Watcher(sharing.box)
-    watcher.send_strangers(random.Random(SEED + 1))
-    with watcher.looking() as seen:
-        # First: an agent that is killed while it starts is an error, and no reason to connect again.
-        group = cluster(host="ada", gpus=1)(on_cards(sharing, 0.5)).map(range(count), max_parallel=CARDS)
-        with Reaper(sharing.box, random.Random(SEED + 2), QUOTA, (0.4, 1.5)) as reaper:
-            lane = sharing.new_lane()
-            others = [sharing.send(lane, "bob", rng.randint(1, 4), rng.uniform(0.2, 2.0)) for _ in range(10)]
-            results = group.results(600)
-            told = sharing.told(300)
-        runs = runs_of(sharing)
-        again = group.retry_failed().results(300) if group.failed else results
-        left = sharing.settles()
-    lost = [each for each in results if not isinstance(each, int)]
-    deaths = {kind: len(killed) for kind, killed in reaper.killed.items()}
-    shown = dict(collections.Counter(type(each).__name__ for each in lost))
-    table(f"{count} items on {CARDS} cards, CLUSTERFN_SEED={SEED}; killed {deaths}; lost {shown}; "
-          f"others ended as {[told.get(job.id, {}).get('state') for job in others]}")  # fmt: skip
-    _holds_all(results, lost, runs, reaper)
-    assert again == list(range(count))
-    turns = sharing.turns()
-    killed = [job for jobs in reaper.killed.values() for job in jobs]
-    wrong = [*left, *holds.doubly_held(turns, seen), *holds.ill_given(turns), *holds.unwitnessed(turns, seen),
-             *holds.never_released(turns, killed), *holds.beside_strangers(turns, seen)]  # fmt: skip
-    assert not wrong, f"CLUSTERFN_SEED={SEED}\n" + "\n".join(wrong)
-    assert len(told) == len(others)
-
-
-def _holds_all(results: list[Any], lost: list[Any], runs: dict[int, int], reaper: Reaper) -> None:
-    """Each item ran once and ended once; no more are lost than processes were killed."""
-    where = f"CLUSTERFN_SEED={SEED}"
-    assert [each for each in results if isinstance(each, int)] == [
-        number for number, each in enumerate(results) if isinstance(each, int)
-    ], where
-    assert all(isinstance(each, LOST) for each in lost), (where, lost)
-    assert len(lost) <= len(reaper.killed["supervisor"]) + len(reaper.killed["worker"]), where
-    assert set(runs.values()) == {1}, (where, {item: times for item, times in runs.items() if times != 1})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -49,20 +48,4 @@ def test_second_attempt_fences_the_first_that_still_lives(here: Here, by_hand: l
     told = "attempt 1 left no result; the scheduler has restarted the job (2)"
     assert any(told in status for status in sent.states), sent.states
     assert until(lambda: not os.path.exists(f"/proc/{first['worker']}"), 150), "a fenced attempt ends its tree"
-    sent.stands(runs=2)
-
-
-def test_death_of_a_fenced_supervisor_says_nothing_of_its_successor(
-    here: Here, by_hand: list[subprocess.Popen[bytes]]
-) -> None:
-    """The old node's script concludes for its own attempt, not for the one that runs elsewhere by the same number."""
-    sent = here.submit("restarted", "slurm", seconds=600, later=4)
-    sent.await_at("function")
-    first = sent.there.by_event()
-    os.kill(first["supervisor"], signal.SIGSTOP)
-    by_hand.append(start_again(sent))
-    assert until(lambda: any(event["event"] == "running" for event in sent.there.events(2)), 150), sent.there.history()
-    os.kill(first["supervisor"], signal.SIGKILL)
-    assert sent.job.result(150) == 2, sent.there.history()
-    assert kinds(sent) == ["superseded", "returned"]
     sent.stands(runs=2)

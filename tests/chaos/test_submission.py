@@ -1,5 +1,4 @@
-"""Submission is at least once, execution once: what is given to the scheduler twice runs once, and what never got
-there ends in an error."""
+"""What never got to its scheduler, or was killed before it had begun, ends in an error."""
 
 from __future__ import annotations
 
@@ -16,20 +15,6 @@ from tests.chaos.onhost import JobOnHost, until
 from tests.chaos.world import World
 
 pytestmark = pytest.mark.lab
-
-
-def test_script_given_to_sbatch_twice_runs_once_and_the_other_says_so(here: Here, world: World) -> None:
-    over = world.runs / "over-twice"
-    sent = here.submit("speak", "slurm", lines=5, every=0.1, over=str(over))
-    sent.await_at("function")
-    second = sent.sbatch()
-    assert world.lab.slurm.wait_job(second, "COMPLETED", "FAILED") == "COMPLETED"
-    assert not sent.job.done(), "the second was to come while the first runs"
-    over.touch()
-    sent.ends_once(5)
-    first = (sent.there.folder / "claim").read_text()
-    assert first != second
-    assert f"claimed by submission {first}; this is {second}: nothing to do" in sent.log()
 
 
 def test_sbatch_that_never_submitted_is_an_error_after_a_look(here: Here, world: World) -> None:

@@ -27,7 +27,7 @@ class Watcher:
     """
 
     def __init__(self, box: OwnBox) -> None:
-        self.seen = Seen(boot=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+        self.seen = Seen()
         self._box = box
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._look)]

@@ -35,12 +35,6 @@ STUBS = {
     "slow-sbatch": {"sbatch": 'sleep 0.4; /usr/bin/sbatch "$@"; r=$?; sleep 0.4; exit $r'},
     "no-sbatch": {"sbatch": _TIMED_OUT},
     "busy-sbatch": {"sbatch": 'echo "sbatch: error: Unable to contact slurm controller (connect failure)" >&2; exit 1'},
-    # Once told to, squeue is out of its mind, or hangs.
-    "mad-squeue": {
-        "squeue": 'if [ -e @folder/mad ]; then echo "slurm_load_jobs || |odd"; printf "\\377\\376|x\\n"; exit 0; fi; '
-        'exec /usr/bin/squeue "$@"'
-    },
-    "hung-squeue": {"squeue": 'if [ -e @folder/mad ]; then exec sleep 600; fi; exec /usr/bin/squeue "$@"'},
 }
 
 

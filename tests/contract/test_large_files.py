@@ -78,7 +78,7 @@ def test_nothing_comes_early_that_is_small_or_not_wanted(here: HostConnection, t
 
 
 def test_an_argument_that_changes_while_it_is_sent_is_rejected(here: HostConnection, tmp_path: Path) -> None:
-    from clusterfn.calls.payload import name_of
+    from clusterfn.packing.payload import name_of
 
     data = bytearray(os.urandom(3 * MB))
     digest, crc = name_of(memoryview(data))

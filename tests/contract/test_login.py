@@ -370,12 +370,6 @@ def test_five_processes_need_one_code(logged_in: Host, prompts: Counted) -> None
     assert prompts() == 1
 
 
-def test_logging_in_again_asks_nothing(logged_in: Host, prompts: Counted) -> None:
-    found, new = shared_login.log_in(logged_in, None)
-
-    assert (found.host, new, prompts()) == ("totp-second", False, 1)
-
-
 def test_logout_leaves_no_process_and_no_socket(logged_in: Host, runtime: Path, connect_to: Connect) -> None:
     there = connect_to(logged_in)
     held_by = next(shared_login.all_held()).pid

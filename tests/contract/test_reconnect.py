@@ -43,9 +43,7 @@ def kill_session(there: HostConnection) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture(
-    params=["local", pytest.param("agent", marks=pytest.mark.lab), pytest.param("session", marks=pytest.mark.lab)]
-)
+@pytest.fixture(params=["local", pytest.param("session", marks=pytest.mark.lab)])
 def there(request: pytest.FixtureRequest, connect_to: Connect, local_host: Host) -> HostConnection:
     """A connection with `request.param` to be killed by `broken`."""
     if request.param == "local":
@@ -55,7 +53,7 @@ def there(request: pytest.FixtureRequest, connect_to: Connect, local_host: Host)
 
 @pytest.fixture
 def broken(request: pytest.FixtureRequest, there: HostConnection) -> Break:
-    """Breaks the connection: kills the agent, or the sshd of its session, by pid."""
+    """Breaks the connection: kills the agent here, or the sshd of a session there, by pid."""
     kind = request.node.callspec.params["there"]
     return lambda: kill_session(there) if kind == "session" else kill_agent(there)
 

@@ -132,6 +132,23 @@ def hosts(_shared: Hosts, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     return _shared
 
 
+@pytest.fixture
+def gate(hosts: Hosts, tmp_path: Path) -> Path:
+    """A folder that jobs of the lab's user can write to; many a job ends when it finds the file `go` in it."""
+    hosts.root.mkdir(mode=0o700, exist_ok=True)
+    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
+    folder.mkdir()
+    return give_to("cfbash", folder)
+
+
+@pytest.fixture
+def torch(lab: Any) -> str:
+    """The environment with PyTorch, as `environment=` names it."""
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the lab's PyTorch is for Python 3.11")
+    return f"python:{lab.torch_python}"
+
+
 def local_host(root: Path, name: str = "here") -> str:
     """Return a clusterfn.yml whose only host is this machine, with cores for the tests that run beside this one too."""
     return f"hosts:\n  {name}:\n    scheduler: local\n    root: {root}\n    limits: {{cores: 64}}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import subprocess
 import sys
@@ -31,13 +32,14 @@ from clusterfn.config import config_file
 from clusterfn.hosts import connected_host, connection
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.e2e.conftest import session_of
+from tests.e2e.test_administrators import apart, script
 from tests.e2e.test_executor import sent, until_there
-from tests.e2e.test_map import began, counted_until_told, gate, square  # noqa: F401  # a fixture among them
+from tests.e2e.test_map import began, counted_until_told, square
 from tests.waiting import until
 
 
 @pytest.mark.lab
-def test_a_damaged_bridge_costs_no_item(hosts, gate, monkeypatch):  # noqa: F811
+def test_a_damaged_bridge_costs_no_item(hosts, gate, monkeypatch):
     def removes_late(folder: str) -> list[str]:
         shell, option, script, *words = remove(folder)
         return [shell, option, f"sleep 1; {script}; echo >'{gate}/removed'", *words]
@@ -124,7 +126,7 @@ def closed(hosts, lab, tmp_path, monkeypatch):
 
 
 @pytest.mark.lab
-def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_queue(hosts, closed, gate, monkeypatch):  # noqa: F811
+def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_queue(hosts, closed, gate, monkeypatch):
     line = f'sleep 2; "$@"; status=$?; touch "{gate}/submitted"; exit $status'  # a controller that takes its time
     elements = Slurm.elements
 
@@ -334,3 +336,31 @@ def test_a_terminal_that_is_stopped_brings_no_further_look(here, monkeypatch):
 
     assert len(came) == 2
     looks.close()
+
+
+# What a user can do who has changed his own client: it sends what it likes, and the machine's bridge still limits it.
+CHANGED_CLIENT = """
+import json
+from clusterfn import cluster
+from clusterfn.hosts.host_capacity import HostCapacity
+
+HostCapacity.rules = None
+
+def spin():
+    import time
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    try:
+        cluster(time="1h")(spin)()
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+@pytest.mark.lab
+def test_the_bridge_limits_the_time_of_a_job_whose_client_was_changed(here, tmp_path):
+    ran = apart("limits:\n  time: 2s\n", here, tmp_path, sys.executable, script(CHANGED_CLIENT, tmp_path))
+
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1])[0] == "TimeLimit"

@@ -259,7 +259,7 @@ def test_a_job_that_several_hosts_show_is_taken_from_the_one_it_was_sent_to(run,
 
     assert (ran.stdout, ran.returncode) == ("adding\n", 0)
     assert "on b" in run("cancel", one_home[:4]).stderr
-    assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "b"]
+    assert [line.split()[3] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "b"]
     assert [job["host"] for job in json.loads(run("jobs", "c", "--json").stdout)] == ["b"]
     assert " on a had already ended" in run("cancel", one_home, "a").stderr
 
@@ -275,7 +275,7 @@ def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_ho
     assert f"{one_home} is visible on a, renamed, c, but was sent to a host named b" in ran.stderr
     assert f"next:  choose one: clusterfn COMMAND {one_home} a" in ran.stderr
     assert run("logs", one_home, "a").stdout == "adding\n"
-    assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "a"]
+    assert [line.split()[3] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "a"]
 
 
 def test_stack_shows_where_a_job_is_and_lets_it_go_on(run, started, folder):

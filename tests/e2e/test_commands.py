@@ -270,14 +270,6 @@ print("rank", here.process_index, "of", here.num_processes, total.item(), flush=
 """
 
 
-@pytest.fixture
-def torch(lab):
-    """The environment with PyTorch, as `environment=` names it."""
-    if sys.version_info[:2] != (3, 11):
-        pytest.skip("the lab's PyTorch is for Python 3.11")
-    return f"python:{lab.torch_python}"
-
-
 @pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.parametrize(

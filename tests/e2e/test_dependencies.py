@@ -13,7 +13,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Cancelled, DependencyFailed, KilledBySignal, PayloadError, cluster
-from tests.e2e.conftest import ON_BARE, ON_SLURM, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM
 from tests.fixtures.pair import Pair
 from tests.lab import Lab
 from tests.programs import main
@@ -43,14 +43,12 @@ def fail(x):
 
 
 def die():
-    import os
     import signal
 
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def wait_for(path, value=None):
-    import os
     import time
 
     while not os.path.exists(path):
@@ -71,15 +69,6 @@ def note(path, value=None):
 
 for each in (train, total, look_into, loss_of, fail, die, wait_for, look_at, note):
     each.__module__ = "__main__"
-
-
-@pytest.fixture
-def folder(hosts):
-    """A folder that jobs of the lab's user can write to, and no other test uses."""
-    hosts.root.mkdir(mode=0o700, exist_ok=True)
-    made = give_to("cfbash", hosts.root) / f"gate-{os.urandom(4).hex()}"
-    made.mkdir()
-    return give_to("cfbash", made)
 
 
 @ON_BARE
@@ -108,11 +97,11 @@ def test_a_group_is_the_list_of_its_values_and_is_mapped_over_item_by_item(hosts
 
 
 @ON_SLURM
-def test_what_depends_on_a_failed_job_never_runs_and_names_the_first_failure(hosts, host, folder):
+def test_what_depends_on_a_failed_job_never_runs_and_names_the_first_failure(hosts, host, gate):
     there = cluster(host=host)
     failed = there(fail).submit("data")
-    second = there(note).submit(str(folder / "second"), failed)
-    third = there(note).submit(str(folder / "third"), [second])
+    second = there(note).submit(str(gate / "second"), failed)
+    third = there(note).submit(str(gate / "third"), [second])
 
     with pytest.raises(DependencyFailed, match=r"fail \([0-9a-f]{4}\) has no value: KeyError: 'no data'") as direct:
         second.result(150)
@@ -121,7 +110,7 @@ def test_what_depends_on_a_failed_job_never_runs_and_names_the_first_failure(hos
 
     assert direct.value.__cause__ is failed.exception() and direct.value.stage == "queue"
     assert isinstance(indirect.value.__cause__, KeyError) and indirect.value.__cause__.args == ("no data",)
-    assert list(folder.iterdir()) == []
+    assert list(gate.iterdir()) == []
     attached = clusterfn.attach(third.id, host).exception(150)
     assert isinstance(attached, DependencyFailed) and isinstance(attached.__cause__, KeyError)
 
@@ -139,9 +128,9 @@ def test_a_job_that_died_is_the_cause_too_and_items_fail_one_by_one(hosts, host)
 
 
 @ON_SLURM
-def test_it_waits_on_the_host_without_its_client(lab, hosts, host, folder):
+def test_it_waits_on_the_host_without_its_client(lab, hosts, host, gate):
     """A diamond whose client is killed as soon as it has sent all."""
-    assert outlives_its_client(lab, host, 8, folder / "go").result(150) == 8 + sum(range(8))
+    assert outlives_its_client(lab, host, 8, gate / "go").result(150) == 8 + sum(range(8))
 
 
 def outlives_its_client(lab: Lab, host: str, width: int, gate: Path) -> Any:
@@ -167,9 +156,9 @@ def waiting(host: str) -> list[Any]:
 
 
 @ON_BARE
-def test_jobs_says_what_a_job_waits_for_and_cancelling_it_leaves_the_other_alone(hosts, host, folder):
+def test_jobs_says_what_a_job_waits_for_and_cancelling_it_leaves_the_other_alone(hosts, host, gate):
     there = cluster(host=host)
-    first = there(wait_for).submit(str(folder / "go"), 5)
+    first = there(wait_for).submit(str(gate / "go"), 5)
     second = there(total).submit(first, 1)
     until(lambda: any(job.id == second.id for job in waiting(host)))
 
@@ -179,28 +168,28 @@ def test_jobs_says_what_a_job_waits_for_and_cancelling_it_leaves_the_other_alone
     assert second.cancel()
     with pytest.raises(Cancelled):
         clusterfn.attach(second.id, host).result(150)
-    (folder / "go").touch()
+    (gate / "go").touch()
     assert first.result(150) == 5
 
 
-def test_what_waits_for_a_value_reserves_nothing_and_delays_nobody(hosts, folder, gpubox_reset):
+def test_what_waits_for_a_value_reserves_nothing_and_delays_nobody(hosts, gate, gpubox_reset):
     """Jobs that need all GPUs wait for a value; one that needs one comes later, and runs at once."""
     there, all_gpus = cluster(host="tensor01"), cluster(host="tensor01", gpus=8)
-    first = there(wait_for).submit(str(folder / "go"), 5)
+    first = there(wait_for).submit(str(gate / "go"), 5)
     waits = [all_gpus(total).submit(first, number) for number in range(2)]
     until(lambda: len(waiting("tensor01")) >= 2)
 
     assert cluster(host="tensor01", gpus=1)(total)(1, 2) == 3
     assert {each.state for each in waits} == {"PENDING"} and first.state == "RUNNING"
-    (folder / "go").touch()
+    (gate / "go").touch()
     assert [each.result(150) for each in waits] == [5, 6]
 
 
 @ON_BARE
-def test_cancelling_a_job_fails_what_waits_for_its_value(hosts, host, folder):
+def test_cancelling_a_job_fails_what_waits_for_its_value(hosts, host, gate):
     there = cluster(host=host)
-    first = there(wait_for).submit(str(folder / "go"))
-    second = there(note).submit(str(folder / "second"), first)
+    first = there(wait_for).submit(str(gate / "go"))
+    second = there(note).submit(str(gate / "second"), first)
     until(lambda: first.state == "RUNNING")
 
     first.stop()
@@ -208,7 +197,7 @@ def test_cancelling_a_job_fails_what_waits_for_its_value(hosts, host, folder):
     with pytest.raises(DependencyFailed, match="wait_for .* has no value") as caught:
         second.result(150)
     assert isinstance(caught.value.__cause__, Cancelled)
-    assert not (folder / "second").exists()
+    assert not (gate / "second").exists()
 
 
 def test_a_value_of_another_host_is_sent_once_it_is_here(hosts, capfd):
@@ -251,14 +240,14 @@ def test_a_call_that_is_stopped_while_it_is_sent_leaves_its_inputs_alone(hosts):
     assert first.result(150) == 8 << 20
 
 
-def test_a_value_stays_as_long_as_another_job_needs_it(hosts, folder):
+def test_a_value_stays_as_long_as_another_job_needs_it(hosts, gate):
     there = cluster(host="tensor01")
-    first, gate = there(train).submit(3), there(wait_for).submit(str(folder / "go"))
-    second = there(look_at).submit(first, gate)
+    first, waits = there(train).submit(3), there(wait_for).submit(str(gate / "go"))
+    second = there(look_at).submit(first, waits)
     assert first.result(150)["loss"] == 6
 
     assert main(["rm", first.id]) == 1
-    (folder / "go").touch()
+    (gate / "go").touch()
     assert second.result(150) == 6
     assert main(["rm", first.id]) == 0
 

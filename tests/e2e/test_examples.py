@@ -68,14 +68,6 @@ def check_matrices(found):
     assert found["text"] == "quotes \" and ''' and $HOME and `id` and ü"
 
 
-@pytest.fixture
-def torch(lab):
-    """The environment with PyTorch, as `--environment` names it."""
-    if sys.version_info[:2] != (3, 11):
-        pytest.skip("the lab's PyTorch is for Python 3.11")
-    return f"python:{lab.torch_python}"
-
-
 @pytest.mark.lab
 def test_the_training_that_may_be_interrupted(hosts, lab, torch, tmp_path):
     config = hosts.describe(lab, tmp_path / "clusterfn.yml", lab.torch_python, names=("tensor01",))
@@ -100,13 +92,6 @@ def test_the_six_functions_on_slurm(hosts, torch):
     out = run("tensor01.py", "--host", "slurm", "--environment", torch, "--memory", "2GB")
 
     check_six(out, cards=0)
-
-
-@pytest.mark.lab
-@pytest.mark.long
-@pytest.mark.parametrize("host", ["py36", "py313"])
-def test_the_six_functions_on_other_hosts(hosts, torch, host):
-    check_six(run("tensor01.py", "--host", host, "--environment", torch), cards=0)
 
 
 def test_the_first_example_needs_no_server_and_no_configuration(tmp_path, monkeypatch):

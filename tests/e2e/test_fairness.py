@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import MINOR, REPOSITORY, give_to
-from tests.e2e.test_callers import caller  # noqa: F401
+from tests.e2e.test_minors import caller  # noqa: F401
 from tests.lab import Lab, OwnBox
 from tests.waiting import until
 

@@ -17,15 +17,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.lab
 
 
-@pytest.fixture
-def gate(hosts, tmp_path):
-    """A folder that the jobs see too; a job ends when it finds the file `go` in it."""
-    hosts.root.mkdir(mode=0o700, exist_ok=True)
-    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
-    folder.mkdir()
-    return give_to("cfbash", folder)
-
-
 def until_told(gate, value="value"):
     """A function that writes `began`, prints a line, and returns once `go` is there."""
     folder = str(gate)

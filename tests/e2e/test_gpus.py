@@ -126,7 +126,7 @@ def test_a_broken_driver_is_reported_and_no_gpu_is_no_error(box, _box, capsys):
 def test_an_nvidia_smi_that_hangs_is_reported(box, _box, capsys):
     _box.cards.set("hang")
     assert main(["gpus", box[0]]) == 1
-    assert "nvidia-smi did not answer within 30 seconds" in capsys.readouterr().err
+    assert "nvidia-smi did not answer within 30 s\n" in capsys.readouterr().err
 
 
 def test_a_clusters_free_gpus_and_who_waits(hosts, capsys):

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from clusterfn import Cancelled, attach
-from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -58,15 +58,6 @@ class Caller:
     def end(self):
         """(stdout, stderr) after its end."""
         return self.process.communicate(timeout=150)
-
-
-@pytest.fixture
-def gate(hosts, tmp_path):
-    """A folder that the job sees too; it returns when it finds the file `go` in it."""
-    hosts.root.mkdir(mode=0o700, exist_ok=True)
-    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
-    folder.mkdir()
-    return give_to("cfbash", folder)
 
 
 @pytest.fixture

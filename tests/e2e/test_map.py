@@ -24,20 +24,11 @@ from clusterfn import (
     WorkerLost,
     cluster,
 )
-from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, give_to, session_of
+from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, session_of
 from tests.e2e.many_items import measure
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
-
-
-@pytest.fixture
-def gate(hosts, tmp_path):
-    """A folder that the items see too."""
-    hosts.root.mkdir(mode=0o700, exist_ok=True)
-    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
-    folder.mkdir()
-    return give_to("cfbash", folder)
 
 
 def square(x):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+import shutil
+import subprocess
 
-from tests.e2e.test_callers import CALLERS, caller  # noqa: F401 - a fixture
+import pytest
 
 pytestmark = pytest.mark.lab
 
+NEEDED = ("cloudpickle>=3.1", "paramiko>=3.4", "pyyaml>=6.0")
+CALLERS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 USUAL = {("3.13", "3.9"), ("3.9", "3.12")}
 PAIRS = [
     pytest.param(here, there, marks=() if (here, there) in USUAL else pytest.mark.long, id=f"{here}-to-{there}")
@@ -118,6 +122,26 @@ print(json.dumps("whole"))
 
 
 @pytest.fixture
+def caller(lab, installed, monkeypatch):
+    """The interpreter of a caller of that minor version, with what clusterfn needs beside it."""
+
+    def make(minor):
+        monkeypatch.setenv("PYTHONPATH", str(installed))
+        monkeypatch.setenv("PYTHONWARNINGS", "error::ResourceWarning")
+        folder = lab.root / "callers" / minor
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+            subprocess.run([lab.python(minor), "-m", "venv", folder], check=True, env=environment)
+            pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *NEEDED]
+            subprocess.run(pip, check=True, env=environment)
+            (folder / "complete").touch()
+        return folder / "bin" / "python"
+
+    return make
+
+
+@pytest.fixture
 def environment_of(hosts, lab, tmp_path, monkeypatch):
     """Let the jobs of py36 run under the Python of that minor version."""
 
@@ -130,7 +154,7 @@ def environment_of(hosts, lab, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("here", "there"), PAIRS)
-def test_a_whole_call(environment_of, caller, run_script, here, there):  # noqa: F811
+def test_a_whole_call(environment_of, caller, run_script, here, there):
     python = caller(here)
     environment_of(there)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -15,14 +14,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 on_two = cluster(host="slurm", nodes=2, memory="1GB", time="10min")
-
-
-@pytest.fixture
-def torch(lab):
-    """The environment with PyTorch, as `environment=` names it."""
-    if sys.version_info[:2] != (3, 11):
-        pytest.skip("the lab's PyTorch is for Python 3.11")
-    return f"python:{lab.torch_python}"
 
 
 def processes_of(job_id):

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 import clusterfn
 from clusterfn import Cancelled, attach
-from tests.e2e.conftest import PATIENT, give_to
+from tests.e2e.conftest import PATIENT
 from tests.waiting import until
 
 # Of Jupyter's own making: its sockets and loops are closed late.
@@ -255,15 +255,6 @@ class Kernel:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()
-
-
-@pytest.fixture
-def gate(hosts, tmp_path):
-    """A folder that the job sees too; it returns when it finds the file `go` in it."""
-    hosts.root.mkdir(mode=0o700, exist_ok=True)
-    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
-    folder.mkdir()
-    return give_to("cfbash", folder)
 
 
 @pytest.fixture

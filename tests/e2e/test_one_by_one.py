@@ -12,14 +12,13 @@ import pytest
 
 import clusterfn
 from clusterfn import Cancelled, DependencyFailed, cluster
-from tests.e2e.conftest import ON_BARE, ON_SLURM, give_to
+from tests.e2e.conftest import ON_BARE, ON_SLURM
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
 
 def hold(path, fails=False):
-    import os
     import pathlib
     import time
 
@@ -46,17 +45,8 @@ for each in (hold, note, total):
     each.__module__ = "__main__"
 
 
-@pytest.fixture
-def folder(hosts):
-    """A folder that jobs of the lab's user can write to, and no other test uses."""
-    hosts.root.mkdir(mode=0o700, exist_ok=True)
-    made = give_to("cfbash", hosts.root) / f"gate-{os.urandom(4).hex()}"
-    made.mkdir()
-    return give_to("cfbash", made)
-
-
-def paths(folder: Path, name: str, count: int) -> list[str]:
-    return [str(folder / f"{name}-{number}") for number in range(count)]
+def paths(gate: Path, name: str, count: int) -> list[str]:
+    return [str(gate / f"{name}-{number}") for number in range(count)]
 
 
 def failure(group: clusterfn.JobGroup, index: int) -> BaseException:
@@ -72,9 +62,9 @@ def message(group: clusterfn.JobGroup, host: str) -> str:
 
 
 @ON_SLURM
-def test_an_item_runs_while_the_input_of_another_still_runs(hosts, host, folder):
+def test_an_item_runs_while_the_input_of_another_still_runs(hosts, host, gate):
     there = cluster(host=host, memory="200MB")
-    go, did = paths(folder, "go", 3), paths(folder, "did", 3)
+    go, did = paths(gate, "go", 3), paths(gate, "did", 3)
     models = there(hold).map(go, [False, True, False])
     scores = there(note).map(did, models, extra=there(total).submit(1, 2))
     until(lambda: "waiting for 3 of 3 items of hold" in message(scores, host))
@@ -95,29 +85,29 @@ def test_an_item_runs_while_the_input_of_another_still_runs(hosts, host, folder)
 
 
 @ON_BARE
-def test_it_happens_without_the_client_that_has_sent_both(hosts, host, folder):
-    argv = [sys.executable, str(Path(__file__).with_name("two_maps.py")), host, str(folder)]
+def test_it_happens_without_the_client_that_has_sent_both(hosts, host, gate):
+    argv = [sys.executable, str(Path(__file__).with_name("two_maps.py")), host, str(gate)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         models, scores = client.stdout.readline().split()
-        until(lambda: (folder / "go-1.began").exists())
+        until(lambda: (gate / "go-1.began").exists())
         client.send_signal(signal.SIGKILL)
 
-    (folder / "go-0").touch()
-    until(lambda: (folder / "did-0").exists())
+    (gate / "go-0").touch()
+    until(lambda: (gate / "did-0").exists())
     assert {job.id: job.state for job in clusterfn.jobs(host)}[models] == "RUNNING"
-    (folder / "go-1").touch()
+    (gate / "go-1").touch()
     assert clusterfn.attach(scores, host).results(150) == ["0", "1"]
 
 
 @ON_BARE
-def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, folder):
+def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, gate):
     there = cluster(host=host, memory="200MB")
-    go = paths(folder, "go", 2)
+    go = paths(gate, "go", 2)
     models = there(hold).map(go)
-    stopped, others = (there(note).map(paths(folder, name, 2), models) for name in ("stopped", "did"))
+    stopped, others = (there(note).map(paths(gate, name, 2), models) for name in ("stopped", "did"))
     Path(go[0]).touch()
-    until(lambda: (folder / "did-0").exists() and (folder / "stopped-0").exists())
+    until(lambda: (gate / "did-0").exists() and (gate / "stopped-0").exists())
 
     stopped.stop()
     assert isinstance(failure(stopped, 1), Cancelled) and not models.done()
@@ -126,23 +116,23 @@ def test_stopping_either_of_two_maps_leaves_the_other_alone(hosts, host, folder)
     assert others.result(0, 150) == "0"
     failed = failure(others, 1)
     assert isinstance(failed, DependencyFailed) and isinstance(failed.__cause__, Cancelled)
-    assert not (folder / "did-1").exists() and not (folder / "stopped-1").exists()
+    assert not (gate / "did-1").exists() and not (gate / "stopped-1").exists()
 
 
 @ON_BARE
-def test_separate_jobs_and_two_groups_start_items_too_and_failed_ones_are_retried(hosts, host, folder):
+def test_separate_jobs_and_two_groups_start_items_too_and_failed_ones_are_retried(hosts, host, gate):
     there = cluster(host=host, memory="200MB")
-    jobs = [there(hold).submit(path) for path in paths(folder, "job", 2)]
-    models = there(hold).map(paths(folder, "go", 2))
-    scores = there(note).map(paths(folder, "did", 2), models, jobs)
-    (folder / "go-1").touch()
-    (folder / "job-1").touch()
-    until(lambda: (folder / "did-1").exists())
-    assert not (folder / "did-0").exists()
+    jobs = [there(hold).submit(path) for path in paths(gate, "job", 2)]
+    models = there(hold).map(paths(gate, "go", 2))
+    scores = there(note).map(paths(gate, "did", 2), models, jobs)
+    (gate / "go-1").touch()
+    (gate / "job-1").touch()
+    until(lambda: (gate / "did-1").exists())
+    assert not (gate / "did-0").exists()
 
-    (folder / "did-0").mkdir()
-    (folder / "go-0").touch()
-    (folder / "job-0").touch()
+    (gate / "did-0").mkdir()
+    (gate / "go-0").touch()
+    (gate / "job-0").touch()
     assert isinstance(failure(scores, 0), IsADirectoryError)
-    (folder / "did-0").rmdir()
+    (gate / "did-0").rmdir()
     assert scores.retry_failed().results(150) == [("0", "0"), ("1", "1")]

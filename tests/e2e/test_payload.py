@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import ResultError, cluster
-from tests.fixtures.hidden import hide
+from clusterfn import cluster
 
 pytestmark = pytest.mark.lab
 on_box = cluster(host="tensor01")
@@ -183,95 +182,3 @@ def test_large_arrays_travel_beside_the_call_and_once(hosts, lab, run_script, in
     assert found[2:4] == [[0.0, 2.0, 4.0, 6.0], "cpu"]
     assert found[4:6] == [399_999, "float64"]
     assert found[6] == [[False], [True]]
-
-
-# The eleven functions of which the predecessor returned two (requirements, section 2).
-
-ELEVEN = """
-import json
-import functools
-import math
-import os
-import signal
-from clusterfn import ClusterfnError, cluster
-
-N = 3
-
-def helper(n):
-    return n + N
-
-def constant():
-    return 42
-
-def forty_lines():
-    total = 0
-FORTY
-    return total
-
-def raises():
-    raise ValueError("boom")
-
-def calls_a_sibling():
-FORTY
-    return helper(1)
-
-def uses_globals():
-    return math.floor(2.5) + N
-
-def decorated_inside():
-    @functools.lru_cache(maxsize=None)
-    def square(n):
-        return n * n
-    square(3), square(3)
-    return square.cache_info().hits
-
-def walrus():
-    return (n := 10) + n
-
-def exits():
-    os._exit(3)
-
-def crashes():
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-def local_class():
-    class Thing:
-        def __init__(self):
-            self.n = 9
-    return Thing()
-
-def outcome(function):
-    try:
-        value = cluster(host="tensor01")(function)()
-    except Exception as error:
-        assert "result_raw" not in str(error)
-        return [type(error).__name__, str(error).splitlines()[0]]
-    return getattr(value, "n", value)
-
-print(json.dumps([outcome(function) for function in (
-    constant, forty_lines, raises, calls_a_sibling, uses_globals, decorated_inside, walrus, exits, crashes, local_class,
-)]))
-""".replace("FORTY", "\n".join(f"    total = {n} if {n} == 0 else total + {n}" for n in range(40)))
-
-
-def test_the_eleven_functions_that_failed_elsewhere(hosts, run_script):
-    found = run_script(ELEVEN)
-
-    assert found[:7] == [42, 780, ["ValueError", "boom"], 4, 5, 1, 20]
-    assert found[7][0] == "ExitedEarly" and "3" in found[7][1]
-    assert found[8][0] == "KilledBySignal" and "SIGSEGV" in found[8][1]
-    assert found[9] == 9
-
-
-def test_the_eleventh_returns_an_array_that_the_host_could_not_read(hosts, lab, monkeypatch):
-    @cluster(host="tensor01", environment=f"python:{lab.torch_python}")
-    def array():
-        import numpy
-
-        return numpy.arange(3)
-
-    if sys.version_info[:2] != (3, 11):
-        pytest.skip("the lab's PyTorch is for Python 3.11")
-    hide(monkeypatch, "numpy")
-    with pytest.raises(ResultError, match="needs the module numpy, which is not installed on this machine"):
-        array()

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import clusterfn
-from clusterfn import ConfigError, WorkerLost, cluster
+from clusterfn import ConfigError, cluster
 from clusterfn.calls.job import entry_of
 from tests.e2e.conftest import ON_BARE
 from tests.waiting import until
@@ -80,20 +80,6 @@ def test_slurm_s_preemption_warns_the_function_and_its_value_counts(hosts, lab):
     lab.slurm.run("scontrol", "requeue", listed.strip())
 
     assert job.result(150) == ["warned"]
-
-
-@pytest.mark.long  # how often is counted as for other causes: tests/bridge/test_requeue.py
-def test_slurm_preempts_a_job_no_more_often_than_allowed(hosts, lab):
-    job = cluster(host="slurm", time="10min", requeue={"preempted": 1})(counting).submit(9)
-    for count in (1, 2):
-        until(lambda count=count: [file.size for file in job.checkpoint.files] == [count])
-        listed = lab.slurm.run("squeue", "--noheader", "--format=%i", f"--name=counting.{job.id}").stdout
-        lab.slurm.run("scontrol", "requeue", listed.strip())
-
-    error = job.exception(300)
-
-    assert isinstance(error, WorkerLost) and "requeue= allows no more than 1 for this cause" in error.message
-    assert [file.size for file in job.checkpoint.files] == [2]
 
 
 def test_a_job_that_was_interrupted_by_a_reboot_resumes_at_the_next_connection(hosts):

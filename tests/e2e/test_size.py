@@ -75,16 +75,6 @@ def test_a_function_of_any_length_in_a_module(hosts, load, lines):
     assert function() == function.local()
 
 
-def test_each_of_those_lengths_has_its_own_value():
-    values = set()
-    for lines in SIZES:
-        space = {}
-        exec(with_lines(lines), space)
-        values.add(space["steps"]())
-
-    assert len(values) == len(SIZES)
-
-
 def test_functions_of_all_lengths_in_a_script(hosts, run_script):
     text = ["import json", "from clusterfn import cluster"]
     for lines in SIZES:

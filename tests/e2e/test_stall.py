@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-import runpy
 import time
 from pathlib import Path
 
 import pytest
 
 import clusterfn
-from clusterfn import ClusterfnError, ConfigError, Stalled, cluster
-from tests.e2e.conftest import BOTH, ON_SLURM, Hosts
+from clusterfn import ClusterfnError, ConfigError, cluster
+from tests.e2e.conftest import ON_SLURM, Hosts
 from tests.fixtures.standing import waits_for
 from tests.waiting import until
-
-FORKS_AND_LOCKS = """def forks_while_a_lock_is_held():
-    import os
-    import threading
-
-    lock = threading.Lock()
-    lock.acquire()
-    if not os.fork():
-        lock.acquire()  # nobody in this process will ever let it go
-    os.wait()
-"""
-
-
-@pytest.mark.lab
-@pytest.mark.long
-@BOTH
-def test_a_fork_that_waits_for_a_lock_is_shown_by_the_line(hosts: Hosts, host: str, tmp_path: Path):
-    """The function travels by value, and the host's user may not read the file that it stands in."""
-    (tmp_path / "mine.py").write_text(FORKS_AND_LOCKS)
-    tmp_path.chmod(0o700)
-    function = runpy.run_path(str(tmp_path / "mine.py"))["forks_while_a_lock_is_held"]
-    stuck = cluster(host=host)(function).with_options(stall_timeout="10s")  # a busy machine may let it wait for seconds
-    with pytest.raises(Stalled) as caught:
-        stuck()
-
-    said = str(caught.value)
-    assert said.startswith("the job printed nothing and used no CPU time for 10 s\n")
-    assert "stage function" in said
-    assert "lock.acquire()  # nobody in this process will ever let it go" in said
-    assert "os.wait()" in said
-    assert "mine.py" in said
-    assert "worker.py" not in said
 
 
 @pytest.mark.lab

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from pathlib import Path
 
 import pytest
 
 import clusterfn
 from clusterfn import ConfigError, ResultError, ResultTooLarge, cluster, errors
-from clusterfn.hosts import serialization
-from clusterfn.hosts.transports import prompts
 from tests.e2e.conftest import MINOR, ON_BARE
 from tests.waiting import until
 
@@ -49,18 +46,18 @@ def one_fails(x):
     return fail(x) if x == 1 else Model() if x == 2 else x
 
 
-for each in (make, describe, Model, model, Refused, fail, one_fails):
+def opener(path):
+    class Opener:
+        """Opens a file where it is loaded."""
+
+        def __reduce__(self):
+            return open, (path, "w")
+
+    return Opener()
+
+
+for each in (make, describe, Model, model, Refused, fail, one_fails, opener):
     each.__module__ = "__main__"
-
-
-class Opener:
-    """Opens a file where it is loaded."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
 
 
 @pytest.fixture
@@ -71,9 +68,9 @@ def untrusted(lab, hosts, tmp_path, monkeypatch):
     return hosts
 
 
-def replace_value(attempt: Path, value: object) -> None:
-    """Do what a hostile host can: put another value into the files of a job that has ended, with all sums right."""
-    data = b"".join(serialization.part("container").Packed(pickle.dumps(value, 5)).pieces())
+def replace_value(attempt: Path, other: Path) -> None:
+    """Do what a hostile host can: give a job that has ended the value of another, with all sums right."""
+    data = (other / "value.pkl").read_bytes()
     (attempt / "value.pkl").write_bytes(data)
     told = json.loads((attempt / "outcome.json").read_text())
     (attempt / "outcome.json").write_text(json.dumps({**told, "kind": "returned", "value": {"size": len(data)}}))
@@ -84,8 +81,10 @@ def replace_value(attempt: Path, value: object) -> None:
 def test_a_value_that_the_host_has_replaced_is_rejected_by_name_and_nothing_happens_here(host, hosts, tmp_path):
     made = tmp_path / "made"
     job = cluster(host=host, results="data", keep=True)(describe).submit(3)
-    until(job.done)
-    replace_value(hosts.root / "jobs" / job.id / "attempts" / "1", Opener(made))
+    other = cluster(host=host, keep=True)(opener).submit(str(made))
+    until(lambda: job.done() and other.done())
+    assert other.state == "RETURNED"
+    replace_value(*(hosts.root / "jobs" / each.id / "attempts" / "1" for each in (job, other)))
 
     attached = clusterfn.attach(job.id, host)  # the host does not know what this machine accepts
     until(attached.done)
@@ -124,8 +123,7 @@ def test_calls_maps_and_sessions_of_an_untrusted_host_return_plain_data_and_erro
 
 @pytest.mark.lab
 @ON_BARE
-def test_a_value_larger_than_max_result_stays_on_the_host_until_it_is_asked_for(host, hosts, monkeypatch):
-    monkeypatch.setattr(prompts, "person", lambda: None)
+def test_a_value_larger_than_max_result_stays_on_the_host_until_it_is_asked_for(host, hosts):
     job = cluster(host=host, max_result="1MB")(make).submit(3 * MB)
     with pytest.raises(ResultTooLarge, match="the value has 3 MB, more than max_result=1MB") as caught:
         job.result(150)
@@ -151,7 +149,8 @@ def test_a_value_larger_than_max_result_stays_on_the_host_until_it_is_asked_for(
 
 def test_on_a_terminal_a_large_value_is_asked_about(here, monkeypatch):
     asked, answers = [], iter(["no", "Y"])
-    monkeypatch.setattr(prompts, "person", lambda: lambda question: asked.append(str(question)) or next(answers))
+    person = lambda question: asked.append(str(question)) or next(answers)  # noqa: E731
+    monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: person)
     job = cluster(max_result="1MB")(make).submit(3 * MB)
     with pytest.raises(ResultTooLarge):
         job.result(150)
@@ -173,8 +172,7 @@ def test_a_smaller_value_and_an_exception_come_as_always(here):
     assert "to fetch it: job.result(max_result='4MB')" in str(caught.value)
 
 
-def test_a_call_says_otherwise_than_the_keys_of_its_host(here, monkeypatch):
-    monkeypatch.setattr(prompts, "person", lambda: None)
+def test_a_call_says_otherwise_than_the_keys_of_its_host(here):
     config = Path(os.environ["CLUSTERFN_CONFIG"])
     config.write_text(config.read_text() + "    results: data\n    max_result: 1MB\n")
     assert isinstance(cluster(results="objects")(model)(), Model)

@@ -23,13 +23,13 @@ import pytest
 from clusterfn.calls import submit, withdrawal
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.payload import pack
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
 from clusterfn.hosts.follow_window import FollowWindow
 from clusterfn.hosts.rpc.reply import RequestCancelled
+from clusterfn.packing.payload import pack
 from clusterfn.scheduler import scheduler_for
 from tests.golden import samples
 from tests.turns import settle
@@ -237,7 +237,8 @@ class World:
         loop.begin(self.tracker.liveness.look_until_it_begins())
 
     def _stop(self) -> None:
-        withdrawal.end_if_stuck(self.tracker, self.job.done, lambda _: None, self.tracker.liveness.look_until_it_ends)
+        look = self.tracker.liveness.look_until_it_ends
+        loop.begin(withdrawal.end_if_stuck(self.tracker, self.job.done, lambda _: None, look))
 
     def _answers(self, request: Request) -> Sequence[Any]:
         if request.what in ("follow", "still"):

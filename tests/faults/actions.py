@@ -1,4 +1,4 @@
-"""What is done to a job from outside, and calls that are damaged on their way. Each takes the case that runs."""
+"""What is done to a job from outside, or to files that it reads. Each takes the case that runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterfn
-from clusterfn.bridge import layout
-from clusterfn.calls import call, payload
+from clusterfn import Job
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job import Job
     from tests.faults.case import Case
 
 Action = Callable[["Case"], None]
@@ -33,7 +31,7 @@ def kill_everything(case: Case) -> None:
     The supervisor goes first: the kernel lets a stopped process go on whose group the death of its parent orphans.
     """
     case.await_up()
-    case.until((case.attempts()[-1] / layout.USAGE).exists, what="what it has used so far")
+    case.until((case.attempts()[-1] / "usage.json").exists, what="what it has used so far")
     supervisor = case.pids()["supervisor"]
     pids = {*case.pids().values(), *case.processes()}
     for pid in pids:
@@ -91,13 +89,6 @@ def scancel_as_user(case: Case) -> None:
     case.dies_now()
     assert case.world is not None
     case.world.lab.ssh("slurm-second", ["scancel", f"--name={scheduler_name(case)}"])
-
-
-def scancel_as_admin(case: Case) -> None:
-    case.await_up()
-    case.dies_now()
-    assert case.world is not None
-    case.world.lab.slurm.run("scancel", f"--name={scheduler_name(case)}")
 
 
 def scancel_waiting(case: Case) -> None:
@@ -278,46 +269,18 @@ def cut(data: bytearray) -> bytearray:
     return data[:-7]
 
 
-def damaged_payload(change: Callable[[bytearray], bytearray]) -> Callable[[Case], Job[Any]]:
-    """Send a call whose bytes were altered after they were made."""
-
-    def send(case: Case) -> Job[Any]:
-        prepared = call.prepare(case.row.call, tuple(case.row.args), {}, case.function.options)
-        data = bytes(change(bytearray(prepared.payload.data)))
-        return call.send_call(prepared._replace(payload=prepared.payload._replace(data=data)))[0]
-
-    return send
-
-
 def blob_altered(case: Case) -> Job[Any]:
     """Send a large argument, alter it where it lies on the host, and call again."""
     first = case.function.submit(*case.row.args)
     first.result(150)
-    blob = Path(first.folder).parent.parent / "blobs" / payload.name_of(memoryview(case.row.args[0]))[0]
+    blobs = (Path(first.folder).parent.parent / "blobs").iterdir()
+    (blob,) = [path for path in blobs if ".part-" not in path.name and case.row.args[0] in path.read_bytes()]
     data = bytearray(blob.read_bytes())
     data[1000] ^= 1
     blob.chmod(0o600)
     blob.write_bytes(data)
     case.notes["blob"] = blob
     return case.function.submit(*case.row.args)
-
-
-def interpreter(change: Callable[[Path], None]) -> Callable[[Case], Job[Any]]:
-    """An environment that changes between the look at it and the job."""
-
-    def send(case: Case) -> Job[Any]:
-        assert case.world is not None
-        folder = case.world.home / f"{case.world.session}-env-{case.row.name.replace(' ', '-')}-{case.host}"
-        (folder / "bin").mkdir(parents=True, exist_ok=True)
-        link = folder / "bin" / "python"
-        link.symlink_to(case.world.lab.python("3.11"))
-        function = case.function.with_options(environment=f"python:{link}")
-        prepared = call.prepare(case.row.call, tuple(case.row.args), {}, function.options)
-        link.unlink()
-        change(link)
-        return call.send_call(prepared)[0]
-
-    return send
 
 
 def becomes_38(link: Path) -> None:

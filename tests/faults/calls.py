@@ -18,47 +18,6 @@ def returns():
     return 42
 
 
-def long_body(x):
-    a = x + 1
-    b = a * 2
-    c = [a, b]
-    d = {"a": a, "b": b}
-    e = sum(c)
-    f = max(d.values())
-    g = "%d-%d" % (e, f)
-    h = g.split("-")
-    i = [int(part) for part in h]
-    j = sorted(i)
-    k = j[0] + j[-1]
-    ll = k % 7
-    m = ll**2
-    n = m - 1
-    o = [n] * 3
-    p = tuple(o)
-    q = len(p)
-    r = q + ll
-    s = str(r)
-    t = s.zfill(4)
-    u = int(t)
-    v = u or 1
-    w = v * 10
-    y = w // 3
-    z = y - 1
-    aa = z + k
-    bb = aa ^ 5
-    cc = bb | 1
-    dd = cc & 255
-    ee = [dd, cc]
-    ff = min(ee)
-    gg = ff + m
-    hh = gg * 2
-    ii = abs(hh)
-    jj = round(ii / 2)
-    kk = divmod(jj, 10)
-    mm = kk[0] + kk[1]
-    return mm + a
-
-
 def raises(text="boom"):
     raise ValueError(text)
 
@@ -67,8 +26,8 @@ def helper(x):
     return x * 2
 
 
-def long_body_with_helper(x):
-    return long_body(helper(x))
+def uses_helper(x):
+    return helper(x) + 1
 
 
 def uses_globals():

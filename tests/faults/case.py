@@ -18,13 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterfn
-from clusterfn import ClusterFunction
-from clusterfn.bridge.layout import RETURNED, TAG
-from clusterfn.config.options import parse_options
+from clusterfn import ClusterFunction, Job
 from tests.processes import parent_of
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job import Job
     from tests.faults.hosts import World
 
 # For an end that does not come; the mutants need not be waited for so long.
@@ -110,7 +107,7 @@ class Case:
     @property
     def function(self) -> ClusterFunction[..., Any]:
         """The function, decorated as the row wants it."""
-        return ClusterFunction(self.row.call, parse_options({"host": self.host, **self.row.options}))
+        return clusterfn.cluster(host=self.host, **self.row.options)(self.row.call)
 
     # running it
 
@@ -211,7 +208,7 @@ class Case:
         sent = self.job is not None and self.folder.exists()
         finals = self.final() if sent else []
         given = self.value is not NOTHING and self.error is None
-        false_value = sent and given and not any(final["kind"] == RETURNED for final in finals)
+        false_value = sent and given and not any(final["kind"] == "returned" for final in finals)
         invented = max(0, len(finals) - 1) + (sent and self.outcomes() != self.published) + false_value
         return {
             "fault": self.row.fault, "what": self.row.name, "host": self.host,
@@ -258,7 +255,7 @@ class Case:
     def processes(self) -> list[int]:
         """Living processes of this job: those that carry its tag, and those that name it in their arguments."""
         assert self.job is not None
-        tag, word = f"{TAG}={self.job.id}/".encode(), self.job.id.encode()
+        tag, word = f"CLUSTERFN_JOB={self.job.id}/".encode(), self.job.id.encode()
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _belongs(pid, tag, word)]
 
     def command(self, pid: int) -> str:

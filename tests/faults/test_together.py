@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import ClusterFunction
-from clusterfn.config.options import parse_options
+from clusterfn import cluster
 from tests.faults.rows import calls
 from tests.lab import Lab
 
@@ -23,8 +22,8 @@ def test_looking_for_an_environment_does_not_hold_up_the_answers_to_others(
     several = [f"python:{here.parent}/{'./' * number}{here.name}" for number in range(6)]  # each is asked for anew
 
     def call(environment: str) -> int:
-        options = {"host": "slurm-second", "environment": environment, "memory": "200MB"}
-        return ClusterFunction(calls.returns, parse_options(options)).submit().result(270)
+        asked = cluster(host="slurm-second", environment=environment, memory="200MB")
+        return asked(calls.returns).submit().result(270)
 
     with ThreadPoolExecutor(12) as pool:
         values = list(pool.map(call, [*several, *several]))

@@ -51,9 +51,11 @@ def fuzzed(weight: float = 1.0, **strategies: st.SearchStrategy[Any]) -> Callabl
         own = inspect.Parameter("many", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         test.__signature__ = inspect.Signature([own, *fixtures])  # type: ignore[attr-defined]
         long = [pytest.mark.long, pytest.mark.timeout(3600)]
+        # The report of a long input would be this warning, and not what failed.
+        long_input = pytest.mark.filterwarnings("ignore:Generating overly large repr")
         return pytest.mark.parametrize(
             "many", [pytest.param(False, id="few"), pytest.param(True, id="many", marks=long)]
-        )(test)
+        )(long_input(test))
 
     return make
 

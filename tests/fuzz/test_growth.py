@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.bridge.worker import cuda_table
-from clusterfn.calls import data_reader, outcome, outcome_errors
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.outcome import JobLocation
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ClusterfnError
 from clusterfn.gpu import smi
 from clusterfn.hosts import serialization
 from clusterfn.hosts.survey import parse as surveyed
+from clusterfn.plain_data import reader
 from clusterfn.scheduler.site import Section
 from tests.fuzz import damaged, fuzzed, twisted
 from tests.fuzz.test_host import BARE_TEXTS, SLURM_TEXTS, SMI_TEXTS, read_as_a_machines, read_as_slurms
@@ -56,6 +57,12 @@ def in_a_moment() -> Iterator[None]:
 def test_what_slurm_prints_at_length_is_read_in_a_moment(text: str) -> None:
     with in_a_moment():
         read_as_slurms(text)
+
+
+def test_a_long_word_in_an_error_and_many_empty_lines_are_read_in_a_moment() -> None:
+    with in_a_moment():
+        read_as_slurms(f"squeue: error: {'x' * LONG}\n")
+        assert smi.read_rows("\n" * LONG) == []
 
 
 DF = [
@@ -126,5 +133,5 @@ def test_no_hostile_outcome_takes_long_or_raises_what_is_no_error_of_ours(publis
 
 @fuzzed(0.5, data=damaged(PICKLES))
 def test_no_damaged_pickle_takes_long_or_raises_anything_unexpected(data: bytes) -> None:
-    with in_a_moment(), contextlib.suppress(data_reader.NotData, data_reader.DamagedPickle):
-        data_reader.load(data)
+    with in_a_moment(), contextlib.suppress(reader.NotData, reader.DamagedPickle):
+        reader.load(data)

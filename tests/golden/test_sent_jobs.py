@@ -62,6 +62,17 @@ def test_values_and_output(ids):
     assert clusterfn.attach(ids["taking"]).result(150) == 8
 
 
+def test_one_that_still_runs_and_ends_later(ids, tmp_path):
+    outcome = tmp_path / "root" / "jobs" / ids["returned"] / "attempts" / "1" / "outcome.json"
+    outcome.rename(outcome.with_name("later"))
+    job = clusterfn.attach(ids["returned"])
+    assert not job.done()
+
+    outcome.with_name("later").rename(outcome)
+
+    assert job.result(150) == {"sum": 5}
+
+
 def test_errors(ids):
     with pytest.raises(ZeroDivisionError):
         clusterfn.attach(ids["raised"]).result(150)

@@ -16,19 +16,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.lab
 
 
-INTERRUPTED = """
-import sys
-from pathlib import Path
-from clusterfn.environment import environment_files
-from clusterfn.environment.conda_solver import SolveTarget
-from clusterfn.environment.solver import lock_for
-try:
-    lock_for(environment_files.read_file(Path(sys.argv[1])), SolveTarget("linux-64", "2.28", None, "3.11"), print)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
 )
@@ -36,15 +23,15 @@ def test_the_solver_ends_with_the_process_that_wants_the_lock(bench: Bench, numb
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bench.channel = f"http://127.0.0.1:{silent.getsockname()[1]}/main"
         path = bench.write("dependencies: [six]\n")
-        argv = [sys.executable, "-c", INTERRUPTED, str(path)]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        argv = [sys.executable, "-m", "clusterfn", "env", "lock", str(path), "--platform", "linux-64"]
+        with subprocess.Popen(argv, stderr=subprocess.PIPE) as process:
             until(lambda: solvers_of(process.pid))
             pid = solvers_of(process.pid)[0]
             process.send_signal(number)
-            out, _ = process.communicate(timeout=150)
+            process.communicate(timeout=150)
         until(lambda: not is_running(pid))  # although its channel is still silent
 
-    assert out.endswith("interrupted\n") is (number == signal.SIGINT)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert not (bench.folder / "environment.conda-lock.yml").exists()
 
 

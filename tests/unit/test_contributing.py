@@ -68,7 +68,7 @@ OPTION_ON_HOST: list[Edit] = [
         '    "cores": ("cores", checks.whole_number(1)),\n',
         '    "open_files": ("open_files", checks.whole_number(16)),\n',
     ),
-    ("clusterfn/config/options.py", 'ONLY_ON_HOST = ("warn_s", ', '"open_files", '),
+    ("clusterfn/config/options.py", 'PASSED_ON = ("warn_s", ', '"open_files", '),
     ("clusterfn/bridge/supervisor/spec.py", "    warn_s: float\n", "    open_files: int\n"),
     (
         "clusterfn/bridge/supervisor/worker_process.py",

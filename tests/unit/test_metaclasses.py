@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.attributes import has_method, is_a
-from clusterfn.calls import labels, map_display, payload_items
-from clusterfn.calls.dependencies import as_lists
+from clusterfn.calls import map_display
 from clusterfn.calls.group_items import ItemOutcome
+from clusterfn.packing import labels, payload_items
+from clusterfn.packing.dependencies import as_lists
 from clusterfn.sweeps import report, scoring, space
 from clusterfn.sweeps.fingerprint import fingerprint
 

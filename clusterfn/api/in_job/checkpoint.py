@@ -27,12 +27,9 @@ def checkpoint() -> Path:
     """
     place = os.environ.get(layout.CHECKPOINT_VARIABLE)
     if place is None and layout.TAG in os.environ:
-        raise ClusterfnError(
-            "a call of a Session has no checkpoint folder",
-            job=os.environ[layout.TAG].partition("/")[0],
-            stage="function",
-            hint="call the decorated function itself, or write to a folder of your own on the host, such as ~/runs",
-        )
+        job, problem = os.environ[layout.TAG].partition("/")[0], "a call of a Session has no checkpoint folder"
+        hint = "call the decorated function itself, or write to a folder of your own on the host, such as ~/runs"
+        raise ClusterfnError(problem, job=job, stage="function", hint=hint)
     folder = Path(layout.CHECKPOINT if place is None else place, os.environ.get(layout.INDEX_VARIABLE, "")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -7,7 +7,7 @@ import errno
 import os
 import time
 
-from .files import sync_all, sync_folder
+from .files import sync_all, sync_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class DiskSync:
         """Flush the names in these folders, in the same way."""
         began = time.monotonic()
         for path in paths:
-            sync_folder(path)
+            sync_path(path)
         self.is_slow = self.is_slow or time.monotonic() - began > SLOW_S
 
     def later(self, files: "Sequence[str]", folders: "Sequence[str]", done: "Done") -> None:
@@ -68,7 +68,7 @@ class DiskSync:
             # The child must not hold the agent's pipes open: the client would not see that the agent has ended.
             os.closerange(0, 3)
             sync_all([path for files, _, _ in batch for path in files])
-            sync_all([path for _, folders, _ in batch for path in folders], sync_folder)
+            sync_all([path for _, folders, _ in batch for path in folders])
             code = 0
         except OSError as error:
             code = error.errno or errno.EIO

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from typing import List, Optional, Tuple, Union
 
     from .frames import Frame, Header
-    from .handler import AgentServices
-
 
 # The header of a frame is directly before the piece, so that one buffer holds both. It never needs more bytes.
 HEAD = 1024
@@ -55,11 +53,6 @@ def open_regular(path: str) -> "Tuple[int, os.stat_result]":
         os.close(fd)
         raise
     return fd, status
-
-
-def download(agent: "AgentServices", header: "Header", body: bytes) -> RequestHandler:
-    """Return the handler for a file, or for several small ones."""
-    return (ManyFilesHandler if "files" in header else FileHandler)(agent, header, body)
 
 
 class FileHandler(RequestHandler):

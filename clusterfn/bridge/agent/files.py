@@ -7,7 +7,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Optional, Union
+    from typing import Any, List, Optional, Union
 
 CHUNK = 256 * 1024
 # A tree that contains this file is checked: it maps the name of each file to its size.
@@ -29,33 +29,22 @@ def make_parent(path: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
 
 
-def sync_file(path: str) -> None:
-    """Flush a file to the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_folder(path: str) -> None:
-    """Flush the names in a folder to the disk."""
+def sync_path(path: str) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
-        # Some file systems cannot sync a folder and report one of these errors. The names are as durable there as they
-        # can be.
-        if error.errno not in (errno.EINVAL, errno.EBADF):
+        # Some file systems cannot sync a folder, and report one of these errors. Its names are as durable as can be.
+        if error.errno not in (errno.EINVAL, errno.EBADF) or not os.path.isdir(path):
             raise
     finally:
         os.close(fd)
 
 
-def sync_all(paths: "List[str]", sync: "Callable[[str], None]" = sync_file) -> None:
-    """Flush files to the disk, several at once: a journal, or a file server, takes together those that wait."""
-    # Only the child process that flushes a tree needs this module, and importing it would slow down every agent's
-    # start.
+def sync_all(paths: "List[str]") -> None:
+    """Flush them to the disk, several at once: a journal, or a file server, takes together those that wait."""
+    # Only the child that flushes a tree needs this module, and importing it would slow down every agent's start.
     import threading
 
     remaining = list(paths)
@@ -64,7 +53,7 @@ def sync_all(paths: "List[str]", sync: "Callable[[str], None]" = sync_file) -> N
     def work() -> None:
         while remaining and not failed:
             try:
-                sync(remaining.pop())
+                sync_path(remaining.pop())
             except IndexError:
                 # Another thread has taken the last file between the check and `pop`.
                 return

@@ -35,7 +35,6 @@ class FollowHandler(RequestHandler):
     path = ""
     is_there = content_sent = False
     growing: "List[GrowingFile]" = []
-    still: "Optional[StillFile]" = None
     away_since: "Optional[float]" = None
 
     def start(self) -> None:
@@ -47,13 +46,9 @@ class FollowHandler(RequestHandler):
         self.compressor = Compressor(self.agent.out.taken)
         self.results = [[number, expand(path), at] for number, (path, at) in enumerate(self.header.get("with") or ())]
         self.paths = [path for _, path, _ in self.results]
-        if self.header.get("still"):
-            self.still = StillFile(self, self.header["still"])
-            self.agent.stills.add(self.still.look, self.still.silent / self.still.LOOKS)
         watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
         for each in watched:
-            # An error of one file must not keep the others from being added: the file server of a single one may be
-            # away.
+            # An error must not keep other files from being added: the file server of a single one may be away.
             if not self.ended:
                 each.safely(partial(self.agent.watcher.add, each))
 
@@ -62,17 +57,14 @@ class FollowHandler(RequestHandler):
             try:
                 return action()
             except OSError as error:
-                if not self.is_away(error):
+                # The server of `until`, or of what comes with it, may be away, but not for too long.
+                self.away_since = self.away_since or time.monotonic()
+                if error.errno not in AWAY or time.monotonic() - self.away_since > AWAY_S:
                     raise
                 self.try_later()
                 return None
 
         return RequestHandler.safely(self, patiently)
-
-    def is_away(self, error: OSError) -> bool:
-        """Whether the server of `until`, or of what comes with it, is away, and not for too long yet."""
-        self.away_since = self.away_since or time.monotonic()
-        return error.errno in AWAY and time.monotonic() - self.away_since <= AWAY_S
 
     def try_later(self) -> None:
         self.later(AGAIN_S, lambda: self.agent.out.offer(self))
@@ -83,7 +75,7 @@ class FollowHandler(RequestHandler):
             return False
         self.is_there = exists(self.path, ask_server)
         if self.is_there:
-            self.unwatch()
+            self.release()
         if self.is_there or self.growth():
             self.agent.out.offer(self)
             return True
@@ -160,15 +152,10 @@ class FollowHandler(RequestHandler):
     def stop(self) -> None:
         self.end()
 
-    def unwatch(self) -> None:
+    def release(self) -> None:
         self.agent.watcher.drop(self)
         for file in self.growing:
             self.agent.watcher.drop(file)
-
-    def release(self) -> None:
-        self.unwatch()
-        if self.still is not None:
-            self.agent.stills.drop(self.still.look)
 
 
 class GrowingFile:
@@ -223,28 +210,28 @@ class GrowingFile:
         return self.follow.safely(action)
 
 
-class StillFile:
-    """Reports each time that a file's content has not changed for `silent_s`, by this agent's clock.
+class StillHandler(RequestHandler):
+    """Report each time that a file's content has not changed for `silent_s`, by this agent's clock.
 
     A file that was never seen is not silent: it may yet be made. Nor is one next to which there is what explains its
-    silence (`unless`). Reports it as gone if the folder `within` was missing at each look in that time.
+    silence (`unless`). Report it as gone if the folder `within` was missing at each look in that time.
     """
 
     LOOKS = 4
 
-    def __init__(self, follow: FollowHandler, request: "Header") -> None:
-        self.follow = follow
-        self.path = expand(request["path"])
-        self.unless = expand(request["unless"]) if request.get("unless") else ""
-        self.within = expand(request["within"]) if request.get("within") else ""
-        self.silent = seconds(request, "silent_s", 60.0)
+    def start(self) -> None:
+        still = self.header["still"]
+        self.path = expand(still["path"])
+        self.unless, self.within = (expand(still[name]) if still.get(name) else "" for name in ("unless", "within"))
+        self.silent = seconds(still, "silent_s", 60.0)
         self.last_content = b""
         self.since = self.reported = self.present_at = time.monotonic()
+        self.agent.stills.add(self.look, self.silent / self.LOOKS)
 
     def look(self) -> None:
         # The round may have begun before the request ended.
-        if not self.follow.ended:
-            self.follow.safely(self.check_content)
+        if not self.ended:
+            self.safely(self.check_content)
 
     def check_content(self) -> None:
         now = time.monotonic()
@@ -260,8 +247,14 @@ class StillFile:
             self.last_content, self.since, self.reported = content, now, now
         if now - self.present_at >= self.silent:
             self.present_at = self.reported = now
-            self.follow.send({"silent_s": now - self.since, "gone": True})
+            self.send({"silent_s": now - self.since, "gone": True})
         elif self.last_content and self.present_at == now and now - self.reported >= self.silent:
             self.reported = now
             if not (self.unless and os.path.lexists(self.unless)):
-                self.follow.send({"silent_s": now - self.since})
+                self.send({"silent_s": now - self.since})
+
+    def stop(self) -> None:
+        self.end()
+
+    def release(self) -> None:
+        self.agent.stills.drop(self.look)

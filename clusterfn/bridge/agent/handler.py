@@ -104,6 +104,11 @@ class AgentServices:
         raise NotImplementedError
 
 
+def either(key: str, having: "Callable[..., RequestHandler]", lacking: "Callable[..., RequestHandler]") -> "Any":
+    """Return what makes one of two handlers: the first if the request has the key, else the second."""
+    return lambda agent, header, body: (having if key in header else lacking)(agent, header, body)
+
+
 class RequestHandler(Sender):
     """Handles one request; it ends exactly once, by `end` or `fail`."""
 

@@ -12,23 +12,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, List, Optional
 
-    from .frames import Frame, Header
-    from .handler import AgentServices
-
-
-def look_up(agent: "AgentServices", header: "Header", body: bytes) -> RequestHandler:
-    """Return the handler for paths, or for a pattern."""
-    return (PathsHandler if "paths" in header else PatternHandler)(agent, header, body)
+    from .frames import Frame
 
 
 class PathsHandler(RequestHandler):
     def start(self) -> None:
-        self.end(have=[self.has(expand(path)) for path in self.header["paths"]])
-
-    def has(self, path: str) -> bool:
-        # The date is set before the check: a path that exists afterwards is not removed for a while.
-        record_use(path, self.agent.root)
-        return is_there(path)
+        have = []
+        for path in map(expand, self.header["paths"]):
+            # The date is set before the check: a path that exists afterwards is not removed for a while.
+            record_use(path, self.agent.root)
+            have.append(is_there(path))
+        self.end(have=have)
 
 
 class PatternHandler(RequestHandler):

@@ -9,17 +9,17 @@ import time
 from collections import OrderedDict, deque
 
 from .compression import decompress
-from .downloads import download
+from .downloads import FileHandler, ManyFilesHandler
 from .facts import HelloHandler
 from .files import CHUNK
 from .frames import FULL, TURN_S
-from .growing_files import FollowHandler
-from .handler import AgentServices, Failure, RequestHandler
-from .listing import look_up
+from .growing_files import FollowHandler, StillHandler
+from .handler import AgentServices, Failure, RequestHandler, either
+from .listing import PathsHandler, PatternHandler
 from .pipes import USUAL, widen_pipe
 from .processes import RepeatHandler
 from .runs import RunHandler, SpawnHandler
-from .sockets import converse
+from .sockets import ProgramHandler, SocketHandler
 from .uploads import PutHandler
 
 TYPE_CHECKING = False
@@ -50,8 +50,10 @@ class UnknownHandler(RequestHandler):
 
 
 HANDLERS: "Dict[str, Callable[[Agent, Header, bytes], RequestHandler]]" = {
-    "hello": HelloHandler, "have": look_up, "put": PutHandler, "get": download, "follow": FollowHandler,
-    "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler, "converse": converse, "stop": StopHandler,
+    "hello": HelloHandler, "have": either("paths", PathsHandler, PatternHandler), "put": PutHandler,
+    "get": either("files", ManyFilesHandler, FileHandler), "follow": either("still", StillHandler, FollowHandler),
+    "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler,
+    "converse": either("path", SocketHandler, ProgramHandler), "stop": StopHandler,
 }  # fmt: skip
 
 

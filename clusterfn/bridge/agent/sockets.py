@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Optional, Tuple
 
     from .frames import Frame, Header
-    from .handler import AgentServices
 
 CONNECT_S = 5.0
 _WORDS = 4096
@@ -22,11 +21,6 @@ _WORDS = 4096
 READ_BYTES = 64 * 1024
 # srun of SLURM 22.05 carries its input and output in pieces of this size.
 SRUN_PIECE = 1024
-
-
-def converse(agent: "AgentServices", header: "Header", body: bytes) -> RequestHandler:
-    """Return the handler for a socket, or for a program."""
-    return (SocketHandler if "path" in header else ProgramHandler)(agent, header, body)
 
 
 class SocketHandler(RequestHandler):

@@ -61,7 +61,7 @@ class SocketWatcher:
         ready = self._selector.select(seconds)
         # A wait that took much longer than asked means that this process was stopped, and that time counts for no
         # limit.
-        clock.leave_out(clock.overrun(began, seconds))
+        clock.stopped_s += clock.overrun(began, seconds)
         for key, events in ready:
             # A callback of this round may have closed the socket of a later event.
             if self._key_of(key.fileobj) is key:

@@ -21,25 +21,11 @@ from ..supervisor.limits import clock
 from ..supervisor.text import format_duration, last_lines, masked
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
+from . import stream
 from .carried import READ, SOCKET, WRITE, CarriedConnections, SocketWatcher, make_private_folder, receive
 from .lab import LabProcess
 from .output_limit import OutputLimit
 from .process import DaskProcess, KernelProcess, how_it_ended
-from .stream import (
-    CONTROL,
-    DATA,
-    HELLO,
-    IOPUB,
-    OPEN,
-    SAY,
-    SHELL,
-    FrameSplitter,
-    FrameStream,
-    StreamDamaged,
-    facts_of,
-    key_name,
-    pack_hello,
-)
 from .zmtp import MessageReader, request_of
 
 TYPE_CHECKING = False
@@ -91,7 +77,7 @@ class ProxyConnection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.splitter = FrameSplitter()
+        self.splitter = stream.FrameSplitter()
         self.outgoing = memoryview(b"")
         self.is_greeted = self.is_refused = False
 
@@ -123,7 +109,7 @@ class KernelHolder:
         self._watcher.watch(self._listener, READ, lambda _: self._accept())
         self._link: "Optional[ProxyConnection]" = None
         self._kernel: "Optional[HeldProcess]" = None
-        self._stream = FrameStream()
+        self._stream = stream.FrameStream()
         self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
         self._activity: "Optional[Activity]" = None
         self._connecting: "List[Tuple[CarriedConnection, int]]" = []
@@ -199,7 +185,7 @@ class KernelHolder:
             if link is self._link:
                 for frame in self._stream.take(frames):
                     self._obey(frame)
-        except (StreamDamaged, KeyError, ValueError, IndexError) as damaged:
+        except (stream.StreamDamaged, KeyError, ValueError, IndexError) as damaged:
             # A proxy whose connection is closed connects again and resumes, so no frame is lost.
             sys.stderr.write("clusterfn: the connection to the proxy is closed: %r\n" % damaged)
             data = b""
@@ -208,12 +194,12 @@ class KernelHolder:
 
     def _greet(self, link: ProxyConnection, frame: "Frame") -> None:
         """Take the proxy that has connected: it resumes, or begins with another kernel."""
-        if frame.kind != HELLO:
-            raise StreamDamaged("it begins without a hello")
-        facts, link.is_greeted = facts_of(frame), True
+        if frame.kind != stream.HELLO:
+            raise stream.StreamDamaged("it begins without a hello")
+        facts, link.is_greeted = stream.facts_of(frame), True
         incarnation, received, fresh = str(facts["incarnation"]), int(facts["received"]), False
         refused = ""
-        is_heir = facts.get("adopts") == key_name(self._key)
+        is_heir = facts.get("adopts") == stream.key_name(self._key)
         if incarnation in self._past:
             refused = "another program has connected to this kernel since"
         elif self._key and facts["key"] != self._key and not is_heir:
@@ -221,7 +207,7 @@ class KernelHolder:
         elif incarnation != self._incarnation and received:
             refused = "the kernel that this proxy served has ended"
         if refused:
-            link.outgoing, link.is_refused = memoryview(pack_hello({"refused": refused})), True
+            link.outgoing, link.is_refused = memoryview(stream.pack_hello({"refused": refused})), True
             self._write(link)
             return
         if incarnation != self._incarnation:
@@ -230,7 +216,7 @@ class KernelHolder:
         self._drop_link()
         self._stream.resume(received)
         self._link = link
-        link.outgoing = memoryview(pack_hello({"received": self._stream.received, "fresh": fresh}))
+        link.outgoing = memoryview(stream.pack_hello({"received": self._stream.received, "fresh": fresh}))
         if self._kernel is not None:
             self._why = ""
 
@@ -245,7 +231,7 @@ class KernelHolder:
         self._past.add(self._incarnation)
         self._incarnation, self._key, self._scheme = incarnation, key, scheme
         self._shutdown, self._why, self._goodbye_s = "", "", _GOODBYE_S
-        self._stream = FrameStream()
+        self._stream = stream.FrameStream()
         self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
         self._connecting, self._readers = [], {}
         self._kernel = self._program(self._folder, key, scheme)
@@ -266,9 +252,8 @@ class KernelHolder:
         if link.is_refused and not len(link.outgoing):
             self._lose(link)
             return
-        self._watcher.watch(
-            link.sock, READ | (WRITE if len(link.outgoing) else 0), lambda ready: self._handle(link, ready)
-        )
+        events = READ | (WRITE if len(link.outgoing) else 0)
+        self._watcher.watch(link.sock, events, lambda ready: self._handle(link, ready))
 
     def _lose(self, link: ProxyConnection) -> None:
         if link is self._link:
@@ -289,21 +274,21 @@ class KernelHolder:
     # What the proxy sends
 
     def _obey(self, frame: "Frame") -> None:
-        if frame.kind == OPEN:
+        if frame.kind == stream.OPEN:
             self._open(frame.connection, frame.body[0])
-        elif frame.kind == SAY:
-            self._take_word(facts_of(frame))
+        elif frame.kind == stream.SAY:
+            self._take_word(stream.facts_of(frame))
         else:
             channel, reader = self._readers.get(frame.connection, (0, None))
-            if frame.kind == DATA and reader is not None:
+            if frame.kind == stream.DATA and reader is not None:
                 for parts in reader.feed(frame.body):
                     self._note_request(channel, *request_of(parts))
             self._carried.take(frame)
 
     def _open(self, number: int, channel: int) -> None:
-        if channel in (SHELL, CONTROL):
+        if channel in (stream.SHELL, stream.CONTROL):
             self._readers[number] = channel, MessageReader()
-        limit = OutputLimit(self._key, self._scheme) if channel == IOPUB else None
+        limit = OutputLimit(self._key, self._scheme) if channel == stream.IOPUB else None
         self._connecting.append((self._carried.add(number, None, limit), channel))
         self._connect_to_kernel()
 
@@ -326,7 +311,7 @@ class KernelHolder:
         """Act on two requests that concern the job, too; the kernel also gets them."""
         if kind == "shutdown_request":
             self._shutdown = "restart" if content.get("restart") else "end"
-        elif kind == "interrupt_request" and channel == SHELL and self._kernel is not None:
+        elif kind == "interrupt_request" and channel == stream.SHELL and self._kernel is not None:
             # Some clients send the request to the shell channel, which a busy kernel does not read.
             self._kernel.interrupt()
 
@@ -370,9 +355,5 @@ class KernelHolder:
     def _last_words(self) -> "List[str]":
         """Return the last lines of the attempt's stderr."""
         attempt = os.environ.get(TAG, "").rpartition("/")[2]
-        try:
-            with open(os.path.join(self._job, ATTEMPTS, attempt, STDERR), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-                return masked(last_lines(file.read()), self._secrets)
-        except OSError:
-            return []
+        stderr = publish.last_bytes(os.path.join(self._job, ATTEMPTS, attempt, STDERR), _TAIL_BYTES)
+        return masked(last_lines(stderr), self._secrets)

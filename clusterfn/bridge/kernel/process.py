@@ -92,13 +92,7 @@ class HeldProcess:
     def _reap(self) -> None:
         """Collect it, and orphans that this process adopted."""
         self.has_ended()
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, _, _ in process_tree.collected():
             # The process ended between `has_ended` and `waitpid`, which has taken its status away from `subprocess`.
             if pid == self.pid:
                 self.status = self._process.returncode = -signal.SIGKILL
@@ -123,12 +117,8 @@ class KernelProcess(HeldProcess):
                 os.unlink(self.socket_path(number))
         place = os.path.join(folder, _CONNECTION_FILE)
         facts: "Dict[str, Any]" = {
-            "transport": "ipc",
-            "ip": self._path,
-            "key": key,
-            "signature_scheme": scheme,
-            "kernel_name": "",
-        }
+            "transport": "ipc", "ip": self._path, "key": key, "signature_scheme": scheme, "kernel_name": "",
+        }  # fmt: skip
         facts.update(("%s_port" % name, number) for number, name in enumerate(CHANNEL_NAMES, 1))
         with open(place, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             json.dump(facts, file)

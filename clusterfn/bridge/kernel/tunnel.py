@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 
+from ..supervisor.process_tree import read_proc
 from .carried import READ, WRITE, CarriedConnections, SocketWatcher
 from .stream import HELLO, OPEN, READ_BYTES, FrameSplitter, FrameStream, StreamDamaged, facts_of, pack_hello
 
@@ -132,13 +133,8 @@ def listeners_on(port: int) -> "tuple[list[str], bool]":
     """Return the addresses on which programs of this user listen, loopback for any, and whether other users do."""
     own, others = [], False
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        try:
-            with open("/proc/net/" + name, encoding="ascii") as file:
-                lines = file.readlines()[1:]
-        except OSError:
-            # The file is missing outside Linux, and that of IPv6 where it is switched off.
-            continue
-        for line in lines:
+        # The file is missing outside Linux, and that of IPv6 where it is switched off.
+        for line in read_proc("net", name).decode("ascii").splitlines()[1:]:
             words = line.split()
             address, _, number = words[1].rpartition(":")
             if words[3] == _LISTENS and int(number, 16) == port:

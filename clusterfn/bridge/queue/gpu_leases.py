@@ -1,7 +1,7 @@
 """Which GPUs a job gets, and holding them: as many as it asks for, and none that a process without a lease uses.
 
-`machine.RemainingResources` says which GPUs are left for a job; it gets the first of them `by_preference`, which is
-there too. `GpuCache` keeps what nvidia-smi says for the spooler.
+`machine.RemainingResources` says which GPUs are left for a job; it gets the first of them in PCI order. `GpuCache`
+keeps what nvidia-smi says for the spooler.
 """
 
 import time
@@ -31,7 +31,7 @@ def hold_gpus(leases: "Leases", left: "Iterable[str]", count: int) -> "dict[str,
         TooFew: Others have taken them meanwhile; none is held then.
     """
     held: "dict[str, Lease]" = {}
-    for uuid in machine.by_preference(left):
+    for uuid in left:
         if len(held) == count:
             break
         lease = leases.hold(lease_names.gpu(uuid))

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from ..fast_start import namedtuple, signal, suppress
+from ..fast_start import namedtuple, signal
 from ..layout import INTERRUPTED, SPOOLER_LOG, SUPERVISE
 from ..supervisor import process_tree
 from ..supervisor.job import DamagedFile, JobFolder
@@ -107,10 +107,7 @@ def _replace_hung_spooler(queue: "Queue", lease: str, leases: "Leases") -> "Opti
     """Kill a spooler that no longer serves, and take its name; None if it serves, and is awake now, or does not end."""
     name = spool_name(queue)
     pids = [pid for pid in _spoolers(queue, lease, name, leases) if _is_stopped_or_hangs(pid, name, leases)]
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            # The spooler has just ended.
-            os.kill(pid, signal.SIGKILL)
+    process_tree.send_signal(pids, signal.SIGKILL)
     until = time.monotonic() + _DIES_S
     lease_held = None
     while pids and lease_held is None and time.monotonic() < until:

@@ -22,9 +22,8 @@ from . import lease_names, socket_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Optional, Tuple, TypeVar, Union
+    from typing import Iterable, List, Optional, Tuple, Union
 
-    Each = TypeVar("Each")
     Lease = Union["SocketLease", "FileLease"]
     Leases = Union["SocketLeases", "FileLeases"]
 
@@ -151,9 +150,8 @@ class SocketLeases:
             if lease is None:
                 bound = lease_names.with_ending(name, os.urandom(4).hex())
                 lease = self._bind(bound)
-                say(
-                    "%s has bound the name %s of this user: it counts for nothing" % (holder_in_words(self, name), name)
-                )
+                who = holder_in_words(self, name)
+                say("%s has bound the name %s of this user: it counts for nothing" % (who, name))
             if lease is not None:
                 if name.startswith(_OF_ANY_NUMBER) or not self._own_names(name) - {bound}:
                     return lease
@@ -181,10 +179,6 @@ class SocketLeases:
         socket.listen(_PLACES)
         return SocketLease(socket)
 
-    def names(self) -> "set[str]":
-        """List all names that are held."""
-        return set(self.binders())
-
     def binders(self) -> "dict[str, Optional[int]]":
         """Return the uid of the process that bound each name that is held; None where the kernel does not say."""
         uids = {name: bound.uid for name, bound in socket_table.bound_names(_PREFIX).items()}
@@ -200,19 +194,20 @@ class SocketLeases:
         return min(self._own_names(name), default=None)
 
     def _own_names(self, name: str) -> "set[str]":
-        plain_name, uid = lease_names.plain(name), os.getuid()
-        binders = {each: binder for each, binder in self.binders().items() if lease_names.plain(each) == plain_name}
-        return {each for each, binder in binders.items() if self._is_of(uid, each, binder)}
-
-    def _is_of(self, uid: int, name: str, binder: "Optional[int]") -> bool:
-        if binder is None:
-            holder = self.holder(name)
-            # The holder accepts no connections, or has too many. A process of this user does neither.
-            if holder is None:
-                return False
-            binder = holder.uid
-            holder.close()
-        return binder in (uid, 0)
+        plain_name = lease_names.plain(name)
+        own: "set[str]" = set()
+        for each, uid in self.binders().items():
+            if lease_names.plain(each) != plain_name:
+                continue
+            holder = self.holder(each) if uid is None else None
+            if holder is not None:
+                uid = holder.uid
+                holder.close()
+            # Where it is still not known, the holder accepts no connections, or has too many. A process of this user
+            # does neither.
+            if uid in (os.getuid(), 0):
+                own.add(each)
+        return own
 
     def holder(self, name: str) -> "Optional[LeaseHolder]":
         """Return the holder of a name; None if it has gone, or too many wait for it."""
@@ -226,16 +221,9 @@ class SocketLeases:
             return None
 
 
-def _some_of_each_user(owned: "Iterable[Tuple[Each, Optional[int]]]") -> "List[Each]":
+def _some_of_each_user(owned: "Iterable[Tuple[str, Optional[int]]]") -> "List[str]":
     """Return what this user or root has, and of each other one no more than `MOST_OF_ANOTHER`."""
-    kept: "List[Each]" = []
-    counts: "Dict[Optional[int], int]" = {}
-    own = (os.getuid(), 0, None)
-    for each, uid in owned:
-        counts[uid] = counts.get(uid, 0) + 1
-        if uid in own or counts[uid] <= MOST_OF_ANOTHER:
-            kept.append(each)
-    return kept
+    return lease_names.first_of_each(owned, MOST_OF_ANOTHER, (os.getuid(), 0, None))
 
 
 def _keeper_of(uid: "Optional[int]", process: str) -> str:
@@ -284,19 +272,11 @@ class FileLeases:
         """Resume a name that the process before this one held."""
         return FileLease(fd)
 
-    def names(self) -> "set[str]":
-        """List all names that are held; remove files of ours that are no longer held.
+    def binders(self) -> "dict[str, Optional[int]]":
+        """Return the owner of the file of each name that is held; remove files of ours that are no longer held.
 
         Raises:
             AttemptEnded: The folder lets others remove what is ours.
-        """
-        return set(self.binders())
-
-    def binders(self) -> "dict[str, Optional[int]]":
-        """Return the owner of the file of each name that is held.
-
-        Raises:
-            AttemptEnded: As `names`.
         """
         with _LeaseFolder() as folder:
             return {name: uid for name, file in folder.files() for uid in folder.holders(name, file)}
@@ -309,7 +289,7 @@ class FileLeases:
 
     def find(self, name: str) -> "Optional[str]":
         """Return the name, as no other user can take it; None if it is free."""
-        return name if name in self.names() else None
+        return name if name in self.binders() else None
 
     def holder(self, _name: str) -> None:
         """Return None: files do not say."""
@@ -424,8 +404,7 @@ def lock_file(fd: int, how: int) -> bool:
 
 def holder_in_words(leases: "Leases", name: str) -> str:
     """Say which user holds a name, and with which process."""
-    uid, holder = leases.binders().get(name), leases.holder(name)
-    pid = 0
+    uid, pid, holder = leases.binders().get(name), 0, leases.holder(name)
     if holder is not None:
         uid, pid = holder.uid, holder.pid
         holder.close()

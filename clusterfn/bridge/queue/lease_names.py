@@ -21,7 +21,9 @@ from .machine import ANY, Demand, Kind, Running, Used, Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Mapping, Optional
+    from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
+
+    Each = TypeVar("Each")
 
 ADMISSION = "door"
 GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
@@ -80,7 +82,8 @@ class HeldNames:
                 waiting[job.uid, job.job] = entry
         self.running = [job for job in self.jobs.values() if (job.uid, job.job) != but]
         run = {(job.uid, job.job) for job in self.running}
-        self.waiting = _the_first_of_each(sorted(entry for key, (_, entry) in waiting.items() if key not in run))
+        entries = sorted(entry for key, (_, entry) in waiting.items() if key not in run)
+        self.waiting = first_of_each([(entry, entry.uid) for entry in entries], _MOST_WAITING)
         self.is_fair = all(entry.used is not None for entry in self.waiting)
 
     def in_order(self) -> "list[Waiting]":
@@ -101,14 +104,17 @@ class HeldNames:
         return dict(zip(held, uids)) if is_known else dict.fromkeys(held, -1)
 
 
-def _the_first_of_each(waiting: "list[Waiting]") -> "list[Waiting]":
-    kept: "dict[int, int]" = {}
-    first = []
-    for entry in waiting:
-        kept[entry.uid] = kept.get(entry.uid, 0) + 1
-        if kept[entry.uid] <= _MOST_WAITING:
-            first.append(entry)
-    return first
+def first_of_each(
+    owned: "Iterable[Tuple[Each, Optional[int]]]", most: int, unlimited: "Sequence[Optional[int]]" = ()
+) -> "List[Each]":
+    """Return what users have, and no more than so many of one user who is not among the unlimited ones."""
+    kept: "List[Each]" = []
+    counts: "Dict[Optional[int], int]" = {}
+    for each, uid in owned:
+        counts[uid] = counts.get(uid, 0) + 1
+        if uid in unlimited or counts[uid] <= most:
+            kept.append(each)
+    return kept
 
 
 def claimed_by(name: str) -> "Optional[int]":

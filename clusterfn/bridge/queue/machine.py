@@ -168,18 +168,8 @@ def _give(gpu: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int
 GPUS, CORES, MEMORY, OWN = "gpus", "cores", "memory", "own"
 
 
-class MachineResources:
-    """The resources of a machine.
-
-    Attributes:
-        free_gpus: GPUs that are neither held nor used, in PCI order.
-    """
-
-    def __init__(self, cores: int, memory_mb: int, available_mb: int, free_gpus: "Iterable[str]" = ()) -> None:
-        self.cores = cores
-        self.memory_mb = memory_mb
-        self.available_mb = available_mb
-        self.free_gpus = list(free_gpus)
+# What a machine has. free_gpus: GPUs that are neither held nor used, in PCI order.
+MachineResources = namedtuple("MachineResources", ("cores", "memory_mb", "available_mb", "free_gpus"), defaults=((),))
 
 
 class RemainingResources:
@@ -244,13 +234,8 @@ class RemainingResources:
 
     def over(self, demand: Demand) -> "list[str]":
         """List the limits of the user that it would exceed, by their names in clusterfn.yml."""
-        amounts = list(demand) + [1]
-        words = ("gpus", "cores", "memory", "jobs")
-        return [
-            word
-            for word, limit, used, more in zip(words, self.limits, self.own, amounts)
-            if limit is not None and more and used + more > limit
-        ]
+        each = zip(("gpus", "cores", "memory", "jobs"), self.limits, self.own, list(demand) + [1])
+        return [word for word, limit, used, more in each if limit is not None and more and used + more > limit]
 
     def further(self, demand: Demand) -> int:
         """Return how many more such jobs the limits of the user allow."""
@@ -260,7 +245,7 @@ class RemainingResources:
 
     def take(self, demand: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:
         """Take what a job needs: it starts."""
-        for gpu in by_preference(self.left(gpus))[: demand.gpus]:
+        for gpu in self.left(gpus)[: demand.gpus]:
             self.free_gpus.remove(gpu)
         self._less(demand)
         self.count(demand)
@@ -277,11 +262,6 @@ class RemainingResources:
     def count(self, demand: Demand) -> None:
         """Count a job towards what the user may have."""
         self.own = [used + more for used, more in zip(self.own, list(demand) + [1])]
-
-
-def by_preference(left: "Iterable[str]") -> "list[str]":
-    """Return the GPUs that are left for a job, those first that it gets: in PCI order, as they are given."""
-    return list(left)
 
 
 class Usage:

@@ -16,6 +16,8 @@ import zlib
 from ..job_states import DIED, FINAL
 from ..supervisor import listing
 from ..supervisor.job import job_folders
+from ..supervisor.process_tree import read_proc
+from ..supervisor.publish import write_all
 from ..supervisor.text import portable
 from . import machine, report, users
 from .lease import leases_of_kind
@@ -46,7 +48,7 @@ def print_looks(root: str, lease: str, every_s: float, looks: int) -> int:
         line = json.dumps(portable(overview.look())).encode() + b"\n"
         # After a sync flush, the client can decompress this look before the next one comes.
         data = packed.compress(line) + packed.flush(zlib.Z_SYNC_FLUSH)
-        _write(data)
+        write_all(sys.stdout.fileno(), data)
         count += 1
         if count == looks:
             return 0
@@ -64,12 +66,6 @@ def _asks_again(pause_s: float) -> bool:
         return False
     rest_s = max(0.0, until - time.monotonic())
     return not (select.select([0], [], [], rest_s)[0] and not os.read(0, 1))
-
-
-def _write(data: bytes) -> None:
-    remaining = memoryview(data)
-    while len(remaining):
-        remaining = remaining[os.write(sys.stdout.fileno(), remaining) :]
 
 
 class Overview:
@@ -126,15 +122,8 @@ def _children_s() -> float:
 
 def _machine() -> "dict[str, Any]":
     """Return how busy the machine is; None for what it does not say."""
-    memory = {}  # type: dict[str, int]
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                name, _, amount = line.partition(b":")
-                if name in (b"MemTotal", b"MemAvailable"):
-                    memory[name.decode()] = int(amount.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
-        memory = {}
-    total, free = memory.get("MemTotal"), memory.get("MemAvailable")
+    rows = (line.split() for line in read_proc("meminfo").splitlines())
+    memory = {row[0]: int(row[1]) * 1024 for row in rows if row and row[0] in (b"MemTotal:", b"MemAvailable:")}
+    total, free = memory.get(b"MemTotal:"), memory.get(b"MemAvailable:")
     used = None if total is None or free is None else total - free
     return {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "memory_bytes": total, "used_bytes": used}

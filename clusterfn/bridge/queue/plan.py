@@ -31,37 +31,13 @@ LATER = "another user waits, who has used less of the machine lately"
 _SLACK_MS = 5000
 
 
-class GpuSituation:
-    """Why a job cannot have GPUs of its kind.
-
-    Attributes:
-        gpus: The GPUs of the job's kind.
-        holders: uid of a GPU's holder, by its UUID; -1 where that is not known.
-        unleased: Who uses a GPU without a lease.
-        pids: Which process holds a GPU for no job of clusterfn.
-        ahead: uid, number of GPUs, and "earlier " or "", of each job that waits, comes before, and has some of these
-            GPUs kept for it.
-        kept: How many of them are.
-    """
-
-    def __init__(
-        self, gpus: "Sequence[str]", view: "QueueView", ahead: "Iterable[tuple[int, int, str]]", kept: int
-    ) -> None:
-        self.gpus = gpus
-        self.holders = {gpu: view.holders[gpu] for gpu in gpus if gpu in view.holders}
-        self.unleased = {gpu: view.unleased[gpu] for gpu in gpus if gpu in view.unleased}
-        self.pids = {gpu: view.pids[gpu] for gpu in gpus if gpu in view.pids}
-        self.ahead = list(ahead)
-        self.kept = kept
-
-
 def _describe_wait(
-    missing: "Sequence[str]", demand: "Demand", around: GpuSituation, room: "RemainingResources", limits: "UserLimits"
+    missing: "Sequence[str]", demand: "Demand", gpus_wait: str, room: "RemainingResources", limits: "UserLimits"
 ) -> str:
-    """Say what a job waits for: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2"."""
+    """Say what a job waits for: `gpus_wait` is what it says of GPUs."""
     parts, over = [], room.over(demand)
     if GPUS in missing:
-        parts.append(_describe_gpus(demand.gpus, around))
+        parts.append(gpus_wait)
     if CORES in missing:
         users = ["%s (%d)" % (_named(uid), cores) for uid, cores in sorted(room.core_users.items()) if cores]
         held = "cores held by %s; " % ", ".join(users) if users else ""
@@ -69,12 +45,9 @@ def _describe_wait(
     if MEMORY in missing:
         parts.append("waiting for %d MB of free memory" % demand.memory_mb)
     if OWN in missing:
-        allowed = [
-            "%s: %s" % (word, shown)
-            for word, shown in zip(limits._fields, map(str, limits))
-            if word in over or word == "memory_mb" and "memory" in over
-        ]
-        parts.append("waiting for your own jobs: limits: {%s}" % ", ".join(allowed))
+        named = [word for word in limits._fields if word in over or word == "memory_mb" and "memory" in over]
+        allowed = ", ".join("%s: %s" % (word, getattr(limits, word)) for word in named)
+        parts.append("waiting for your own jobs: limits: {%s}" % allowed)
     return "; ".join(parts)
 
 
@@ -85,29 +58,40 @@ def _named(uid: int) -> str:
     return user_name(uid) if uid >= 0 else "an unknown user"
 
 
-def _describe_gpus(count: int, around: GpuSituation) -> str:
+def _describe_gpus(
+    count: int, gpus: "Sequence[str]", view: "QueueView", ahead: "Sequence[tuple[int, int, str]]", kept: int
+) -> str:
+    """Say why a job cannot have GPUs: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2".
+
+    Args:
+        gpus: Those of its kind.
+        ahead: uid, number of GPUs, and "earlier " or "", of each job that waits, comes before, and has some of these
+            GPUs kept for it.
+        kept: How many of them are.
+    """
     parts = []
-    if around.holders:
-        shown = [_named(uid) for uid in around.holders.values()]
+    holders = {gpu: view.holders[gpu] for gpu in gpus if gpu in view.holders}
+    if holders:
+        shown = [_named(uid) for uid in holders.values()]
         names = ["%s (%d)" % (name, shown.count(name)) for name in sorted(set(shown))]
-        parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.gpus), ", ".join(names)))
-    for uid in sorted({around.holders[gpu] for gpu in around.pids if gpu in around.holders}):
-        pids = sorted({str(pid) for gpu, pid in around.pids.items() if around.holders.get(gpu) == uid})
+        parts.append("%d of %d GPUs held by %s" % (len(shown), len(gpus), ", ".join(names)))
+    for uid in sorted({holders[gpu] for gpu in view.pids if gpu in holders}):
+        pids = sorted({str(pid) for gpu, pid in view.pids.items() if holders.get(gpu) == uid})
         parts.append("%s holds GPUs for no job of clusterfn (pid %s)" % (_named(uid), ", ".join(pids)))
-    if around.unleased:
-        used = list(around.unleased.values())
-        parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
+    used = {gpu: view.unleased[gpu] for gpu in gpus if gpu in view.unleased}
+    if used:
+        parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used.values())))
     text = "; ".join(parts)
     # Some GPUs are free, so the text must say why this job does not get them.
-    if around.kept and around.ahead:
-        free = len(set(around.gpus) - set(around.holders) - set(around.unleased))
-        reserved_gpus = "the others" if around.kept == free else "%d of the others" % around.kept
-        if free == len(around.gpus):
-            reserved_gpus = "%d of %d GPUs" % (around.kept, free)
-        jobs = ["%s's %s%d-GPU job" % (user_name(uid), when, gpus) for uid, gpus, when in around.ahead]
+    if kept and ahead:
+        free = len(set(gpus) - set(holders) - set(used))
+        reserved_gpus = "the others" if kept == free else "%d of the others" % kept
+        if free == len(gpus):
+            reserved_gpus = "%d of %d GPUs" % (kept, free)
+        jobs = ["%s's %s%d-GPU job" % (user_name(uid), when, wanted) for uid, wanted, when in ahead]
         reserved = "%s reserved for %s" % (reserved_gpus, " and ".join(jobs))
         text = ", ".join(filter(None, [text, reserved]))
-    return "%s; waiting for %d" % (text or "too few of %d GPUs are free" % len(around.gpus), count)
+    return "%s; waiting for %d" % (text or "too few of %d GPUs are free" % len(gpus), count)
 
 
 class QueueView:
@@ -134,18 +118,10 @@ class QueueView:
         late: "Container[str]" = (), overdue: "Container[str]" = (), usage: "Optional[Usage]" = None,
         pids: "Optional[Mapping[str, int]]" = None, place: "tuple[int, int]" = (0, 0),
     ) -> None:  # fmt: skip
-        self.place = place
-        self.usage = usage or Usage(0, 0, 0, 0)
-        self.pids = pids or {}
-        self.machine = machine
-        self.names = names
-        self.uid = uid
-        self.gpus_of = gpus_of
-        self.holders = holders
-        self.unleased = unleased
-        self.starting = starting
-        self.late = late
-        self.overdue = overdue
+        self.machine, self.names, self.uid, self.gpus_of = machine, names, uid, gpus_of
+        self.holders, self.unleased, self.pids = holders, unleased, pids or {}
+        self.starting, self.late, self.overdue = starting, late, overdue
+        self.usage, self.place = usage or Usage(0, 0, 0, 0), place
 
 
 class StartPlan:
@@ -272,8 +248,8 @@ class _Planning:
         gpus = kind or []
         ahead = [(uid, count, when) for uid, count, when, theirs in self._ahead if set(theirs).intersection(gpus)]
         kept = len(self.room.suitable(gpus)) - len(self.room.left(gpus))
-        around = GpuSituation(gpus, self.view, ahead, kept)
-        text = _describe_wait(missing, ticket.asked, around, self.room, ticket.limits) or why
+        gpus_wait = _describe_gpus(ticket.asked.gpus, gpus, self.view, ahead, kept) if GPUS in missing else ""
+        text = _describe_wait(missing, ticket.asked, gpus_wait, self.room, ticket.limits) or why
         self.plan.reasons[ticket.job] = self._with_place_in_line(text, ticket, before)
         line = ticket.kind if ticket.asked.gpus else None
         # The first of its line reserves. A group that has its half keeps nothing from those for whom it waits.
@@ -343,12 +319,9 @@ class _Planning:
 
     def group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
         """Return `HALF` if its group may have no more GPUs while another user waits for some; one element may run."""
-        if ticket.element is None or not any(
-            other.uid != self.view.uid
-            and other.asked.gpus
-            and (kind is None or set(self.view.gpus_of(other.kind)).intersection(kind))
-            for other in self.view.names.waiting
-        ):
+        others = [each for each in self.view.names.waiting if each.uid != self.view.uid and each.asked.gpus]
+        wanted = (self.view.gpus_of(each.kind) for each in others)
+        if ticket.element is None or not any(kind is None or set(gpus).intersection(kind) for gpus in wanted):
             return ""
         group, running = _group(ticket), self.view.names.running
         own = [job for job in running if job.uid == self.view.uid and job.job.startswith(group + ".")]

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 
+from ..fast_start import suppress
 from ..layout import HOLDS, QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import describe_request
@@ -23,7 +24,7 @@ from .usage import in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional
+    from typing import Any, Optional
 
     from ..supervisor.gpus import GpuLoad, GpuProcess
     from .tickets import Ticket
@@ -60,14 +61,10 @@ def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
             "since": ticket.written}  # fmt: skip
 
 
-_STATUS_LINE = {
-    "job": str,
-    "name": str,
-    "reason": str,
-    "submitted": WHOLE,
-    "since": NUMBER,
+_STATUS_LINE: "dict[str, Any]" = {
+    "job": str, "name": str, "reason": str, "submitted": WHOLE, "since": NUMBER,
     "asked": {"gpus": WHOLE, "cores": WHOLE, "memory_mb": WHOLE},
-}  # type: dict[str, Any]
+}  # fmt: skip
 # The report that was read last, and the version of the file. A list of thousands of jobs asks for each of them.
 _last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, dict[str, Any]]]
 
@@ -109,11 +106,9 @@ def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]")
     """Write why each of them waits."""
     lines = [_line(ticket, reasons.get(ticket.job, _STARTS)) for ticket in tickets]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    try:
+    # A full disk does no harm: the reasons are only news, and the queue works without them.
+    with suppress(OSError):
         publish.replace(_status_file(root), text.encode(), sync=False, mode=0o666)
-    except OSError:
-        # The disk is full. The reasons are only news, and the queue works without them.
-        return
 
 
 def _status_file(root: str) -> str:
@@ -141,7 +136,7 @@ def look_at_gpus(root: str, lease: str) -> "dict[str, Any]":
         loads, lost, processes = [], [], {}
         trouble = "" if ended.verdict.kind == UNSATISFIABLE else ended.verdict.message
     names = lease_names.HeldNames(held, machine.now_s())
-    holders = GpuHolders(root, names, os.getuid()).of(processes)
+    holders = gpu_holders(root, names, os.getuid(), processes)
     shown = [_gpu_facts(load, holders.get(load.uuid), processes.get(load.uuid, [])) for load in loads]
     return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, names), "trouble": trouble}
 
@@ -155,77 +150,58 @@ def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", processes: "
     return facts
 
 
-class GpuHolders:
-    """Find the holders of GPUs.
+def gpu_holders(
+    root: str, names: lease_names.HeldNames, own: int, processes: "dict[str, list[GpuProcess]]"
+) -> "dict[str, dict[str, Any]]":
+    """Return `user`, `job`, `name`, `since` (seconds since 1970) of each held GPU; None for what is not known.
 
     Args:
         root: Of this user's jobs.
         names: The names of one look.
-        uid: This user.
+        own: The uid of this user.
+        processes: Those on each GPU.
     """
+    holders: "dict[str, dict[str, Any]]" = {}
+    unassigned = [[job.uid, job.asked.gpus] for job in names.running if job.asked.gpus]
 
-    def __init__(self, root: str, names: lease_names.HeldNames, uid: int) -> None:
-        self._root = root
-        self._names = names
-        self._uid = uid
-        self._unassigned = [[job.uid, job.asked.gpus] for job in names.running if job.asked.gpus]
-
-    def of(self, processes: "dict[str, list[GpuProcess]]") -> "dict[str, dict[str, Any]]":
-        """Return `user`, `job`, `name`, `since` (seconds since 1970) of each held GPU; None for what is not known."""
-        running = {job.job for job in self._names.running if job.uid == self._uid}
-        holders = {}
-        # The journal says which GPUs this user's own jobs have; only those of other users must be guessed.
-        for uuid, (job, since) in _taken_gpus(self._root).items():
-            if uuid in self._names.gpus and job in running:
-                holders[uuid] = dict(self._holder(self._uid), job=job, name=_name_of(self._root, job), since=since)
-        for uuid in sorted(self._names.gpus - set(holders)):
-            users = {each.user for each in processes.get(uuid, [])}
-            uid = next((uid for uid, count in self._unassigned if count > 0 and gpus.user_name(uid) in users), None)
-            if uid is not None:
-                holders[uuid] = self._holder(uid)
-        others = self._names.gpus - set(holders)
-        candidates = sorted({uid for uid, count in self._unassigned if count > 0})
-        for uuid in others:
-            holders[uuid] = self._holder(*candidates)
-        return holders
-
-    def _holder(self, *uids: int) -> "dict[str, Any]":
+    def holder(*uids: int) -> "dict[str, Any]":
         """Describe a GPU that one of these users holds; with one user it counts as one of the GPUs of that user."""
-        counted = next((job for job in self._unassigned if uids == (job[0],) and job[1] > 0), None)
+        counted = next((job for job in unassigned if uids == (job[0],) and job[1] > 0), None)
         if counted is not None:
             counted[1] -= 1
         user = " or ".join(gpus.user_name(uid) for uid in uids) or "an unknown user"
-        return {"user": user, "own": uids == (self._uid,), "job": None, "name": None, "since": None}
+        return {"user": user, "own": uids == (own,), "job": None, "name": None, "since": None}
+
+    running = {job.job for job in names.running if job.uid == own}
+    # The journal says which GPUs this user's own jobs have; only those of other users must be guessed.
+    for uuid, (job, since) in _taken_gpus(root).items():
+        if uuid in names.gpus and job in running:
+            holders[uuid] = dict(holder(own), job=job, name=_name_of(root, job), since=since)
+    for uuid in sorted(names.gpus - set(holders)):
+        users = {each.user for each in processes.get(uuid, [])}
+        uid = next((uid for uid, count in unassigned if count > 0 and gpus.user_name(uid) in users), None)
+        if uid is not None:
+            holders[uuid] = holder(uid)
+    candidates = sorted({uid for uid, count in unassigned if count > 0})
+    holders.update({uuid: holder(*candidates) for uuid in names.gpus - set(holders)})
+    return holders
 
 
 def _taken_gpus(root: str) -> "dict[str, tuple[str, float]]":
     """Return which job took each GPU last and has not released it, and when, by the journal."""
     taken: "dict[str, tuple[str, float]]" = {}
-    for line in _end_of(os.path.join(machine.folder(root), HOLDS)):
+    for row in publish.last_bytes(os.path.join(machine.folder(root), HOLDS), _OF_THE_JOURNAL).split(b"\n"):
+        try:
+            line = json.loads(row.decode())
+        except ValueError:
+            # The first line may be cut off, and the last may not be complete yet.
+            continue
         if line.get("event") == tickets.TAKEN:
             taken.update((uuid, (line["job"], line["t"])) for uuid in line["cards"])
         elif line.get("event") == tickets.RELEASED:
             for uuid in line["cards"]:
                 taken.pop(uuid, None)
     return taken
-
-
-def _end_of(path: str) -> "Iterable[dict[str, Any]]":
-    """Yield the last events of the journal; leave out what is none."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _OF_THE_JOURNAL))
-            lines = file.read().split(b"\n")
-    except OSError:
-        # There is no journal, because no GPU was ever leased on this machine.
-        return
-    for line in lines:
-        try:
-            event = json.loads(line.decode())
-        except ValueError:
-            # The first line may be cut off, and the last may not be complete yet.
-            continue
-        yield event
 
 
 def _name_of(root: str, job: str) -> "Optional[str]":

@@ -6,6 +6,7 @@ import subprocess
 import time
 
 from ..builder import progress
+from ..fast_start import namedtuple
 from ..layout import BUILDER_LOG, SCHEDULER_LOG, SCRIPT, TURN, element_log
 from ..supervisor.verdict import say
 from . import launch, lease_names
@@ -142,27 +143,8 @@ class JobScripts:
 _MOST_HUNG = 3
 
 
-class EnvironmentMaker:
-    """The script of a waiting job that makes its environment.
-
-    Args:
-        logged: How long the log of its builder was before.
-    """
-
-    def __init__(self, ticket: "Ticket", process: "subprocess.Popen[Any]", logged: int) -> None:
-        self.ticket = ticket
-        self.process = process
-        self._logged = logged
-
-    def builds(self) -> bool:
-        """Whether its builder has begun."""
-        return _size_of(_log_of(self.ticket)) > self._logged
-
-    def end(self) -> None:
-        """Kill its processes."""
-        # The process was not reaped before, so no other process can have its number.
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+# The script of a waiting job that makes its environment. logged: how long the log of its builder was before.
+EnvironmentMaker = namedtuple("EnvironmentMaker", ("ticket", "process", "logged"))
 
 
 class EnvironmentMakers:
@@ -216,14 +198,15 @@ class EnvironmentMakers:
         hung: "dict[tuple[str, ...], list[str]]" = {}
         tried = self._scripts.tried()
         for job, maker in list(self._makers.items()):
-            needs = maker.ticket.needs
+            needs, builds = maker.ticket.needs, _size_of(_log_of(maker.ticket)) > maker.logged
             # The job was withdrawn while its setup ran, or another script has made the environment meanwhile.
-            is_useless = not maker.builds() and (job not in tried or needs not in needed)
-            if is_useless:
-                maker.end()
+            is_useless = not builds and (job not in tried or needs not in needed)
+            # The process was not reaped before, so no other process can have its number.
+            if is_useless and maker.process.poll() is None:
+                os.killpg(maker.process.pid, signal.SIGKILL)
             if is_useless or needs not in needed:
                 self._scripts.leave(self._makers.pop(job).process)
-            elif maker.builds() or not self._scripts.is_overdue(job):
+            elif builds or not self._scripts.is_overdue(job):
                 building[needs] = maker.ticket
             else:
                 # The setup of this job hangs, so the script of another job may try to make the environment.

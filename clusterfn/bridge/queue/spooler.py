@@ -147,7 +147,9 @@ class Spooler:
         self._scripts.keep_only({ticket.job for ticket in tickets})
         names = lease_names.HeldNames(self.leases.binders(), machine.now_s())
         self._holders.follow(names, {gpu.uuid for gpu in self._gpus.gpus})
-        self._look_at_lock()
+        holder = self.leases.keeper(lease_names.ADMISSION)
+        if holder != self._lock_holder:
+            self._lock_holder, self._locked_since = holder, time.monotonic()
         # Jobs that wait for the value of another job reserve nothing, and no environment is made for them yet.
         held_back = self._inputs.reasons(tickets)
         complete = [ticket for ticket in tickets if ticket.job not in held_back]
@@ -159,7 +161,9 @@ class Spooler:
         # The names are bound before the scripts start, so that no job of another user passes these jobs in between.
         self.named.name(start_plan)
         for ticket in start_plan.start:
-            self._scripts.admit(ticket, self._turn_of_script())
+            # A script whose turn has come gets the name of a keeper that never releases the lock of all admissions.
+            kept = self._lock_holder and time.monotonic() > self._locked_since + KEPT_S
+            self._scripts.admit(ticket, launch.KEPT + (self._lock_holder if kept else ""))
         if is_complete:
             self._report(tickets, start_plan.reasons)
             self._front.set_all(tickets, time.monotonic() - began)
@@ -215,16 +219,6 @@ class Spooler:
         if self._inputs.values.still_open(ticket.after):
             return 0.0
         return min(waited_s(ticket), time.time() - self._inputs.values.ended_at(ticket.after))
-
-    def _turn_of_script(self) -> str:
-        """Return the value of `TURN` for a script whose turn has come; it names the keeper of the admission lock."""
-        kept = self._lock_holder and time.monotonic() > self._locked_since + KEPT_S
-        return launch.KEPT + (self._lock_holder if kept else "")
-
-    def _look_at_lock(self) -> None:
-        holder = self.leases.keeper(lease_names.ADMISSION)
-        if holder != self._lock_holder:
-            self._lock_holder, self._locked_since = holder, time.monotonic()
 
     def _collect(self) -> None:
         """Collect the processes that have ended."""

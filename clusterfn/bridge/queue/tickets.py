@@ -10,21 +10,8 @@ import os
 import stat
 import time
 
+from .. import layout
 from ..fast_start import dumps, namedtuple, suppress
-from ..layout import (
-    CANCEL,
-    CLAIM,
-    DAMAGED_TICKETS,
-    ELEMENTS,
-    FORMAT,
-    HOLDS,
-    INTERRUPTED,
-    JOBS,
-    QUEUE,
-    READY,
-    TURN,
-    environment_dir,
-)
 from ..supervisor import process_tree, publish
 from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, checked, dependencies_of, is_job_id, parse_record
 from ..supervisor.text import DIGITS
@@ -56,12 +43,13 @@ _TICKET: "dict[str, Any]" = {
     "resources": {"gpu_type?": str, "gpu_memory_bytes?": WHOLE, "gpus_only?": [str]},
     "after?": {"*": {"name": str, "items?": [WHOLE]}},
 }  # fmt: skip
+_REQUEUES = "the supervisor of a job that is requeued after a restart"
 # The state of a ticket -> the folder in which it is, the states that may follow, and who may say so.
 # docs/architecture.md shows this table.
 TICKET_STATES = {
-    "queued": (QUEUE, ("queued", "damaged", "gone"), "the supervisor that finds no room, yields or requeues"),
-    "kept": (INTERRUPTED, ("kept", "queued", "gone"), "the supervisor of a job that is requeued after a restart"),
-    "damaged": (DAMAGED_TICKETS, (), "the spooler, which cannot read it"),
+    "queued": (layout.QUEUE, ("queued", "damaged", "gone"), "the supervisor that finds no room, yields or requeues"),
+    "kept": (layout.INTERRUPTED, ("kept", "queued", "gone"), _REQUEUES),
+    "damaged": (layout.DAMAGED_TICKETS, (), "the spooler, which cannot read it"),
     "gone": ("", ("queued", "kept"), "the supervisor that has the claim, the spooler, or `conclude`"),
 }
 # The limit of each amount: a larger number does not fit into the name of a job.
@@ -73,7 +61,7 @@ class Queue:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self.folder = os.path.join(machine.folder(root), QUEUE)
+        self.folder = os.path.join(machine.folder(root), layout.QUEUE)
         self._boot = process_tree.boot_id()
         self._cached: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
         self._damaged: "dict[str, str]" = {}
@@ -128,7 +116,7 @@ class Queue:
         self._damaged.pop(job, None)
         try:
             fields = parse_record(_read(os.path.join(self.folder, job)), {}, "the ticket")
-            if fields.get("format") not in (FORMAT, None):
+            if fields.get("format") not in (layout.FORMAT, None):
                 # Another version of clusterfn wrote this ticket, and the spooler of that version reads it.
                 return None
             return _checked(fields, job)
@@ -149,17 +137,15 @@ class Queue:
     def folder_of(self, job: str) -> str:
         """Return the folder of the job, or of the element, that a ticket is named for."""
         whole, _, element = job.partition(".")
-        folder = os.path.join(self.root, JOBS, whole)
-        return os.path.join(folder, ELEMENTS, element) if element else folder
+        folder = os.path.join(self.root, layout.JOBS, whole)
+        return os.path.join(folder, layout.ELEMENTS, element) if element else folder
 
     def set_aside(self, job: str) -> None:
         """Keep a damaged ticket for people, where no spooler reads it."""
-        aside = os.path.join(machine.folder(self.root), DAMAGED_TICKETS)
+        aside = os.path.join(machine.folder(self.root), layout.DAMAGED_TICKETS)
         os.makedirs(aside, mode=0o700, exist_ok=True)
-        try:
+        with suppress(FileNotFoundError):
             os.rename(os.path.join(self.folder, job), os.path.join(aside, job))
-        except FileNotFoundError:
-            return
 
     def write(self, fields: "dict[str, Any]") -> None:
         """Write the ticket of a job: it waits from now on."""
@@ -169,10 +155,8 @@ class Queue:
     def remove(self, job: str) -> None:
         """Remove a ticket: its job waits no longer."""
         self._cached.pop(job, None)
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(os.path.join(self.folder, job))
-        except FileNotFoundError:
-            return
 
     def withdraw(self, job: str) -> None:
         """Remove the ticket of a job that will never start."""
@@ -199,7 +183,7 @@ class Queue:
 def kept_aside(root: str) -> Queue:
     """Return the tickets of jobs that run, which a restart of the machine puts back into the queue."""
     kept = Queue(root)
-    kept.folder = os.path.join(machine.folder(root), INTERRUPTED)
+    kept.folder = os.path.join(machine.folder(root), layout.INTERRUPTED)
     return kept
 
 
@@ -243,7 +227,7 @@ def _is_job(name: str) -> bool:
 
 def is_claimed(ticket: Ticket) -> bool:
     """Return whether a job has begun, or never will because its folder is gone."""
-    if os.path.exists(os.path.join(ticket.folder, CLAIM)):
+    if os.path.exists(os.path.join(ticket.folder, layout.CLAIM)):
         return True
     try:
         os.stat(ticket.home)
@@ -280,7 +264,7 @@ def _built_at(path: str) -> float:
 
 def is_cancelled(ticket: Ticket) -> bool:
     """Return whether the job was asked to end."""
-    return os.path.exists(os.path.join(ticket.home, CANCEL))
+    return os.path.exists(os.path.join(ticket.home, layout.CANCEL))
 
 
 class JobTicket:
@@ -303,8 +287,8 @@ class JobTicket:
         self.submitted: "int" = self.standing.submitted if self.standing else 0
         self.asked = machine.demand_of(job.spec)
         self.limits = machine.limits_of(job.spec)
-        building = job.spec.get("building")
-        self.needs = [os.path.join(environment_dir(building["root"], building["id"]), READY)] if building else []
+        environment = [layout.environment_dir(each["root"], each["id"]) for each in [job.spec.get("building")] if each]
+        self.needs = [os.path.join(folder, layout.READY) for folder in environment]
         self.after = dependencies_of(job.spec)
         self._resumes = bool((job.spec.get("requeue") or {}).get("node")) and job.element is None
 
@@ -329,7 +313,7 @@ class JobTicket:
         """Write it in place of the claim of the job, which has begun; keep the claim if there is no room for that."""
         if behind_others:
             self.submitted = machine.now_ns()
-        claim, aside = (os.path.join(self.job.folder, name) for name in (CLAIM, "." + CLAIM))
+        claim, aside = (os.path.join(self.job.folder, name) for name in (layout.CLAIM, "." + layout.CLAIM))
         # The function may have removed the claim: it may do anything in the job's folder.
         with suppress(FileNotFoundError):
             # A ticket counts only while there is no claim. The claim is renamed, because a full disk may have no room
@@ -371,7 +355,7 @@ def environment_of(pid: int) -> "dict[str, str]":
     of_process = process_tree.environment_of(pid)
     # The process of job.sh may have been killed; then its variables are no longer known.
     variables = dict(os.environ) if of_process is None else of_process
-    return {name: value for name, value in variables.items() if name != TURN}
+    return {name: value for name, value in variables.items() if name != layout.TURN}
 
 
 _LARGEST = 16 << 20
@@ -385,8 +369,9 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
     if isinstance(line.get("asked"), Demand):
         line["asked"] = dict(line["asked"]._asdict())
     folder = machine.folder(root)
-    path = os.path.join(folder, HOLDS)
-    try:
+    path = os.path.join(folder, layout.HOLDS)
+    # The journal is for people, and a full disk does not end a job.
+    with suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -397,5 +382,3 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
         if large:
             # This replaces the older part of the journal.
             os.rename(path, path + ".1")
-    except OSError:
-        return

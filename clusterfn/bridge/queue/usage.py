@@ -155,15 +155,11 @@ def published_usage(
     gpu_s, core_s = account.look(running, now)
     gpus, cores = max(1, size[0]), max(1, size[1])
     usage = Usage(int(gpu_s * 1000 / gpus), int(core_s * 1000 / cores), gpus, cores, account.expected_s)
-    if before is not None and not (
-        _differs(before.gpus_ms, usage.gpus_ms) or _differs(before.cores_ms, usage.cores_ms)
-    ):
-        return before
-    return usage
-
-
-def _differs(before: int, now: int) -> bool:
-    return abs(now - before) > max(_WRONG_BY_MS, _WRONG_BY * now)
+    if before is None:
+        return usage
+    both = (before.gpus_ms, usage.gpus_ms), (before.cores_ms, usage.cores_ms)
+    differs = any(abs(new - old) > max(_WRONG_BY_MS, _WRONG_BY * new) for old, new in both)
+    return usage if differs else before
 
 
 def in_words(used_ms: int) -> str:

@@ -14,9 +14,7 @@ from .lease import leases_of_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Union
-
-    from .machine import Running, Waiting
+    from typing import Any, Iterable, Optional
 
 KINDS = ("socket", "file")
 _HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
@@ -44,16 +42,14 @@ def look(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     # Of the jobs of one user, the first has the smallest value, which is that of the user.
     for job in held_names.in_order() if held_names.is_fair else []:
         used.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
-    rows = [
-        dict(_row(job, "RUNNING"), used=used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(held_names.running)
-    ]
+    jobs: "list[tuple[str, Any, Optional[float]]]" = []
+    jobs += [("RUNNING", job, used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(held_names.running)]
     for job in held_names.in_order():
-        rows.append(dict(_row(job, "PENDING"), used=job.used.ms / 1000.0 if held_names.is_fair else None))
-    return rows
-
-
-def _row(job: "Union[Running, Waiting]", state: str) -> "dict[str, Any]":
-    return dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state)
+        jobs.append(("PENDING", job, job.used.ms / 1000.0 if held_names.is_fair else None))
+    return [
+        dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state, used=used_s)
+        for state, job, used_s in jobs
+    ]
 
 
 def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
@@ -64,18 +60,11 @@ def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
 
 def as_table(rows: "list[dict[str, Any]]") -> str:
     """Format the rows for people."""
-    lines = [_HEAD] + [
-        (
-            row["user"],
-            row["job"],
-            row["state"],
-            str(row["gpus"]),
-            str(row["cores"]),
-            format_size(row["memory_mb"] << 20),
-            "-" if row.get("used") is None else format_duration(int(row["used"])),
-        )
-        for row in rows
-    ]
+    lines = [_HEAD]
+    for row in rows:
+        used = "-" if row.get("used") is None else format_duration(int(row["used"]))
+        words = row["user"], row["job"], row["state"], str(row["gpus"]), str(row["cores"])
+        lines.append(words + (format_size(row["memory_mb"] << 20), used))
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     shown = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
     # Any user can choose names, and these must not control the terminal of the reader.

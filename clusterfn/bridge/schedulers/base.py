@@ -13,6 +13,29 @@ if TYPE_CHECKING:
     from ..supervisor.verdict import Verdict
 
 
+def run_command(
+    argv: "list[str]", patience_s: int, env: "dict[str, str]", together: bool = False
+) -> "tuple[Optional[int], str, str]":
+    """Run a scheduler's command; return its status, what it printed to stdout, and what to stderr.
+
+    The status is None, and the reason is in place of the errors, if it did not run or did not answer in time.
+
+    Args:
+        together: Whether stdout has what it printed to stderr too.
+    """
+    # This import is late, because most jobs end without such a command.
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=patience_s,
+            stderr=subprocess.STDOUT if together else subprocess.PIPE,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, "", str(error)
+    return done.returncode, done.stdout.decode("utf-8", "replace"), (done.stderr or b"").decode("utf-8", "replace")
+
+
 class HostScheduler:
     """What the supervisor asks about the scheduler of a job; the answers here are those of one that does not know.
 
@@ -37,11 +60,11 @@ class HostScheduler:
 
     def element_log(self, element: int, submission: str) -> "Union[int, str]":
         """Return what the log of an element of a group is named by: its number, or that of its submission."""
-        raise NotImplementedError
+        return submission
 
     def node_name(self) -> str:
         """Return this machine's name, as the scheduler knows it."""
-        raise NotImplementedError
+        return os.uname()[1]
 
     def partition(self) -> str:
         """Return the partition or queue in which this job runs; "" if it does not say."""

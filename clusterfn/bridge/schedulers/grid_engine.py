@@ -5,8 +5,9 @@ import re
 import shutil
 
 from ..layout import GPU_STAGE, UNSATISFIABLE
+from ..supervisor import process_tree
 from ..supervisor.verdict import AttemptEnded, Verdict
-from .base import HostScheduler
+from .base import HostScheduler, run_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,14 +30,7 @@ class GridEngineOnHost(HostScheduler):
         # another.
         if os.environ.get("RESTARTED") != "1":
             return 0
-        with open("/proc/%d/stat" % os.getppid(), encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-
-    def element_log(self, element: int, submission: str) -> str:
-        return submission
-
-    def node_name(self) -> str:
-        return os.uname()[1]
+        return int(process_tree.start_time(os.getppid()))
 
     def partition(self) -> str:
         return os.environ.get("QUEUE") or ""
@@ -84,16 +78,8 @@ def _jobs(options: "list[str]") -> "Optional[list[str]]":
 
 
 def _run(argv: "list[str]") -> "Optional[str]":
-    import subprocess
-
     # A job's PATH is short, but a variable says where Grid Engine's programs are.
     path = [os.environ.get("PATH", os.defpath), os.environ.get("SGE_BINARY_PATH", "")]
     environ = dict(os.environ, PATH=os.pathsep.join(folder for folder in path if folder))
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=_PATIENCE_S,
-            env=environ,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    status, output, _ = run_command(argv, _PATIENCE_S, environ)
+    return output if status == 0 else None

@@ -3,9 +3,9 @@
 import os
 
 from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TIME
-from ..supervisor import error_texts
+from ..supervisor import error_texts, publish
 from ..supervisor.verdict import Verdict
-from .base import HostScheduler
+from .base import HostScheduler, run_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ _LOG_TAIL = 4096
 # the same. They are an extended regular expression, which grep reads too, without regard to case.
 STANDING = (
     "for slurmd?user|ignored|ignoring|ignore error|obsolete|defunct|deprecated|no longer supported|unrecognized key"
-    "|pars(e|ing) error|[a-z]+[.]conf|getaddrinfo|unable to resolve|control machine address|duplicated? node"
+    "|pars(e|ing) error|[a-z][.]conf|getaddrinfo|unable to resolve|control machine address|duplicated? node"
     "|nodenames?=|plugin_load|plugin_peek|dlopen|spank:|cli_filter[:/]|munged is up"
 )
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
@@ -42,9 +42,6 @@ class SlurmOnHost(HostScheduler):
 
     def restarts(self) -> int:
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-
-    def element_log(self, element: int, submission: str) -> str:
-        return submission
 
     def node_name(self) -> str:
         return os.environ.get("SLURMD_NODENAME") or os.uname()[1]
@@ -77,18 +74,9 @@ class SlurmOnHost(HostScheduler):
         return None
 
     def requeue(self) -> str:
-        import subprocess
-
         argv = ["scontrol", "requeue", str(self.submission_id())]
-        try:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_variables(),
-                timeout=_REQUEUE_S,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError) as error:
-            return "scontrol requeue: %s" % error
-        output = done.stdout.decode("utf-8", "replace").strip()
-        return "" if done.returncode == 0 else "scontrol requeue: %s" % (output or "status %d" % done.returncode)
+        status, output, error = run_command(argv, _REQUEUE_S, _variables(), together=True)
+        return "" if status == 0 else "scontrol requeue: %s" % (error or output.strip() or "status %s" % status)
 
     def find_oom(self, log: bytes) -> "Optional[str]":
         for line in log.split(b"\n"):
@@ -100,30 +88,25 @@ class SlurmOnHost(HostScheduler):
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         if array:
             # A failure does no harm: an element that still starts finds nothing to do.
-            _run(["scancel", "--state=PENDING", array], _SCANCEL_S)
+            run_command(["scancel", "--state=PENDING", array], _SCANCEL_S, _variables())
 
     def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:
         target = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
         argv = ["scontrol"] + (["--clusters=%s" % clusters] if clusters else [])
-        return _refusal(argv + ["update", target, "Dependency=%s" % besides], _SCONTROL_S)
+        argv += ["update", target, "Dependency=%s" % besides]
+        status, output, error = run_command(argv, _SCONTROL_S, _variables(), together=True)
+        if status is None:
+            return "scontrol: " + error
+        return "scontrol refused with status %d: %s" % (status, " ".join(output.split())[:300]) if status else ""
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
-        import subprocess
-
         argv = ["squeue", "--noheader", "--all", "--states=all", "--user=%d" % os.getuid(), "--format=%j"]
         argv += ["--clusters=%s" % clusters] if clusters else []
-        try:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_variables(),
-                timeout=_SQUEUE_S,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError):
-            return None
-        errors = done.stderr.decode("utf-8", "replace").splitlines()
-        if done.returncode != 0 or any(line.strip() and not is_standing(line) for line in errors):
+        status, output, errors = run_command(argv, _SQUEUE_S, _variables())
+        if status != 0 or any(line.strip() and not is_standing(line) for line in errors.splitlines()):
             # After an error of squeue its list may lack jobs, which would be taken for ended.
             return None
-        return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
+        return {line.strip().rpartition(".")[2] for line in output.splitlines()}
 
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
         # Memory and GPUs are the job's own there. Of several tasks on each node, that of rank 0 ends at once.
@@ -172,12 +155,7 @@ def _state_by_log(log: str) -> str:
     # This import is late here and below, because few jobs need `re`, which takes 4 ms.
     import re
 
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-            reasons = re.findall(_ENDS, file.read())
-    except OSError:
-        return ""
+    reasons = re.findall(_ENDS, publish.last_bytes(log, _LOG_TAIL))
     return _STATES.get(reasons[-1], "") if reasons else ""
 
 
@@ -200,8 +178,8 @@ def complaints(errors: str) -> "list[str]":
 
 def show(kind: str, name: str, patience_s: int) -> "dict[str, str]":
     """Return what scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
-    words = [word.partition("=") for word in _run(["scontrol", "-o", "show", kind, name], patience_s).split()]
-    return {key: value for key, separator, value in words if separator}
+    _, output, _ = run_command(["scontrol", "-o", "show", kind, name], patience_s, _variables())
+    return {key: value for key, separator, value in (word.partition("=") for word in output.split()) if separator}
 
 
 def _variables() -> "dict[str, str]":
@@ -210,32 +188,3 @@ def _variables() -> "dict[str, str]":
     A login may name another cluster, narrow what squeue lists, or have scancel ask before it acts.
     """
     return {name: text for name, text in os.environ.items() if name.startswith(_KEPT) or not name.startswith(_OBEYED)}
-
-
-def _refusal(argv: "list[str]", patience_s: int) -> str:
-    """Run a command that changes something; return what it said if it failed, and "" if it succeeded."""
-    import subprocess
-
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_variables(),
-            timeout=patience_s,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        return "%s: %s" % (argv[0], error)
-    output = " ".join(done.stdout.decode("utf-8", "replace").split())[:300]
-    return "" if done.returncode == 0 else "%s refused with status %d: %s" % (argv[0], done.returncode, output)
-
-
-def _run(argv: "list[str]", patience_s: int) -> str:
-    # This import is late, because most jobs end without a command of SLURM.
-    import subprocess
-
-    try:
-        answer = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_variables(),
-            timeout=patience_s,
-        ).stdout  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return answer.decode("utf-8", "replace")

@@ -14,8 +14,9 @@ import sys
 import time
 
 from ..layout import CLAIM, HOLD_ENVIRONMENT, HOLD_RECORD, HOLD_RELEASE, SCHEDULER_LOG, SCRIPT, STEP, TAG
+from ..supervisor import process_tree
 from ..supervisor.limits import clock
-from ..supervisor.publish import is_there, replace
+from ..supervisor.publish import is_there, names_in, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def hold(folder: str, facts: str) -> int:
     # This import is late: calls wait for `enter`, which hardly ever needs it.
     import shutil
 
-    from .slurm import show
+    from .slurm import SlurmOnHost, show
 
     # Another job may have begun to hold an allocation since the client looked.
     held = read_record(folder)
@@ -68,10 +69,9 @@ def hold(folder: str, facts: str) -> int:
         return 1
     request = json.loads(facts)
     number, idle_s = os.environ[_ID], request.pop("idle_s")
-    ends = os.environ.get("SLURM_JOB_END_TIME", "")
     by_time = time.time() + request["time_s"] if request["time_s"] else None
-    node, job = os.environ.get("SLURMD_NODENAME") or os.uname()[1], os.environ[TAG].partition("/")[0]
-    record = dict(request, id=number, ends=int(ends) if ends.isdecimal() else by_time, node=node, job=job)
+    node, job = SlurmOnHost().node_name(), os.environ[TAG].partition("/")[0]
+    record = dict(request, id=number, ends=SlurmOnHost().end_time() or by_time, node=node, job=job)
     part = "%s.%s" % (folder, number)
     shutil.rmtree(part, ignore_errors=True)
     os.makedirs(part, mode=0o700)
@@ -109,36 +109,22 @@ def _jobs_in(number: str) -> bool:
     """Whether a process of a step runs on this node: one of another step of the allocation than this process."""
     variable, own = "%s=%s" % (_ID, number), os.environ.get(_STEP_ID, "")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        variables = _variables_of(pid)
+        variables = os.fsdecode(process_tree.read_proc(pid, _ENV)).split("\0")
         step = next((each.partition("=")[2] for each in variables if each.startswith(_STEP_ID + "=")), "")
         if variable in variables and step.isdecimal() and step != own:
             return True
     return False
 
 
-def _variables_of(pid: str) -> "list[str]":
-    try:
-        with open("/proc/%s/%s" % (pid, _ENV), "rb") as file:
-            return os.fsdecode(file.read()).split("\0")
-    except OSError:
-        return []
-
-
 def _environment_of_batch() -> bytes:
     """Return the variables that SLURM gave to the batch script, which is the oldest process of this user above."""
     pid, oldest = os.getpid(), b""
     while pid > 1:
-        try:
-            with open("/proc/%d/%s" % (pid, _ENV), "rb") as file:
-                variables = file.read()
-            with open("/proc/%d/stat" % pid, "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])
-        except (OSError, ValueError):
-            break
+        variables = process_tree.read_proc(pid, _ENV)
         if os.fsencode("%s=%s" % (_ID, os.environ[_ID])) not in variables.split(b"\0"):
-            # This process starts the batch jobs of the node, so it has no such variable.
+            # This process starts the batch jobs of the node, so it has no such variable, or cannot be read.
             break
-        pid, oldest = parent, variables
+        pid, oldest = process_tree.parent_of(pid), variables
     return oldest
 
 
@@ -196,7 +182,8 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict
     claim = os.path.join(request["folder"], CLAIM)
     become = ["/bin/sh", "-c", _BECOME, claim + _OTHER_NAME, claim, os.path.join(request["folder"], SCRIPT)]
     # The program is looked up before its variables are those of the node.
-    program = _in_path(request["srun"][0])
+    paths = (os.path.join(folder, request["srun"][0]) for folder in os.get_exec_path())
+    program = next((path for path in paths if os.access(path, os.X_OK)), request["srun"][0])
     with open(os.path.join(request["folder"], SCHEDULER_LOG), "a+b") as log:
         try:
             srun = subprocess.Popen(
@@ -224,18 +211,11 @@ def _start(variables: "dict[str, str]", record: "dict[str, Any]", request: "dict
 
 def _remove_other_names(folder: str) -> None:
     """Remove the names under which a step has written its claim before it was linked."""
-    with contextlib.suppress(OSError):
-        # The job has been removed.
-        for name in os.listdir(folder):
-            if name.startswith(CLAIM + _OTHER_NAME):
-                with contextlib.suppress(FileNotFoundError):
-                    # The step has removed its name itself.
-                    os.unlink(os.path.join(folder, name))
-
-
-def _in_path(program: str) -> str:
-    paths = (os.path.join(folder, program) for folder in os.get_exec_path())
-    return next((path for path in paths if os.access(path, os.X_OK)), program)
+    for name in names_in(folder):
+        if name.startswith(CLAIM + _OTHER_NAME):
+            with contextlib.suppress(OSError):
+                # The step has removed its name itself, or the job has been removed.
+                os.unlink(os.path.join(folder, name))
 
 
 def _read_variables(folder: str) -> "Optional[dict[str, str]]":

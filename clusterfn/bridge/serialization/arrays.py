@@ -13,10 +13,12 @@ from typing import Any
 
 from . import classes, stand_ins
 
+numpy: Any = stand_ins.Library("numpy")
+random: Any = stand_ins.Library("numpy.random")
+
 
 def reduce(obj: Any) -> Any:
     """Reduce an object of numpy, or of a class of the script below its arrays; NotImplemented for any other."""
-    numpy: Any = sys.modules["numpy"]
     if hasattr(numpy, "generic") and issubclass(type(obj), (numpy.ndarray, numpy.generic)):
         return _reduce_array(obj)
     home = type(obj).__module__ or ""
@@ -24,7 +26,7 @@ def reduce(obj: Any) -> Any:
         return _reduce_random(obj)
     # `r_`, `mgrid` and the like are each the only object of their kind, so the name is enough to find them.
     if home.startswith("numpy.lib.") and "index_tricks" in home:
-        named = {id(value): name for name, value in vars(numpy).items()}.get(id(obj))
+        named = {id(value): name for name, value in vars(sys.modules["numpy"]).items()}.get(id(obj))
         return (stand_ins.by_name, ("numpy", named)) if named else NotImplemented
     return _reduce_other(obj) if home in ("numpy", "numpy.dtypes") else NotImplemented
 
@@ -42,8 +44,7 @@ def reduce_class(cls: type) -> Any:
 
 
 def _reduce_array(obj: Any) -> Any:
-    numpy = sys.modules["numpy"]
-    dtype = _portable(obj.dtype, numpy)
+    dtype = _portable(obj.dtype)
     if type(obj) is numpy.ndarray and dtype is not None:
         order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
         flat = pickle.PickleBuffer(obj.ravel(order).view("u1")) if obj.size else b""
@@ -61,11 +62,16 @@ def _reduce_array(obj: Any) -> Any:
 
 
 def _reduce_other(obj: Any) -> Any:
-    numpy = sys.modules["numpy"]
     if type(obj) is numpy.finfo:
         return numpy.finfo, (obj.dtype,)
     if type(obj) is numpy.errstate:
-        return errstate, (_facts_of_errstate(obj),)
+        # numpy 1 and 2 keep the arguments in other ways.
+        names = ("all", "divide", "over", "under", "invalid")
+        kept = hasattr(obj, "kwargs")
+        arguments = obj.kwargs if kept else {name: getattr(obj, f"_{name}") for name in names}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
+        call = obj.call if kept else obj._call
+        return errstate, (arguments if type(call).__name__ == "_unspecified" else {**arguments, "call": call},)
     name = getattr(obj, "__name__", "") if type(obj).__name__ in ("ufunc", "_ArrayFunctionDispatcher") else ""
     if name and getattr(numpy.char, name, None) is obj is not getattr(numpy, name, None):
         # numpy 1 has no module `numpy.char`. In numpy 2 these functions are at home in `numpy.strings`, and some differ
@@ -78,15 +84,6 @@ def _reduce_other(obj: Any) -> Any:
     if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
         return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
     return NotImplemented
-
-
-def _facts_of_errstate(obj: Any) -> dict[str, Any]:
-    """Return the arguments of `numpy.errstate`, which numpy 1 and 2 keep in other ways."""
-    names = ("all", "divide", "over", "under", "invalid")
-    arguments = obj.kwargs if hasattr(obj, "kwargs") else {name: getattr(obj, f"_{name}") for name in names}
-    call = obj.call if hasattr(obj, "kwargs") else obj._call
-    explicit = {name: value for name, value in arguments.items() if value is not None}
-    return explicit if type(call).__name__ == "_unspecified" else {**explicit, "call": call}
 
 
 def _reduce_aligned(dtype: Any) -> Any:
@@ -102,7 +99,7 @@ def _reduce_aligned(dtype: Any) -> Any:
     return aligned, (layout, dict(dtype.metadata or {}))
 
 
-def _portable(dtype: Any, numpy: Any) -> Any:
+def _portable(dtype: Any) -> Any:
     """Return what makes this dtype again under any numpy; None if only numpy's own pickle does."""
     if dtype.hasobject or not dtype.itemsize:
         return None
@@ -113,51 +110,37 @@ def _portable(dtype: Any, numpy: Any) -> Any:
 
 def array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:
     """Rebuild a numpy array over `buffer`, or over a copy of read-only bytes: the array must be writable."""
-    import numpy
-
     flat = numpy.frombuffer(buffer, numpy.dtype(dtype))
     return (flat if flat.flags.writeable else flat.copy()).reshape(shape, order=order)
 
 
 def ufunc(function: Any, inputs: int, outputs: int, identity: Any) -> Any:
     """Make a function of numpy of one written in Python."""
-    import numpy
-
     return numpy.frompyfunc(function, inputs, outputs, **({} if identity is None else {"identity": identity}))
 
 
 def errstate(arguments: dict[str, Any]) -> Any:
     """Make what sets how numpy treats errors of floating point."""
-    import numpy
-
     return numpy.errstate(**arguments)
 
 
 def aligned(fields: Any, metadata: Any) -> Any:
     """Rebuild an aligned structure of numpy."""
-    import numpy
-
     return numpy.dtype(fields, align=True, **({"metadata": metadata} if metadata else {}))
 
 
 def unfilled_array(cls: Any, shape: tuple[int, ...], kind: Any) -> Any:
     """Make a numpy array whose content comes as its state."""
-    import numpy
-
     return numpy.ndarray.__new__(cls, shape, kind)
 
 
 def class_of_numpy(name: str) -> Any:
     """Return the class that numpy has under this name."""
-    import numpy
-
     return getattr(numpy, name)
 
 
 def scalar(data: bytes, dtype: Any) -> Any:
     """Rebuild a numpy scalar."""
-    import numpy
-
     return numpy.frombuffer(data, numpy.dtype(dtype))[0]
 
 
@@ -166,7 +149,6 @@ def _reduce_random(obj: Any) -> Any:
 
     These are a generator, its bits, its seeds, or a function of the module's own generator; else NotImplemented.
     """
-    random = sys.modules["numpy.random"]
     kind = type(obj)
     if issubclass(kind, (types.BuiltinFunctionType, types.MethodType)):
         own = obj.__self__ is getattr(random.mtrand, "_rand", obj)
@@ -184,31 +166,23 @@ def _reduce_random(obj: Any) -> Any:
 
 def bit_generator(name: str, state: dict[str, Any], seeds: Any) -> Any:
     """Make a source of random bits in this state; its seeds are what it spawns others from."""
-    import numpy.random
-
-    bits = getattr(numpy.random, name)(seeds)
+    bits = getattr(random, name)(seeds)
     bits.state = state
     return bits
 
 
 def generator(bits: Any) -> Any:
     """Make numpy's generator of these bits."""
-    import numpy.random
-
-    return numpy.random.Generator(bits)
+    return random.Generator(bits)
 
 
 def random_state(bits: Any, state: dict[str, Any]) -> Any:
     """Make numpy's old generator of these bits."""
-    import numpy.random
-
-    random = numpy.random.RandomState(bits)
-    random.set_state(state)
-    return random
+    made = random.RandomState(bits)
+    made.set_state(state)
+    return made
 
 
 def seed_sequence(entropy: Any, spawn_key: tuple[int, ...], pool_size: int, spawned: int) -> Any:
     """Make a sequence of seeds that has spawned so many others."""
-    import numpy.random
-
-    return numpy.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)
+    return random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)

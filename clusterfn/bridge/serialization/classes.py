@@ -5,6 +5,7 @@ That holds for the caller's own, and for a class of which objects that arrived e
 
 from __future__ import annotations
 
+import copyreg
 import sys
 import types
 import weakref
@@ -18,24 +19,22 @@ else:
 
 from . import stand_ins
 
+# This copy of cloudpickle is clusterfn's own.
+core = _core
+
 # CPython sets this flag (Py_TPFLAGS_HEAPTYPE) on types that a class statement made, and on some others.
 HEAP = 1 << 9
 
 
 def is_of_script(cls: type) -> bool:
     """Return whether a class goes by value: the other side cannot import it."""
-    return bool(cls.__flags__ & HEAP) and not _core._should_pickle_by_reference(cls)
+    return bool(cls.__flags__ & HEAP) and not core._should_pickle_by_reference(cls)
 
 
 def has_a_home(obj: Any) -> bool:
     """Return whether the other side can import an object by its name."""
-    home = _core._lookup_module_and_qualname(obj, getattr(obj, "__qualname__", None))
-    return home is not None and not _core._is_registered_pickle_by_value(home[0])
-
-
-def goes_by_value(module: types.ModuleType) -> bool:
-    """Return whether a module's functions and classes go by value, as it was registered for that."""
-    return bool(_core._is_registered_pickle_by_value(module))
+    home = core._lookup_module_and_qualname(obj, getattr(obj, "__qualname__", None))
+    return home is not None and not core._is_registered_pickle_by_value(home[0])
 
 
 # The keys are ids: a metaclass may define how its classes compare, and that may raise.
@@ -65,13 +64,13 @@ def fill_function(function: types.FunctionType, state: Any) -> None:
     for cell, held in zip(function.__closure__ or (), state[1].pop("_contents", ())):
         for value in held:
             cell.cell_contents = value
-    _core._function_setstate(function, state)
+    core._function_setstate(function, state)
     _functions.add(function)
 
 
 def of_main() -> dict[str, Any]:
     """Return the functions and classes that came by value from the top level of the caller's `__main__`, by name."""
-    classes = [each for each in _core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
+    classes = [each for each in core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
     objects: list[Any] = [*_functions, *classes]
     by_name = {
         each.__name__: each for each in objects if each.__module__ == "__main__" and each.__qualname__.isidentifier()
@@ -98,7 +97,7 @@ def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
             value = getattr(value, part, None)
         if isinstance(value, type) and value.__module__ == "__main__":
             return value
-    cls: type | None = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
+    cls: type | None = core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
     return cls
 
 
@@ -107,7 +106,7 @@ def fill_class(cls: type, state: Any) -> None:
     for named in state[2:]:
         remember(named)
     if _unfilled.pop(id(cls), None) is not None:
-        _core._class_setstate(cls, state[:2])
+        core._class_setstate(cls, state[:2])
         # Only members of an enumeration have such attributes; the dict is empty for other classes.
         members: Any = cls
         for name, own in state[1].items():
@@ -122,8 +121,60 @@ def is_unfilled(cls: type) -> bool:
 def fill_made(cls: Any, attributes: Any) -> None:
     """Give a class that a call made the attributes that were set on it later, once."""
     if _unfilled.pop(id(cls), None) is not None:
-        for name, value in attributes.items():
+        set_attributes(cls, attributes)
+
+
+def set_attributes(cls: Any, attributes: Mapping[str, Any]) -> None:
+    """Set attributes of a class, past its metaclass; those that are slots in this version of Python stay slots."""
+    for name, value in attributes.items():
+        # Without slots, the class of the other version keeps the defaults of its fields under these names.
+        if type(vars(cls).get(name)) is not types.MemberDescriptorType:
             type.__setattr__(cls, name, value)
+
+
+def reduce_decorated(function: types.FunctionType) -> Any:
+    """Reduce a function that a library's object made of another one, to both; NotImplemented for any other.
+
+    The function that the object's call returns has code of the library, of which another version knows nothing.
+    """
+    plain = vars(function).get("__wrapped__")
+    if plain is None or not function.__closure__:
+        return NotImplemented
+    held = [value for cell in function.__closure__ for value in content(cell)]
+    for decorator in held:
+        call = next((vars(each)["__call__"] for each in type(decorator).__mro__ if "__call__" in vars(each)), None)
+        if not isinstance(call, types.FunctionType) or function.__code__ not in call.__code__.co_consts:
+            continue
+        if len(held) == 2 and any(each is plain for each in held) and not is_of_script(type(decorator)):
+            return NotImplemented if has_a_home(function) else (decorated, (decorator, plain))
+    return NotImplemented
+
+
+def decorated(decorator: Any, function: Any) -> Any:
+    """Decorate a function."""
+    return decorator(function)
+
+
+def copyreg_entries() -> dict[int, tuple[Any, Any]]:
+    """Return the classes and functions that the script has told `copyreg`, by the ids of the classes.
+
+    A class may have no hash. The entries count in the job too, for what comes back. A module registers its own again
+    where it is imported, with the objects of its version there.
+    """
+    of_script = {}
+    for kind, function in list(copyreg.dispatch_table.items()):
+        if isinstance(function, types.FunctionType):
+            module = sys.modules.get(function.__module__)
+            if module is None or function.__module__ == "__main__" or core._is_registered_pickle_by_value(module):
+                of_script[id(kind)] = kind, function
+    return of_script
+
+
+def with_entries(whole: Any, entries: list[tuple[Any, Any]]) -> Any:
+    """Register the entries of a call with `copyreg` here, except for classes that it knows."""
+    for kind, function in entries:
+        copyreg.dispatch_table.setdefault(kind, function)
+    return whole
 
 
 def is_made_by_library(cls: type) -> bool:

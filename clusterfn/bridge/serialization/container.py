@@ -420,7 +420,4 @@ def _checksum_of_file(file: BinaryIO, size: int) -> int:
 
 
 def checksum(pieces: Sequence[bytes | memoryview]) -> int:
-    crc = 0
-    for piece in pieces:
-        crc = zlib.crc32(piece, crc)
-    return crc
+    return functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from . import c_types, classes, factories, library_state, newer_syntax, pickler, registers, source, stand_ins, statement
 from .by_identity import ByIdentity
+from .classes import core
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
@@ -30,11 +31,7 @@ from .stand_ins import method_of as method_of
 if TYPE_CHECKING:
     import pickle
 
-    from cloudpickle import cloudpickle as _core
-
     from .hints import Hints
-else:
-    from .cloudpickle import cloudpickle as _core
 
 # `types.UnionType` exists from Python 3.10 on.
 _UNION: Any = getattr(types, "UnionType", None)
@@ -120,7 +117,7 @@ class TextPickler(pickler.Pickler):
             # This import is late, because few scripts have mapped tables.
             from . import mapped_tables
 
-            whole = mapped_tables.WithTables(whole, self._begun, self._hints)
+            whole = mapped_tables.with_tables(whole, self._begun, self._hints)
         return whole if self._registers is None else registers.Whole(whole)
 
     def reducer_override(self, obj: Any) -> Any:
@@ -214,8 +211,10 @@ class TextPickler(pickler.Pickler):
         }
         before = {**{name: value for name, value in named.items() if name not in of_script}, **before}
         after = {name: value for name, value in {**of_script, **every}.items() if name not in before}
-        modules = [stand_ins.Submodule(name) for name in statement.submodules(snippet, every.values())]
-        identity = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls), *modules)
+        modules = [
+            stand_ins.MadeThere(stand_ins.imported, name) for name in statement.submodules(snippet, every.values())
+        ]
+        identity = (cls.__module__, cls.__qualname__, core._get_or_create_tracker_id(cls), *modules)
         # Classes that were registered with an abstract class are subclasses of it, but no statement names them.
         registered: list[type] = []
         if isinstance(cls, abc.ABCMeta):
@@ -242,7 +241,7 @@ class TextPickler(pickler.Pickler):
             return None
         self._begun[cls] = {}
         make, args, attributes = facts
-        identity = (cls.__module__, cls.__qualname__, make, (*args, _core._get_or_create_tracker_id(cls), None))
+        identity = (cls.__module__, cls.__qualname__, make, (*args, core._get_or_create_tracker_id(cls), None))
         return classes.remake_class, identity, attributes, None, None, classes.fill_made
 
     def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,7 +280,7 @@ def _around(cls: type) -> type | None:
 
 def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     """Reduce a class that a call made to the call's arguments, or else to its functions one by one."""
-    tracker = _core._get_or_create_tracker_id(cls)
+    tracker = core._get_or_create_tracker_id(cls)
     key = (cls.__module__, cls.__qualname__)
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
@@ -294,7 +293,8 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
         facts = (cls.__name__, cls.__bases__[-1], members, *key, tracker, None)
         added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
         return classes.remake_class, (*key, enumeration, facts), dict(added), None, None, classes.fill_made
-    if statement.is_generated(cls):
+    # A decorator or metaclass made the class, so only its statement can rebuild it.
+    if issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls):
         raise NoSource(_LOST % cls.__qualname__)
     return plain
 
@@ -348,7 +348,7 @@ def make_class(
         scope.update(stand_ins.present(names))
         cls = statement.execute(snippet, scope, outer)
         cls.__qualname__ = qualname
-        _core._lookup_class_or_track(tracker, cls)
+        core._lookup_class_or_track(tracker, cls)
         _unfilled[id(cls)] = cls
     if not snippet.scope and not snippet.bare:
         scope[snippet.name] = cls
@@ -363,8 +363,7 @@ def fill_class(cls: type, state: tuple[Any, ...]) -> None:
         classes.remember(each)
     if _unfilled.pop(id(cls), None) is None:
         return
-    for name, value in attributes.items():
-        type.__setattr__(cls, name, value)
+    classes.set_attributes(cls, attributes)
     for each in registered:
         cls.register(each)  # type: ignore[attr-defined]
 
@@ -375,11 +374,11 @@ def named_tuple(
     """Make a class as collections.namedtuple does."""
     make: Callable[..., type] = collections.namedtuple
     cls = make(name, fields, defaults=tuple(defaults.values()), module=module)
-    return _core._lookup_class_or_track(tracker, cls)
+    return core._lookup_class_or_track(tracker, cls)
 
 
 def enumeration(
     name: str, base: Any, members: Mapping[str, Any], module: str, qualname: str, tracker: str, extra: None
 ) -> Any:
     """Make a class as a call such as Enum("Color", "RED BLUE") does."""
-    return _core._lookup_class_or_track(tracker, base(name, dict(members), module=module, qualname=qualname))
+    return core._lookup_class_or_track(tracker, base(name, dict(members), module=module, qualname=qualname))

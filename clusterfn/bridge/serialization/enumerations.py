@@ -7,14 +7,10 @@ member to its value, which may be another object where it is loaded.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cloudpickle import cloudpickle as _core
-else:
-    from .cloudpickle import cloudpickle as _core
+from typing import Any
 
 from . import classes
+from .classes import core
 
 # The members have this place among the arguments of cloudpickle's `_make_skeleton_enum`.
 _MEMBERS = 3
@@ -34,7 +30,9 @@ def reduce_member(obj: Any) -> Any:
 def reduce_class(cls: Any, args: tuple[Any, ...], state: tuple[dict[str, Any], Any]) -> tuple[Any, Any, Any]:
     """Complete what cloudpickle takes of an enumeration: the function that makes it, its arguments and its state."""
     members = {name: each.value for name, each in cls.__members__.items()}
-    wrapped = {name: _as_member(value) for name, value in members.items()}
+    # `enum.member` exists from Python 3.11 on. It makes a member of a function, which would become a method.
+    make: Any = getattr(enum, "member", lambda value: value)
+    wrapped = {name: make(value) if hasattr(type(value), "__get__") else value for name, value in members.items()}
     own = {name: value for name, value in state[0].items() if name not in members}
     for name, each in cls.__members__.items():
         # What the enumeration's own __init__ set: that method does not exist when the members are rebuilt.
@@ -43,13 +41,6 @@ def reduce_class(cls: Any, args: tuple[Any, ...], state: tuple[dict[str, Any], A
             state[1][name] = kept
     bases, *named = args[:_MEMBERS]
     return skeleton, (type(cls), bases, *named, wrapped, *args[_MEMBERS + 1 :]), (own, state[1])
-
-
-def _as_member(value: Any) -> Any:
-    """Return what makes a value a member, where a function would become a method."""
-    # `enum.member` exists from Python 3.11 on.
-    make: Any = getattr(enum, "member", None)
-    return make(value) if make is not None and hasattr(type(value), "__get__") else value
 
 
 def member(cls: Any, name: str, value: Any) -> Any:
@@ -67,4 +58,4 @@ def skeleton(
         scope[key] = value
     cls = enum.EnumMeta.__new__(metaclass, name, bases, scope)
     cls.__module__, cls.__qualname__ = module, qualname
-    return _core._lookup_class_or_track(tracker, cls)
+    return core._lookup_class_or_track(tracker, cls)

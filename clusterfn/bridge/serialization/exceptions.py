@@ -210,20 +210,16 @@ def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> byte
 
 def _format(error: BaseException) -> str:
     shown = traceback.TracebackException(type(error), error, error.__traceback__)
-    _drop_our_frames(shown)
+    seen: set[int] = set()
+    waiting: list[Any] = [shown]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            if each.stack:
+                each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(_HERE)]
+            waiting += [each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())]
     return "".join(shown.format())
-
-
-def _drop_our_frames(shown: traceback.TracebackException, seen: set[int] | None = None) -> None:
-    seen = seen if seen is not None else set()
-    if id(shown) in seen:
-        return
-    seen.add(id(shown))
-    if shown.stack:
-        shown.stack[:] = [frame for frame in shown.stack if not frame.filename.startswith(_HERE)]
-    for other in (shown.__cause__, shown.__context__, *(getattr(shown, "exceptions", None) or ())):
-        if other is not None:
-            _drop_our_frames(other, seen)
 
 
 def _made(records: Sequence[dict[str, Any]], place: int, errors: dict[int, BaseException]) -> BaseException:

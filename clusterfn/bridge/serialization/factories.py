@@ -7,7 +7,6 @@ For the models of pydantic see `models`.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import operator
 import sys
@@ -15,7 +14,13 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from . import models
+from . import models, stand_ins
+from .classes import core
+
+attr: Any = stand_ins.Library("attr")
+msgspec: Any = stand_ins.Library("msgspec")
+sqlalchemy: Any = stand_ins.Library("sqlalchemy")
+orm: Any = stand_ins.Library("sqlalchemy.orm")
 
 
 def reduce(cls: Any) -> tuple[Callable[..., type], tuple[Any, ...], dict[str, Any]] | None:
@@ -74,14 +79,12 @@ def declarative_base(
     name: str, bases: Any, schema: Any, naming: Any, module: str, tracker: str, extra: None
 ) -> Any:  # fmt: skip
     """Make a class as SQLAlchemy's `declarative_base` does."""
-    sqlalchemy, orm = importlib.import_module("sqlalchemy"), importlib.import_module("sqlalchemy.orm")
     metadata = sqlalchemy.MetaData(schema=schema, naming_convention=naming)
     base = orm.declarative_base(name=name, metadata=metadata, **({"cls": bases} if bases else {}))
     return _tracked(base, module, tracker)
 
 
 def _struct_facts(cls: Any) -> tuple[Any, ...]:
-    msgspec = importlib.import_module("msgspec")
     own = vars(cls).get("__annotations__", cls.__struct_fields__)
     fields = []
     for field in msgspec.structs.fields(cls):
@@ -102,7 +105,6 @@ _OF_STRUCT = (
 
 def struct(name: str, fields: Any, bases: Any, options: Any, module: str, tracker: str, extra: None) -> Any:
     """Make a class as msgspec's `defstruct` does."""
-    msgspec = importlib.import_module("msgspec")
     entries = [(key, kind, msgspec.field(**facts)) for key, kind, facts in fields]
     return _tracked(msgspec.defstruct(name, entries, bases=bases, module=module, **options), module, tracker)
 
@@ -151,8 +153,6 @@ _HOOKS = ("__attrs_pre_init__", "__attrs_post_init__")
 
 
 def _attrs_field(field: Any) -> dict[str, Any]:
-    import attr
-
     arguments = {}
     for name, usual in _ATTRS_FIELD.items():
         value = getattr(field, name, usual)
@@ -177,36 +177,23 @@ def attrs_class(
     name: str, fields: Mapping[str, Mapping[str, Any]], bases: Any, options: Any, module: str, tracker: str, extra: None
 ) -> Any:
     """Make a class as `attrs.make_class` does."""
-    import attr
-
-    hooks = {key: _takes_all if has_args else _takes_none for key, has_args in options.pop("hooks").items()}
+    # These keep the places of hooks, which come later. The constructor is made for one with arguments, or without.
+    by_args: Any = {True: lambda self, *args, **kwargs: None, False: lambda self: None}
+    hooks = {key: by_args[has_args] for key, has_args in options.pop("hooks").items()}
     body = {**{key: attr.ib(**arguments) for key, arguments in fields.items()}, **hooks}
     return _tracked(attr.make_class(name, body, bases, **options), module, tracker)
 
 
-def _takes_none(self: Any) -> None:
-    """Keep the place of a hook, which comes later."""
-
-
-def _takes_all(self: Any, *args: Any, **kwargs: Any) -> None:
-    """The same of one with arguments."""
-
-
 def _tracked(cls: Any, module: str, tracker: str) -> Any:
-    from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
-
     cls.__module__ = module
-    return cloudpickle._lookup_class_or_track(tracker, cls)
+    return core._lookup_class_or_track(tracker, cls)
 
 
 def _dataclass_facts(cls: Any, fields: Any) -> tuple[Any, ...]:
     parameters = cls.__dataclass_params__
     usual = {"init": True, "repr": True, "eq": True, "match_args": True}
-    options = {
-        name: getattr(parameters, name)
-        for name in _DATACLASS
-        if getattr(parameters, name, usual.get(name, False)) != usual.get(name, False)
-    }
+    values = {name: getattr(parameters, name, usual.get(name, False)) for name in _DATACLASS}
+    options = {name: value for name, value in values.items() if value != usual.get(name, False)}
     # The constructor calls `__post_init__` only if it exists when the constructor is made. The function itself arrives
     # later.
     if "__post_init__" in vars(cls):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from . import stand_ins
+
+pandas: Any = stand_ins.Library("pandas")
 _WINDOWS = {"Rolling": "rolling", "Window": "rolling", "Expanding": "expanding", "ExponentialMovingWindow": "ewm"}
 
 
@@ -41,8 +44,6 @@ _GONE = ("axis", "squeeze")
 
 def grouper(facts: dict[str, Any]) -> Any:
     """Make what tells `groupby` how to group by times."""
-    import pandas
-
     return pandas.Grouper(**facts)
 
 
@@ -105,8 +106,6 @@ def _grouper_of(groups: Any) -> Any:
 
 def _key_columns(grouper: Any, index: Any) -> Any:
     """Return the key of each row, for all columns by which is grouped; None if no key says all."""
-    import pandas
-
     keys = [_keys_of(each) for each in grouper.groupings]
     # Bins of times may be empty, and the keys of the rows do not show an empty bin.
     if _are_bins(grouper) or any(map(_are_bins, keys)):
@@ -129,16 +128,13 @@ def _reduce_groups(obj: Any) -> Any:
 
 def _beside_keys(obj: Any, keys: Any, is_list: bool) -> Any:
     """Reduce a column whose keys stand beside it in what it gives: as that column of a table with both."""
-    import pandas
-
     column = obj.obj
     names = [key.name for key in keys]
     if not isinstance(column, pandas.Series) or None in names or len({*names, column.name}) <= len(names):
         return NotImplemented
     by = names if is_list or len(names) > 1 else names[0]
-    options = {
-        name: value for name in ("sort", "dropna", "observed") if (value := getattr(obj, name, None)) is not None
-    }
+    given = ((name, getattr(obj, name, None)) for name in ("sort", "dropna", "observed"))
+    options = {name: value for name, value in given if value is not None}
     table = pandas.concat([*keys, column], axis=1)
     return call, (table, "groupby", {"by": by, "as_index": False, **options}, column.name)
 

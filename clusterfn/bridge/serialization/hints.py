@@ -42,7 +42,7 @@ class Hints:
             owner: The function or class.
             scope: Its globals.
             goes_by_name: Whether the other side can import an object.
-            packages: Whether modules and classes of installed packages go, as `stand_ins.IfThere`.
+            packages: Whether modules and classes of installed packages go, as by `stand_ins.if_there`.
         """
         kept = vars(owner).get("__annotations__") if issubclass(type(owner), type) else owner.__annotations__
         if not isinstance(kept, dict) or not kept:
@@ -63,17 +63,14 @@ def reduce_type(kind: Any) -> Any:
     Another version of the package may lack it: what `numpy.typing.ArrayLike` is made of is private. No function fails
     for want of a type in its annotations.
     """
-    if type(kind).__name__ not in _VARIABLES and not _is_for_annotations(kind):
+    is_protocol = isinstance(kind, type) and vars(kind).get("_is_protocol") is True
+    if type(kind).__name__ not in _FOR_ANNOTATIONS and not is_protocol:
         return NotImplemented
     home, name = kind.__module__, kind.__name__
     return (type_of_package, (home, name)) if attribute(sys.modules.get(home), name) is kind else NotImplemented
 
 
-_VARIABLES = ("TypeVar", "ParamSpec", "TypeVarTuple", "NewType")
-
-
-def _is_for_annotations(cls: Any) -> bool:
-    return isinstance(cls, type) and (vars(cls).get("_is_protocol") is True or type(cls).__name__ == "_TypedDictMeta")
+_FOR_ANNOTATIONS = ("TypeVar", "ParamSpec", "TypeVarTuple", "NewType", "_TypedDictMeta")
 
 
 def type_of_package(module: str, name: str) -> Any:

@@ -6,10 +6,13 @@ An index on a GPU is written as its copy in main memory.
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from . import stand_ins
+
+faiss: Any = stand_ins.Library("faiss")
+numpy: Any = stand_ins.Library("numpy")
 Note = Callable[[str], None]
 
 
@@ -23,7 +26,6 @@ def reduce(obj: Any, note: Note) -> Any:
     Raises:
         pickle.PicklingError: faiss can neither write the index nor give its vectors back.
     """
-    faiss = sys.modules["faiss"]
     if isinstance(obj, faiss.Index):
         return index, (pickle.PickleBuffer(_written(obj, note, faiss.serialize_index, "index_gpu_to_cpu")),)
     if isinstance(obj, faiss.IndexBinary):
@@ -38,7 +40,7 @@ def _written(obj: Any, note: Note, serialize: Callable[[Any], Any], to_cpu: str)
     except RuntimeError as refused:
         reason = refused
     try:
-        copy = getattr(sys.modules["faiss"], to_cpu)(obj)
+        copy = getattr(faiss, to_cpu)(obj)
         note("a faiss %s was on a GPU: it was sent as a copy in CPU memory" % type(obj).__name__)
         return serialize(copy)
     except (AttributeError, RuntimeError):
@@ -49,10 +51,10 @@ def _written(obj: Any, note: Note, serialize: Callable[[Any], Any], to_cpu: str)
 def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
     name = type(obj).__name__
     try:
-        if isinstance(obj, sys.modules["faiss"].Index):
+        if isinstance(obj, faiss.Index):
             flat = _rebuilt(obj)
         else:
-            flat = sys.modules["faiss"].IndexBinaryFlat(obj.d)
+            flat = faiss.IndexBinaryFlat(obj.d)
             flat.add(_binary_vectors(obj))
     except RuntimeError as lost:
         raise pickle.PicklingError(
@@ -68,7 +70,6 @@ def _last(error: RuntimeError) -> str:
 
 
 def _rebuilt(obj: Any) -> Any:
-    faiss = sys.modules["faiss"]
     ids = faiss.vector_to_array(obj.id_map) if hasattr(obj, "id_map") else None
     vectors = _vectors(obj if ids is None else faiss.downcast_index(obj.index))
     flat = faiss.IndexFlatL2(obj.d) if obj.metric_type == faiss.METRIC_L2 else faiss.IndexFlat(obj.d, obj.metric_type)
@@ -83,7 +84,6 @@ def _rebuilt(obj: Any) -> Any:
 
 def _binary_vectors(obj: Any) -> Any:
     """Return the vectors: of shards one shard after another, of other indexes one by one."""
-    faiss, numpy = sys.modules["faiss"], sys.modules["numpy"]
     if isinstance(obj, faiss.IndexBinaryShards) and obj.successive_ids:
         parts = (faiss.downcast_IndexBinary(obj.at(number)) for number in range(obj.count()))
         return numpy.concatenate([_binary_vectors(part) for part in parts])
@@ -92,7 +92,6 @@ def _binary_vectors(obj: Any) -> Any:
 
 def _vectors(obj: Any) -> Any:
     """Return the vectors one by one: reconstruct_n uses threads, and ends the process where it is not implemented."""
-    faiss, numpy = sys.modules["faiss"], sys.modules["numpy"]
     if isinstance(obj, faiss.IndexShards) and obj.successive_ids:
         return numpy.concatenate([_vectors(faiss.downcast_index(obj.at(number))) for number in range(obj.count())])
     vectors = numpy.empty((obj.ntotal, obj.d), "float32")
@@ -103,15 +102,9 @@ def _vectors(obj: Any) -> Any:
 
 def index(buffer: Any) -> Any:
     """Rebuild an index."""
-    import faiss
-    import numpy
-
     return faiss.deserialize_index(numpy.frombuffer(buffer, "u1"))
 
 
 def binary_index(buffer: Any) -> Any:
     """Rebuild a binary index."""
-    import faiss
-    import numpy
-
     return faiss.deserialize_index_binary(numpy.frombuffer(buffer, "u1"))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import copyreg
+import dataclasses
 import dis
 import importlib
 import inspect
 import os
 import sys
 import textwrap
+import traceback
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
@@ -64,7 +66,10 @@ def reduce(obj: Any) -> Any:
     make, args, state, items, pairs = (*reduction, None, None, None)[:5]
     if standard_library.is_of_argparse(cls):
         state = standard_library.with_suppress(state)
-    return make, args, (state, sys.version_info[:2], _facts_of(cls), _unchanged(obj)), items, pairs, fill
+    # Another version may lack the attributes that are what the constructors set them to by default.
+    defaults = _defaults_of(cls)
+    unchanged = tuple(name for name, value in defaults.items() if getattr(obj, name, defaults) is value)
+    return make, args, (state, sys.version_info[:2], _facts_of(cls), unchanged), items, pairs, fill
 
 
 def called(module: str, qualname: str, *args: Any) -> Any:
@@ -74,8 +79,6 @@ def called(module: str, qualname: str, *args: Any) -> Any:
 
 def frame_summary(filename: str, lineno: Any, name: str, line: Any, variables: Any) -> Any:
     """Make a line of a traceback, with its text: the file may be on another machine."""
-    import traceback
-
     summary = traceback.FrameSummary(filename, lineno, name, lookup_line=False, line=line)
     summary.locals = variables
     return summary
@@ -115,8 +118,6 @@ def _reduce_traceback(shown: Any) -> tuple[Any, ...]:
 
 def traceback_of(kind: Any) -> Any:
     """Make a description of an exception of this class, for `fill_traceback`."""
-    import traceback
-
     error = kind.__new__(kind) if kind is not None else None
     return traceback.TracebackException(kind, error, None)  # type: ignore[arg-type]
 
@@ -129,8 +130,6 @@ def fill_traceback(shown: Any, state: dict[str, Any]) -> None:
 
 def field(arguments: dict[str, Any], of_class: Any) -> Any:
     """Make a field of a dataclass as `field()` does, and tell it what its class knows of it."""
-    import dataclasses
-
     new_field: Any = dataclasses.field(**arguments)
     if of_class is not None:
         new_field.name, new_field.type, kind, kw_only = of_class
@@ -256,12 +255,6 @@ def _has(obj: Any, name: str) -> bool:
     except AttributeError:
         return False
     return True
-
-
-def _unchanged(obj: Any) -> tuple[str, ...]:
-    """Return the attributes that are what the constructors set them to by default: another version may lack them."""
-    defaults = _defaults_of(type(obj))
-    return tuple(name for name, value in defaults.items() if getattr(obj, name, defaults) is value)
 
 
 @by_identity.cached

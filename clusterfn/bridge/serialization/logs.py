@@ -25,7 +25,11 @@ def describe() -> dict[str, Any] | None:
     named = {
         name: facts
         for name, logger in list(root.manager.loggerDict.items())
-        if isinstance(logger, logging.Logger) and _is_made_by_name(logger) and (facts := _of_logger(logger))
+        # A library that has a class of loggers makes its own when it is imported. It would fail on one that is there
+        # already.
+        if isinstance(logger, logging.Logger)
+        and type(logger).__module__ in ("logging", "__main__")
+        and (facts := _of_logger(logger))
     }
     of_root = bool(root.handlers) or root.level != logging.WARNING
     of_all = _of_all(logging)
@@ -45,14 +49,6 @@ def _of_all(logging: Any) -> dict[str, Any]:
 
 
 _LEVELS = {50: "CRITICAL", 40: "ERROR", 30: "WARNING", 20: "INFO", 10: "DEBUG", 0: "NOTSET"}
-
-
-def _is_made_by_name(logger: logging.Logger) -> bool:
-    """Whether `getLogger` gives an equal one in a job.
-
-    A library that has a class of loggers makes its own when it is imported. It would fail on one that is there already.
-    """
-    return type(logger).__module__ in ("logging", "__main__")
 
 
 def _stream_handler(logger: logging.Logger) -> logging.Handler | None:

@@ -6,32 +6,29 @@ one class go all others of its base, and the tables: they find each other by tex
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from . import stand_ins
+
 if TYPE_CHECKING:
     from .hints import Hints
 
+sqlalchemy: Any = stand_ins.Library("sqlalchemy")
 _OF_KEY = ("ondelete", "onupdate", "name", "deferrable", "initially", "use_alter", "link_to_name")
 _OF_COLUMN = ("primary_key", "nullable", "unique", "index", "autoincrement", "comment", "key")
 
 
-class WithTables:
-    """What is pickled, and after it what its mapped classes find by text.
+def with_tables(obj: Any, begun: Iterable[type], hints: Hints) -> stand_ins.MadeThere:
+    """Return what goes for what is pickled: that, and after it what its mapped classes find by text.
 
     Args:
         obj: What is pickled.
         begun: The classes that have been pickled; more come with `obj`.
         hints: Takes note if there is more than `obj`.
     """
-
-    def __init__(self, obj: Any, begun: Iterable[type], hints: Hints) -> None:
-        self._obj, self._rest = obj, _Rest(begun, hints)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return complete, (self._obj, self._rest)
+    return stand_ins.MadeThere(complete, obj, _Rest(begun, hints))
 
 
 class _Rest:
@@ -91,13 +88,7 @@ def _reduce_table(obj: Any) -> Any:
         elif kind != "PrimaryKeyConstraint" and not (kind == "ForeignKeyConstraint" and single):
             return NotImplemented
     columns = [_facts_of(each) for each in obj.columns]
-    return table, (
-        obj.name,
-        obj.metadata,
-        columns,
-        parts,
-        {"schema": obj.schema, "info": obj.info},
-    )
+    return table, (obj.name, obj.metadata, columns, parts, {"schema": obj.schema, "info": obj.info})
 
 
 def _facts_of(column: Any) -> tuple[Any, ...]:
@@ -115,17 +106,13 @@ def _facts_of(column: Any) -> tuple[Any, ...]:
 
 def table(name: str, metadata: Any, columns: Any, constraints: Any, options: dict[str, Any]) -> Any:
     """Return the table of that name, or make it."""
-    sqlalchemy: Any = importlib.import_module("sqlalchemy")
-
     existing = metadata.tables.get(f"{options['schema']}.{name}" if options["schema"] else name)
     if existing is not None:
         return existing
-    new_columns = [
-        sqlalchemy.Column(
-            called, *([] if kind is None else [kind]), *(sqlalchemy.ForeignKey(to, **more) for to, more in keys), **own
-        )
-        for called, kind, keys, own in columns
-    ]
+    new_columns = []
+    for called, kind, keys, own in columns:
+        foreign = (sqlalchemy.ForeignKey(to, **more) for to, more in keys)
+        new_columns.append(sqlalchemy.Column(called, *([] if kind is None else [kind]), *foreign, **own))
     limits = [getattr(sqlalchemy, kind)(*names, name=called) for kind, names, called in constraints]
     return sqlalchemy.Table(name, metadata, *new_columns, *limits, **options)
 

@@ -11,6 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import module_names, stand_ins
+from .classes import core
+
+pydantic: Any = stand_ins.Library("pydantic")
+pydantic_core: Any = stand_ins.Library("pydantic_core")
+pydantic_fields: Any = stand_ins.Library("pydantic.fields")
+networks: Any = stand_ins.Library("pydantic.networks")
 
 
 def reduce(obj: Any) -> Any:
@@ -23,21 +29,16 @@ def reduce(obj: Any) -> Any:
         return (url, (name, str(obj))) if name.endswith(("Url", "Dsn")) else NotImplemented
     if name == "ValidationError" and home.startswith("pydantic_core"):
         _, (title, lines, *more) = obj.__reduce__()
-        return validation_error, (title, [{**line, "type": _type_of(line["type"])} for line in lines], *more)
+        # Newer versions have an object for a kind of errors of the user's own.
+        kinds = [line["type"] if isinstance(line["type"], str) else str(line["type"].type) for line in lines]
+        return validation_error, (title, [{**line, "type": kind} for line, kind in zip(lines, kinds)], *more)
     if name == "TypeAdapter":
         return adapter, (obj._type, obj._config, getattr(obj, "_module_name", None))
     return NotImplemented
 
 
-def _type_of(kind: Any) -> str:
-    """Return the name of a kind of errors; newer versions have an object for one of the user's own."""
-    return kind if isinstance(kind, str) else str(kind.type)
-
-
 def validation_error(title: str, lines: list[dict[str, Any]], *more: Any) -> Any:
     """Make an error with these lines, whose kinds may be the user's own or those of another version of pydantic."""
-    import pydantic_core
-
     make = pydantic_core.ValidationError.from_exception_data
 
     def known(line: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +72,6 @@ def reduce_function(function: types.FunctionType, hints_of: Callable[[Any], Mapp
 
 
 def _settings(held: Any) -> dict[str, Any]:
-    import pydantic
-
     if hasattr(held, "config_wrapper"):
         return dict(held.config_wrapper.config_dict)
     # pydantic before 2.10 has no `config_wrapper` here, and keeps only these settings.
@@ -82,8 +81,6 @@ def _settings(held: Any) -> dict[str, Any]:
 
 def validated(function: Any, config: Any, returns: bool, names: Mapping[str, Any] = {}) -> Any:
     """Wrap a function as `validate_call` does, which looks up the names in its annotations."""
-    import pydantic
-
     for name, value in stand_ins.present(names).items():
         function.__globals__.setdefault(name, value)
     with module_names.found_in_module(function.__globals__):
@@ -102,48 +99,35 @@ def field(attributes: dict[str, Any], more: list[Any]) -> Any:
     Raises:
         TypeError: This pydantic has no such option of a field.
     """
-    import pydantic
-    from pydantic.fields import FieldInfo
-
     parameters = {*inspect.signature(pydantic.Field).parameters, "annotation"}
     for name in attributes:
         if name not in parameters:
             raise TypeError("pydantic %s has no Field(%s=...)" % (pydantic.VERSION, name))
-    info = FieldInfo(**attributes)
+    info = pydantic_fields.FieldInfo(**attributes)
     info.metadata += more
     return info
 
 
 def _are_plain_urls() -> bool:
     """Return whether addresses are of two classes for all schemes, as before pydantic 2.10."""
-    import pydantic
-
     return not isinstance(pydantic.AnyUrl, type) or pydantic.AnyUrl.__module__.startswith("pydantic_core")
 
 
 def url(kind: str, text: str) -> Any:
     """Make an address, of the class that this pydantic has for its scheme if the other one has none."""
-    import pydantic_core
-    from pydantic import TypeAdapter, networks
-
     if kind not in ("Url", "MultiHostUrl"):
-        return TypeAdapter(getattr(networks, kind)).validate_python(text)
+        return pydantic.TypeAdapter(getattr(networks, kind)).validate_python(text)
     if _are_plain_urls():
         return getattr(pydantic_core, kind)(text)
     scheme = text.partition(":")[0]
     names = ["HttpUrl", "WebsocketUrl", *sorted(networks.__all__)]
-    matching = [name for name in names if scheme in _schemes(getattr(networks, name))]
-    return TypeAdapter(getattr(networks, matching[0] if matching else "AnyUrl")).validate_python(text)
-
-
-def _schemes(kind: Any) -> Any:
-    return getattr(getattr(kind, "_constraints", None), "allowed_schemes", None) or ()
+    constraints = [(name, getattr(getattr(networks, name), "_constraints", None)) for name in names]
+    matching = (name for name, each in constraints if scheme in (getattr(each, "allowed_schemes", None) or ()))
+    return pydantic.TypeAdapter(getattr(networks, next(matching, "AnyUrl"))).validate_python(text)
 
 
 def adapter(kind: Any, config: Any, module: str | None = None) -> Any:
     """Make an adapter of a type, as one that this module makes."""
-    import pydantic
-
     return pydantic.TypeAdapter(kind, config=config, module=module)
 
 
@@ -165,16 +149,15 @@ def facts_of_class(cls: Any) -> tuple[Any, ...] | None:
         inherited.update(getattr(base, "model_config", {}))
     settings = {key: value for key, value in cls.model_config.items() if inherited.get(key, cls) != value}
     kept = own.get("__pydantic_fields__") or own.get("model_fields") or {}
-    fields = {key: _field_of_class(kept[key]) for key in own.get("__annotations__", {}) if key in kept}
+    fields = {}
+    for key in own.get("__annotations__", {}):
+        if key in kept:
+            attributes, more = _facts_of_field(kept[key])
+            attributes.pop("annotation", None)
+            fields[key] = kept[key].annotation, attributes, more
     others = {key: value for key, value in own.items() if key in around or _is_added(value)}
     private = {key: value.default for key, value in own.get("__private_attributes__", {}).items()}
     return cls.__name__, cls.__bases__, fields, settings, {**others, **private}, around, cls.__module__
-
-
-def _field_of_class(info: Any) -> tuple[Any, dict[str, Any], list[Any]]:
-    attributes, more = _facts_of_field(info)
-    attributes.pop("annotation", None)
-    return info.annotation, attributes, more
 
 
 def _is_added(value: Any) -> bool:
@@ -188,10 +171,6 @@ def model(
     tracker: str, extra: None,
 ) -> Any:  # fmt: skip
     """Make a model as its class statement would."""
-    import pydantic
-
-    from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
-
     body: dict[str, Any] = {"__module__": module, "__annotations__": {}, **others}
     for key, (kind, attributes, more) in fields.items():
         body["__annotations__"][key] = kind
@@ -204,4 +183,4 @@ def model(
     if settings:
         body["model_config"] = settings
     cls = types.new_class(name, bases, {}, lambda scope: scope.update(body))
-    return cloudpickle._lookup_class_or_track(tracker, cls)
+    return core._lookup_class_or_track(tracker, cls)

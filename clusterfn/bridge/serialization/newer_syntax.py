@@ -21,6 +21,7 @@ _FREE_FSTRINGS, _STARS, _BARE_WALRUS = (3, 12), (3, 11), (3, 10)
 # Before Python 3.12, an f-string is one token, whose quotes end it.
 _START, _MIDDLE, _END = (getattr(token, f"FSTRING_{part}", None) for part in ("START", "MIDDLE", "END"))
 _PREFIXES = "fFrRbBuU"
+_WITHOUT = "%s (%s, line %s): Python %d.%d does not have this syntax: %s"
 
 
 def reject_newer(snippet: Snippet, version: tuple[int, int]) -> None:
@@ -35,22 +36,13 @@ def reject_newer(snippet: Snippet, version: tuple[int, int]) -> None:
         node = source.parse(snippet, version)
     except SyntaxError as error:
         # The parser names the line after a statement that an older Python lacks.
-        newer = (
-            getattr(each, "lineno", None)
-            for each in ast.walk(source.parse(snippet))
-            if type(each).__name__ in _NEWER or getattr(each, "type_params", None)
-        )
-        raise _no_source(snippet, next(newer, None) or error.lineno, version, error.msg) from None
+        nodes = ast.walk(source.parse(snippet))
+        newer = (each for each in nodes if type(each).__name__ in _NEWER or getattr(each, "type_params", None))
+        line = getattr(next(newer, None), "lineno", None) or error.lineno
+        raise NoSource(_WITHOUT % (snippet.name, snippet.file, line, *version, error.msg)) from None
     found = next(_newer(snippet, node, version), None)
     if found is not None:
-        raise _no_source(snippet, found[0], version, found[1])
-
-
-def _no_source(snippet: Snippet, line: int | None, version: tuple[int, int], what: str) -> NoSource:
-    return NoSource(
-        "%s (%s, line %s): Python %d.%d does not have this syntax: %s"
-        % (snippet.name, snippet.file, line, *version, what)
-    )
+        raise NoSource(_WITHOUT % (snippet.name, snippet.file, found[0], *version, found[1]))
 
 
 def _newer(snippet: Snippet, node: ast.AST, version: tuple[int, int]) -> Iterator[tuple[int, str]]:

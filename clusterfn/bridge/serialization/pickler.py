@@ -18,20 +18,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 if TYPE_CHECKING:
     import cloudpickle
-    from cloudpickle import cloudpickle as _core
 
     from .hints import Hints
 else:
     from . import cloudpickle
-    from .cloudpickle import cloudpickle as _core
 
 from . import (
     arrays,
     c_types,
     classes,
     constructors,
-    copyreg_entries,
-    decorated,
     enumerations,
     exception_parts,
     registers,
@@ -39,6 +35,7 @@ from . import (
     standard_library,
 )
 from .by_identity import ByIdentity, Reducers
+from .classes import core
 from .hints import reduce_type
 
 VERSION: str = cloudpickle.__version__
@@ -49,7 +46,7 @@ HERE = (sys.version_info[0], sys.version_info[1])
 notes: list[str] = []
 
 
-_submodules_of = _core._find_imported_submodules
+_submodules_of = core._find_imported_submodules
 
 
 def _find_imported_submodules(code: types.CodeType, values: Iterable[Any]) -> list[types.ModuleType]:
@@ -59,16 +56,16 @@ def _find_imported_submodules(code: types.CodeType, values: Iterable[Any]) -> li
 
 
 # These changes are made in clusterfn's own copy of cloudpickle, so the user's cloudpickle stays as it is.
-_core._find_imported_submodules = _find_imported_submodules
-_core._DYNAMIC_CLASS_TRACKER_BY_CLASS = ByIdentity(dict(_core._DYNAMIC_CLASS_TRACKER_BY_CLASS))
-_core._BUILTIN_TYPE_NAMES = ByIdentity(_core._BUILTIN_TYPE_NAMES)
+core._find_imported_submodules = _find_imported_submodules
+core._DYNAMIC_CLASS_TRACKER_BY_CLASS = ByIdentity(dict(core._DYNAMIC_CLASS_TRACKER_BY_CLASS))
+core._BUILTIN_TYPE_NAMES = ByIdentity(core._BUILTIN_TYPE_NAMES)
 # The file name has this place among the arguments of `types.CodeType` in every Python since 3.8.
 _FILENAME = 10
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     """Keep the name of the file, without which tracebacks show no lines; cloudpickle 3.1.3 leaves it out."""
-    make, args = _core._code_reduce(code)
+    make, args = core._code_reduce(code)
     return make, (*args[:_FILENAME], code.co_filename, *args[_FILENAME + 1 :])
 
 
@@ -76,7 +73,7 @@ class LibraryMade(Exception):
     """A class that a library's metaclass or decorator made: another version of the library may not read its parts."""
 
 
-class Pickler(_core.Pickler):  # type: ignore[misc]
+class Pickler(core.Pickler):  # type: ignore[misc]
     """Pickles with protocol 5.
 
     Args:
@@ -87,7 +84,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         hints: Finds what names in annotations mean, which then goes with their functions and classes.
     """
 
-    dispatch_table = Reducers({**_core.Pickler._dispatch_table, types.CodeType: _reduce_code})
+    dispatch_table = Reducers({**core.Pickler._dispatch_table, types.CodeType: _reduce_code})
 
     target = HERE
 
@@ -106,7 +103,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         self._in_parts = in_parts
         # Closure variables of functions, by their ids. One that several functions share must arrive as one.
         self._cells: dict[int, types.CellType] = {}
-        self._registered = copyreg_entries.of_script()
+        self._registered = classes.copyreg_entries()
         # The classes of what was pickled, by their ids: a class may define no hash.
         self.kinds: dict[int, type] = {}
 
@@ -115,7 +112,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         if self._registered and self._hints is not None and registers.is_call(obj):
             # The entries may fail to pickle like annotations do, and then the call is pickled again without both.
             self._hints.used = True
-            whole = copyreg_entries.WithEntries(whole, list(self._registered.values()))
+            whole = stand_ins.MadeThere(classes.with_entries, whole, list(self._registered.values()))
         super().dump(whole)
 
     def whole(self, obj: Any) -> Any:
@@ -167,7 +164,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
 
             return models.reduce_function(function, lambda plain: self.hints_of(plain, plain.__globals__, True))
         reduction = self._reduce_of_library(function)
-        return decorated.reduce(function) if reduction is NotImplemented else reduction
+        return classes.reduce_decorated(function) if reduction is NotImplemented else reduction
 
     def _reduce_method(self, method: Any) -> Any:
         """Reduce a bound method to its object and name: its function may be elsewhere in another version."""
@@ -206,15 +203,15 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         parameters = getattr(func, "__type_params__", ())
         if parameters:
             slots["__type_params__"] = parameters
-        submodules = slots["_cloudpickle_submodules"]
-        slots["_cloudpickle_submodules"] = [stand_ins.Submodule(each.__name__) for each in submodules]
+        names = [each.__name__ for each in slots["_cloudpickle_submodules"]]
+        slots["_cloudpickle_submodules"] = [stand_ins.MadeThere(stand_ins.imported, name) for name in names]
         return (*reduction[:5], classes.fill_function)
 
     def hints_of(self, owner: Any, scope: Mapping[str, Any], packages: bool = False) -> dict[str, Any]:
         """Return what the names in the annotations of a function or class mean."""
         if self._hints is None:
             return {}
-        return self._hints.of(owner, scope, _core._should_pickle_by_reference, packages)
+        return self._hints.of(owner, scope, core._should_pickle_by_reference, packages)
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
@@ -259,7 +256,7 @@ def dumps(obj: object) -> bytes:
 
 
 def _by_value(cls: type, reduction: Any) -> Any:
-    makers = (_core._make_skeleton_class, _core._make_skeleton_enum)
+    makers = (core._make_skeleton_class, core._make_skeleton_enum)
     if reduction is NotImplemented or reduction[0] not in makers:
         return reduction
     make, args, state = reduction[:3]

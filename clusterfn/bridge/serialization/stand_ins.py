@@ -34,22 +34,28 @@ def plain_by_name(module: str, qualname: str) -> Any:
     return getattr(function, "__wrapped__", function)
 
 
-class Submodule:
-    """A module that a function may use as an attribute of its package: imported there, if there is one.
-
-    Args:
-        name: Its name, which one version of the package may have and another may not.
-    """
+class Library:
+    """A package that is imported when an attribute of it is first needed: most calls need none of these packages."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
+class MadeThere:
+    """Stands in a pickle for what this call returns where it is loaded."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._call = function, args
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return imported, (self.name,)
+        return self._call
 
 
 def imported(name: str) -> None:
-    """Import a module, if there is one of that name."""
+    """Import a module that a function may use as an attribute of its package, if this version of that has it."""
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as missing:
@@ -57,27 +63,17 @@ def imported(name: str) -> None:
             raise
 
 
-class IfThere:
-    """Stands for a module or class of a package that the other side may lack; there it is that, or `MISSING`."""
-
-    def __init__(self, module: str, qualname: str) -> None:
-        self._named = (module, qualname)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return found_or_missing, self._named
-
-
 MISSING = object()
 
 
-def if_there(value: Any) -> IfThere | None:
-    """Return what stands for a module or class that can be imported; None for anything else."""
+def if_there(value: Any) -> MadeThere | None:
+    """Return what stands for a module or class that the other side may lack; None for what cannot be imported."""
     if issubclass(type(value), types.ModuleType):
-        named = IfThere(value.__name__, "")
-        return named if sys.modules.get(value.__name__) is value else None
+        is_loaded = sys.modules.get(value.__name__) is value
+        return MadeThere(found_or_missing, value.__name__, "") if is_loaded else None
     if not issubclass(type(value), type) or value.__module__ == "__main__" or "<" in value.__qualname__:
         return None
-    return IfThere(value.__module__, value.__qualname__)
+    return MadeThere(found_or_missing, value.__module__, value.__qualname__)
 
 
 def found_or_missing(module: str, qualname: str) -> Any:

@@ -44,7 +44,8 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         return _reduce_context_variable(obj)
     if kind is contextvars.Context:
         return context, (), list(obj.items()), None, None, fill_context
-    if _is_log_handler(kind):
+    handler: Any = getattr(sys.modules.get("logging"), "Handler", None)
+    if handler is not None and issubclass(kind, handler) and not hasattr(kind, "__setstate__"):
         state = {name: value for name, value in vars(obj).items() if name != "lock"}
         return _MADE, (kind,), state, None, None, fill_handler
     if kind is functools.singledispatchmethod:
@@ -82,11 +83,6 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
     return NotImplemented
 
 
-def _is_log_handler(kind: type) -> bool:
-    handler: Any = getattr(sys.modules.get("logging"), "Handler", None)
-    return handler is not None and issubclass(kind, handler) and not hasattr(kind, "__setstate__")
-
-
 def fill_handler(handler: Any, state: dict[str, Any]) -> None:
     """Give a handler of log records its state, and a lock."""
     vars(handler).update(state)
@@ -114,7 +110,7 @@ def with_suppress(state: Any) -> Any:
     suppress = sys.modules["argparse"].SUPPRESS
     if type(state) is not dict or not any(value is suppress for value in state.values()):
         return state
-    named = stand_ins.IfThere("argparse", "SUPPRESS")
+    named = stand_ins.MadeThere(stand_ins.found_or_missing, "argparse", "SUPPRESS")
     return {name: named if value is suppress else value for name, value in state.items()}
 
 

@@ -16,14 +16,10 @@ import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cloudpickle import cloudpickle as _core
-else:
-    from .cloudpickle import cloudpickle as _core
+from typing import Any
 
 from . import by_identity, classes, library_state, module_names, pickler, source
+from .classes import core
 from .source import FoundDefinition, Snippet, Text
 
 _homes: by_identity.ByIdentity[dict[str, Any]] = by_identity.ByIdentity()
@@ -121,18 +117,14 @@ def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> 
     kept = vars(cls).get("__annotations__", {})
     targets: list[Any] = [each.target for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
     annotated = {target.id for target in targets if _is_name(target)}
+    # No function of the class is another than the one of that name in the statement.
+    named = [(code, [part for part in codes if part.co_name == code.co_name]) for code in own]
     return (
-        not any(_contradicts(code, codes) for code in own)
+        all(any(source.same(code, part) for part in parts) for code, parts in named if parts)
         and all(each.target.id in kept for each in _annotated(node))
         and annotated.issuperset(kept)
         and all(_agrees(cls, name, value) for name, value in _literals(node))
     )
-
-
-def _contradicts(code: types.CodeType, codes: list[types.CodeType]) -> bool:
-    """Return whether a function of the class is another than the one of that name in the statement."""
-    named = [part for part in codes if part.co_name == code.co_name]
-    return bool(named) and not any(source.same(code, part) for part in named)
 
 
 def _is_name(node: ast.AST) -> bool:
@@ -260,7 +252,7 @@ def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
     """Return the modules that a statement and its functions may use as attributes of these packages."""
     code = compiled(snippet)
     held = list(values)
-    modules = (each for part in (code, *_all_parts(code)) for each in _core._find_imported_submodules(part, held))
+    modules = (each for part in (code, *_all_parts(code)) for each in core._find_imported_submodules(part, held))
     return list(dict.fromkeys(each.__name__ for each in modules))
 
 
@@ -274,23 +266,12 @@ def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
     """Return variables of enclosing functions, from the methods' closures and the bases; None if one is missing."""
-    variables = {base.__name__: base for base in cls.__bases__}
+    variables: dict[str, Any] = {base.__name__: base for base in cls.__bases__}
     for function in functions(cls):
-        variables.update(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ())))
+        # A variable that has no value yet counts as None.
+        held = [next(iter(classes.content(cell)), None) for cell in function.__closure__ or ()]
+        variables.update(zip(function.__code__.co_freevars, held))
     return {name: variables[name] for name in names} if variables.keys() >= set(names) else None
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        # The variable has no value yet.
-        return None
-
-
-def is_generated(cls: type) -> bool:
-    """Return whether a decorator or metaclass made the class, so that only its statement can rebuild it."""
-    return issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls)
 
 
 def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:

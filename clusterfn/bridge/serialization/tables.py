@@ -15,14 +15,18 @@ from typing import Any
 
 from . import stand_ins
 
+numpy: Any = stand_ins.Library("numpy")
+pandas: Any = stand_ins.Library("pandas")
+internals: Any = stand_ins.Library("pandas._libs.internals")
+pyarrow: Any = stand_ins.Library("pyarrow")
+
 
 def reduce(obj: Any) -> Any:
     """Reduce an object whose class is of pandas; return NotImplemented if pandas' own way will do."""
-    pandas = sys.modules.get("pandas")
     # pandas is being imported.
-    if not hasattr(pandas, "DataFrame"):
+    if not hasattr(sys.modules.get("pandas"), "DataFrame"):
         return NotImplemented
-    if obj is pandas.NaT:  # type: ignore[union-attr]
+    if obj is pandas.NaT:
         return stand_ins.by_name, ("pandas", "NaT")
     how = _HOW.get(type(obj).__name__)
     if how is None:
@@ -40,8 +44,6 @@ def _reduce_moments(array: Any) -> tuple[Any, ...]:
 
 def _zone(zone: Any) -> Any:
     """Return the name of a time zone, if this pandas makes the same of it: others make theirs."""
-    import pandas
-
     if zone is None:
         return None
     name = str(zone)
@@ -56,15 +58,11 @@ def _zone(zone: Any) -> Any:
 
 def moment_in_zone(moment: Any, zone: Any) -> Any:
     """Make a moment in a time zone."""
-    import pandas
-
     return pandas.Timestamp(moment).tz_localize("UTC").tz_convert(zone)
 
 
 def dtype_of_moments(unit: str, zone: Any) -> Any:
     """Make the dtype of moments in a time zone; before pandas 2, all have nanoseconds."""
-    import pandas
-
     try:
         return pandas.DatetimeTZDtype(unit, zone)
     except ValueError:
@@ -73,8 +71,6 @@ def dtype_of_moments(unit: str, zone: Any) -> Any:
 
 def moments(values: Any, kind: str, unit: str, zone: Any, freq: Any) -> Any:
     """Make an array of moments or time spans, of one or two axes."""
-    import pandas
-
     if values.ndim == 2 and not values.flags.c_contiguous:
         return moments(values.T, kind, unit, zone, freq).T
     flat = values.reshape(-1).view(f"{kind}8[{unit}]")
@@ -87,14 +83,8 @@ def moments(values: Any, kind: str, unit: str, zone: Any, freq: Any) -> Any:
     return array
 
 
-def _reduce_index_of_moments(index: Any) -> tuple[Any, ...]:
-    return index_of_moments, (index.array, index.name, index.freq)
-
-
 def index_of_moments(array: Any, name: Any, freq: Any) -> Any:
     """Make an index of moments or time spans."""
-    import pandas
-
     index = pandas.Index(array, name=name, copy=False)
     holder = index.array if hasattr(index.array, "freq") else index
     # The public setter would calculate all values again, to compare them.
@@ -104,30 +94,22 @@ def index_of_moments(array: Any, name: Any, freq: Any) -> Any:
 
 def periods(ordinals: Any, freq: Any) -> Any:
     """Make an array of periods."""
-    import pandas
-
     array = pandas.arrays.PeriodArray(ordinals.reshape(-1), dtype=pandas.PeriodDtype(freq))
     return array.reshape(ordinals.shape)
 
 
 def categories(codes: Any, values: Any, ordered: bool) -> Any:
     """Make a categorical array."""
-    import pandas
-
     return pandas.Categorical.from_codes(codes, values, ordered=ordered)
 
 
 def intervals(left: Any, right: Any, closed: str) -> Any:
     """Make an array of intervals."""
-    import pandas
-
     return pandas.arrays.IntervalArray.from_arrays(left, right, closed=closed)
 
 
 def of_numpy(values: Any) -> Any:
     """Make the array of pandas that wraps one of numpy."""
-    import pandas
-
     name = "NumpyExtensionArray" if hasattr(pandas.arrays, "NumpyExtensionArray") else "PandasArray"
     return getattr(pandas.arrays, name)(values)
 
@@ -148,9 +130,6 @@ def of_arrow(held: Any, dtype: Any) -> Any:
 
 def _parts_of_texts(chunk: Any) -> tuple[Any, Any, Any]:
     """Return where each text ends, all of them in one, and which exist, as arrays of numpy."""
-    import numpy
-    import pyarrow
-
     if chunk.type != pyarrow.large_string():
         chunk = chunk.cast(pyarrow.large_string())
     valid, ends, data = chunk.buffers()
@@ -167,17 +146,12 @@ def texts_of_arrow(chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, 
     """Make an array of texts of the parts that Arrow has of them."""
     dtype = dtype_of_text(storage, missing, natural)
     if getattr(dtype, "storage", "") in ("pyarrow", "pyarrow_numpy"):
-        import pyarrow
-
         kind = pyarrow.large_string()
         parts = []
         for ends, data, valid in chunks:
             buffers = [None if part is None else pyarrow.py_buffer(part) for part in (valid, ends, data)]
             parts.append(pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers))
         return dtype.__from_arrow__(pyarrow.chunked_array(parts, type=kind))
-    import numpy
-    import pandas
-
     values: list[Any] = []
     for ends, data, valid in chunks:
         every, places = data.tobytes(), ends.tolist()
@@ -200,26 +174,19 @@ def texts(values: Any, storage: str | None, missing: str, natural: str) -> Any:
 
 
 def _of_texts(values: Any, dtype: Any) -> Any:
-    import pandas
-
-    return (
-        values
-        if getattr(dtype, "kind", "") == "O" and not hasattr(dtype, "storage")
-        else pandas.array(values, dtype=dtype)
-    )
+    is_object = getattr(dtype, "kind", "") == "O" and not hasattr(dtype, "storage")
+    return values if is_object else pandas.array(values, dtype=dtype)
 
 
 def _facts_of_text(dtype: Any) -> tuple[str | None, str, str]:
     natural, storage = _made_here()
-    missing = "NA" if dtype.na_value is sys.modules["pandas"].NA else "nan"
+    missing = "NA" if dtype.na_value is pandas.NA else "nan"
     return None if dtype.storage == storage else dtype.storage, missing, natural
 
 
 @functools.cache
 def _made_here() -> tuple[str, str]:
     """Return what this pandas makes of a list of texts, "object" or "str", and where it stores texts."""
-    import pandas
-
     return str(pandas.Series(["text"]).dtype), pandas.StringDtype().storage
 
 
@@ -231,9 +198,6 @@ def dtype_of_text(storage: str | None, missing: str, natural: str) -> Any:
         missing: What stands for a missing one, "nan" or "NA".
         natural: What the other pandas makes of a list of texts.
     """
-    import numpy
-    import pandas
-
     here, preferred = _made_here()
     if missing == "nan" and natural == "str" and here == "object":
         return numpy.dtype(object)
@@ -258,8 +222,6 @@ def _reduce_index(index: Any) -> Any:
 
 def index_of_array(values: Any, name: Any, natural: str) -> Any:
     """Make an index of objects or numbers; of texts, what this pandas makes of them."""
-    import pandas
-
     if natural == "object" and _are_texts(values):
         return pandas.Index(texts(values, None, "nan", "str"), name=name)
     return pandas.Index(values, dtype=values.dtype, name=name, copy=False)
@@ -267,22 +229,15 @@ def index_of_array(values: Any, name: Any, natural: str) -> Any:
 
 def sparse_dtype(subtype: Any, fill_value: Any) -> Any:
     """Make the dtype of a sparse array."""
-    import pandas
-
     return pandas.SparseDtype(subtype, fill_value)
 
 
 def _are_texts(values: Any) -> bool:
     """Return whether this pandas has a dtype of its own for these objects, in which none of them changes."""
-    import pandas
-
-    if (
-        values.dtype.kind != "O"
-        or _made_here()[0] == "object"
-        or pandas.api.types.infer_dtype(values, skipna=True) != "string"
-    ):
+    if values.dtype.kind != "O" or _made_here()[0] == "object":
         return False
-    return all(type(value) is float for value in values[pandas.isna(values)])
+    are_texts = pandas.api.types.infer_dtype(values, skipna=True) == "string"
+    return are_texts and all(type(value) is float for value in values[pandas.isna(values)])
 
 
 def _reduce_manager(held: Any) -> tuple[Any, ...]:
@@ -292,34 +247,25 @@ def _reduce_manager(held: Any) -> tuple[Any, ...]:
 
 def manager(cls: Any, parts: Sequence[tuple[Any, Any]], axes: Sequence[Any], natural: str) -> Any:
     """Make what holds the arrays of a table, or of a column."""
-    from pandas._libs import internals
-
     blocks = []
     for values, places in parts:
         rows, rest = _texts_apart(values, places, natural)
-        for row, place in rows:
-            blocks.append(internals._unpickle_block(row, place, len(axes)))
+        blocks += [internals._unpickle_block(row, place, len(axes)) for row, place in rows]
         if rest is not None:
             values, places = rest
             # The values were not an array of numpy in the other pandas, so they lack a dimension that this one needs.
-            if len(axes) > values.ndim and isinstance(values, _array_of_numpy()):
+            if len(axes) > values.ndim and isinstance(values, numpy.ndarray):
                 values = values.reshape(1, -1)
             blocks.append(internals._unpickle_block(values, places, len(axes)))
     return cls(blocks[0], axes[0]) if len(axes) == 1 else cls(tuple(blocks), list(axes))
 
 
-def _array_of_numpy() -> Any:
-    return sys.modules["numpy"].ndarray
-
-
 def _texts_apart(values: Any, places: Any, natural: str) -> tuple[list[tuple[Any, Any]], tuple[Any, Any] | None]:
     """Return the rows of a block of objects that are texts here, each with its place, and the rest of the block."""
-    if natural != "object" or not isinstance(values, _array_of_numpy()) or values.dtype != object:
+    if natural != "object" or not isinstance(values, numpy.ndarray) or values.dtype != object:
         return [], (values, places)
     if values.ndim == 1:
         return ([(texts(values, None, "nan", "str"), places)], None) if _are_texts(values) else ([], (values, places))
-    import numpy
-
     taken = [number for number, row in enumerate(values) if _are_texts(row)]
     where = numpy.arange(places.start, places.stop, places.step) if isinstance(places, slice) else places
     rows = [(texts(values[number], None, "nan", "str"), where[number : number + 1]) for number in taken]
@@ -328,24 +274,20 @@ def _texts_apart(values: Any, places: Any, natural: str) -> tuple[list[tuple[Any
 
 
 _HOW: dict[str, Callable[[Any], Any]] = {
-    "DatetimeArray": _reduce_moments,
-    "TimedeltaArray": _reduce_moments,
+    **dict.fromkeys(("DatetimeArray", "TimedeltaArray"), _reduce_moments),
     "Timestamp": lambda at: NotImplemented if at.tz is None else (moment_in_zone, (at.asm8, _zone(at.tz))),
     "DatetimeTZDtype": lambda dtype: (dtype_of_moments, (dtype.unit, _zone(dtype.tz))),
     "PeriodArray": lambda array: (periods, (array.asi8, array.dtype.freq)),
     "Categorical": lambda array: (categories, (array.codes, array.categories, array.ordered)),
     "IntervalArray": lambda array: (intervals, (array.left, array.right, array.closed)),
     **dict.fromkeys(("NumpyExtensionArray", "PandasArray"), lambda array: (of_numpy, (array.to_numpy(),))),
-    "StringArray": _reduce_texts,
-    "StringArrayNumpySemantics": _reduce_texts,
-    "ArrowStringArray": _reduce_arrow,
-    "ArrowStringArrayNumpySemantics": _reduce_arrow,
-    "ArrowExtensionArray": _reduce_arrow,
+    **dict.fromkeys(("StringArray", "StringArrayNumpySemantics"), _reduce_texts),
+    **dict.fromkeys(("ArrowStringArray", "ArrowStringArrayNumpySemantics", "ArrowExtensionArray"), _reduce_arrow),
     "StringDtype": lambda dtype: (dtype_of_text, _facts_of_text(dtype)),
     "SparseDtype": lambda dtype: (sparse_dtype, (dtype.subtype, dtype.fill_value)),
     **dict.fromkeys(("Index", "Int64Index", "UInt64Index", "Float64Index"), _reduce_index),
-    "DatetimeIndex": _reduce_index_of_moments,
-    "TimedeltaIndex": _reduce_index_of_moments,
-    "BlockManager": _reduce_manager,
-    "SingleBlockManager": _reduce_manager,
+    **dict.fromkeys(
+        ("DatetimeIndex", "TimedeltaIndex"), lambda index: (index_of_moments, (index.array, index.name, index.freq))
+    ),
+    **dict.fromkeys(("BlockManager", "SingleBlockManager"), _reduce_manager),
 }

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import pickle
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from . import stand_ins
+
+torch: Any = stand_ins.Library("torch")
 Note = Callable[[str], None]
 
 # A tensor on one of these devices stays as it is; a meta tensor has no content.
@@ -33,7 +35,7 @@ def reduce(obj: Any, note: Note) -> Any:
     kind = type(obj)
     if kind.__name__ == "TorchVersion":
         return str, (str(obj),)
-    if kind is sys.modules["torch"].Tensor:
+    if kind is torch.Tensor:
         return _reduce_tensor(obj, note)
     # A storage comes here only as a part of a tensor whose class is not torch's own.
     if kind.__name__ not in _STORAGES:
@@ -85,8 +87,6 @@ def _memory(packed: Any) -> Any:
 
 def tensor(buffer: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ...], requires_grad: bool) -> Any:
     """Rebuild a tensor over `buffer`, or over a copy of read-only or misaligned bytes."""
-    import torch
-
     kind = getattr(torch, dtype)
     if not len(buffer):
         flat = torch.empty(0, dtype=kind)

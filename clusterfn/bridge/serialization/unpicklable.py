@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -57,12 +58,9 @@ def find(
         steps.append(step)
         reason = failure(value)
         passed.append(value)
-    return f"{_shortened(steps)}: {reason or 'cannot be pickled'}", value
-
-
-def _shortened(steps: Sequence[str]) -> str:
-    """Join a name and the steps from it; of more than three only the first and the last two."""
-    return "".join(steps if len(steps) <= 4 else [*steps[:2], " … ", *steps[-2:]])
+    # Of more than three steps, only the first and the last two are shown.
+    shown = steps if len(steps) <= 4 else [*steps[:2], " … ", *steps[-2:]]
+    return f"{''.join(shown)}: {reason or 'cannot be pickled'}", value
 
 
 def _depth(value: object, deadline: float) -> int:
@@ -161,10 +159,7 @@ def pickling_failure(
 
 def _why(reason: BaseException) -> str:
     """Say why pickling failed; by which code, if an error of the object's own code does not speak of pickling."""
-    text, frames, place = _said(str, reason), [], reason.__traceback__
-    while place is not None:
-        frames.append(place.tb_frame)
-        place = place.tb_next
+    text, frames = _said(str, reason), [frame for frame, _ in traceback.walk_tb(reason.__traceback__)]
     ours = [index for index, each in enumerate(frames) if "clusterfn" in str(each.f_globals.get("__name__"))]
     own_frames = frames[ours[-1] + 1 :] if ours else []
     if not own_frames or "pickle" in text:

@@ -6,12 +6,9 @@ import importlib
 import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cloudpickle import cloudpickle as _core
-else:
-    from .cloudpickle import cloudpickle as _core
+from .classes import core
 
 
 def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
@@ -49,10 +46,10 @@ class WithoutCode(Unpickler):
         def type_but_code(name: str) -> Any:
             if name == "CodeType":
                 raise pickle.UnpicklingError("it holds byte code of another version of Python")
-            return _core._builtin_type(name)
+            return core._builtin_type(name)
 
         value = super().find_class(module, name)
-        return type_but_code if value is _core._builtin_type else value
+        return type_but_code if value is core._builtin_type else value
 
 
 # These are beginnings of module names in one version and another. Each is looked for in place of the other.
@@ -62,7 +59,7 @@ _MODULES = (
     # Values of jobs that an earlier version of clusterfn sent name its own modules.
     (f"{__package__}.arrays", f"{__package__}.pickler"),
     (f"{__package__}.arrays", f"{__package__}.numpy_random"),
-    (f"{__package__}.classes", f"{__package__}.pickler"),
+    *((f"{__package__}.classes", f"{__package__}.{name}") for name in ("pickler", "copyreg_entries", "decorated")),
 )
 
 

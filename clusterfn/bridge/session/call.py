@@ -24,7 +24,6 @@ from ..supervisor import publish
 from ..supervisor.attempt import RunnableAttempt
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
-from ..supervisor.limits import clock
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
@@ -51,8 +50,6 @@ ROOM = "make room there, or point root: to another file system"
 
 _EVENTS_AFTER_S = 0.02
 _FIRST_LOOK_S = 0.1
-# Most calls have ended by then, and report themselves what they used.
-_FIRST_SAMPLE_S = 0.05
 
 
 class CallJob(JobFolder):
@@ -231,14 +228,10 @@ class CallRun(AttemptRun):
         super()._turn()
         self._call.tick()
 
-    def _sample(self) -> None:
-        if clock.now() >= self._started + _FIRST_SAMPLE_S:
-            super()._sample()
-
     def _attach(self, child: WorkerProcess) -> None:
         super()._attach(child)
         if self._is_live:
-            for pump, name in zip(self.output.pumps, (layout.STDOUT, layout.STDERR)):
+            for pump, name in zip(self.pumps, (layout.STDOUT, layout.STDERR)):
                 pump.on_kept = functools.partial(self._call.say_output, name)
 
     def _take_line(self, said: dict[str, Any]) -> None:

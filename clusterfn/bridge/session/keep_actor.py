@@ -63,10 +63,10 @@ class ActorCallRun(CallRun):
         """Close its files, and leave the pipes to the next call."""
         os.close(self._value)
         if self.processes.worker is not None:
-            self.processes.worker.out, self.processes.worker.err = (pump.fd for pump in self.output.pumps)
-        for pump in self.output.pumps:
+            self.processes.worker.out, self.processes.worker.err = (pump.fd for pump in self.pumps)
+        for pump in self.pumps:
             pump.fd = -1
-        self.output.forget()
+            pump.forget()
 
 
 class KeptProcess:

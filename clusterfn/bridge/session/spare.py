@@ -6,14 +6,12 @@ write.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
 import json
 import os
 import resource
 import signal
-import threading
 from collections.abc import Iterable, Mapping
 
 # The function may replace the one of the module.
@@ -23,7 +21,7 @@ from typing import Any, NoReturn
 from ..layout import FAILED_RANK, WORK
 from ..supervisor.environ import expand_cwd
 from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
-from ..worker import children, execute, outputs, payload, preload, random_numbers
+from ..worker import children, execute, finish, loaded_modules, outputs, payload, preload, random_numbers
 from ..worker.descriptors import out_of_reach
 from ..worker.report import Report
 from . import prefault
@@ -114,11 +112,14 @@ def _live(
 
             _enter(spec, call["attempt"])
             actor.serve(spec, call, orders.next, said)
-            _finish_interpreter()
         elif call is not None:
             os.close(orders.fd)
             _run(spec, call, said)
         status = 0
+        if call is not None:
+            # The end of the interpreter itself would unwind the frames of the runner.
+            finish.run_exit_functions()
+            finish.end_process()
     finally:
         os._exit(status)
 
@@ -153,7 +154,7 @@ class Orders:
 
 def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     attempt: str = call["attempt"]
-    known = preload.last_loaded()
+    known = loaded_modules.last_loaded()
     spec["sys_path"] = call["sys_path"]
     _enter(spec, attempt)
     value = execute.open_value_file(attempt)
@@ -162,18 +163,11 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     except execute.CallRejected as rejected:
         facts = rejected.facts
     # In the line that says the end: each further line would wake the runner once more.
-    facts.update(loaded=preload.loaded_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB)
+    facts.update(
+        loaded=loaded_modules.loaded_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    )
     execute.report_outcome(report, facts)
     if call["rests"]:
         sleep(REST_S)
-    try:
-        if call["learns"]:
-            report.say(written=prefault.own_ranges())
-    finally:
-        _finish_interpreter()
-
-
-def _finish_interpreter() -> None:
-    """Do what an interpreter does at its end, which a fork must not reach by unwinding its parent's frames."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    if call["learns"]:
+        report.say(written=prefault.own_ranges())

@@ -1,8 +1,6 @@
 """One attempt's folder and everything that is written there: owner, events, heartbeat, usage, outcome.
 
-Holds the rules that give one job one outcome: a new attempt fences all before it. One line says what the attempt has
-used so far, and uses now. It is rewritten in place and not synced, less and less often, down to every five seconds. If
-the supervisor dies, the process that concludes the attempt publishes it.
+Holds the rules that give one job one outcome: a new attempt fences all before it.
 """
 
 import errno
@@ -21,7 +19,7 @@ from .verdict import Verdict, document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
+    from typing import Any, Optional
 
     from .job import JobFolder
 
@@ -40,58 +38,6 @@ ATTEMPT_STATES = {
                   "its supervisor, for `retries=` or `requeue=`; or the next attempt"),
     "ended": (layout.OUTCOME, b'"final": true', (), "its supervisor, `after` or `conclude`"),
 }  # fmt: skip
-
-
-class AttemptNews:
-    """The events and the heartbeat of an attempt that runs here: news for those who follow it, and not the record."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._events = self._heart = -1
-        self._said = self._beats = 0
-
-    def open(self) -> None:
-        """Open both files; before that nothing is told."""
-        flags = os.O_WRONLY | os.O_CREAT
-        self._events = os.open(os.path.join(self._folder, layout.EVENTS), flags | os.O_APPEND, 0o600)
-        self._heart = os.open(os.path.join(self._folder, layout.HEARTBEAT), flags, 0o600)
-        # An empty file counts as no heartbeat.
-        os.pwrite(self._heart, b"%08d" % 0, 0)
-
-    def tell(self, name: str, facts: "Mapping[str, Any]") -> None:
-        """Append one line to events.jsonl. A full disk loses it."""
-        if self._events < 0:
-            return
-        self._said += 1
-        record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
-        line = (dumps(record) + "\n").encode()
-        try:
-            os.write(self._events, line)
-        except OSError as error:
-            with suppress(OSError):
-                if self._has_reopened(error):
-                    os.write(self._events, line)
-
-    def beat(self) -> None:
-        """Increase the count in the heartbeat, eight bytes that are rewritten in place."""
-        self._beats += 1
-        try:
-            os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
-            os.fsync(self._heart)
-        except OSError as error:
-            # The disk is full or its server is away. The reader waits for two beats and asks the scheduler.
-            with suppress(OSError):
-                self._has_reopened(error)
-
-    def _has_reopened(self, error: OSError) -> bool:
-        """Open both files again if their server no longer knows them as they are open, as after a failover."""
-        if error.errno != errno.ESTALE:
-            return False
-        for name, fd, append in ((layout.EVENTS, self._events, os.O_APPEND), (layout.HEARTBEAT, self._heart, 0)):
-            again = os.open(os.path.join(self._folder, name), os.O_WRONLY | append)
-            os.dup2(again, fd, inheritable=False)
-            os.close(again)
-        return True
 
 
 class RunnableAttempt:
@@ -170,36 +116,31 @@ class Attempt(WholeAttempt):
         self.number = number
         self.folder = layout.attempt_dir(job.folder, number)
         self.reserve: "Optional[publish.Reserve]" = None
-        self._news = AttemptNews(self.folder)
+        # These are the two files that it appends to and rewrites, once they are open.
+        self._events = self._heart = -1
+        self._said = self._beats = 0
 
     @classmethod
     def new(cls, job: "JobFolder") -> "Attempt":
         """Create the attempt with the next free number, and write its owner."""
         make_folder(job.path(layout.ATTEMPTS))
-        number = 1 + max(job.attempts() or [0])
+        attempt = cls(job, max(job.attempts() or [0]))
         while True:
-            try:
-                os.mkdir(layout.attempt_dir(job.folder, number), 0o700)
-                break
-            except FileExistsError:
-                number += 1
-        attempt = cls(job, number)
-        attempt._write_owner()
-        return attempt
+            following = attempt.following()
+            if following is not None:
+                return following
+            attempt = cls(job, attempt.number + 1)
 
     def following(self) -> "Optional[Attempt]":
-        """The one right after this, which the same supervisor begins; None if another has begun it."""
+        """Create the one right after this, and write its owner; None if another process has created it."""
         following = Attempt(self.job, self.number + 1)
         try:
             os.mkdir(following.folder, 0o700)
         except FileExistsError:
             return None
-        following._write_owner()
-        return following
-
-    def _write_owner(self) -> None:
-        with open(self.path(layout.OWNER), "w") as file:
+        with open(following.path(layout.OWNER), "w") as file:
             file.write(self.job.start)
+        return following
 
     def owner(self) -> str:
         """The start of job.sh that made this attempt; empty if it died before it could say."""
@@ -210,7 +151,11 @@ class Attempt(WholeAttempt):
         self.reserve = publish.Reserve(self.folder)
         for folder in (self.path(layout.WORK), self.job.path(layout.CHECKPOINT)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        self._news.open()
+        flags = os.O_WRONLY | os.O_CREAT
+        self._events = os.open(self.path(layout.EVENTS), flags | os.O_APPEND, 0o600)
+        self._heart = os.open(self.path(layout.HEARTBEAT), flags, 0o600)
+        # An empty file counts as no heartbeat.
+        os.pwrite(self._heart, b"%08d" % 0, 0)
 
     def wait(self, reason: str) -> None:
         """It waits for something on the host itself, and may be withdrawn until it begins."""
@@ -233,33 +178,63 @@ class Attempt(WholeAttempt):
         return won or publish.read(self.folder, layout.BEGUN) == _WITHDRAWN
 
     def event(self, name: str, **facts: "Any") -> None:
-        """Tell those who follow it what happens."""
-        which = which_attempt(self.job.spec, self.number) if name in ("starting", "running") else ""
-        if which:
+        """Append one line to events.jsonl, once that is open: news for those who follow it. A full disk loses it."""
+        if self._events < 0:
+            return
+        requeue: "dict[str, int]" = self.job.spec.get("requeue") or {}
+        if requeue and self.number > 1 and name in ("starting", "running"):
+            of = max(self.number, 1 + sum(requeue.values()) + int(self.job.spec.get("retries") or 0))
+            which = "attempt %d of %d" % (self.number, of)
             facts["reason"] = ", ".join(filter(None, [which, facts.get("node")]))
-        self._news.tell(name, facts)
+        self._said += 1
+        record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
+        line = (dumps(record) + "\n").encode()
+        try:
+            os.write(self._events, line)
+        except OSError as error:
+            with suppress(OSError):
+                if self._has_reopened(error):
+                    os.write(self._events, line)
 
     def beat(self) -> None:
-        self._news.beat()
+        """Increase the count in the heartbeat, eight bytes that are rewritten in place."""
+        self._beats += 1
+        try:
+            os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
+            os.fsync(self._heart)
+        except OSError as error:
+            # The disk is full or its server is away. The reader waits for two beats and asks the scheduler.
+            with suppress(OSError):
+                self._has_reopened(error)
+
+    def _has_reopened(self, error: OSError) -> bool:
+        """Open both files again if their server no longer knows them as they are open, as after a failover."""
+        if error.errno != errno.ESTALE:
+            return False
+        for name, fd, append in ((layout.EVENTS, self._events, os.O_APPEND), (layout.HEARTBEAT, self._heart, 0)):
+            again = os.open(self.path(name), os.O_WRONLY | append)
+            os.dup2(again, fd, inheritable=False)
+            os.close(again)
+        return True
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish this attempt's outcome; False if it has one already."""
         kept = verdict.kind != layout.RETURNED and self.job.has_checkpoint()
-        outcome = document(self.job.id, self.number, verdict.replace(earlier=self.earlier(), checkpoint=kept))
+        # These are the attempts after which the job was retried or requeued.
+        before = [each for each in self.outcomes_before() if each.get("retried") or each.get("requeued")]
+        complete = verdict.replace(earlier=[each["message"] for each in before], checkpoint=kept)
+        outcome = document(self.job.id, self.number, complete)
         won = self._put(outcome)
-        if won and outcome["final"]:
-            self.job.forget_secrets()
+        # The secrets of a group remain until it is removed.
+        if won and outcome["final"] and self.job.element is None:
+            with suppress(FileNotFoundError):
+                os.unlink(self.job.path(layout.SECRETS))
         return won
 
     def supersede(self, by: int, verdict: "Optional[Verdict]" = None) -> bool:
         """Publish that attempt `by` took over, and why if that is known."""
         known = verdict or Verdict(layout.SUPERSEDED, "attempt %d took over" % by)
         return self._put(document(self.job.id, self.number, known.replace(superseded_by=by)))
-
-    def earlier(self) -> "list[str]":
-        """Return the message of each earlier attempt after which the job was retried or requeued."""
-        before = self.outcomes_before()
-        return [outcome["message"] for outcome in before if outcome.get("retried") or outcome.get("requeued")]
 
     def retries_used(self) -> int:
         """Return how often the job was retried before this attempt."""
@@ -319,12 +294,6 @@ def final_attempt(job: "JobFolder") -> "Optional[Attempt]":
     return next((attempt for attempt in attempts if (attempt.outcome() or {}).get("final")), None)
 
 
-def final_outcome(job: "JobFolder") -> "Optional[dict[str, Any]]":
-    """Return the final outcome of a job, or of an element of a group; None while there is none."""
-    outcomes = (Attempt(job, number).outcome() for number in job.attempts())
-    return next((outcome for outcome in outcomes if (outcome or {}).get("final")), None)
-
-
 def read_events(attempt: Attempt) -> "list[dict[str, Any]]":
     """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
     return read_dated_events(attempt)[0]
@@ -350,14 +319,6 @@ def read_dated_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional
     except FileNotFoundError:
         return [], None
     return found, facts.st_mtime if is_last and facts.st_size == size else None
-
-
-def which_attempt(spec: "Mapping[str, Any]", number: int) -> str:
-    """Say which attempt of how many this is, such as "attempt 2 of 4"; "" for the first, and without `requeue=`."""
-    requeue: "dict[str, int]" = spec.get("requeue") or {}
-    if number == 1 or not requeue:
-        return ""
-    return "attempt %d of %d" % (number, max(number, 1 + sum(requeue.values()) + int(spec.get("retries") or 0)))
 
 
 def make_folder(path: str) -> None:
@@ -416,7 +377,11 @@ _FIRST_S = 1.0
 
 
 class UsageFile:
-    """Keeps it for one attempt."""
+    """One line about what an attempt has used so far, and uses now.
+
+    It is rewritten in place and not synced, less and less often, down to every five seconds. If the supervisor dies,
+    the process that concludes the attempt publishes it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -429,17 +394,19 @@ class UsageFile:
         """Whether it is time: after one second, two, four, then every five."""
         return time.monotonic() >= self._next
 
-    def keep_with_now(self, usage: "dict[str, Any]", now: "dict[str, Any]") -> None:
-        """Write the usage with what is used now, to which this adds the cores that were busy since the last time."""
-        (wall_s, cpu_s), self._before = self._before, (usage["wall_s"], usage["cpu_s"])
-        passed_s = usage["wall_s"] - wall_s
-        cores = max(0.0, usage["cpu_s"] - cpu_s) / passed_s if passed_s > 0 else None
-        self.keep(dict(usage, now=dict(now, cores=None if cores is None else round(cores, 2))))
+    def keep(self, usage: "dict[str, Any]", now: "Optional[dict[str, Any]]" = None) -> None:
+        """Write the usage; lose it if the disk refuses.
 
-    def keep(self, usage: "dict[str, Any]") -> None:
-        """Write the usage; lose it if the disk refuses."""
-        now = time.monotonic()
-        self._next = now + min(layout.HEARTBEAT_S, max(_FIRST_S, now - self._began))
+        Args:
+            now: What is used now, to which this adds the cores that were busy since the last time.
+        """
+        if now is not None:
+            (wall_s, cpu_s), self._before = self._before, (usage["wall_s"], usage["cpu_s"])
+            passed_s = usage["wall_s"] - wall_s
+            cores = round(max(0.0, usage["cpu_s"] - cpu_s) / passed_s, 2) if passed_s > 0 else None
+            usage = dict(usage, now=dict(now, cores=cores))
+        at = time.monotonic()
+        self._next = at + min(layout.HEARTBEAT_S, max(_FIRST_S, at - self._began))
         with suppress(OSError):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
@@ -452,10 +419,10 @@ class UsageFile:
 def read_usage(path: str) -> "Optional[dict[str, Any]]":
     """Return the usage that was written last by a process that is gone, marked as such; None if there is none."""
     usage = read_live_usage(path)
-    if usage is None:
-        return None
-    usage.pop("now", None)
-    return dict(usage, last_known=True)
+    if usage is not None:
+        usage.pop("now", None)
+        usage["last_known"] = True
+    return usage
 
 
 def read_live_usage(path: str) -> "Optional[dict[str, Any]]":

@@ -40,8 +40,7 @@ class AttemptLoop:
     attempt: "WholeAttempt"
 
     def __init__(self, job: "JobFolder", watch: "EndWatch") -> None:
-        self.job = job
-        self.watch = watch
+        self.job, self.watch = job, watch
         self.work: "Optional[AttemptRun]" = None
 
     def run(self) -> "tuple[Verdict, bool]":
@@ -69,9 +68,15 @@ class AttemptLoop:
 
     def _run_attempt(self) -> "tuple[Verdict, bool]":
         self.work = None
+        runner: "Callable[[JobFolder, WholeAttempt, EndWatch], AttemptRun]" = AttemptRun
+        if self.job.tasks != (1, 1):
+            # This import is late, because few jobs have several tasks.
+            from .nodes import Head
+
+            runner = Head
         try:
             self.attempt.prepare()
-            self.work = self._runner()(self.job, self.attempt, self.watch)
+            self.work = runner(self.job, self.attempt, self.watch)
             return run_through(self.work)
         except OSError as error:
             if self.work is not None:
@@ -79,14 +84,6 @@ class AttemptLoop:
             if error.errno not in FULL:
                 raise
             return nothing_can_be_written(error, self.attempt.folder), False
-
-    def _runner(self) -> "Callable[[JobFolder, WholeAttempt, EndWatch], AttemptRun]":
-        if self.job.tasks == (1, 1):
-            return AttemptRun
-        # This import is late, because few jobs have several tasks.
-        from .nodes import Head
-
-        return Head
 
     def follow(self, work: AttemptRun, verdict: Verdict) -> "Optional[WholeAttempt]":
         """Write that another attempt follows, and return that; None if another process has the job now."""
@@ -193,21 +190,20 @@ class JobLoop(AttemptLoop):
         the next process takes over from one that dies in between.
         """
         # This import is late, because few jobs have `requeue=`.
-        from . import requeue
+        from . import retries
 
         job, attempt = self.job, self.attempt
-        cause = requeue.cause_of(job, verdict)
+        cause = retries.cause_of(job, verdict)
         if not cause:
             return None
-        count, of = 1 + requeue.used(attempt, cause), requeue.allowed(job, cause)
+        count, of = 1 + retries.requeues_used(attempt, cause), retries.requeues_allowed(job, cause)
         if count > of:
-            return self._conclude(requeue.exhausted(verdict, of), alive)
-        requeued = requeue.superseding(attempt.number, verdict, cause, count, of)
+            return self._conclude(retries.exhausted(verdict, of), alive)
+        requeued = retries.requeued(attempt.number, verdict, cause, count, of)
         work.end_tree()
-        try:
-            status = requeue.start_again(job, verdict, requeued.message)
-        except requeue.Refused as refused:
-            work.notes.append("the job was not requeued: %s" % refused)
+        status, refusal = retries.start_again(job, verdict, requeued.message)
+        if refusal:
+            work.notes.append("the job was not requeued: %s" % refusal)
             return self._conclude(verdict, alive)
         attempt.event("note", message=requeued.message)
         won = self.end(work, requeued, alive=False)
@@ -245,7 +241,7 @@ def begin_attempt(
         print_state(None, None, False)
         return None
     attempt = Attempt.new(job)
-    by = attempt.fence(_lost(job, attempt, status) if status is not None else _lost_with_node(job, attempt))
+    by = attempt.fence(_known_end(job, attempt, status))
     if by is not None:
         attempt.supersede(by)
         print_state(by, None, False)
@@ -256,22 +252,18 @@ def begin_attempt(
     return attempt, EndWatch(job, attempt, signals, watchdog=watchdog)
 
 
-def _lost(job: "JobFolder", attempt: Attempt, status: str) -> Verdict:
-    verdict = lost_supervisor(status)
-    # Items count their own tries.
-    if job.element is not None:
-        return Verdict(SUPERSEDED, verdict.message, by="after")
-    # This import is late, because few supervisors die.
+def _known_end(job: "JobFolder", attempt: Attempt, status: "Optional[str]") -> "Optional[Verdict]":
+    """Return how the attempt before this one ended, if its supervisor died or its node was lost; None otherwise."""
+    if status is None and not job.spec.get("requeue"):
+        return None
+    # This import is late, because few supervisors die, and few jobs have `requeue=`.
     from . import retries
 
-    used = 1 + attempt.retries_used()
-    return retries.lost(attempt.number - 1, verdict, used, retries.allowed(job))
-
-
-def _lost_with_node(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
-    if not job.spec.get("requeue"):
-        return None
-    # This import is late, because few jobs have `requeue=`.
-    from . import requeue
-
-    return requeue.conclude_loss(job, attempt)
+    if status is None:
+        return retries.conclude_loss(job, attempt)
+    message = lost_supervisor(status).message
+    # Items count their own tries.
+    if job.element is not None:
+        return Verdict(SUPERSEDED, message, by="after")
+    message = retries.in_words(attempt.number - 1, "", message, 1 + attempt.retries_used(), retries.allowed(job))
+    return Verdict(SUPERSEDED, message, retried={"kind": LOST, "cause": None, "cards": []}, by="after")

@@ -6,7 +6,7 @@ A job that waits here may hold an allocation. So it begins only when its schedul
 import time
 
 from ..fast_start import dumps
-from ..layout import DEPENDENCY, INPUTS, STALE_AFTER_S, VALUE
+from ..layout import DEPENDENCY, INPUTS, STALE_AFTER_S, VALUE, job_dir
 from . import publish
 from .dependencies import Dependencies, ended_by_scheduler, keep_exception, last_beat
 from .job import dependencies_of, describe_waiting
@@ -43,7 +43,7 @@ def await_values(
     open_ones = found.still_open(wanted)
     while open_ones and (inputs is None or not inputs.may_start(job.element or 0)):
         watch.look()
-        silent_s = time.time() - last_beat(job, open_ones)
+        silent_s = time.time() - max(last_beat(job_dir(job.root, each.job)) for each in open_ones)
         if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
             listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
             if listed is not None and not any(each.job in listed or found.is_refused(each.job) for each in open_ones):

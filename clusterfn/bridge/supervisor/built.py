@@ -20,7 +20,7 @@ from .verdict import AttemptEnded, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator
+    from typing import Any, Callable, Iterator, Optional
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
@@ -37,14 +37,7 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
     Raises:
         AttemptEnded: It cannot be made, or the job was ended while it waited.
     """
-
-    def tell(now: str, begins: bool) -> None:
-        if begins:
-            attempt.wait(now)
-        else:
-            attempt.event("pending", reason="environment: " + now)
-
-    marker = _have(job, attempt.path(BUILDER_LOG), watch.look, tell)
+    marker = _have(job, attempt.path(BUILDER_LOG), watch.look, attempt)
     with open(marker, encoding="utf-8") as file:
         ready_facts = dict(json.load(file))
     base = ready_facts.get("base")
@@ -65,16 +58,18 @@ def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
         AttemptEnded: It cannot be made.
     """
     os.makedirs(job.folder, mode=0o700, exist_ok=True)
-    _have(job, os.path.join(job.folder, BUILDER_LOG), look, lambda now, begins: None)
+    _have(job, os.path.join(job.folder, BUILDER_LOG), look, None)
 
 
-def _have(job: "JobFolder", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]") -> str:
+def _have(
+    job: "JobFolder", said: str, look: "Callable[[], None]", attempt: "Optional[RunnableAttempt]"
+) -> str:  # fmt: skip
     """Return the path of READY of the environment that the job will use, once it exists.
 
     Args:
         said: Where the lines of the builder go.
         look: Called again and again; may raise what ends the job.
-        tell: Gets how far the builder is, or why the job waits when it begins.
+        attempt: Gets why the job waits when the builder begins, and how far it is.
 
     Raises:
         AttemptEnded: It cannot be made.
@@ -88,8 +83,9 @@ def _have(job: "JobFolder", said: str, look: "Callable[[], None]", tell: "Callab
     marker = os.path.join(environment_dir(wanted["root"], wanted["id"]), READY)
     if wanted["purged"] or not os.path.exists(marker):
         plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
-        tell("its environment is being made", True)
-        _build(job.spec["bridge"], plan, said, look, lambda now: tell(now, False))
+        if attempt is not None:
+            attempt.wait("its environment is being made")
+        _build(job.spec["bridge"], plan, said, look, attempt)
         _refuse_others(wanted)
     return marker
 
@@ -110,9 +106,7 @@ def _verdict_of_builder(root: str, what: str = "the environment could not be mad
         raise AttemptEnded(_failed(from_os_error(error, root).document(), what)) from error
 
 
-def _build(
-    bridge: str, plan: str, said: str, look: "Callable[[], None]", tell: "Callable[[str], None]"
-) -> None:  # fmt: skip
+def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attempt: "Optional[RunnableAttempt]") -> None:
     """Run the builder to its end."""
     shown, due = "", 0.0
     argv = [sys.executable, "-I", "-S", os.path.join(bridge, BUILD), "build", plan]
@@ -124,9 +118,9 @@ def _build(
             if time.monotonic() >= due:
                 due = time.monotonic() + _TELL_S
                 now = progress.in_words(progress.last_line(said))
-                if now and now != shown:
+                if attempt is not None and now and now != shown:
                     shown = now
-                    tell(now)
+                    attempt.event("pending", reason="environment: " + now)
             time.sleep(_LOOK_S)
     finally:
         # The job ends, and other jobs that wait for this environment continue the build.

@@ -65,8 +65,7 @@ class _Copying:
 
     def __init__(self, top: str, look: "Callable[[], None]") -> None:
         self.skipped: "list[str]" = []
-        self._top = top
-        self._look = look
+        self._top, self._look = top, look
 
     def folder(self, source: str, target: str) -> None:
         os.mkdir(target, 0o700)

@@ -90,10 +90,8 @@ class Chunks:
         """Return the chunks that another element may take over, each with how often it was claimed."""
         done = set(names_in(os.path.join(self.home, DONE)))
         claims = [(chunk, turn) for chunk, turn in sorted(self._claims().items()) if str(chunk) not in done]
-        return [(chunk, turn) for chunk, turn in claims if self._is_free(self._holder(chunk, turn))]
-
-    def _is_free(self, holder: int) -> bool:
-        return holder == NO_ELEMENT or self.end_of(holder) is not None
+        held = [(chunk, turn, self._holder(chunk, turn)) for chunk, turn in claims]
+        return [(chunk, turn) for chunk, turn, of in held if of == NO_ELEMENT or self.end_of(of) is not None]
 
     def give_back(self, chunk: int, element: int) -> None:
         """Let another element claim the rest of it, unless one has."""

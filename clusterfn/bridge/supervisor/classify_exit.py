@@ -7,7 +7,7 @@ import errno
 import os
 
 from ..fast_start import loads, signal, suppress
-from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL
+from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL
 from .text import format_size
 from .verdict import Verdict
 
@@ -74,16 +74,6 @@ def _is_deeper(value: "Any", levels: int) -> bool:
     return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
 
 
-def damaged_bridge(bridge: str, missing: str) -> Verdict:
-    """Describe that files of clusterfn's own are missing, so that no worker can start."""
-    return Verdict(
-        ENVIRONMENT,
-        "the bridge on the host is damaged: %s is missing in %s" % (missing, bridge),
-        stage="start",
-        hint="call again: it will be installed again",
-    )
-
-
 def too_much_memory(used: int, limit: int) -> Verdict:
     """Describe that the processes used more memory than the job asked for."""
     # This import is late, because few jobs use too much memory.
@@ -117,34 +107,21 @@ def classify_silence(
             hint="look for os._exit or a library that ends the process in the last lines of the output",
         )  # fmt: skip
     number = os.WTERMSIG(status)
-    if number in own:
-        return Verdict(
-            SIGNAL,
-            "the function, or a library that it uses, ended its own process by %s: %s"
-            % (describe_signal(number), own[number]),
-            signal=describe_signal(number), stage=stage,
-            hint="read the last lines of the output: they say why it did so",
-        )  # fmt: skip
-    if limit_hit:
-        return Verdict(
-            SIGNAL,
-            "the process that ran the function was ended by %s: it had reached %s"
-            % (describe_signal(number), limit_hit),
-            signal=describe_signal(number), stage=stage,
-            hint="find `ulimit` in the shell's start-up files on the host, or ask its administrator for a higher limit",
-        )  # fmt: skip
+    name, kind = describe_signal(number), SIGNAL
+    message, hint = "the process that ran the function was ended by %s" % name, _signal_hint(number)
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % format_size(peak)
-    if number == signal.SIGKILL and oom:
+    if number in own:
+        message = "the function, or a library that it uses, ended its own process by %s: %s" % (name, own[number])
+        hint = "read the last lines of the output: they say why it did so"
+    elif limit_hit:
+        message += ": it had reached %s" % limit_hit
+        hint = "find `ulimit` in the shell's start-up files on the host, or ask its administrator for a higher limit"
+    elif number == signal.SIGKILL and oom:
         from . import error_texts
 
-        message, hint = error_texts.process_killed_for_memory(peak, limit, oom)
-        return Verdict(MEMORY, message, signal="SIGKILL", stage=stage, hint=hint)
-    return Verdict(
-        SIGNAL,
-        "the process that ran the function was ended by %s" % describe_signal(number),
-        signal=describe_signal(number), stage=stage, hint=_signal_hint(number),
-    )  # fmt: skip
+        kind, (message, hint) = MEMORY, error_texts.process_killed_for_memory(peak, limit, oom)
+    return Verdict(kind, message, signal=name, stage=stage, hint=hint)
 
 
 def lost_supervisor(status: str) -> Verdict:

@@ -1,8 +1,9 @@
 """Concludes from outside: for a supervisor that died (`after`, called by job.sh), or on request.
 
-A request is for one job (`conclude`), or withdraws many that have not started, in one process (`withdraw`).
+A request is for one job (`conclude`), withdraws many that have not started, in one process (`withdraw`), or ends a job
+that was asked to stop and has not (`end`).
 
-Both publish by the same link as a living supervisor, so that they win or lose, and end what the attempt left running.
+All publish by the same link as a living supervisor, so that they win or lose, and end what the attempt left running.
 They depend on nothing that a dead supervisor may have failed to write.
 """
 
@@ -13,6 +14,7 @@ import sys
 import time
 
 from .. import layout
+from ..fast_start import signal
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, dependencies, error_texts, notify, process_tree, retries, watch
@@ -26,10 +28,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
-# The shell reports SIGKILL by this status.
-_KILLED = "137"
+# The shell reports SIGKILL and SIGTERM by these statuses.
+_KILLED, _TERMINATED = "137", "143"
 # A message shows so many characters of a line that the user wrote.
 _SHOWN = 80
+_ENDS_ITSELF_S, _AFTER_S, _DIES_S = 3.0, 4.0, 3.0
+_LOOK_S = 0.05
 
 
 def conclude_for_dead(folder: str, status: str) -> int:
@@ -52,14 +56,17 @@ def conclude_for_dead(folder: str, status: str) -> int:
         return layout.EXIT_RETURNED
     if claim(job) is not None:
         return layout.EXIT_RETURNED
-    attempt = _latest_own(job) or Attempt.new(job)
+    # The attempt is that of the supervisor that died: never one that a requeue started elsewhere by the same number.
+    latest = (Attempt(job, number) for number in reversed(job.attempts()))
+    attempt = next((each for each in latest if each.owner() in (job.start, "")), None) or Attempt.new(job)
     script = job.path(layout.SCRIPT)
     left = _sweep(lambda: sorted(set(process_tree.tagged(job.id, attempt.number) + process_tree.of_session(script))))
     verdict = _why(job, status)
     if status == _KILLED and job.element is None and verdict.kind == layout.LOST:
         verdict = _too_long(job, attempt) or verdict
     if attempt.outcome() is None:
-        if retries.is_lost(verdict, status):
+        # The supervisor died by itself, and not because the job was to end.
+        if verdict.kind == layout.LOST and verdict.stage is None and status != _TERMINATED:
             # The same job.sh tries again: an element as long as each try brings some item to its end.
             element = job.element is not None
             tries_again = _has_begun_items(attempt) if element else retries.are_left(job, attempt.retries_used())
@@ -82,15 +89,6 @@ def _has_begun_items(attempt: Attempt) -> bool:
         return os.stat(attempt.path(layout.JOURNAL)).st_size > 0
     except FileNotFoundError:
         return False
-
-
-def _latest_own(job: JobFolder) -> "Optional[Attempt]":
-    """The attempt of the supervisor that died: never one that a requeue started elsewhere by the same number."""
-    for number in reversed(job.attempts()):
-        attempt = Attempt(job, number)
-        if attempt.owner() in (job.start, ""):
-            return attempt
-    return None
 
 
 def _sweep(find: "Callable[[], list[int]]") -> "list[str]":
@@ -188,8 +186,11 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
         if failed is None:
             return None, False
     holder = claim(job, "concluded")
-    if withdraw and holder is not None and not _withdrawn(job):
-        return None, False
+    if withdraw and holder is not None:
+        numbers = job.attempts()
+        # It is claimed. It may still wait for GPUs, and then it never starts now.
+        if not numbers or not Attempt(job, numbers[-1]).withdraw():
+            return None, False
     if is_gone and holder is None and tickets.WAITS.encode() in last_bytes(job.path(layout.SCHEDULER_LOG)):
         # It was left to the queue, and neither waits there nor has begun.
         asked = asked.replace(
@@ -233,21 +234,12 @@ def _runs(job: JobFolder) -> bool:
     return any((each.uid, each.job) == (os.getuid(), job.id) for each in seen.running)
 
 
-def _withdrawn(job: JobFolder) -> bool:
-    """Whether the claimed job still waited for GPUs, and now never starts."""
-    numbers = job.attempts()
-    return bool(numbers) and Attempt(job, numbers[-1]).withdraw()
-
-
 def _open_attempt(job: JobFolder) -> Attempt:
     """The attempt whose outcome decides: one that is final, else the last, else a new one after a preempted one."""
-    final, numbers = final_attempt(job), job.attempts()
+    final, last = final_attempt(job), [Attempt(job, number) for number in job.attempts()[-1:]]
     if final is not None:
         return final
-    last = Attempt(job, numbers[-1]) if numbers else None
-    if last is None or last.outcome() is not None:
-        return Attempt.new(job)
-    return last
+    return last[0] if last and last[0].outcome() is None else Attempt.new(job)
 
 
 def _state(attempt: Attempt, won: bool) -> int:
@@ -271,7 +263,14 @@ def withdraw_jobs(root: str, host: str) -> int:
         try:
             restore_owner_permissions(folder)
             job = JobFolder(folder)
-            if not _is_for(job, job_id, host, bridge) or _has_ended_otherwise(job):
+            # A bridge that was sent again has another suffix.
+            versions = [os.path.basename(each).partition("-")[0] for each in (job.spec["bridge"], bridge)]
+            if (job.id, job.spec["host"], versions[0]) != (job_id, host, versions[1]) or job.spec.get("group"):
+                continue
+            final = final_attempt(job)
+            outcome = final.outcome() if final is not None else None
+            # One that has ended otherwise than by such a request is left out.
+            if outcome is not None and (outcome.get("kind"), outcome.get("by")) != (layout.CANCELLED, "conclude"):
                 continue
             _, won = conclude_by(job, requested(asked["verdict"]), withdraw=True)
         except (OSError, DamagedFile):
@@ -286,14 +285,58 @@ def withdraw_jobs(root: str, host: str) -> int:
     return 0
 
 
-def _is_for(job: JobFolder, job_id: str, host: str, bridge: str) -> bool:
-    """Whether this program may conclude it: a bridge that was sent again has another suffix."""
-    versions = [os.path.basename(folder).partition("-")[0] for folder in (job.spec["bridge"], bridge)]
-    return job.id == job_id and job.spec["host"] == host and len(set(versions)) == 1 and not job.spec.get("group")
+def end_stuck(folder: str) -> int:
+    """End a job that was asked to stop and has not, and print which of its processes could not be ended.
+
+    Its supervisor may be stopped by a signal, or hang on a file system. It gets time to end the job itself, then job.sh
+    gets it, and then this process concludes the job. What a scheduler runs is ended by the scheduler.
+    """
+    job = JobFolder(folder)
+    parts = job.elements() if job.spec.get("group") else [job]
+    parts = [] if job.scheduler.has_nodes else [part for part in parts if _is_open(part)]
+    for part in parts:
+        for pid in _script(part) + _supervisors(part, "run"):
+            process_tree.wake(pid)
+    parts = _await_ends(parts, _ENDS_ITSELF_S)
+    for part in parts:
+        process_tree.send_signal(_supervisors(part, "run"), signal.SIGKILL)
+    parts = _await_ends(parts, _AFTER_S)
+    sys.stdout.write(json.dumps({"left": [name for part in parts for name in _kill(part)]}) + "\n")
+    return 0
 
 
-def _has_ended_otherwise(job: JobFolder) -> bool:
-    """Whether it has ended otherwise than by such a request."""
-    final = final_attempt(job)
-    outcome = final.outcome() if final is not None else None
-    return outcome is not None and (outcome.get("kind"), outcome.get("by")) != (layout.CANCELLED, "conclude")
+def _kill(part: JobFolder) -> "list[str]":
+    """Kill all of it, and conclude it; return the names of processes that could not be ended."""
+    process_tree.send_signal(_script(part) + _supervisors(part, "run", "after"), signal.SIGKILL)
+    if conclude_by(part, watch.cancelled())[0] is not None:
+        notify.tell_end(part.home)
+    attempt = max(part.attempts(), default=1)
+
+    def living() -> "list[int]":
+        return process_tree.tagged(part.id, attempt) + _supervisors(part, "run", "after")
+
+    return process_tree.end(living, lambda: None, _DIES_S)
+
+
+def _is_open(job: JobFolder) -> bool:
+    """Whether a process has it, and it has no outcome."""
+    return os.path.exists(os.path.join(job.folder, layout.CLAIM)) and final_attempt(job) is None
+
+
+def _await_ends(jobs: "list[JobFolder]", most_s: float) -> "list[JobFolder]":
+    """Return those of which none has concluded by then."""
+    until = time.monotonic() + most_s
+    while jobs and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        jobs = [job for job in jobs if _is_open(job)]
+    return jobs
+
+
+def _script(job: JobFolder) -> "list[int]":
+    """Return the job.sh that has claimed it, unless it is gone."""
+    return [pid for pid in [script_of(job)] if pid]
+
+
+def _supervisors(job: JobFolder, *commands: str) -> "list[int]":
+    """Return the processes of this user that run one of these commands for the job."""
+    return [pid for each in commands for pid in process_tree.of_command(layout.SUPERVISE, each, job.folder)]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from .job import JobFolder
 
-STAGE = GPU_STAGE
 # A cold import of torch from a shared file system takes minutes.
 _PATIENCE_S = 300.0
 _DRIVER = "/proc/driver/nvidia/version"
@@ -61,7 +60,9 @@ def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     wanted = job.spec["building"]
     assert wanted is not None
     marker = os.path.join(build_dir(wanted["root"], wanted["id"]), "runs-on-%s" % job.node)
-    driver = _driver()
+    hardware = None if os.path.exists(_DRIVER) else _query_driver()
+    # Those are the kernel's own words about the driver, which stay the same until another one is loaded.
+    driver = hardware["driver"] if hardware else _read(_DRIVER).partition("\n")[0] or _UNKNOWN
     if driver != _UNKNOWN and _read(marker) == driver:
         return
     found = _ask(job, environ)
@@ -74,12 +75,6 @@ def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     if found["problem"]:
         raise AttemptEnded(_does_not_run(job, wanted["cuda"], found, hardware))
     _write(wanted["root"], marker, driver)
-
-
-def _driver() -> str:
-    """The kernel's own words about the driver; the same until another one is loaded."""
-    hardware = None if os.path.exists(_DRIVER) else _query_driver()
-    return hardware["driver"] if hardware else _read(_DRIVER).partition("\n")[0] or _UNKNOWN
 
 
 def _query_driver() -> "Optional[dict[str, Any]]":
@@ -126,7 +121,7 @@ def _does_not_run(
     hidden = any(words in found["problem"] for words in _NO_GPU)
     return Verdict(
         ENVIRONMENT, "%s does not run on the GPUs of %s" % (build, job.node),
-        stage="environment" if hidden else STAGE, evidence=evidence + found.get("lines", []),
+        stage="environment" if hidden else GPU_STAGE, evidence=evidence + found.get("lines", []),
         hint=_HIDDEN % job.node if hidden
         else "call again: what the GPUs are is known now, and the environment is chosen for them",
     )  # fmt: skip

@@ -21,9 +21,8 @@ from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional, Sequence
+    from typing import Any, Iterable, Optional
 
-    from .job import JobFolder
     from .spec import Spec
 
 # A job that has ended for good; attempt: the folder of the attempt that did; at: when, by the clock of the file system.
@@ -37,6 +36,7 @@ _LARGEST_EXCEPTION = 16 << 20
 _FACTS = ("kind", "message", "stage", "evidence", "hint", "exception", "signal", "code", "node", "earlier", "attempt")
 _GONE = "it is not on the host: it was rejected, or was removed after `keep:`"
 _SILENT = "it has left no outcome, and no process of it is left"
+_DAMAGED = "its files on the host are damaged: %s"
 
 
 class Dependencies:
@@ -122,12 +122,9 @@ class Dependencies:
             message = "%s (%s) never ran, because %s" % (first.name, first.job[:4], message)
         evidence = ["%s (%s) failed too" % (each.name, each.job[:4]) for each, _ in failed[1:11]]
         evidence += ["and %d more" % (others - 10)] if others > 10 else []
-        again = "call both again"
-        hint = (
-            again
-            if cause["kind"] in (layout.CANCELLED, layout.LOST, layout.NODE)
-            else "correct %s, and %s" % (cause["name"], again)
-        )
+        hint = "call both again"
+        if cause["kind"] not in (layout.CANCELLED, layout.LOST, layout.NODE):
+            hint = "correct %s, and %s" % (cause["name"], hint)
         at = (place.path, place.offset, place.size) if 0 < place.size < _LARGEST_EXCEPTION else None
         return Verdict(
             layout.DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause, exception_at=at
@@ -146,7 +143,7 @@ class Dependencies:
                 else:
                     places = {0: none or _place_of_job(each, self._ended[each.job])}
             except DamagedFile as error:
-                folders, none = [], _damaged(each, error)
+                folders, none = [], _no_value(each, _DAMAGED % error)
                 places = {0: none}
             found[each.job] = {
                 "name": each.name, "folders": folders, "group": count is not None, "lost": none and none.failed,
@@ -165,7 +162,7 @@ class Dependencies:
             items = self._items(wanted, spec["group"]["count"])
             return next((items[index] for index in sorted(items) if items[index].failed), None)
         except DamagedFile as error:
-            return _damaged(wanted, error)
+            return _no_value(wanted, _DAMAGED % error)
 
     def _lost_value(self, wanted: Dependency) -> "Optional[_Place]":
         """Return why a value will never exist; None if it does, or may. What items have returned outlives a group."""
@@ -176,19 +173,17 @@ class Dependencies:
     def _lost(self, wanted: Dependency) -> "Optional[_Place]":
         """Return why a job will never end that has not; None if it has, or may."""
         if self._end_of(wanted.job) is not None:
-            return None if self._spec_of(wanted.job) else _damaged(wanted, DamagedFile("it has no spec.json"))
+            return None if self._spec_of(wanted.job) else _no_value(wanted, _DAMAGED % "it has no spec.json")
         if self._is_missing(wanted.job):
-            return _Place("", 0, 0, _cause(wanted, {"kind": layout.LOST, "message": _GONE}))
-        silent = self._is_silent(wanted.job)
-        return _Place("", 0, 0, _cause(wanted, {"kind": layout.LOST, "message": _SILENT})) if silent else None
+            return _no_value(wanted, _GONE)
+        return _no_value(wanted, _SILENT) if self._is_silent(wanted.job) else None
 
     def _items(self, wanted: Dependency, count: int) -> "dict[int, _Place]":
         """Return where the value of each item of a group lies that is asked for; "no line" of one that has none."""
         ends = self._ends_of(wanted.job)
         if ends.damage:
             raise DamagedFile(ends.damage)
-        missing = {"kind": layout.LOST, "message": "the item has no line in any journal"}
-        nothing = _Place("", 0, 0, _cause(wanted, missing))
+        nothing = _no_value(wanted, "the item has no line in any journal")
         home, found = layout.job_dir(self.root, wanted.job), {}
         for index in range(count) if wanted.items is None else wanted.items:
             line = ends.lines.get(index)
@@ -239,25 +234,21 @@ class Dependencies:
         if spec is None or scheduler_named(spec["scheduler"]).has_nodes:
             # The job may wait in the queue of the scheduler.
             return False
-        folder = layout.job_dir(self.root, job)
-        for machine in names_in(os.path.join(self.root, layout.MACHINES)):
-            if (
-                time.time() - _date(os.path.join(self.root, layout.MACHINES, machine, layout.STARTING))
-                < layout.STARTING_FOR_S
-            ):
+        folder, machines = layout.job_dir(self.root, job), os.path.join(self.root, layout.MACHINES)
+        for machine in (os.path.join(machines, name) for name in names_in(machines)):
+            if time.time() - _date(os.path.join(machine, layout.STARTING)) < layout.STARTING_FOR_S:
                 # The job may wait in an agent for its turn to begin.
                 return False
-            waiting = names_in(os.path.join(self.root, layout.MACHINES, machine, layout.QUEUE))
-            if any(name.partition(".")[0] == job for name in waiting):
+            if any(name.partition(".")[0] == job for name in names_in(os.path.join(machine, layout.QUEUE))):
                 return False
-            interrupted = os.path.join(self.root, layout.MACHINES, machine, layout.INTERRUPTED)
+            interrupted = os.path.join(machine, layout.INTERRUPTED)
             kept = [_read(interrupted, name) for name in names_in(interrupted) if name.partition(".")[0] == job]
             if any(ticket is not None and ticket.get("boot") != boot_id() for ticket in kept):
                 # A restart has interrupted the job, and the next process that looks at that queue requeues it.
                 return False
         paths = [os.path.join(each, layout.STARTED) for each in each_folder(folder)]
         started = [path for path in paths if _date(path)]
-        last = max(map(_date, [os.path.join(folder, layout.SPEC)] + started + _heartbeats(folder)))
+        last = max(last_beat(folder), *map(_date, [os.path.join(folder, layout.SPEC)] + started))
         silent_s = layout.STALE_AFTER_S if started else _NEVER_STARTED_S
         return time.time() - last > silent_s and not any(map(script_runs, started))
 
@@ -316,24 +307,16 @@ def _cause(wanted: Dependency, outcome: "dict[str, Any]") -> "dict[str, Any]":
     return dict(facts, job=wanted.job, name=wanted.name, message=facts["message"] or "it ended as %r" % facts["kind"])
 
 
-def _damaged(wanted: Dependency, error: DamagedFile) -> _Place:
-    message = "its files on the host are damaged: %s" % error
+def _no_value(wanted: Dependency, message: str) -> _Place:
+    """Return why a value will never exist."""
     return _Place("", 0, 0, _cause(wanted, {"kind": layout.LOST, "message": message}))
 
 
-def last_beat(job: "JobFolder", wanted: "Sequence[Dependency]") -> float:
-    """Return when one of these jobs last showed that it lives, as seconds since 1970."""
-    folders = (layout.job_dir(job.root, each.job) for each in wanted)
-    return max((_date(path) for folder in folders for path in _heartbeats(folder)), default=0.0)
-
-
-def _heartbeats(folder: str) -> "list[str]":
-    """Return the paths of the heartbeats of a job, and of the elements of a group."""
-    return [
-        os.path.join(each, layout.ATTEMPTS, name, layout.HEARTBEAT)
-        for each in each_folder(folder)
-        for name in names_in(os.path.join(each, layout.ATTEMPTS))
-    ]
+def last_beat(folder: str) -> float:
+    """Return when a job, or an element of a group, last showed that it lives, as seconds since 1970."""
+    attempts = (os.path.join(each, layout.ATTEMPTS) for each in each_folder(folder))
+    beats = (os.path.join(each, name, layout.HEARTBEAT) for each in attempts for name in names_in(each))
+    return max(map(_date, beats), default=0.0)
 
 
 def _read(folder: str, name: str) -> "Optional[dict[str, Any]]":

@@ -30,43 +30,24 @@ def start_worker(folder: str) -> "Optional[WorkerProcess]":
     """
     try:
         job = _SentJob(os.path.abspath(folder))
-        return _start(job) if job.is_plain() and not _has_begun(job) and not _will_wait(job) else None
+        spec = job.spec
+        if not job.is_plain() or job.has_begun() or job.will_wait():
+            return None
+        if spec.get("building") and not _has_environment(job):
+            return None
+        host = {name: value for name, value in os.environ.items() if name != layout.TURN}
+        # GPUs of this machine are leased later: until then it has none.
+        env = worker_environment(job, 1, host, None if gives_out_gpus(spec["scheduler"]) else [])
+        folders = [each for name in _FOLDERS if name in env for each in env[name].split(os.pathsep)]
+        # A relative one depends on where the interpreter starts, which may not exist yet.
+        if not all(each.startswith("/") for each in folders):
+            return None
+        argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.attempt_dir(job.folder, 1)]
+        # Nothing here looks at a folder of the user's: on a file system that hangs, only the worker may wait.
+        return launch(argv, env, expand_cwd(spec) or job.folder, spec)
     except (OSError, LookupError, TypeError, ValueError, AttributeError):
         # There is no memory for a worker, or the spec is damaged.
         return None
-
-
-def _start(job: "_SentJob") -> "Optional[WorkerProcess]":
-    spec = job.spec
-    if spec.get("building") and not _has_environment(job):
-        return None
-    host = {name: value for name, value in os.environ.items() if name != layout.TURN}
-    # GPUs of this machine are leased later: until then it has none.
-    env = worker_environment(job, 1, host, None if gives_out_gpus(spec["scheduler"]) else [])
-    if any(_is_relative(env.get(name)) for name in _FOLDERS):
-        return None
-    argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.attempt_dir(job.folder, 1)]
-    # Nothing here looks at a folder of the user's: on a file system that hangs, only the worker may wait.
-    return launch(argv, env, expand_cwd(spec) or job.folder, spec)
-
-
-def _is_relative(folders: "Optional[str]") -> bool:
-    """Whether a list of folders depends on where the interpreter starts, which may not exist yet."""
-    return folders is not None and not all(each.startswith("/") for each in folders.split(os.pathsep))
-
-
-def _has_begun(job: "_SentJob") -> bool:
-    """Whether the job has begun before, or another process has it; the script of a step claims the job itself."""
-    names = (layout.ATTEMPTS,) if layout.STEP in os.environ else (layout.ATTEMPTS, layout.CLAIM)
-    return any(os.path.exists(job.path(name)) for name in names)
-
-
-def _will_wait(job: "_SentJob") -> bool:
-    """Whether other jobs wait in the queue of a machine below this root, and it is not this one's turn."""
-    if layout.TURN in os.environ:
-        return False
-    machines = os.path.join(job.spec["root"], layout.MACHINES)
-    return any(_holds_tickets(os.path.join(machines, name, layout.QUEUE)) for name in names_in(machines))
 
 
 def _holds_tickets(queue: str) -> bool:
@@ -91,6 +72,18 @@ class _SentJob(DescribedJob):
         tasks = asked.get("nodes", 1) * asked.get("tasks_per_node", 1)
         is_element = os.path.basename(os.path.dirname(self.folder)) == layout.ELEMENTS
         return bool(self.id) and tasks == 1 and not is_element and not self.spec.get("after")
+
+    def has_begun(self) -> bool:
+        """Whether it has begun before, or another process has it; the script of a step claims the job itself."""
+        names = (layout.ATTEMPTS,) if layout.STEP in os.environ else (layout.ATTEMPTS, layout.CLAIM)
+        return any(os.path.exists(self.path(name)) for name in names)
+
+    def will_wait(self) -> bool:
+        """Whether other jobs wait in the queue of a machine below this root, and it is not this one's turn."""
+        if layout.TURN in os.environ:
+            return False
+        machines = os.path.join(self.spec["root"], layout.MACHINES)
+        return any(_holds_tickets(os.path.join(machines, name, layout.QUEUE)) for name in names_in(machines))
 
     def secrets(self) -> "dict[str, str]":
         return _read(self.path(layout.SECRETS)) or {}

@@ -112,7 +112,9 @@ def describe_request(count: int, kind: "Optional[str]", memory_bytes: "Optional[
 
 def describe_gpus(gpus: "Sequence[GpuInfo]") -> str:
     """Describe GPUs: "8 x NVIDIA RTX A6000 (48 GB)"."""
-    kinds = ["%s (%s)" % (gpu.name, describe_memory(gpu.total_mib, gpu.unified)) for gpu in gpus]
+    sizes = ["unknown memory" if gpu.total_mib is None else format_size(gpu.total_mib << 20) for gpu in gpus]
+    shared = [", shared with the CPU" if gpu.unified else "" for gpu in gpus]
+    kinds = ["%s (%s%s)" % (gpu.name, size, also) for gpu, size, also in zip(gpus, sizes, shared)]
     return ", ".join("%d x %s" % (kinds.count(kind), kind) for kind in sorted(set(kinds), key=kinds.index)) or "none"
 
 
@@ -120,12 +122,6 @@ def name_gpus(gpus: "Iterable[GpuInfo]", uuids: "Iterable[str]") -> str:
     """These of the GPUs, as people find them: "GPU 3 (NVIDIA RTX A6000, GPU-7f3a…)"."""
     known = {gpu.uuid: "GPU %d (%s, %s)" % (gpu.index, gpu.name, gpu.uuid) for gpu in gpus}
     return ", ".join(known.get(uuid, uuid) for uuid in uuids)
-
-
-def describe_memory(total_mib: "Optional[int]", unified: bool) -> str:
-    """Describe the memory of a GPU: "48 GB", "120 GB, shared with the CPU"."""
-    size = "unknown memory" if total_mib is None else format_size(total_mib << 20)
-    return size + ", shared with the CPU" if unified else size
 
 
 def suggest_gpus(gpus: "Sequence[GpuInfo]", kind: "Optional[str]") -> str:

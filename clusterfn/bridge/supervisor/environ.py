@@ -46,9 +46,7 @@ class DescribedJob:
     """
 
     def __init__(self, job_id: str, folder: str, spec: "Any") -> None:
-        self.id = job_id
-        self.folder = folder
-        self.spec = spec
+        self.id, self.folder, self.spec = job_id, folder, spec
 
     def path(self, *names: str) -> str:
         """Return a path below its folder."""
@@ -79,8 +77,20 @@ def worker_environment(
         if name in keep or not (name in leaks or name.startswith(_LEAKING_PREFIXES))
     }
     values.update(dict.fromkeys(THREADS, str(spec["resources"]["cores"])))
-    _activate(values, spec["activation"], spec["python"])
-    values.update(_gpus(host, uuids, spec["resources"]["gpus"]))
+    activation = spec["activation"]
+    for name in activation.get("unset", ()):
+        values.pop(name, None)
+    values.update(activation.get("set", {}))
+    for name, folders in {"PATH": [os.path.dirname(spec["python"])], **activation.get("prepend", {})}.items():
+        before = [folders] if isinstance(folders, str) else list(folders)
+        values[name] = os.pathsep.join(before + [values[name]] if values.get(name) else before)
+    given: "Optional[str]" = ""
+    if spec["resources"]["gpus"]:
+        given = host.get("CUDA_VISIBLE_DEVICES") if uuids is None else ",".join(uuids)
+        # SLURM counts in this order too; CUDA would put the fastest first.
+        values["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if given is not None:
+        values["CUDA_VISIBLE_DEVICES"] = given
     values.update(spec["env"])
     values.update(job.secrets())
     values.setdefault("PYTHONIOENCODING", "utf-8")
@@ -108,11 +118,21 @@ def redirect_caches(spec: "Mapping[str, Any]", values: "dict[str, str]") -> "lis
     """
     if spec["scheduler"] == "local":
         return []
-    home = os.path.expanduser("~")
-    reason = _no_home(home)
-    if not reason and os.stat(home).st_dev == os.stat(spec["root"]).st_dev:
+    home, reason = os.path.expanduser("~"), ""
+    if not os.path.isdir(home):
+        reason = "the home directory %s does not exist" % home
+    elif not os.access(home, os.W_OK | os.X_OK):
+        reason = "the home directory %s is not writable" % home
+    elif os.stat(home).st_dev == os.stat(spec["root"]).st_dev:
         return []
-    reason = reason or _full(home)
+    else:
+        # This import is late, because a worker starts without it.
+        from .text import format_size
+
+        facts = os.statvfs(home)
+        free = facts.f_bavail * facts.f_frsize
+        if free < ROOM_BYTES:
+            reason = "the home directory %s has only %s free" % (home, format_size(free))
     moved = [
         name
         for name, (_, usual, moves) in _CACHES.items()
@@ -128,43 +148,8 @@ def redirect_caches(spec: "Mapping[str, Any]", values: "dict[str, str]") -> "lis
     return ["%s point below %s: %s" % (", ".join(moved), below, reason)]
 
 
-def _no_home(home: str) -> str:
-    if not os.path.isdir(home):
-        return "the home directory %s does not exist" % home
-    return "" if os.access(home, os.W_OK | os.X_OK) else "the home directory %s is not writable" % home
-
-
-def _full(home: str) -> str:
-    # This import is late, because a worker starts without it.
-    from .text import format_size
-
-    facts = os.statvfs(home)
-    free = facts.f_bavail * facts.f_frsize
-    return "" if free >= ROOM_BYTES else "the home directory %s has only %s free" % (home, format_size(free))
-
-
 def add_script_variables(activation: "dict[str, Any]", ready: "dict[str, Any]") -> None:
     """Add the variables that an environment's own scripts set, as its READY tells, to those of its activation."""
     variables = (ready.get("told") or {}).get("set", {}).items()
     of_scripts = {name: value for name, value in variables if name not in _CONDA}
     activation["set"] = dict(of_scripts, **activation.get("set", {}))
-
-
-def _activate(values: "dict[str, str]", activation: "dict[str, Any]", python: str) -> None:
-    for name in activation.get("unset", ()):
-        values.pop(name, None)
-    values.update(activation.get("set", {}))
-    prepend = dict(activation.get("prepend", {}))
-    prepend.setdefault("PATH", [os.path.dirname(python)])
-    for name, folders in prepend.items():
-        before = [folders] if isinstance(folders, str) else list(folders)
-        values[name] = os.pathsep.join(before + [values[name]] if values.get(name) else before)
-
-
-def _gpus(host: "Mapping[str, str]", uuids: "Optional[list[str]]", wanted: int) -> "dict[str, str]":
-    if not wanted:
-        return {"CUDA_VISIBLE_DEVICES": ""}
-    given = host.get("CUDA_VISIBLE_DEVICES") if uuids is None else ",".join(uuids)
-    visible = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
-    # SLURM counts in this order too; CUDA would put the fastest first.
-    return dict(visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")

@@ -120,11 +120,8 @@ class LivingJobs:
     """Which jobs wait or run."""
 
     def __init__(self, root: str) -> None:
-        folders = [
-            os.path.join(glob.escape(root), layout.MACHINES, "*", name, "*")
-            for name in (layout.QUEUE, layout.INTERRUPTED)
-        ]
-        tickets = [path for folder in folders for path in glob.glob(folder)]
+        machines, kinds = os.path.join(glob.escape(root), layout.MACHINES, "*"), (layout.QUEUE, layout.INTERRUPTED)
+        tickets = [path for kind in kinds for path in glob.glob(os.path.join(machines, kind, "*"))]
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
         self._looks: "dict[tuple[str, str, int], Optional[set[str]]]" = {}
 
@@ -224,16 +221,18 @@ def remove_jobs(root: str, dry: str, *ids: str) -> int:
     """
     summary: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
     folders = {os.path.basename(folder): folder for folder in job_folders(root)}
-    living = LivingJobs(root)
-    needed = _needed(folders, living)
+    living, needed = LivingJobs(root), {}  # type: LivingJobs, dict[str, str]
+    for folder in folders.values():
+        with contextlib.suppress(OSError, DamagedFile):
+            job = JobFolder(folder)
+            needs = needed_by(job)
+            needed.update(needs if needs and living.has(job) else ())
     for job_id in ids:
         why = _why_kept(job_id, folders, living, needed)
         size = 0 if why else size_of(folders[job_id])
         if not why and dry != "dry" and not try_remove(folders[job_id]):
             why = "its files could not be removed"
-        summary["kept" if why else "removed"].append(
-            {"id": job_id, "why": why} if why else {"id": job_id, "bytes": size}
-        )
+        summary["kept" if why else "removed"].append(dict({"why": why} if why else {"bytes": size}, id=job_id))
     sys.stdout.write(json.dumps(summary) + "\n")
     return 0
 
@@ -252,14 +251,3 @@ def _why_kept(job_id: str, folders: "dict[str, str]", living: LivingJobs, needed
     except (OSError, DamagedFile) as error:
         damage = "its folder is damaged (%s)" % describe_damage(error)
         return "%s; if no process of it runs, remove it by hand: rm -r %s" % (damage, folders[job_id])
-
-
-def _needed(folders: "dict[str, str]", living: LivingJobs) -> "dict[str, str]":
-    """Return the jobs that others need which wait or run, and why."""
-    found: "dict[str, str]" = {}
-    for folder in folders.values():
-        with contextlib.suppress(OSError, DamagedFile):
-            job = JobFolder(folder)
-            needed = needed_by(job)
-            found.update(needed if needed and living.has(job) else ())
-    return found

@@ -13,39 +13,32 @@ if TYPE_CHECKING:
     from typing import Optional
 
 _SAME_S = 1.0
-# What a node writes may reach the server, and get its time there, half a minute later.
-_SAME_NODE_S = 60.0
 _KNOWN_S = 60.0
 
 
-class FileClock:
-    """The clock by which files below a root get their times.
+# By root: when the clock of its files was last looked at, and by how much it was ahead.
+_known = {}  # type: dict[str, tuple[float, float]]
 
-    Attributes:
-        ahead_s: By how many seconds it is ahead of this machine's; 0 if both agree, or that cannot be known.
+
+def ahead_s(root: str) -> float:
+    """Return by how many seconds the clock of the files below a root is ahead of this machine's, or was a minute ago.
+
+    It is 0 if both agree, or if that cannot be known.
     """
+    now = time.monotonic()
+    if root not in _known or now > _known[root][0] + _KNOWN_S:
+        measured_s = _measured(root)
+        _known[root] = now, measured_s if abs(measured_s) > _SAME_S else 0.0
+    return _known[root][1]
 
-    def __init__(self, root: str) -> None:
-        self.looked = time.monotonic()
-        ahead_s = _measured(root)
-        self.ahead_s = ahead_s if abs(ahead_s) > _SAME_S else 0.0
 
-    def written(self, path: str) -> "Optional[float]":
-        """Return when a file was written, by the clock of this machine; None without it."""
-        try:
-            return os.stat(path).st_mtime - self.ahead_s
-        except OSError:
-            return None
-
-    def node_ahead_s(self, written: float, by_node: float) -> float:
-        """Return by how many seconds the clock of a node is ahead of this machine's; 0 if both agree to the minute.
-
-        Args:
-            written: When it wrote something, by the clock of the files.
-            by_node: The same, by its own clock.
-        """
-        ahead_s = by_node - (written - self.ahead_s)
-        return ahead_s if abs(ahead_s) > _SAME_NODE_S else 0.0
+def written(root: str, path: str) -> "Optional[float]":
+    """Return when a file below a root was written, by the clock of this machine; None without it."""
+    clock_ahead_s = ahead_s(root)
+    try:
+        return os.stat(path).st_mtime - clock_ahead_s
+    except OSError:
+        return None
 
 
 def _measured(root: str) -> float:
@@ -62,14 +55,3 @@ def _measured(root: str) -> float:
         # An error here would hide why nothing was measured.
         with contextlib.suppress(OSError):
             os.unlink(path)
-
-
-_known = {}  # type: dict[str, FileClock]
-
-
-def file_clock(root: str) -> FileClock:
-    """Return the clock of the files below a root, as it was at most a minute ago."""
-    known = _known.get(root)
-    if known is None or time.monotonic() > known.looked + _KNOWN_S:
-        known = _known[root] = FileClock(root)
-    return known

@@ -9,18 +9,8 @@ import time
 
 from ..fast_start import namedtuple, signal
 from ..layout import ENVIRONMENT, UNSATISFIABLE
+from . import eligible_gpus as eligible
 from . import process_tree
-from .eligible_gpus import (
-    GpuInfo,
-    allowed_gpus,
-    describe_gpus,
-    describe_only,
-    describe_request,
-    eligible_gpus,
-    gpus_in,
-    only_of,
-    suggest_gpus,
-)
 from .process_tree import PROC, is_hidden
 from .process_tree import user_name as user_name
 from .text import format_size, last_lines, number, printable
@@ -31,6 +21,7 @@ if TYPE_CHECKING:
     import subprocess
     from typing import Any, Iterable, Mapping, Optional, Sequence
 
+    from .eligible_gpus import GpuInfo
     from .nvidia_smi import Table
 
 GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent", "unified"))
@@ -59,16 +50,17 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
         AttemptEnded: They are fewer than are wanted.
     """
     wanted, kind, memory = resources["gpus"], resources.get("gpu_type"), resources.get("gpu_memory_bytes")
-    only = only_of(resources)
-    there = allowed_gpus(there, only)
-    fitting = eligible_gpus(there, kind, memory)
+    only = eligible.only_of(resources)
+    there = eligible.allowed_gpus(there, only)
+    fitting = eligible.eligible_gpus(there, kind, memory)
     if len(fitting) >= wanted:
         return [gpu.uuid for gpu in fitting]
-    asked, has, advice = describe_request(wanted, kind, memory), describe_gpus(there), suggest_gpus(there, kind)
+    asked, has = eligible.describe_request(wanted, kind, memory), eligible.describe_gpus(there)
+    advice = eligible.suggest_gpus(there, kind)
     if kind is None and memory is None:
         asked, has = "%d GPUs" % wanted, "only %d" % len(there) if there else "none"
         advice = "ask for fewer, or choose another host"
-    of_which = " that %s in clusterfn.yml leaves" % describe_only(only) if only else ""
+    of_which = " that %s in clusterfn.yml leaves" % eligible.describe_only(only) if only else ""
     message = "the job asks for %s, and the host has %s%s" % (asked, has, of_which)
     raise AttemptEnded(Verdict(UNSATISFIABLE, message, stage="lease", hint=advice))
 
@@ -83,7 +75,7 @@ def list_gpus() -> "list[GpuInfo]":
     from . import nvidia_smi
 
     rows = query_nvidia_smi("pci.bus_id", "index", "uuid", "memory.total", "name").rows
-    return gpus_in(sorted(rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0])
+    return eligible.gpus_in(sorted(rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0])
 
 
 def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
@@ -98,7 +90,7 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
 
     table = query_nvidia_smi("pci.bus_id", "index", "memory.total", "memory.used", "utilization.gpu", "uuid", "name")
     rows, machine_mib, loads = sorted(table.rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0], []
-    for gpu, row in zip(gpus_in(rows, machine_mib), rows):
+    for gpu, row in zip(eligible.gpus_in(rows, machine_mib), rows):
         used, percent = nvidia_smi.count(row["memory.used"]), nvidia_smi.count(row["utilization.gpu"])
         loads.append(GpuLoad(gpu.uuid, gpu.name, gpu.index, gpu.total_mib, used, percent, gpu.unified))
     return loads, [printable(line) for line in table.lost]
@@ -239,42 +231,35 @@ hung_programs: "list[str]" = []
 
 
 class GpuSamples:
-    """What was seen of one GPU."""
+    """What was seen of one GPU.
+
+    Attributes:
+        load: What the last sample has seen.
+    """
 
     def __init__(self, uuid: str) -> None:
-        self.uuid = uuid
-        self.name: "Optional[str]" = None
+        self.load: "dict[str, Any]" = {"uuid": uuid, "memory_bytes": None, "use_percent": None}
+        self._name: "Optional[str]" = None
         self._peak: "Optional[int]" = None
         self._uses: "list[int]" = []
-        self._now: "tuple[Optional[int], Optional[int]]" = (None, None)
 
-    def see(self, name: str, used_mib: str, use: str) -> None:
-        """One sample, as nvidia-smi writes it; a number that the driver does not know is "[N/A]"."""
-        self.name = name
-        from . import nvidia_smi
-
-        used, percent = nvidia_smi.count(used_mib), nvidia_smi.count(use)
-        self._now = None if used is None else used * _MIB, percent
+    def see(self, name: str, used_mib: "Optional[int]", percent: "Optional[int]") -> None:
+        """Add one sample; None for a number that the driver does not know."""
+        self._name, used = name, None if used_mib is None else used_mib * _MIB
+        self.load.update(memory_bytes=used, use_percent=percent)
         if used is not None:
-            self._peak = max(self._peak or 0, used * _MIB)
+            self._peak = max(self._peak or 0, used)
         if percent is not None:
             self._uses.append(percent)
-
-    def load(self) -> "dict[str, Any]":
-        """Return what the last sample has seen."""
-        used, percent = self._now
-        return {"uuid": self.uuid, "memory_bytes": used, "use_percent": percent}
 
     def as_dict(self) -> "dict[str, Any]":
         """Return it as outcome.json has it."""
         uses = self._uses
         return {
-            "uuid": self.uuid,
-            "name": self.name,
-            "peak_memory_bytes": self._peak,
+            "uuid": self.load["uuid"], "name": self._name, "peak_memory_bytes": self._peak,
             "peak_use_percent": max(uses) if uses else None,
             "mean_use_percent": round(sum(uses) / float(len(uses)), 1) if uses else None,
-        }
+        }  # fmt: skip
 
 
 class GpuUsageMonitor:
@@ -286,8 +271,7 @@ class GpuUsageMonitor:
     """
 
     def __init__(self, names: "list[str]", notes: "list[str]") -> None:
-        self._names = names
-        self._notes = notes
+        self._names, self._notes = names, notes
         self._samples = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
         self._out, self._answer = -1, b""
@@ -322,7 +306,7 @@ class GpuUsageMonitor:
 
     def load(self) -> "list[dict[str, Any]]":
         """Return what each GPU did at the last look."""
-        return [gpu.load() for gpu in self._samples.values()]
+        return [dict(gpu.load) for gpu in self._samples.values()]
 
     def ask(self) -> None:
         # This import is late, because most jobs have no GPUs.
@@ -385,7 +369,8 @@ class GpuUsageMonitor:
         rows = nvidia_smi.read_table(answer, _FIELDS).rows
         for row in rows:
             samples = self._samples.setdefault(row["uuid"], GpuSamples(row["uuid"]))
-            samples.see(row["name"], row["memory.used"], row["utilization.gpu"])
+            used, percent = nvidia_smi.count(row["memory.used"]), nvidia_smi.count(row["utilization.gpu"])
+            samples.see(row["name"], used, percent)
         return bool(rows)
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _TURN_S = 0.1
 # SLURM is asked for a minute in addition, of which this is a part.
 _SPARE_S = 30.0
+# To look who waits takes as long as a tenth of a short item.
+_YIELD_EVERY_S = 0.1
 
 
 def waits_again(why: str, written: int) -> Verdict:
@@ -73,6 +75,8 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
 
 class ElementRun(ItemRecorder):
     """One attempt of an element."""
+
+    _next_yield = 0.0
 
     def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
         super().__init__(job, attempt, sync=job.scheduler.has_nodes)
@@ -174,7 +178,10 @@ class ElementRun(ItemRecorder):
     def give_way(self, chunk: int) -> None:
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
         number = self.job.element or NO_ELEMENT
-        if self.written and self.job.held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
+        if not self.written or time.monotonic() < self._next_yield:
+            return
+        self._next_yield = time.monotonic() + _YIELD_EVERY_S
+        if self.job.held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
             raise AttemptEnded(waits_again("gave way to another user who waits", self.written))
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
@@ -238,15 +245,15 @@ class ItemAttempt(WholeAttempt):
         self.before = before
         self._waited = False
         self._tasks = os.path.join(layout.NODES, "%d.%d" % (index, len(before) + 1))
+        self._own = {
+            layout.WORK: os.path.join(layout.WORK, str(index)), layout.USAGE: layout.item_usage(index),
+            layout.NODES: self._tasks, layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
+        }  # fmt: skip
         self._from = [0, 0]
 
     def path(self, name: str) -> str:
         """As the element's; a folder to work in and a file of what it uses are its own."""
-        own = {
-            layout.WORK: os.path.join(layout.WORK, str(self._index)), layout.USAGE: layout.item_usage(self._index),
-            layout.NODES: self._tasks, layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
-        }  # fmt: skip
-        return self._attempt.path(own.get(name, name))
+        return self._attempt.path(self._own.get(name, name))
 
     def call(self) -> "list[str]":
         """What the worker gets: where its value is written, and where its arguments are."""

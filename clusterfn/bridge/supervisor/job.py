@@ -5,7 +5,7 @@ Names and reads; writes nothing."""
 import os
 
 from .. import layout
-from ..fast_start import loads, namedtuple, suppress
+from ..fast_start import loads, namedtuple
 from ..schedulers.registry import scheduler_named
 from .environ import DescribedJob
 from .process_tree import boot_id, start_time
@@ -276,12 +276,6 @@ class JobFolder(DescribedJob):
                 return dict(native(loads(file.read())))
         except FileNotFoundError:
             return {}
-
-    def forget_secrets(self) -> None:
-        """Delete the secrets of a job that is final; those of a group remain until it is removed."""
-        if self.element is None:
-            with suppress(FileNotFoundError):
-                os.unlink(self.path(layout.SECRETS))
 
     @property
     def node(self) -> str:

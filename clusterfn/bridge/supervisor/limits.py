@@ -42,8 +42,7 @@ class MemorySampler:
         self.is_changing = True
         self._before = 0
         self._limit = limit
-        self._next = 0.0
-        self._next_exact = 0.0
+        self._next = self._next_exact = 0.0
 
     def due(self) -> bool:
         """Whether it is time for a sample."""
@@ -166,15 +165,11 @@ class JobClock:
         over_s = time.monotonic() - began - limit_s
         return over_s if over_s > _BUSY_S else 0.0
 
-    def leave_out(self, seconds: float) -> None:
-        """Do not count these seconds."""
-        self.stopped_s += seconds
-
     def sleep(self, seconds: float) -> None:
         """Sleep, and do not count what that took longer."""
         began = time.monotonic()
         time.sleep(seconds)
-        self.leave_out(self.overrun(began, seconds))
+        self.stopped_s += self.overrun(began, seconds)
 
 
 # This process has one clock.
@@ -199,9 +194,7 @@ class Suspension:
     """
 
     def __init__(self, came: "dict[int, float]", by_scheduler: bool, tell: "Callable[..., None]") -> None:
-        self._came = came
-        self._by_scheduler = by_scheduler
-        self._tell = tell
+        self._came, self._by_scheduler, self._tell = came, by_scheduler, tell
         # This is when a wait ended last.
         self._alive = time.monotonic()
         # This is when the scheduler announced that it stops the job.
@@ -229,7 +222,7 @@ class Suspension:
             self._tell("suspended", reason=_SUSPENDED)
         stops = self._by_scheduler and (self._announced is not None or _was_stopped(worker))
         if late and (continued is None or stops):
-            clock.leave_out(late)
+            clock.stopped_s += late
             self._stopped_s += late
             self._announced = None
             self._tell("resumed", reason="it was suspended for %s" % format_duration(late), stopped_s=round(late, 3))
@@ -320,28 +313,6 @@ class Stall:
             hint="look where its threads wait; if that is right, print now and then, or give it stall_timeout=%r"
             % ("%dmin" % max(2, round(limit_s / 30.0))),
         )
-
-
-class Quiet(Stall):
-    """Notices when a job begins to do nothing for long, and when it does something again."""
-
-    def __init__(self, limit_s: "Optional[float]") -> None:
-        super().__init__(limit_s)
-        self._was_quiet = False
-
-    def turned(self, pids: "list[int]", collected_s: float, printed: int, has_ended: bool) -> "Optional[bool]":
-        """Return whether it does nothing now; None if that is as it was at the last look.
-
-        Args:
-            pids, collected_s, printed: As for `over`.
-            has_ended: Whether the function has ended, which is no silence.
-        """
-        self.over(pids, collected_s, printed)
-        quiet = self.is_over and not has_ended
-        if quiet == self._was_quiet:
-            return None
-        self._was_quiet = quiet
-        return quiet
 
 
 # The kernel does not count CPU time as `wait` does.

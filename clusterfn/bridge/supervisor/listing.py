@@ -10,9 +10,9 @@ import json
 import os
 import sys
 import time
-from collections import namedtuple
 
 from .. import layout
+from ..fast_start import namedtuple, suppress
 from ..job_states import (
     DIED,
     FINAL,
@@ -26,10 +26,9 @@ from ..job_states import (
     seen_state,
 )
 from ..queue import report
-from . import group, notify, publish
+from . import file_clock, group, notify, publish
 from .attempt import Attempt, final_attempt, read_dated_events, read_live_usage
 from .dependencies import Dependencies
-from .file_clock import file_clock
 from .job import DamagedFile, JobFolder, dependencies_of, describe_damage, job_folders
 from .text import format_duration, in_one_line, portable, shortened
 
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 _ENDED = frozenset(FINAL.values()) | {DIED}
 _ASKED = ("cores", "memory_bytes", "gpus", "time_s", "nodes", "tasks_per_node")
 _PAGE_BYTES = 2 * 1024 * 1024
+# What a node writes may reach the file server, and get its time there, half a minute later.
+_SAME_NODE_S = 60.0
 
 # Of a job: its state, a line about it, since when, for how many seconds it has run or ran, and what it has used.
 Seen = namedtuple("Seen", ("state", "message", "since", "ran_s", "usage"))
@@ -65,7 +66,7 @@ def describe(folder: str) -> "dict[str, Any]":
     """Return what is shown of a job: its state, what it asked for, and what it has used, or uses now."""
     try:
         job = JobFolder(folder)
-        started = os.stat(os.path.join(folder, layout.SPEC)).st_mtime - file_clock(job.root).ahead_s
+        started = os.stat(os.path.join(folder, layout.SPEC)).st_mtime - file_clock.ahead_s(job.root)
         state, message, since, ran_s, usage = _seen(job)
         if state in _ENDED and os.path.exists(job.path(layout.NOTIFIED)):
             message = "; ".join(filter(None, [message, notify.failure_in_words(job.home)]))
@@ -80,19 +81,13 @@ def describe(folder: str) -> "dict[str, Any]":
         shown.update(inputs=[each.job for each in dependencies_of(job.spec)])
         shown.update(arguments=str(job.spec.get("arguments") or ""))
     except (OSError, DamagedFile) as error:
-        shown = _describe_damaged(folder, error)
+        message, started = "its folder is damaged: %s" % _first_line(describe_damage(error)), 0.0
+        # The folder may have been removed meanwhile.
+        with suppress(OSError):
+            started = os.stat(folder).st_mtime
+        shown = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None}
+        shown.update(gpus=None, message=message, started=started)
     return shown
-
-
-def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
-    try:
-        started = os.stat(folder).st_mtime
-    except OSError:
-        # The folder was removed meanwhile.
-        started = 0.0
-    message = "its folder is damaged: %s" % _first_line(describe_damage(error))
-    shown = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None, "gpus": None}
-    return dict(shown, message=message, started=started)
 
 
 def state_of(job: JobFolder) -> str:
@@ -102,8 +97,7 @@ def state_of(job: JobFolder) -> str:
 
 
 def _seen(job: JobFolder) -> Seen:
-    numbers, written = job.attempts(), file_clock(job.root).written
-    sent = written(job.path(layout.SPEC))
+    numbers, sent = job.attempts(), file_clock.written(job.root, job.path(layout.SPEC))
     if not numbers and job.spec.get("group"):
         begun, now = _begun_of_items(job), time.time()
         state, message, usage = _of_items(job)
@@ -118,7 +112,7 @@ def _seen(job: JobFolder) -> Seen:
     outcome = attempt.outcome()
     if outcome is None:
         return _of_events(attempt)._replace(usage=read_live_usage(attempt.path(layout.USAGE)))
-    ended = written(attempt.path(layout.OUTCOME))
+    ended = file_clock.written(job.root, attempt.path(layout.OUTCOME))
     # The job is to be started again.
     if not outcome["final"]:
         reason = report.reason_of(job.root, job.id) or _first_line(outcome.get("message"))
@@ -133,7 +127,7 @@ def _seen(job: JobFolder) -> Seen:
 def _refused(job: JobFolder) -> str:
     """Return why its scheduler refuses it for now, so that its program submits it later; "" otherwise."""
     reason = in_one_line((publish.read(job.home, layout.REFUSED) or b"").decode("utf-8", "replace"))
-    silent_s = time.time() - (file_clock(job.root).written(os.path.join(job.home, layout.REFUSED)) or 0.0)
+    silent_s = time.time() - (file_clock.written(job.root, os.path.join(job.home, layout.REFUSED)) or 0.0)
     if not reason or silent_s < layout.REFUSED_FOR_S:
         return reason
     return "never submitted: the program that was to do so has been silent for %s" % format_duration(silent_s)
@@ -143,7 +137,7 @@ def _begun_of_items(job: JobFolder) -> "Optional[float]":
     """Return when the first element began; None if none has begun."""
     pattern = os.path.join(glob.escape(job.home), layout.ELEMENTS, "*", layout.ATTEMPTS, "1", layout.OWNER)
     begun = [os.stat(path).st_mtime for path in glob.glob(pattern)]
-    return min(begun) - file_clock(job.root).ahead_s if begun else None
+    return min(begun) - file_clock.ahead_s(job.root) if begun else None
 
 
 def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
@@ -180,9 +174,12 @@ def _first_line(text: "Any") -> str:
 
 def _of_events(attempt: Attempt) -> Seen:
     events, written = read_dated_events(attempt)
-    clock, has_nodes = file_clock(attempt.job.root), attempt.job.scheduler.has_nodes
-    ahead_s = clock.node_ahead_s(written, events[-1]["t"]) if has_nodes and written is not None else 0.0
-    state, before, message, ran_s, since = STARTING, STARTING, "", None, clock.written(attempt.path(layout.OWNER))
+    root, has_nodes = attempt.job.root, attempt.job.scheduler.has_nodes
+    # By so many seconds the clock of the node is ahead of this machine's; both agree if it is less than a minute.
+    ahead_s = events[-1]["t"] - (written - file_clock.ahead_s(root)) if has_nodes and written is not None else 0.0
+    ahead_s = ahead_s if abs(ahead_s) > _SAME_NODE_S else 0.0
+    state, before, message, ran_s = STARTING, STARTING, "", None
+    since = file_clock.written(root, attempt.path(layout.OWNER))
     for event in events:
         if event["event"] == "resumed":
             state, message, since = before, event.get("reason") or "", event["t"] - ahead_s
@@ -192,7 +189,7 @@ def _of_events(attempt: Attempt) -> Seen:
             state, message = OF_EVENT[event["event"]], event.get("reason") or event.get("node") or message
             since = event["t"] - ahead_s
             ran_s = max(0.0, time.time() - since) if state == RUNNING else ran_s
-    beat = clock.written(attempt.path(layout.HEARTBEAT))
+    beat = file_clock.written(root, attempt.path(layout.HEARTBEAT))
     silent_s = 0.0 if beat is None else time.time() - beat
     if has_nodes and silent_s <= layout.STALE_AFTER_S:
         # A network file system shows the time of a file later.

@@ -68,8 +68,7 @@ class Head(AttemptRun):
     def _raise_failure(self) -> None:
         failed = self._others.failure()
         if failed is None and self._others.are_silent() and not self.watch.is_ending():
-            ending = self.job.scheduler.ending(self.job.path(layout.SCHEDULER_LOG))
-            raise AttemptEnded(ending or self._others.silence())
+            failed = self.job.scheduler.ending(self.job.path(layout.SCHEDULER_LOG)) or self._others.silence()
         if failed is not None:
             raise AttemptEnded(failed)
 
@@ -119,10 +118,6 @@ class Head(AttemptRun):
             self.processes.reap()
         process_tree.end(lambda: sorted(self._others.processes()), self.processes.reap)
         super().release()
-
-    def _completed(self, verdict: Verdict) -> Verdict:
-        complete = super()._completed(verdict)
-        return complete.replace(node=verdict.node or complete.node)
 
 
 class Others:
@@ -204,11 +199,8 @@ class Others:
         if before is not None and end["t"] > before:
             return None
         facts = {name: end[name] for name in _FACTS}
-        if self._job.tasks[1] > 1:
-            where = "node %s, rank %d of %d" % (end["node"], first, len(self.ranks) + 1)
-        else:
-            where = "node %s, one of %d" % (end["node"], len(self.ranks) + 1)
-        message = "on %s: %s" % (where, end["message"])
+        which = "rank %d" % first if self._job.tasks[1] > 1 else "one"
+        message = "on node %s, %s of %d: %s" % (end["node"], which, len(self.ranks) + 1, end["message"])
         return Verdict(end["kind"], message, kept=os.path.join(self._folder(first), layout.VALUE), **facts)
 
     def are_silent(self) -> bool:
@@ -336,7 +328,17 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
         return _guard(pid)
     worker_process.die_with_parent(signal.SIGTERM, guard)
     worker_process.become_subreaper()
-    return _supervise(job, Signals())
+    signals = Signals()
+    os.environ.update(rendezvous.variables(job.scheduler, job.rank, *job.tasks))
+    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.over, signals, also_ended_by=job.shared.folder))
+    verdict, alive = run_through(work)
+    if verdict.kind is None:
+        say("on %s: %s" % (job.node, verdict.message))
+        return EXIT_LEFT_TO_AFTER
+    work.publish(verdict)
+    if alive:
+        work.finish()
+    return exit_code(verdict, True)
 
 
 def _guard(pid: int) -> int:
@@ -348,17 +350,3 @@ def _guard(pid: int) -> int:
     say("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
     process_tree.end(lambda: process_tree.descendants(os.getpid()), lambda: list(process_tree.collected()))
     return 128 + os.WTERMSIG(status)
-
-
-def _supervise(job: NodeJob, signals: Signals) -> int:
-    os.environ.update(rendezvous.variables(job.scheduler, job.rank, *job.tasks))
-    watch = EndWatch(job, job.over, signals, also_ended_by=job.shared.folder)
-    work = AttemptRun(job, NodeAttempt(job), watch)
-    verdict, alive = run_through(work)
-    if verdict.kind is None:
-        say("on %s: %s" % (job.node, verdict.message))
-        return EXIT_LEFT_TO_AFTER
-    work.publish(verdict)
-    if alive:
-        work.finish()
-    return exit_code(verdict, True)

@@ -13,8 +13,8 @@ import time
 from ..job_states import CANCELLED, DIED, FINAL, RETURNED
 from ..layout import NOTIFIED, NOTIFY, SPEC, SUPERVISE
 from . import publish
-from .attempt import final_outcome
-from .file_clock import file_clock
+from .attempt import final_attempt
+from .file_clock import written
 from .job import NUMBER, DamagedFile, JobFolder, parse_record
 from .text import format_duration, in_one_line, native, shortened
 from .verdict import say
@@ -23,8 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
-# The process that makes this file sends the notifications.
-_BEGUN = NOTIFIED + ".begun"
 _TIMEOUT_S = 10.0
 # The whole answer must come within this time.
 ANSWER_S = 30.0
@@ -43,9 +41,9 @@ def tell_end(home: str) -> None:
         return
     try:
         job = JobFolder(home)
-        outcome = final_outcome(job)
-        if outcome is not None and _is_first(home):
-            _tell(job, outcome, {})
+        attempt = final_attempt(job)
+        if attempt is not None and _is_first(home):
+            _tell(job, attempt.outcome() or {}, {})
     except (OSError, DamagedFile) as error:
         # The function may have written anything into the folder.
         say("no notification of the end of the job: %s" % error)
@@ -54,9 +52,9 @@ def tell_end(home: str) -> None:
 def tell_again(home: str) -> int:
     """Try once more what has failed on another machine; the exit code of the process."""
     job = JobFolder(home)
-    before, outcome = read_notified(home), final_outcome(job)
-    if before is not None and outcome is not None and os.path.exists(job.path(NOTIFY)):
-        _tell(job, outcome, before)
+    before, attempt = read_notified(home), final_attempt(job)
+    if before is not None and attempt is not None and os.path.exists(job.path(NOTIFY)):
+        _tell(job, attempt.outcome() or {}, before)
     return 0
 
 
@@ -91,8 +89,9 @@ def try_again_apart(job: JobFolder) -> None:
 
 
 def _is_first(home: str) -> bool:
+    """Whether this process makes the file whose maker sends the notifications."""
     try:
-        os.close(os.open(os.path.join(home, _BEGUN), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(os.path.join(home, NOTIFIED + ".begun"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         return False
     return True
@@ -103,17 +102,21 @@ def _tell(job: JobFolder, outcome: "dict[str, Any]", before: "dict[str, Any]") -
     from http.client import HTTPException
 
     wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
-    took_s = max(0.0, time.time() - (file_clock(job.root).written(job.path(SPEC)) or time.time()))
+    took_s = max(0.0, time.time() - (written(job.root, job.path(SPEC)) or time.time()))
     informed, failed = list(before.get("told", [])), {}  # type: list[str], dict[str, str]
+    content = _content_of(job, outcome)
     for way, send in (("webhook", _post), ("mail", _mail), ("command", _run)):
         if not wanted.get(way) or took_s < wanted.get("after_s", 0.0) or way in informed:
             continue
         try:
-            send(wanted[way], _Facts(job, outcome))
+            send(wanted[way], *content)
             informed.append(way)
         except (OSError, ValueError, HTTPException) as error:
-            # The job itself has ended, and a notification changes nothing about that.
-            failed[way] = shortened(in_one_line("%s (on %s)" % (_why(error), job.node)), _LONGEST)
+            # The job itself has ended, and a notification changes nothing about that. No error of the network or of
+            # HTTP has the address in its text.
+            reason = getattr(error, "reason", None)
+            why = str(reason if isinstance(reason, OSError) else error) or type(error).__name__
+            failed[way] = shortened(in_one_line("%s (on %s)" % (why, job.node)), _LONGEST)
             say("the notification by %s failed: %s" % (way, failed[way]))
     done = {"t": time.time(), "told": informed, "failed": failed, "again": bool(before)}
     if not failed or before or not job.scheduler.has_nodes:
@@ -122,40 +125,29 @@ def _tell(job: JobFolder, outcome: "dict[str, Any]", before: "dict[str, Any]") -
     publish.replace(job.path(NOTIFIED), json.dumps(done).encode())
 
 
-def _why(error: BaseException) -> str:
-    """Say what went wrong; no error of the network or of HTTP has the address in it."""
-    reason = getattr(error, "reason", None)
-    return str(reason if isinstance(reason, OSError) else error) or type(error).__name__
+def _content_of(job: JobFolder, outcome: "dict[str, Any]") -> "tuple[dict[str, str], str, str]":
+    """Return the content of a notification about a job: its facts, a subject, and the text."""
+    state = FINAL.get(outcome["kind"], DIED)
+    usage = outcome.get("usage") or {}
+    ran_s = usage.get("longest_s", usage.get("wall_s"))
+    message = shortened(in_one_line(str(outcome.get("message") or "")), _LONGEST)
+    name, host = job.spec["name"], job.spec["host"]
+    after = "" if ran_s is None or job.spec.get("group") else " after %s" % format_duration(ran_s)
+    why = ": %s" % message if message and (state != RETURNED or job.spec.get("group")) else ""
+    subject = "%s (%s) on %s %s%s" % (name, job.id[:4], host, _SAYS.get(state, "has failed"), after)
+    return {"id": job.id, "name": name, "host": host, "state": state, "message": message}, subject, subject + why
 
 
-class _Facts:
-    """The content of a notification about a job."""
-
-    def __init__(self, job: JobFolder, outcome: "dict[str, Any]") -> None:
-        state = FINAL.get(outcome["kind"], DIED)
-        usage = outcome.get("usage") or {}
-        ran_s = usage.get("longest_s", usage.get("wall_s"))
-        message = shortened(in_one_line(str(outcome.get("message") or "")), _LONGEST)
-        self.id, self.name, self.host = job.id, job.spec["name"], job.spec["host"]
-        self.state, self.message = state, message
-        after = "" if ran_s is None or job.spec.get("group") else " after %s" % format_duration(ran_s)
-        says = _SAYS.get(state, "has failed")
-        why = ": %s" % message if message and (state != RETURNED or job.spec.get("group")) else ""
-        self.subject = "%s (%s) on %s %s%s" % (self.name, self.id[:4], self.host, says, after)
-        self.text = self.subject + why
-
-
-def _post(address: str, facts: _Facts) -> None:
+def _post(address: str, facts: "dict[str, str]", _subject: str, text: str) -> None:
     """Post JSON: `text` is what Slack and Mattermost show, `content` what Discord shows."""
     import http.client
     import urllib.request
 
     if not address.startswith(("https://", "http://")):
         raise ValueError("the address does not begin with https://")
-    content = {"text": facts.text, "content": facts.text}
-    content.update(id=facts.id, name=facts.name, host=facts.host, state=facts.state, message=facts.message)
+    data = json.dumps(dict(facts, text=text, content=text)).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "clusterfn"}
-    request = urllib.request.Request(address, data=json.dumps(content).encode(), headers=headers)
+    request = urllib.request.Request(address, data=data, headers=headers)
 
     def send() -> None:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
@@ -189,7 +181,7 @@ def _within(seconds: float, work: "Callable[[], None]") -> None:
         raise errors[0]
 
 
-def _mail(address: str, facts: _Facts) -> None:
+def _mail(address: str, _facts: "dict[str, str]", subject: str, text: str) -> None:
     import shutil
     from email.header import Header
 
@@ -197,20 +189,19 @@ def _mail(address: str, facts: _Facts) -> None:
     sendmail = shutil.which("sendmail", path=path)
     mail = shutil.which("mail", path=path) or shutil.which("mailx", path=path)
     if sendmail is not None:
-        subject = Header(facts.subject, "utf-8").encode()
-        head = "To: %s\nSubject: %s\nContent-Type: text/plain; charset=utf-8\n\n" % (address, subject)
-        _call([sendmail, "-i", "-t"], head + facts.text + "\n", _TIMEOUT_S)
+        encoded = Header(subject, "utf-8").encode()
+        head = "To: %s\nSubject: %s\nContent-Type: text/plain; charset=utf-8\n\n" % (address, encoded)
+        _call([sendmail, "-i", "-t"], head + text + "\n", _TIMEOUT_S)
     elif mail is not None:
-        _call([mail, "-s", facts.subject, address], facts.text + "\n", _TIMEOUT_S)
+        _call([mail, "-s", subject, address], text + "\n", _TIMEOUT_S)
     else:
         raise OSError("the machine has neither sendmail nor mail")
 
 
-def _run(command: str, facts: _Facts) -> None:
+def _run(command: str, facts: "dict[str, str]", _subject: str, text: str) -> None:
     """Run the user's line of shell. It gets the content in variables, and on its stdin."""
-    content = {"ID": facts.id, "NAME": facts.name, "HOST": facts.host, "STATE": facts.state, "MESSAGE": facts.message}
-    env = dict(os.environ, **{"CLUSTERFN_JOB_" + name: value for name, value in content.items()})
-    _call(["/bin/sh", "-c", command], facts.text + "\n", _COMMAND_S, env)
+    env = dict(os.environ, **{"CLUSTERFN_JOB_" + name.upper(): value for name, value in facts.items()})
+    _call(["/bin/sh", "-c", command], text + "\n", _COMMAND_S, env)
 
 
 def _call(argv: "list[str]", text: str, timeout_s: float, env: "Optional[dict[str, str]]" = None) -> None:

@@ -29,7 +29,7 @@ _LOST = re.compile(
     r"gpu is lost|\[unknown error\]|unable to determine the device handle|fallen off the bus", re.IGNORECASE
 )
 # Of a GPU that works all the same: "WARNING: infoROM is corrupted at gpu 0000:B3:00.0". The exit code is 14 then.
-_NOTICE = re.compile(r"^\s*warning:.*", re.IGNORECASE | re.MULTILINE)
+_NOTICE = re.compile(r"^[^\S\n]*warning:.*", re.IGNORECASE | re.MULTILINE)
 _INFOROM = re.compile(r"inforom is corrupted", re.IGNORECASE)
 # "49140", "49,140", "49.140" and "49 140" of locales, "49140 MiB" of a driver that ignores nounits, "37.5"
 _COUNT = re.compile(

@@ -3,14 +3,9 @@
 import errno
 import os
 
-from ..layout import STDERR, STDOUT
-from .text import last_lines, masked
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Container, Optional
-
-    from .worker_process import WorkerProcess
+    from typing import Any, Callable, Optional
 
 _CHUNK = 65536
 _TAIL = 16384
@@ -39,10 +34,8 @@ class Pump:
         self.tail = b""
         self.full: "Optional[OSError]" = None
         self.on_kept: "Optional[Callable[[bytes], None]]" = None
-        self._limit = limit
-        self._kept = 0
-        self._lost = 0
-        self._path = path
+        self._path, self._limit = path, limit
+        self._kept = self._lost = 0
         # These bytes came while the file could not be made.
         self._held = bytearray()
         self._file = -1
@@ -154,72 +147,6 @@ class Pump:
         """Write the file again: the function removed it, perhaps before the file was made."""
         if self._file >= 0 and not os.path.exists(self._path):
             copy(self._file, self._path)
-
-
-class RunOutput:
-    """What the worker of one attempt prints.
-
-    Args:
-        path: Returns where a file of the attempt is.
-        limit: How many bytes of each stream are kept.
-        is_late: As of `Pump`.
-
-    Attributes:
-        pumps: Of stdout and stderr; empty before the worker is started.
-    """
-
-    def __init__(self, path: "Callable[[str], str]", limit: int, is_late: bool = False) -> None:
-        self.pumps: "list[Pump]" = []
-        self._path = path
-        self._limit = limit
-        self._is_late = is_late
-
-    def attach(self, worker: "WorkerProcess") -> None:
-        """Read from a worker that was started."""
-        streams = (worker.out, STDOUT), (worker.err, STDERR)
-        self.pumps = [Pump(fd, self._path(name), self._limit, self._is_late) for fd, name in streams]
-
-    def fds(self) -> "list[int]":
-        """Return the pipes that have not ended."""
-        return [pump.fd for pump in self.pumps if pump.fd >= 0]
-
-    def move(self, ready: "Container[int]") -> None:
-        """Move what is there in these pipes."""
-        for pump in self.pumps:
-            if pump.fd in ready:
-                pump.move()
-
-    def drain(self) -> None:
-        """Move everything that has been written so far."""
-        for pump in self.pumps:
-            pump.drain()
-
-    def seen(self) -> int:
-        """Return how many bytes have come."""
-        return sum(pump.seen for pump in self.pumps)
-
-    def is_full(self) -> bool:
-        """Whether writing met an error."""
-        return any(pump.full for pump in self.pumps)
-
-    def last_lines(self, secrets: "list[str]") -> "list[str]":
-        """Return the last lines of stderr, or of stdout where there are none."""
-        found = (masked(last_lines(pump.tail), secrets) for pump in reversed(self.pumps))
-        return next(filter(None, found), [])
-
-    def close(self) -> "list[str]":
-        """End the files with a line about what is missing, and return these lines."""
-        return [line for line in [pump.close() for pump in self.pumps] if line]
-
-    def restore(self) -> None:
-        """Write the files again, which the function has removed."""
-        for pump in self.pumps:
-            pump.restore()
-
-    def forget(self) -> None:
-        """Close all that is open."""
-        for pump in self.pumps:
-            pump.forget()
 
 
 def copy(source: int, path: str) -> None:

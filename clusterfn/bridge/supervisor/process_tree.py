@@ -105,12 +105,17 @@ def state_of(pid: int) -> str:
     return fields[0] if fields else "?"
 
 
+def _status(pid: int, name: bytes) -> bytes:
+    """Return a number of its status, as the kernel writes it; 0 if it is gone."""
+    for line in read_proc(pid, "status").split(b"\n"):
+        if line.startswith(name + b":"):
+            return line.split()[1]
+    return b"0"
+
+
 def peak_of(pid: int) -> int:
     """Return the most bytes that a living process ever had resident."""
-    for line in read_proc(pid, "status").split(b"\n"):
-        if line.startswith(b"VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return int(_status(pid, b"VmHWM")) * 1024
 
 
 def cpu_s(pid: int) -> float:
@@ -120,19 +125,12 @@ def cpu_s(pid: int) -> float:
 
 def catches(pid: int, number: int) -> bool:
     """Whether it has a handler of its own for a signal."""
-    return _has_signal(pid, b"SigCgt:", number)
+    return bool(int(_status(pid, b"SigCgt"), 16) >> (number - 1) & 1)
 
 
 def ignores(pid: int, number: int) -> bool:
     """Whether a signal does nothing to it."""
-    return _has_signal(pid, b"SigIgn:", number)
-
-
-def _has_signal(pid: int, mask: bytes, number: int) -> bool:
-    for line in read_proc(pid, "status").split(b"\n"):
-        if line.startswith(mask):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
+    return bool(int(_status(pid, b"SigIgn"), 16) >> (number - 1) & 1)
 
 
 def pipe_of(pid: int, fd: int) -> str:

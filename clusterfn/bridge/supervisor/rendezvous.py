@@ -30,16 +30,12 @@ def variables(scheduler: "HostScheduler", rank: int, nodes: int, tasks: int) -> 
 
 def place(scheduler: "HostScheduler") -> "dict[str, str]":
     """Where all meet, asked on the first node: by its name, or where no name server knows that by its address."""
-    name = scheduler.node_name()
-    address = name if _resolves(name) else scheduler.node_address(name) or os.uname()[1]
-    return {"MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
-
-
-def _resolves(name: str) -> bool:
+    address = name = scheduler.node_name()
     try:
-        return bool(socket.getaddrinfo(name, None))
+        socket.getaddrinfo(name, None)
     except (OSError, UnicodeError):
-        return False
+        address = scheduler.node_address(name) or os.uname()[1]
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
 
 
 def free_port() -> int:

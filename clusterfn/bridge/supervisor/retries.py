@@ -1,22 +1,25 @@
-"""Decide what `retries=` retries: which causes are transient, how often, with which message, avoiding which GPUs.
+"""Decide what `retries=` retries and `requeue=` requeues: which causes, how often, with which message.
 
-An attempt that was followed by another says so in its outcome (`retried`), so the count outlives every supervisor.
-Reads outcomes, writes nothing.
+An attempt that was followed by another says so in its outcome (`retried` or `requeued`), so the count outlives every
+process. After a requeue, `time` applies to each attempt, and the checkpoint folder is the same for all.
 """
 
-from ..layout import LOST, NODE, PREEMPTED, RAISED, SUPERSEDED
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TIME
+from .attempt import Attempt
 from .text import shortened
-from .verdict import Verdict
+from .verdict import EXIT_LEFT_TO_AFTER, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Optional
+
     from .job import JobFolder
 
 # These kinds say that the process is lost which ran an item of a group.
 LOSSES = (LOST, NODE, PREEMPTED)
 _SHOWN = 300
-# The shell reports SIGTERM by this status: the supervisor was asked to end.
-TERMINATED = "143"
+TIMEOUT, PREEMPTION, NODE_LOSS = "timeout", "preempted", "node"
+_DONE = {TIMEOUT: "ran out of time", PREEMPTION: "was preempted", NODE_LOSS: "was interrupted"}
 
 
 def allowed(job: "JobFolder") -> int:
@@ -39,16 +42,6 @@ def passes(verdict: Verdict) -> bool:
     return verdict.kind == RAISED and bool(verdict.transient)
 
 
-def is_lost(verdict: Verdict, status: str) -> bool:
-    """Whether the supervisor died by itself, and not because the job was to end.
-
-    Args:
-        verdict: What `after` would publish.
-        status: The supervisor's exit status, as the shell says it.
-    """
-    return verdict.kind == LOST and verdict.stage is None and status != TERMINATED
-
-
 def superseding(verdict: Verdict, message: str, by: int, uuids: "list[str]") -> Verdict:
     """The outcome of an attempt that failed and is followed by attempt `by`; its own error stays in it."""
     retried = {"kind": verdict.kind, "cause": (verdict.transient or {}).get("name"), "cards": suspects(verdict, uuids)}
@@ -63,12 +56,6 @@ def suspects(verdict: Verdict, uuids: "list[str]") -> "list[str]":
     return uuids if (verdict.transient or {}).get("retry") == "new process" else []
 
 
-def lost(number: int, verdict: Verdict, used: int, of: int) -> Verdict:
-    """Return the verdict on an attempt whose supervisor died, and that is followed by another."""
-    message = in_words(number, "", verdict.message, used, of)
-    return Verdict(SUPERSEDED, message, retried={"kind": LOST, "cause": None, "cards": []}, by="after")
-
-
 def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
     """What people read about an attempt that is followed by another.
 
@@ -80,10 +67,95 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
         of: How often it may be.
     """
     return "attempt %d failed%s: %s; retried (%d of %d)" % (
-        number, " on " + where if where else "", one_line(why), used, of,
+        number, " on " + where if where else "", _one_line(why), used, of,
     )  # fmt: skip
 
 
-def one_line(why: str) -> str:
+def _one_line(why: str) -> str:
     """Return the first line of an error, as far as a message about an attempt shows it."""
     return shortened((why.strip().split("\n") or [""])[0], _SHOWN)
+
+
+def requeues_allowed(job: "JobFolder", cause: str) -> int:
+    """Return how often it may be requeued for this cause; 0 if `requeue=` does not name it."""
+    return int((job.spec.get("requeue") or {}).get(cause, 0))
+
+
+def cause_of(job: "JobFolder", verdict: Verdict) -> str:
+    """Return the cause, in the words of `requeue=`, for which this verdict is not to be the last; "" if there is none.
+
+    A cause that `requeue=` does not name is ignored here: a scheduler may restart the job all the same.
+    """
+    cause = ""
+    if verdict.kind == TIME:
+        cause = TIMEOUT
+    elif verdict.kind == PREEMPTED or (job.scheduler.has_nodes and verdict.asked):
+        cause = PREEMPTION
+    # A machine without a scheduler asks all processes to end, as it does before it restarts.
+    elif not job.scheduler.has_nodes and (verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER):
+        cause = NODE_LOSS
+    return cause if requeues_allowed(job, cause) else ""
+
+
+def requeues_used(attempt: Attempt, cause: str) -> int:
+    """Return how often the job was requeued for this cause before this attempt."""
+    before = (outcome.get("requeued") or {} for outcome in attempt.outcomes_before())
+    return sum(each.get("cause") == cause for each in before)
+
+
+def exhausted(verdict: Verdict, of: int) -> Verdict:
+    """The last verdict of a job that was requeued as often as it may be."""
+    message = "%s, and requeue= allows no more than %d for this cause" % (verdict.message, of)
+    kind = LOST if verdict.kind in (None, PREEMPTED) else verdict.kind
+    return verdict.replace(kind=kind, message=message, exit_status=None)
+
+
+def requeued(number: int, verdict: Verdict, cause: str, count: int, of: int) -> Verdict:
+    """The outcome of an attempt after which the job was requeued; what ended it stays in the message."""
+    return verdict.replace(
+        kind=PREEMPTED, message=_requeued_in_words(number, cause, verdict.message, count, of), value=None,
+        evidence=verdict.evidence or [], requeued={"cause": cause, "count": count, "of": of}, exit_status=None,
+    )  # fmt: skip
+
+
+def _requeued_in_words(number: int, cause: str, why: str, count: int, of: int) -> str:
+    return "attempt %d %s: %s; requeued (%d of %d)" % (number, _DONE[cause], _one_line(why), count, of)
+
+
+def start_again(job: "JobFolder", verdict: Verdict, message: str) -> "tuple[int, str]":
+    """Have the job started again once this process has ended.
+
+    Returns:
+        With what this process must exit, and why the job will not be started again; "" if it will.
+    """
+    # The scheduler has requeued a job by itself that it preempted.
+    if verdict.kind == PREEMPTED:
+        return EXIT_PUBLISHED, ""
+    if job.scheduler.has_nodes:
+        return EXIT_PUBLISHED, job.scheduler.requeue()
+    try:
+        waits = job.held.queue_again(message)
+    except OSError as error:
+        return EXIT_QUEUED, "its ticket could not be written: %s" % error
+    return EXIT_QUEUED, "" if waits else "this machine has no queue: it runs no Linux"
+
+
+def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
+    """Return the verdict on the attempt before this one, if it was lost with its node; None if it was not.
+
+    Publishes a final outcome there if the job has been requeued as often as it may be.
+    """
+    before = Attempt(job, attempt.number - 1)
+    of = requeues_allowed(job, NODE_LOSS)
+    if not of or before.number not in job.attempts() or before.outcome() is not None:
+        return None
+    count, why = 1 + requeues_used(before, NODE_LOSS), "its node was lost, or restarted"
+    if count > of:
+        lost = Verdict(
+            NODE, "the node of attempt %d was lost, or restarted" % before.number, stage="scheduler",
+            by="supervisor", hint="call the function again",
+        )  # fmt: skip
+        before.publish(exhausted(lost, of))
+        return None
+    message = _requeued_in_words(before.number, NODE_LOSS, why, count, of)
+    return Verdict(SUPERSEDED, message, by="supervisor", requeued={"cause": NODE_LOSS, "count": count, "of": of})

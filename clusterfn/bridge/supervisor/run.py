@@ -15,9 +15,10 @@ from . import classify_exit, environ, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
 from .limits import clock
-from .output import RunOutput, copy, list_files_left
+from .output import Pump, copy, list_files_left
 from .process_tree import RunProcesses
 from .publish import last_bytes
+from .text import last_lines, masked
 from .verdict import AttemptEnded, Verdict, say
 
 TYPE_CHECKING = False
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
 _TICK_MS, _QUIET_TICK_MS = 100.0, 400.0
 _REQUESTS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
 _TERM_ECHO_S = 0.5
+# The shortest calls have ended by then, and their end says what they used.
+_FIRST_SAMPLE_S = 0.05
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
-    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning", "outputs",
+    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "loaded_modules",
+    "warning", "outputs",
 )  # fmt: skip
 _NEEDED = (layout.WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
@@ -51,17 +55,17 @@ class AttemptRun:
 
     Attributes:
         stage: How far it came.
+        pumps: Of stdout and stderr; empty before the worker is started.
     """
 
     def __init__(
         self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch",
         oom: "Optional[limits.OomDetector]" = None, late_output: bool = False,
     ) -> None:  # fmt: skip
-        self.job = job
-        self.attempt = attempt
-        self.watch = watch
+        self.job, self.attempt, self.watch = job, attempt, watch
         self.processes = RunProcesses()
-        self.output = RunOutput(attempt.path, job.spec["log_limit_bytes"], late_output)
+        self.pumps: "list[Pump]" = []
+        self._late_output = late_output
         self.stage = "start"
         self.notes: "list[str]" = []
         self._done: "Optional[dict[str, Any]]" = None
@@ -72,7 +76,8 @@ class AttemptRun:
         self._tick_ms = _TICK_MS
         self._oom = oom or limits.OomDetector()
         self._stall = limits.Stall(job.spec.get("stall_s"))
-        self._quiet = limits.Quiet(job.spec.get("quiet_s"))
+        self._quiet = limits.Stall(job.spec.get("quiet_s"))
+        self._is_quiet = False
         self._next_wake = 0.0
         self._secrets = list(job.secrets().values())
         self._next_request = 0.0
@@ -110,8 +115,12 @@ class AttemptRun:
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, uuids)
         env.update(self.attempt.variables())
         self.notes += environ.redirect_caches(spec, env)
-        check_gpu_kernel(self.job, env)
-        wanted = spec["resources"]["gpus"]
+        wanted, building = spec["resources"]["gpus"], spec.get("building")
+        if wanted and building and building["cuda"]:
+            # This import is late, because it loads subprocess.
+            from . import cuda
+
+            cuda.check(self.job, env)
         if wanted:
             # This import is late, because many jobs ask for no GPU.
             from . import gpus
@@ -139,7 +148,8 @@ class AttemptRun:
         """Read from a worker that was started, and keep what it prints."""
         self.processes.worker = child
         self._suspension.begin()
-        self.output.attach(child)
+        limit, streams = self.job.spec["log_limit_bytes"], ((child.out, layout.STDOUT), (child.err, layout.STDERR))
+        self.pumps = [Pump(fd, self.attempt.path(name), limit, self._late_output) for fd, name in streams]
 
     def _take_gpus(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
@@ -167,20 +177,21 @@ class AttemptRun:
             if self.processes.status is not None:
                 self._read_report()
                 break
-        self.output.drain()
+        self._drain()
         if self._done is None:
             return self._judge_silence()
         heeded = self.watch.heeded() if self._done.get("heeded") else None
-        return heeded or self._look_for_oom(classify_exit.classify_report(self._done))
-
-    def _look_for_oom(self, verdict: Verdict) -> Verdict:
-        """Return another verdict on a command that was killed, if it was for memory."""
+        verdict = heeded or classify_exit.classify_report(self._done)
         if verdict.kind != layout.COMMAND or verdict.signal != "SIGKILL":
             return verdict
-        killed = classify_exit.classify_silence(
-            signal.SIGKILL, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(), {}
-        )
+        # The command may have been killed for memory.
+        peak, asked = self._sampler.peak, self.job.asked_memory
+        killed = classify_exit.classify_silence(signal.SIGKILL, self.stage, peak, asked, self._find_oom(), {})
         return killed if killed.kind == layout.MEMORY else verdict
+
+    def _drain(self) -> None:
+        for pump in self.pumps:
+            pump.drain()
 
     def _find_oom(self) -> "Optional[str]":
         """Return what points to the out-of-memory killer, in words; None for nothing."""
@@ -199,14 +210,17 @@ class AttemptRun:
     def _turn(self) -> None:
         """Wait for the next event, and handle it."""
         poll, worker = select.poll(), self.processes.worker
-        for fd in [*self.output.fds(), self.watch.signals.fd]:
+        for fd in [*(pump.fd for pump in self.pumps if pump.fd >= 0), self.watch.signals.fd]:
             poll.register(fd, select.POLLIN)
         if self._done is None and worker is not None and worker.report >= 0:
             poll.register(worker.report, select.POLLIN)
         began = time.monotonic()
         events = poll.poll(int(self._tick_ms))
         self._suspension.look(began, self._tick_ms / 1000, worker.pid if worker is not None else 0)
-        self.output.move({fd for fd, _ in events})
+        ready = {fd for fd, _ in events}
+        for pump in self.pumps:
+            if pump.fd in ready:
+                pump.move()
         self._read_report()
         self.processes.reap()
         self._sample()
@@ -245,7 +259,8 @@ class AttemptRun:
             self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
 
     def _sample(self) -> None:
-        if self.processes.worker is None or not self._sampler.due():
+        is_early = clock.now() < self._started + _FIRST_SAMPLE_S
+        if self.processes.worker is None or is_early or not self._sampler.due():
             return
         self._wake_session()
         self._oom.look()
@@ -258,16 +273,19 @@ class AttemptRun:
             stacks = self._load_stacks() if os.path.exists(self.job.path(layout.STACK)) else None
             if stacks is not None:
                 stacks.answer(pids)
-        printed, cpu_s = self.output.seen(), self.processes.cpu_s
+        printed, cpu_s = sum(pump.seen for pump in self.pumps), self.processes.cpu_s
         if self._done is None and self._stall.over(pids, cpu_s, printed):
             stacks = self._load_stacks()
             raise AttemptEnded(self._stall.verdict(stacks.lines(pids) if stacks is not None else []))
-        quiet = self._quiet.turned(pids, cpu_s, printed, self._done is not None)
-        if quiet is not None:
-            self.attempt.event("quiet" if quiet else "active", reason=self._quiet.in_words() if quiet else "")
+        self._quiet.over(pids, cpu_s, printed)
+        # A function that has ended is not quiet.
+        is_quiet = self._quiet.is_over and self._done is None
+        if is_quiet != self._is_quiet:
+            self._is_quiet = is_quiet
+            self.attempt.event("quiet" if is_quiet else "active", reason=self._quiet.in_words() if is_quiet else "")
         if self._done is None and self._usage_file.due():
             now = {"memory_bytes": self._sampler.used, "gpus": [] if self._gpus is None else self._gpus.load()}
-            self._usage_file.keep_with_now(self._usage(pids), now)
+            self._usage_file.keep(self._usage(pids), now)
 
     def _load_stacks(self) -> "Optional[Stacks]":
         """Return what describes the stacks of the job's processes; None if it cannot be loaded."""
@@ -307,7 +325,7 @@ class AttemptRun:
             limits.describe_kernel_limit(status, self.processes.ended),
         )  # fmt: skip
         if verdict.kind in (layout.EXITED, layout.SIGNAL):
-            full = self.output.is_full() or classify_exit.disk_is_full(self.job.folder)
+            full = any(pump.full for pump in self.pumps) or classify_exit.disk_is_full(self.job.folder)
             if full or classify_exit.quota_is_used_up(self.attempt.folder):
                 cause = ", and the disk is full" if full else ", and the disk quota is used up"
                 return verdict.replace(kind=layout.DISK, message=verdict.message + cause)
@@ -327,7 +345,7 @@ class AttemptRun:
         # The early worker is dismissed before it is collected with the others.
         self.job.workers.dismiss_early()
         left = self.processes.end()
-        self.output.drain()
+        self._drain()
         if self._done is None and self.processes.worker is not None:
             self._usage_file.keep(self._usage([]))
         self.notes += ["could not be ended: %s" % name for name in left]
@@ -348,7 +366,7 @@ class AttemptRun:
 
     def _completed(self, verdict: Verdict) -> Verdict:
         """Return the verdict with all that this run knows besides."""
-        closing = self.output.close()
+        closing = list(filter(None, [pump.close() for pump in self.pumps]))
         # What made itself independent of the worker ends with the job.
         independent = self.processes.independent() if verdict.kind == layout.RETURNED else []
         daemons = ["left behind by the function, ended with the job: %s" % name for name in independent]
@@ -360,16 +378,19 @@ class AttemptRun:
             hint = rank or hint
         evidence = verdict.evidence
         if evidence is None:
-            evidence = self.output.last_lines(self._secrets) if verdict.value is None else []
+            # These are the last lines of stderr, or of stdout where there are none.
+            printed = (masked(last_lines(pump.tail), self._secrets) for pump in reversed(self.pumps))
+            evidence = next(filter(None, printed), []) if verdict.value is None else []
         left = verdict.left
         if verdict.kind == layout.RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
             left = list_files_left(self.attempt.path(layout.WORK))
         # The usage comes before the notes, because nvidia-smi may add one.
         usage = self._usage([])
         notes = self.notes + self._suspension.notes() + closing + daemons
+        # What came from another node of the job names that.
         return verdict.replace(
-            node=self.job.node, by="supervisor", stage=stage, message=message, hint=hint, evidence=evidence, left=left,
-            usage=usage, notes=notes,
+            node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message, hint=hint,
+            evidence=evidence, left=left, usage=usage, notes=notes,
         )  # fmt: skip
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
@@ -388,7 +409,8 @@ class AttemptRun:
             return
         os.makedirs(self.attempt.folder, mode=0o700, exist_ok=True)
         copy(self._value, self.attempt.path(layout.VALUE))
-        self.output.restore()
+        for pump in self.pumps:
+            pump.restore()
         self.notes.append("the function removed the job's folder; it was written again")
 
     def finish(self) -> None:
@@ -417,7 +439,8 @@ class AttemptRun:
         worker = self.processes.worker
         if worker is not None and worker.report >= 0:
             os.close(worker.report)
-        self.output.forget()
+        for pump in self.pumps:
+            pump.forget()
 
     def release(self) -> None:
         """Release what only the worker used."""
@@ -437,22 +460,14 @@ def ensure_environment(job: "JobFolder", attempt: "RunnableAttempt", watch: "End
         built.ready(job, attempt, watch)
 
 
-def check_gpu_kernel(job: "JobFolder", env: "dict[str, str]") -> None:
-    """See that the environment that was made for a job runs on the GPUs that the job has got."""
-    building = job.spec.get("building")
-    if building and building["cuda"] and job.spec["resources"]["gpus"]:
-        # This import is late, because it loads subprocess.
-        from . import cuda
-
-        cuda.check(job, env)
-
-
 def look_at_bridge(job: "JobFolder") -> None:
     """Raise AttemptEnded if no worker can start, as files of clusterfn's own are gone."""
     bridge: "str" = job.spec["bridge"]
     gone = [name for name in _NEEDED if not os.path.exists(os.path.join(bridge, name))]
     if gone:
-        raise AttemptEnded(classify_exit.damaged_bridge(bridge, gone[0]))
+        message = "the bridge on the host is damaged: %s is missing in %s" % (gone[0], bridge)
+        hint = "call again: it will be installed again"
+        raise AttemptEnded(Verdict(layout.ENVIRONMENT, message, stage="start", hint=hint))
 
 
 def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":

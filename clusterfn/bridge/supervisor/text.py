@@ -25,7 +25,11 @@ _LINE_LENGTH = 500
 def native(value: "Any") -> "Any":
     """Return a value from JSON with its strings as os.fsencode needs them."""
     if isinstance(value, str):
-        return os.fsdecode(value.encode("utf-8", "surrogateescape"))
+        try:
+            return os.fsdecode(value.encode("utf-8", "surrogateescape"))
+        except UnicodeEncodeError:
+            # The text also holds other surrogates, so it comes from no name or path.
+            return value
     return _each(value, native)
 
 
@@ -40,7 +44,7 @@ def portable(value: "Any") -> "Any":
         try:
             return os.fsencode(value).decode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            # The text also holds other surrogates, so it came from no name or path.
+            # `native` has left this text as it is.
             return value
     return _each(value, portable)
 

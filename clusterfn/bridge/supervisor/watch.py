@@ -96,20 +96,17 @@ class _Timer:
             return
         try:
             if not self._is_made:
-                self._make()
+                import _ctypes
+
+                event = struct.pack("Pii", 0, self._number, _BY_SIGNAL).ljust(_EVENT_BYTES, b"\0")
+                if libc_function("timer_create", _OLDER)(_CLOCK_MONOTONIC, event, _ctypes.byref(self._id)) != 0:
+                    raise OSError("no timer")
+                self._is_made = True
             when = struct.pack("llll", every_s, 0, after_s, 0)
             libc_function("timer_settime", _OLDER)(self._id, 0, when, None)
         except (ImportError, OSError, AttributeError):
             # The system has no such call, and the job runs without it.
             self._id = None
-
-    def _make(self) -> None:
-        import _ctypes
-
-        event = struct.pack("Pii", 0, self._number, _BY_SIGNAL).ljust(_EVENT_BYTES, b"\0")
-        if libc_function("timer_create", _OLDER)(_CLOCK_MONOTONIC, event, _ctypes.byref(self._id)) != 0:
-            raise OSError("no timer")
-        self._is_made = True
 
 
 class EndWatch:
@@ -136,8 +133,7 @@ class EndWatch:
         self._fences = [attempt.folder, also_ended_by] if also_ended_by else [attempt.folder]
         self.deadline: "Optional[float]" = None
         self.time_s: "Optional[float]" = job.spec["resources"]["time_s"]
-        self._job = job
-        self._attempt = attempt
+        self._job, self._attempt = job, attempt
         self._script_dead = False
         self.warned = ""
         self._warn_s: "Optional[float]" = job.spec.get("warn_s")

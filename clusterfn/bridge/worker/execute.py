@@ -294,7 +294,8 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 
 def _write(value: Any, file: Any, caller: tuple[int, ...], sync: bool = True) -> dict[str, Any]:
-    file.truncate(0)
+    if os.fstat(file.fileno()).st_size:
+        file.truncate(0)
     written: dict[str, Any] = container.dump(value, file, caller)
     file.flush()
     if sync:

@@ -20,11 +20,12 @@ import os
 import sys
 from typing import Any
 
-from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, SPEC, STACKS, TEMPLATE
+from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, STACKS, TEMPLATE
 from ..supervisor.text import native
 from . import children, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
+from .loaded_modules import last_loaded
 from .report import Report, receive_order
 
 
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> None:
     supervisor = 0
     if argv[1] == TEMPLATE:
         # This import is late, because only elements of groups have a template.
-        from . import template
+        from . import finish, template
 
         order = template.await_order(argv)
         if order is None:
@@ -59,12 +60,15 @@ def main(argv: list[str]) -> None:
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
     children.warn_about_forks()
     children.report_own_signals(report.say)
+    last = last_loaded()
     try:
         _enter(cwd)
         facts = _run_job(job, rest, discards, report, value_fd)
     except CallRejected as rejected:
         facts = rejected.facts
     report_outcome(report, facts)
+    if supervisor:
+        finish.end_item(last)
 
 
 def _await_begin(control: int) -> str:
@@ -106,8 +110,7 @@ def _enter(cwd: str) -> None:
 
 
 def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
-    with open(os.path.join(job, SPEC), encoding="utf-8") as file:
-        spec = native(json.load(file))
+    spec = payload.read_spec(job)
     report.hide(spec.get("secrets") or [])
     _check_version(spec)
     sys.meta_path.append(children.LibraryFinder())

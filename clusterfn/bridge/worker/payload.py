@@ -8,6 +8,7 @@ finds the call by environment variables.
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import os
 import signal
@@ -17,7 +18,8 @@ from typing import Any
 
 from _clusterfn_wire import container, references  # type: ignore[import-not-found]
 
-from ..layout import BLOBS, ITEMS, PAYLOAD, STACK_SIGNAL
+from ..layout import BLOBS, ITEMS, PAYLOAD, SPEC, STACK_SIGNAL
+from ..supervisor.text import native
 from . import children
 from .descriptors import out_of_reach
 
@@ -44,6 +46,13 @@ _NO_METHOD = (
     "clusterfn: a method of an actor starts its own program (sys.argv[0]) once more, which would construct the actor "
     "again and not call the method; make it a function, and send it with session.call(f, …)"
 )
+
+
+@functools.lru_cache(maxsize=1)
+def read_spec(job: str) -> Any:
+    """Return the spec of the job in this folder. What forks workers has read it before, as it is the same for all."""
+    with open(os.path.join(job, SPEC), encoding="utf-8") as file:
+        return native(json.load(file))
 
 
 def become_program(worker: str) -> None:

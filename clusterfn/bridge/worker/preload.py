@@ -10,27 +10,24 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
-import itertools
 import json
 import os
 import random
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
 from typing import Any, NoReturn
 
 from ..supervisor import process_tree
 from ..supervisor.publish import names_in
 from ..supervisor.worker_process import become_subreaper, die_with_parent
 from . import fork_rules, outputs, random_numbers
+from .loaded_modules import is_installed
 
 _NUMPY = "numpy.random"
 _LIMIT_S = 120
 # A pipe holds so many bytes.
 _MOST_SAID = 65536
-# The function may replace `sys.modules`.
-_modules = sys.modules
 
 
 class Preloader:
@@ -183,34 +180,3 @@ def _found(name: str) -> str | None:
     except (ImportError, ValueError, AttributeError):
         return None
     return spec.origin if spec is not None else None
-
-
-def last_loaded() -> str:
-    """Return which module was loaded last. To look at all of them would copy the pages of their names."""
-    return next(reversed(_modules))
-
-
-def loaded_since(last: str) -> list[str]:
-    """Return the top-level modules that were loaded after that one, from the environment.
-
-    That is asked where they are: under the name of a user's own module, another process would find another.
-    """
-    try:
-        later = list(itertools.takewhile(lambda name: name != last, reversed(_modules)))
-    except RuntimeError:
-        # A thread loads more modules at this moment.
-        return []
-    tops = {name.partition(".")[0] for name in later if isinstance(name, str)}
-    return sorted(name for name in tops if is_installed(_file_of(name)))
-
-
-def is_installed(file: object) -> bool:
-    """Whether it is the environment's own: the user's modules may be others at the next call."""
-    return isinstance(file, str) and file.startswith(sys.prefix + os.sep)
-
-
-def _file_of(name: str) -> object:
-    """Return the file from which a module was loaded. Anything may be in the place of a module; that is not asked."""
-    module = _modules.get(name)
-    facts = vars(module) if issubclass(type(module), ModuleType) else {}
-    return getattr(facts.get("__spec__"), "origin", None) or facts.get("__file__")

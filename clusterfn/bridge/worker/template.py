@@ -18,7 +18,7 @@ from typing import Any
 from ..agent.libc import libc_function
 from ..supervisor.text import native
 from ..supervisor.worker_process import die_with_parent
-from . import fork_rules, outputs, random_numbers
+from . import fork_rules, outputs, payload, random_numbers
 from .report import receive_order
 
 # This is SIGKILL, without an import of `signal`.
@@ -49,6 +49,7 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
         if not line:
             return None
         order = native(json.loads(line))
+        payload.read_spec(order["argv"][1])
         if _fork(fds, report, orders):
             out, err, *ways = fds
             # Its variables come when it may begin.

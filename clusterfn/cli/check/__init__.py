@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import signal
 import sys
@@ -19,10 +20,10 @@ from typing import NoReturn
 
 from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console
 from clusterfn.cli import screen
 from clusterfn.cli.check import function, host
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 
 # The order matters, because each step uses what earlier ones have found.
@@ -77,15 +78,26 @@ class Finding:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Run the steps and print what each found; 1 if one of them failed."""
+    """Run the steps and print what each found, with --json when all have ended; 1 if one of them failed."""
     state = CheckState(args.host, args.environment, args.no_job, args.timeout, gpus=args.gpus)
-    return _as_json(state) if args.json else check_host(state)
+    if not args.json:
+        return check_host(state)
+    with _ending_is_an_exception():
+        findings = list(_findings(state, lambda: None))
+    ready = not _names_with("FAIL", findings)
+    steps = [
+        {"name": each.name, "result": each.word.lower(), "message": each.message, "evidence": list(each.evidence),
+         "hint": each.hint}
+        for each in findings
+    ]  # fmt: skip
+    print(json.dumps({"host": state.name, "ready": ready, "steps": steps}, indent=1))
+    return 0 if ready else 1
 
 
 def check_host(state: CheckState) -> int:
     """Run the steps on the host that `state` names; as `check`."""
     line = screen.Line(sys.stdout)
-    state.progress = _Progress(line)
+    state.progress = functools.partial(_show_progress, line)
     findings = []
     with _ending_is_an_exception():
         for finding in _findings(state, line.clear):
@@ -97,20 +109,6 @@ def check_host(state: CheckState) -> int:
         return 1
     print(f"\n{state.name} is ready{', with warnings: ' + ', '.join(doubtful) if doubtful else ''}.")
     return 0
-
-
-def _as_json(state: CheckState) -> int:
-    """Run the steps and print one JSON object when all have ended; 1 if one of them failed."""
-    with _ending_is_an_exception():
-        findings = list(_findings(state, lambda: None))
-    ready = not _names_with("FAIL", findings)
-    steps = [
-        {"name": each.name, "result": each.word.lower(), "message": each.message, "evidence": list(each.evidence),
-         "hint": each.hint}
-        for each in findings
-    ]  # fmt: skip
-    print(json.dumps({"host": state.name, "ready": ready, "steps": steps}, indent=1))
-    return 0 if ready else 1
 
 
 def _names_with(word: str, findings: Sequence[Finding]) -> list[str]:
@@ -154,21 +152,16 @@ def _ending_is_an_exception() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-class _Progress:
-    """The state of the function's job: redrawn on a terminal, elsewhere one line for each new reason to wait."""
-
-    def __init__(self, line: screen.Line) -> None:
-        self._line = line
-
-    def __call__(self, state: str, reason: str, seconds: float) -> None:
-        if seconds < _PATIENCE_S and not self._line.redrawn:
-            # Most jobs start before there is anything to report.
-            return
-        does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
-        word = screen.coloured("....", _COLOURS["...."], sys.stdout)
-        why = f" ({in_one_line(reason)})" if reason else ""
-        text = f"{word}  {'function'.ljust(_WIDTH)}  {does} {console.as_clock(seconds)}{why}"
-        self._line.show(text, console.without_digits(does + why))
+def _show_progress(line: screen.Line, state: str, reason: str, seconds: float) -> None:
+    """Show the state of the function's job: redrawn on a terminal, elsewhere one line for each new reason to wait."""
+    if seconds < _PATIENCE_S and not line.redrawn:
+        # Most jobs start before there is anything to report.
+        return
+    does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
+    word = screen.coloured("....", _COLOURS["...."], sys.stdout)
+    why = f" ({in_one_line(reason)})" if reason else ""
+    text = f"{word}  {'function'.ljust(_WIDTH)}  {does} {console.as_clock(seconds)}{why}"
+    line.show(text, console.without_digits(does + why))
 
 
 def _run(step: Step, state: CheckState, first: bool, ended: Callable[[], None]) -> Finding:

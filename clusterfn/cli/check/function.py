@@ -35,8 +35,8 @@ _NO_TURN = ("environment: ", "its environment is ", "no connection to ", "connec
 
 
 def modules(state: CheckState) -> str:
-    names = state.host.modules
-    if not (names or state.host.setup or state.host.prolog):
+    wanted = state.host.modules
+    if not (wanted or state.host.setup or state.host.prolog):
         raise StepSkipped("clusterfn.yml has no modules: and no shell lines for this host")
     # The loaded modules may print anything, so the answer begins after a line that none of them can print by chance.
     marker = f"clusterfn-{secrets.token_hex(8)}"
@@ -46,20 +46,19 @@ def modules(state: CheckState) -> str:
     status, _, stage = head.partition(" ")
     lines = [*answer.err.decode("utf-8", "replace").splitlines(), *before.splitlines()][-_LAST_LINES:]
     if stage.startswith("module:"):
-        raise _no_module(state, stage[len("module:") :], like, lines)
+        name = stage[len("module:") :]
+        names = [line.strip().removesuffix("(default)") for line in like if line.startswith(name.split("/")[0])]
+        listing = f"; there are {', '.join(names)}" if names else "; `module avail` on the host lists them"
+        near = did_you_mean(name, names)
+        raise StepFailed(
+            f"the module {name} cannot be loaded{near}", f"correct modules: of {state.place}{listing}", lines
+        )
     if stage != "loaded":
         code, stage = status or str(answer.rc), stage or "setup"
         line = f" `{like[0]}`" if like and like[0] else ""
         hint = how_to_correct("\n".join(like), code, f"{stage}: of {state.place}")
         raise StepFailed(f"{stage}: fails with exit code {code} at the line{line}", hint, lines)
-    return f"{', '.join(names)} can be loaded" if names else "the lines of setup: and prolog: succeed"
-
-
-def _no_module(state: CheckState, name: str, like: list[str], lines: list[str]) -> StepFailed:
-    names = [line.strip().removesuffix("(default)") for line in like if line.startswith(name.split("/")[0])]
-    listing = f"; there are {', '.join(names)}" if names else "; `module avail` on the host lists them"
-    near = did_you_mean(name, names)
-    return StepFailed(f"the module {name} cannot be loaded{near}", f"correct modules: of {state.place}{listing}", lines)
+    return f"{', '.join(wanted)} can be loaded" if wanted else "the lines of setup: and prolog: succeed"
 
 
 def environment(state: CheckState) -> str:
@@ -259,9 +258,7 @@ def leave_queue(job: Job[Any], session: HostState) -> None:
         if answer.rc == 0:
             return
         if time.monotonic() > until:
-            raise ClusterfnError(
-                f"the scheduler did not answer: job {job.id} of this check may still be in its queue",
-                evidence=last_lines(answer.err, 5),
-                hint=f"later: clusterfn cancel {job.id} {job.host}",
-            )
+            problem = f"the scheduler did not answer: job {job.id} of this check may still be in its queue"
+            hint = f"later: clusterfn cancel {job.id} {job.host}"
+            raise ClusterfnError(problem, evidence=last_lines(answer.err, 5), hint=hint)
         time.sleep(AGAIN_S)

@@ -130,9 +130,8 @@ def root(state: CheckState) -> str:
     if others and state.host.scheduler != "local":
         other = others.pop()
         message = f"{path} also holds jobs of a host with `scheduler: {other}`, so each host lists the other's jobs"
-        raise StepWarning(
-            message, f"give {state.place} a root of its own, such as `root: {path}-{state.host.scheduler}`"
-        )
+        hint = f"give {state.place} a root of its own, such as `root: {path}-{state.host.scheduler}`"
+        raise StepWarning(message, hint)
     return f"{path} ({', '.join(each for each in (volume.kind, volume.mode) if each)})" if volume else path
 
 
@@ -266,7 +265,6 @@ def limits(state: CheckState) -> str:
     return f"{FILE} on the host allows you {', '.join(rules.in_words()) or 'all there is'}"
 
 
-_MISMATCH = "version mismatch"
 _RELOAD = (
     "the driver was updated while the old one was loaded: ask the administrator for a restart (`sudo reboot`), or, if "
     "nothing uses the GPUs, `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`"
@@ -287,7 +285,10 @@ def gpus(state: CheckState) -> str:
     if surveyed is None:
         raise StepSkipped("there is no nvidia-smi: gpus=0 only")
     if surveyed.trouble:
-        raise StepFailed("nvidia-smi fails", _how_to_fix(state, surveyed.trouble), surveyed.trouble.splitlines())
+        known = {"version mismatch": _RELOAD, "communicate with the NVIDIA driver": _NO_DRIVER}
+        fix = next((advice for words, advice in known.items() if words in surveyed.trouble), _OTHER)
+        fix = _HANGS if "gpus" in state.site.silent else fix
+        raise StepFailed("nvidia-smi fails", fix, surveyed.trouble.splitlines())
     summary = describe_gpus(surveyed)
     setting = state.session.connection.facts.visible_gpus
     if state.session.host.gpus_only:
@@ -296,19 +297,9 @@ def gpus(state: CheckState) -> str:
     elif host_gpus.hides_some(setting, len(surveyed.names)):
         raise StepWarning(summary, host_gpus.about_visible(setting, state.name))
     if surveyed.lost:
-        raise StepWarning(
-            f"{summary}; {len(surveyed.lost)} more "
-            f"{'does' if len(surveyed.lost) == 1 else 'do'} not answer: {surveyed.lost[0]}", _LOST,
-        )  # fmt: skip
+        do = "does" if len(surveyed.lost) == 1 else "do"
+        raise StepWarning(f"{summary}; {len(surveyed.lost)} more {do} not answer: {surveyed.lost[0]}", _LOST)
     return summary
-
-
-def _how_to_fix(state: CheckState, trouble: str) -> str:
-    if "gpus" in state.site.silent:
-        return _HANGS
-    if _MISMATCH in trouble:
-        return _RELOAD
-    return _NO_DRIVER if "communicate with the NVIDIA driver" in trouble else _OTHER
 
 
 def describe_gpus(surveyed: SurveyedGpus) -> str:
@@ -324,8 +315,7 @@ def lingering(state: CheckState) -> str:
         raise StepSkipped("jobs run on the nodes")
     if state.site.lingering is False:
         user = state.session.connection.facts.user
-        hint = (
-            f"ask the administrator for `KillExcludeUsers={user}` or `KillUserProcesses=no` in /etc/systemd/logind.conf"
-        )
+        lines = f"`KillExcludeUsers={user}` or `KillUserProcesses=no`"
+        hint = f"ask the administrator for {lines} in /etc/systemd/logind.conf"
         raise StepWarning("logind ends all your processes when you log out, including jobs", hint)
     return "jobs keep running when you log out" if state.site.lingering else "logind ends no processes on this host"

@@ -63,37 +63,19 @@ class CheckState:
     no_job: bool = False
     timeout_s: float | None = None
     progress: Progress = lambda state, reason, seconds: None
-    _host: Host | None = None
-    _session: HostState | None = field(default=None, repr=False)
+    host: Host = field(init=False, repr=False, compare=False)
+    session: HostState = field(init=False, repr=False, compare=False)
     broken: HostError | None = None
     gpus: int = 0
 
     @property
     def name(self) -> str:
-        return self.host.name if self._host else self.host_name or "the host"
-
-    @property
-    def host(self) -> Host:
-        assert self._host is not None
-        return self._host
-
-    @host.setter
-    def host(self, host: Host) -> None:
-        self._host = host
+        return self.host.name if hasattr(self, "host") else self.host_name or "the host"
 
     @property
     def has_nodes(self) -> bool:
         """Whether jobs of the host run on compute nodes."""
         return scheduler_for(self.host).has_nodes
-
-    @property
-    def session(self) -> HostState:
-        assert self._session is not None
-        return self._session
-
-    @session.setter
-    def session(self, session: HostState) -> None:
-        self._session = session
 
     @property
     def place(self) -> str:

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn.bridge.supervisor.text import counted, format_size
-from clusterfn.calls import console, environment_upload
-from clusterfn.calls.build_display import BuildDisplay
+from clusterfn.calls import environment_upload
 from clusterfn.cli import screen
 from clusterfn.cli.env.manage import read_ready, seconds
 from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.spec import Host, Resources
+from clusterfn.display import console
+from clusterfn.display.build_display import BuildDisplay
 from clusterfn.environment import resolve, solver, torch_build
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
@@ -65,20 +66,16 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     host_names = config_file.load().named if packages else []
     host = next((each for each in packages if each in host_names), None)
     if host:
-        raise ConfigError(
-            f"--packages takes {host} for a package, but it is a host of {config_file.load().path}",
-            hint=f"name the host first: clusterfn env build {host} --packages …",
-        )
+        problem = f"--packages takes {host} for a package, but it is a host of {config_file.load().path}"
+        raise ConfigError(problem, hint=f"name the host first: clusterfn env build {host} --packages …")
     if file or packages:
         return resolve.read_specification(file, packages)
     of_host = where.environment if where else None
     if of_host and names_a_file(of_host):
         return resolve.read_specification(of_host, ())
     if not Path(USUAL_FILE).is_file():
-        raise ConfigError(
-            f"no file is named, and there is no {USUAL_FILE} in this folder",
-            hint="name a file, or give the packages: --packages python=3.11 numpy",
-        )
+        hint = "name a file, or give the packages: --packages python=3.11 numpy"
+        raise ConfigError(f"no file is named, and there is no {USUAL_FILE} in this folder", hint=hint)
     return resolve.read_specification(USUAL_FILE, ())
 
 
@@ -117,11 +114,9 @@ def _lock_for(session: HostState, spec: Specification, gpus: int | None) -> Lock
 
 def _gpus_to_lock_for(session: HostState, gpus: int | None) -> int:
     """Return --gpus, else 1 if the host is known to have GPUs: a lock for GPUs also fits jobs without."""
-    return (
-        int(environment_facts.known_gpus(session, environment_facts.environments_root(session)) is not None)
-        if gpus is None
-        else gpus
-    )
+    if gpus is not None:
+        return gpus
+    return int(environment_facts.known_gpus(session, environment_facts.environments_root(session)) is not None)
 
 
 def _row(locked: EnvironmentLock, host: str, platform: str) -> list[str]:
@@ -161,10 +156,8 @@ def _for_platform(args: argparse.Namespace, words: FileAndHosts) -> int:
         raise ConfigError(f"no host has the platform {args.platform!r}", hint=f"one of {', '.join(_PLATFORMS)}")
     spec = specification(words.file, args.packages, None)
     if spec.python.kind == HOST:
-        raise ConfigError(
-            f"--platform asks no host, but {spec.title} takes Python from one",
-            hint=f"clusterfn env lock {shlex.quote(spec.title)} HOST",
-        )
+        hint = f"clusterfn env lock {shlex.quote(spec.title)} HOST"
+        raise ConfigError(f"--platform asks no host, but {spec.title} takes Python from one", hint=hint)
     target = SolveTarget(args.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
     if args.check:
         return _report_check(spec, "platform", {args.platform: solver.existing_lock(spec, target)[1]}, args.json)
@@ -190,22 +183,16 @@ def build(args: argparse.Namespace) -> int:
         with BuildDisplay() as display:
             new = environment_upload.build(session, locked, console.tell, display.show)
     except KeyboardInterrupt:
-        console.warn(
-            f"the build keeps running on {session.host.name}, unless nothing was sent yet; "
-            "run the same command to follow it"
-        )
+        on = f"on {session.host.name}, unless nothing was sent yet"
+        console.warn(f"the build keeps running {on}; run the same command to follow it")
         raise
-    console.tell(_result(session, locked, new))
+    ready = read_ready(session, locked.prefix)
+    packages, files = counted(len(ready["packages"]), "package"), counted(ready["files"], "file")
+    what = f"Python {ready['python']}, {packages}, {format_size(ready['bytes'])}, {files}"
+    if new:
+        console.tell(f"{locked.title} is built on {session.host.name}: {what}; {seconds(ready['seconds'])}")
+    else:
+        console.tell(f"{locked.title} already exists on {session.host.name}: {what}")
     facts = {"id": locked.id, "host": session.host.name, "prefix": locked.prefix, "new": new}
     print(screen.as_json(facts) if args.json else locked.id)
     return 0
-
-
-def _result(session: HostState, locked: LockedEnvironment, new: bool) -> str:
-    ready = read_ready(session, locked.prefix)
-    packages, files = counted(len(ready["packages"]), "package"), counted(ready["files"], "file")
-    size = f"{packages}, {format_size(ready['bytes'])}, {files}"
-    what = f"Python {ready['python']}, {size}"
-    if not new:
-        return f"{locked.title} already exists on {session.host.name}: {what}"
-    return f"{locked.title} is built on {session.host.name}: {what}; {seconds(ready['seconds'])}"

@@ -13,10 +13,10 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line
-from clusterfn.calls import console
 from clusterfn.cli import screen, target
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.host_text import reading
+from clusterfn.display import console
 from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files
@@ -51,9 +51,8 @@ def find_environment(word: str, session: HostState) -> Built:
         # The lock must exist already: this command solves no environment.
         spec = resolve.read_specification(word, ())
         if why := environment_facts.explain_stale_lock(session, spec, 0):
-            raise ConfigError(
-                f"{word} is not locked: {why}", hint=f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
-            )
+            hint = f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
+            raise ConfigError(f"{word} is not locked: {why}", hint=hint)
         begin = environment_facts.lock_environment(session, spec, 0, console.tell).id
     environments = environment_builder.list_environments(session, root)
     exact = [each for each in environments if each.id == begin]
@@ -124,10 +123,8 @@ def _facts(built: Built, prefix: str, record: Mapping[str, Any], plan: Mapping[s
     yield "CUDA", built.cuda or ("none" if built.cuda == "" else "")
     yield "because", plan.get("why") or ""
     yield "locked for", _virtual(plan.get("virtual") or {})
-    yield (
-        "size",
-        f"{format_size(built.size)} in {built.files} files; {format_size(record['fetched'])} fetched by the host",
-    )
+    fetched = f"{format_size(record['fetched'])} fetched by the host"
+    yield "size", f"{format_size(built.size)} in {built.files} files; {fetched}"
     yield "built", f"{format_duration(now - built.built)} ago on {record['host']}, in {seconds(record['seconds'])}"
     yield "used", f"{format_duration(now - built.used)} ago"
     yield "used by", " ".join(built.used_by)
@@ -168,11 +165,8 @@ def read_plan(session: HostState, prefix: str) -> dict[str, Any]:
 def _read(session: HostState, path: str) -> dict[str, Any]:
     text = remote_files.read_text(session.connection, path)
     if not text:
-        raise ClusterfnError(
-            f"{path} no longer exists",
-            host=session.host.name,
-            hint="run clusterfn env verify, which restores missing files",
-        )
+        hint = "run clusterfn env verify, which restores missing files"
+        raise ClusterfnError(f"{path} no longer exists", host=session.host.name, hint=hint)
     with reading(session.host.name, path):
         return dict(json.loads(text))
 

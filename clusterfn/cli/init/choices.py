@@ -32,14 +32,9 @@ _BARE = "bare"
 
 
 def keys(
-    site: Site,
-    user: str,
-    scheduler: str | None,
-    root: str | None,
-    site_options: AdvanceAnswers,
-    answers: Answers,
+    site: Site, user: str, scheduler: str | None, root: str | None, site_options: AdvanceAnswers, answers: Answers,
     try_root: Callable[[str], object] = len,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return the host's lines, without its address and its environment.
 
     Args:
@@ -236,9 +231,8 @@ def _elsewhere(session: HostState, answers: Answers) -> str | None:
         say(f"  {number}  python:{path}")
     question = f"Environment that runs your functions (a number; {NONE}: one is built for what they import, {_NEEDS})"
     default = f"python:{paths[0]}"
-    chosen = parse_answer(
-        answers.text(question, "--environment", default, lambda it: _try(session, parse_answer(it, paths))), paths
-    )
+    typed = answers.text(question, "--environment", default, lambda it: _try(session, parse_answer(it, paths)))
+    chosen = parse_answer(typed, paths)
     return None if chosen == NONE else chosen
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.config import writing
-from clusterfn.config.config_file import Config
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostDiskFull, HostError
 from clusterfn.hosts import connection as hosts
@@ -70,13 +69,9 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
         name = same or answers.text("A short name for it", "--name", _proposed(address), lambda it: _draft(it, "x"))
     if name not in configuration.named:
         return Begun(_draft(name, address), path, False)
-    return Begun(_reject_another(configuration, name, address), path, True)
-
-
-def _reject_another(configuration: Config, name: str, address: str) -> Host:
     host = configuration.hosts[name]
     if host.address == address:
-        return host
+        return Begun(host, path, True)
     what = f"is at {host.address}" if host.address else "is this machine"
     hint = "choose another name with --name, or edit its lines"
     if name == address:
@@ -98,10 +93,8 @@ def _draft(name: str, address: str) -> Host:
     if not address:
         raise ConfigError("no address is given", hint="write user@name, user@name:port, or an alias of ~/.ssh/config")
     if ":" in address.rpartition("@")[0]:
-        raise ConfigError(
-            "clusterfn reads no password from an address",
-            hint="write user@name; clusterfn asks for the password when it is needed",
-        )
+        hint = "write user@name; clusterfn asks for the password when it is needed"
+        raise ConfigError("clusterfn reads no password from an address", hint=hint)
     try:
         host = writing.host(name, {"address": address, "scheduler": "bare"}, Path("clusterfn.yml"))
     except ConfigError as error:
@@ -211,10 +204,9 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
         say("Others can write to your home folder, and most hosts then reject keys. On the host, run: chmod go-w ~")
     failed = _login_error(host)
     if failed is not None:
-        failed.hint = (
-            "the host has the key and rejects it: make your home folder writable only by you (chmod go-w ~), "
-            f"or ask the administrator where sshd looks for keys ({settings.ssh} -v shows more)"
-        )
+        home = "make your home folder writable only by you (chmod go-w ~)"
+        keys = f"ask the administrator where sshd looks for keys ({settings.ssh} -v shows more)"
+        failed.hint = f"the host has the key and rejects it: {home}, or {keys}"
         raise failed
     say("Login with this key: ok")
     return True

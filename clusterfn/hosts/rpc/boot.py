@@ -141,11 +141,9 @@ def wanted_python(host: Host) -> str:
     python = host.python or (own_python() if host.is_this_machine else "") or "auto"
     if "\n" in python or "$" in python:
         raise ConfigError(
-            f"python: {python!r} of host {host.name} cannot be used",
-            host=host.name,
-            evidence=[host.source],
+            f"python: {python!r} of host {host.name} cannot be used", host=host.name, evidence=[host.source],
             hint="write an absolute path, one that begins with ~/, or a program's name",
-        )
+        )  # fmt: skip
     return python
 
 
@@ -258,19 +256,15 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
     if separator:
         looked = host.python or LOOKED_AT
         unusable = [f"older than 3.6, or does not start: {path}" for path in tried.split()]
-        return HostError(
-            f"No Python 3.6 or newer was found on {host.name}",
-            host=host.name,
-            evidence=[f"searched: {looked}", *unusable, *evidence],
-            hint=f"set python: /path/to/python3 under host {host.name} ({host.source})",
-        )
+        hint = f"set python: /path/to/python3 under host {host.name} ({host.source})"
+        message = f"No Python 3.6 or newer was found on {host.name}"
+        evidence = [f"searched: {looked}", *unusable, *evidence]
+        return HostError(message, host=host.name, evidence=evidence, hint=hint)
     if NO_LOGIN.search(text):
         return HostError(
-            f"The account on {host.name} has no login shell (nologin)",
-            host=host.name,
-            evidence=evidence,
+            f"The account on {host.name} has no login shell (nologin)", host=host.name, evidence=evidence,
             hint="ask the administrator for a login shell, or use another account: address: user@name",
-        )
+        )  # fmt: skip
     cause = stream.cause()
     if cause is None:
         message = f"The agent on {host.name} did not start within {MARKER_S:g} s"

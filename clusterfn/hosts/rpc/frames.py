@@ -192,12 +192,9 @@ def _decompressed(content: bytes) -> bytes:
 
 def no_frame(why: str, data: bytes | bytearray) -> HostError:
     """Return the error for what is no frame, with its first bytes."""
-    return HostError(
-        f"The host sent an invalid frame: {why}",
-        evidence=[repr(bytes(data[:SHOWN]))],
-        hint="check whether something on the host writes into the connection, such as a program started by an rc file",
-        retryable=True,
-    )
+    hint = "check whether something on the host writes into the connection, such as a program started by an rc file"
+    message, shown = f"The host sent an invalid frame: {why}", repr(bytes(data[:SHOWN]))
+    return HostError(message, evidence=[shown], hint=hint, retryable=True)
 
 
 def error_of(host: Host, data: Header) -> HostError:
@@ -210,8 +207,8 @@ def error_of(host: Host, data: Header) -> HostError:
     if kind == "full":
         error = _full(host, data, path)
     elif kind == "denied":
-        message = f"{path or 'A file'} on {host.name} cannot be used: {reason}"
-        error = HostError(message, host=host.name, hint=f"{root} a folder that you can write to")
+        hint = f"{root} a folder that you can write to"
+        error = HostError(f"{path or 'A file'} on {host.name} cannot be used: {reason}", host=host.name, hint=hint)
     elif kind == "refused":
         hint = f"{root} a folder in your home; if you trust who can write to it, name that user or group in owners:"
         own = f"run `chmod go-w {shell_word(path)}` on {host.name}"
@@ -226,12 +223,9 @@ def error_of(host: Host, data: Header) -> HostError:
         # Usually this is a variable that only login shells set, and a command over ssh runs without one.
         config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
         log_in = f"`ssh {config}{host.address}`, then " if host.address else ""
-        error = HostError(
-            f"{unset[0]} is not set in a non-interactive shell of {host.name}",
-            host=host.name,
-            evidence=[f"root: {host.root} ({host.source})"],
-            hint=f"write the full path ({log_in}`echo {unset[0]}` in a login shell shows it)",
-        )
+        hint = f"write the full path ({log_in}`echo {unset[0]}` in a login shell shows it)"
+        message, written = f"{unset[0]} is not set in a non-interactive shell of {host.name}", f"root: {host.root}"
+        error = HostError(message, host=host.name, evidence=[f"{written} ({host.source})"], hint=hint)
     error.kind, error.path = kind, path
     return error
 
@@ -245,14 +239,10 @@ def _full(host: Host, data: Header, path: str) -> HostError:
         amounts = amounts[1:]
     valid = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
     summary = ", ".join(f"{format_size(amount)} {word}" for word, amount in valid)
-    return HostDiskFull(
-        message,
-        host=host.name,
-        evidence=[data["message"], *([summary] if summary else [])],
-        hint=f"free some (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"
-        f" ({host.source}) to a larger file system",
-        retryable=True,
-    )
+    hint = f"free some (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"
+    hint += f" ({host.source}) to a larger file system"
+    evidence = [data["message"], *([summary] if summary else [])]
+    return HostDiskFull(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
 
 
 @dataclass

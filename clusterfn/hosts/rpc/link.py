@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
-from clusterfn.errors import AuthenticationError, HostError, Unreachable
+from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
 from clusterfn.hosts import keepalive, loop
 from clusterfn.hosts.keepalive import ASK, DEAD
 from clusterfn.hosts.rpc import reconnect
 from clusterfn.hosts.rpc.answers import PING_ID, AnswerReader, wrapped
 from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, error_of
-from clusterfn.hosts.rpc.reply import Reply, RequestCancelled
+from clusterfn.hosts.rpc.reply import OF_PARENT, AnsweringLink, Reply, RequestCancelled
 from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
@@ -82,6 +82,9 @@ class Link:
         self._answers = AnswerReader(host, self.line, self._requests, self.cancel)
         self._sender = RequestSender(self.line, self._requests.__contains__, self._answers.give_up)
         self.state = ConnectionState("connected", time.time())
+        self._answering = AnsweringLink(
+            host.name, self._answers.threads, lambda: describe_trouble(self.host.name, self.state)
+        )
         # A dict, because thousands of jobs listen, and each must be able to stop at once.
         self._listeners: dict[object, Callable[[ConnectionState], None]] = {}
         self._tries = reconnect.Tries()
@@ -119,16 +122,13 @@ class Link:
 
     def _add(self, request: OpenRequest[Any]) -> int:
         number = self._requests.number()
-        request.register(number, self.host.name, self._answers.threads, self._trouble)
+        request.register(number, self._answering)
         request.cancel = lambda: self.cancel(number)
         # Refer to the request by its number: a reference to it would be a circle that keeps large arguments in memory.
         request.upload = lambda chunks: self._upload(number, chunks)
         request.taken = self._sender.taken
         self._requests[number] = request
         return number
-
-    def _trouble(self) -> str:
-        return describe_trouble(self.host.name, self.state)
 
     def _upload(self, number: int, chunks: Iterator[bytes]) -> None:
         """Send the chunks of the open request of that number, which the host has asked for."""
@@ -186,7 +186,7 @@ class Link:
                 within_s,
             )
 
-    def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
+    def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], object]:
         """Call `listener` when the connection breaks and when it is back, on the reader thread.
 
         Returns:
@@ -194,11 +194,7 @@ class Link:
         """
         key = object()
         self._listeners[key] = listener
-
-        def end() -> None:
-            self._listeners.pop(key, None)
-
-        return end
+        return lambda: self._listeners.pop(key, None)
 
     def _set_state(self, name: str, cause: str = "", since: float | None = None) -> None:
         self.state = ConnectionState(name, time.time() if since is None else since, cause)
@@ -211,11 +207,8 @@ class Link:
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
-            raise HostError(
-                f"The connection to {self.host.name} belongs to process {self._pid}, which forked this one",
-                host=self.host.name,
-                hint="connect again in this process, or start it with the spawn method",
-            )
+            message = f"The connection to {self.host.name} belongs to process {self._pid}, which forked this one"
+            raise HostError(message, host=self.host.name, hint=OF_PARENT)
         if self.line.over is not None:
             # Each `raise` would add its frames to the traceback of this one object, which would grow without end.
             raise self.line.over.with_traceback(None)
@@ -277,19 +270,22 @@ class Link:
             self.line.changed.wait_for(lambda: self.line.over is not None, reconnect.pause_s(waits))
         if self.line.over is not None:
             return True
-        tried = self._tries.once(self._opener)
-        if tried.opened is not None:
-            self._resume(tried.opened)
-        elif tried.refused is not None:
-            self._die(tried.refused)
-        elif tried.needs_a_person and can_hold(self.host):
-            self._needs_you = prompts.needs_you(self.host.name)
-        elif tried.needs_a_person:
-            # No other program can log in for this one here, so waiting would be in vain. Callers must get the error.
-            self._die(prompts.needs_you(self.host.name, can_hold=False))
+        try:
+            opened = self._tries.once(self._opener)
+        except AuthenticationError:
+            if can_hold(self.host):
+                self._needs_you = prompts.needs_you(self.host.name)
+            else:
+                # No other program can log in for this one here, so waiting would be in vain: callers get the error.
+                self._die(prompts.needs_you(self.host.name, can_hold=False))
+        except Unreachable as error:
+            self._set_state("reconnecting", error.message, self.state.since)
+        except (HostError, ConfigError) as error:
+            self._die(error)
         else:
-            self._set_state("reconnecting", tried.not_yet, self.state.since)
-        return tried.opened is not None or self.line.over is not None
+            self._resume(opened)
+            return True
+        return self.line.over is not None
 
     def _wait_for_a_person(self) -> bool:
         """Wait until `clusterfn login` holds a connection, or until the end: a refused login is never retried.

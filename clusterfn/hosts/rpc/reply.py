@@ -16,7 +16,7 @@ import types
 import weakref
 from collections.abc import Callable, Generator
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts import spoken_wait
@@ -28,6 +28,8 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Reply[Any]")
 # The first entry of `_sharers`, whose removal ends the request.
 _ITSELF, _ANOTHER = "itself", "another"
+# What to do about a connection of the process that forked this one.
+OF_PARENT = "connect again in this process, or start it with the spawn method"
 
 
 class RequestCancelled(concurrent.futures.CancelledError):
@@ -35,6 +37,20 @@ class RequestCancelled(concurrent.futures.CancelledError):
 
     asyncio takes CancelledError itself for the latter wherever a future of a thread meets one of its own.
     """
+
+
+class AnsweringLink(NamedTuple):
+    """What brings the answers of a host.
+
+    Attributes:
+        host: Its name.
+        threads: Those that bring them, on which no answer can be waited for.
+        trouble: Says why none comes; "" while the host is connected.
+    """
+
+    host: str = ""
+    threads: AbstractSet[int] = frozenset()
+    trouble: Callable[[], str] = str
 
 
 def _wake(woken: asyncio.Future[None], _: Any) -> None:
@@ -55,9 +71,7 @@ class Reply(Generic[T]):
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.id = self.moved = 0
         self.size: int | None = None
-        self._host = self._request = ""
-        self._answering: AbstractSet[int] = frozenset()
-        self._trouble: Callable[[], str] = str
+        self._request, self._link = "", AnsweringLink()
         self._pid = os.getpid()
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._cancel = cancel
@@ -93,30 +107,25 @@ class Reply(Generic[T]):
     def _wait(self, timeout_s: float | None) -> None:
         if self._future.done():
             return
+        host = self._link.host
         if os.getpid() != self._pid:
-            raise HostError(
-                f"The answer of {self._host} to `{self._request}` goes to process {self._pid}, which forked this one",
-                host=self._host,
-                hint="connect again in this process, or start it with the spawn method",
-            )
-        if threading.get_ident() in self._answering:
+            message = f"The answer of {host} to `{self._request}` goes to process {self._pid}, which forked this one"
+            raise HostError(message, host=host, hint=OF_PARENT)
+        if threading.get_ident() in self._link.threads:
             raise RuntimeError(
-                f"A callback waits for the answer of {self._host} to `{self._request}`, on the thread that must read "
+                f"A callback waits for the answer of {host} to `{self._request}`, on the thread that must read "
                 "it: it would wait forever. Wait in another thread, or use add_done_callback"
             )
         began = time.monotonic()
 
         def describe() -> str:
-            what = f"{self._request} on {self._host}" if self._request else self._host
-            return self._trouble() or f"waiting for {what}: no answer for {time.monotonic() - began:.0f} s"
+            what = f"{self._request} on {host}" if self._request else host
+            return self._link.trouble() or f"waiting for {what}: no answer for {time.monotonic() - began:.0f} s"
 
         if not spoken_wait.wait_for([self._future], describe, timeout_s):
-            raise Unreachable(
-                f"{self._host} did not answer `{self._request}` within {timeout_s:g} s",
-                host=self._host,
-                hint="try again; then check the load of the host and of its file systems",
-                retryable=True,
-            )
+            message = f"{host} did not answer `{self._request}` within {timeout_s:g} s"
+            hint = "try again; then check the load of the host and of its file systems"
+            raise Unreachable(message, host=host, hint=hint, retryable=True)
 
     def done(self) -> bool:
         """Whether the answer has come."""
@@ -179,16 +188,12 @@ class Reply(Generic[T]):
     def substitute(self, cancel: Callable[[], None]) -> Reply[T]:
         """Return a reply that is answered elsewhere, and has the number and the words of this one."""
         other: Reply[T] = Reply(cancel)
-        other.register(self.id, self._host, self._request, self._answering, self._trouble)
+        other.register(self.id, self._request, self._link)
         return other
 
-    def register(
-        self, number: int, host: str, request: str, answering: AbstractSet[int] = frozenset(),
-        trouble: Callable[[], str] = str,
-    ) -> None:  # fmt: skip
-        """Set the request's number, its host, its words, the threads that bring the answer, and what says why not."""
-        self.id, self._host, self._request, self._answering = number, host, request, answering
-        self._trouble = trouble
+    def register(self, number: int, request: str, link: AnsweringLink) -> None:
+        """Set the request's number, its words, and what brings the answer."""
+        self.id, self._request, self._link = number, request, link
 
     def resolve(self, value: T) -> None:
         """Set the value, unless the request has ended."""

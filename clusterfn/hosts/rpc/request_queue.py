@@ -109,11 +109,9 @@ class RequestSender:
     """
 
     def __init__(
-        self,
-        line: LinkStream,
-        is_open: Callable[[int], bool],
+        self, line: LinkStream, is_open: Callable[[int], bool],
         give_up: Callable[[OpenRequest[Any], BaseException], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._line = line
         self._is_open = is_open
         self._give_up = give_up
@@ -170,8 +168,9 @@ class RequestSender:
                     line.changed.wait()
                 if line.over is not None:
                     return
-                is_burst = self._is_burst() and not self._transfers
-            if is_burst:
+                is_burst = len(self._puts) == _BURST and time.monotonic() - self._puts[0] < _BURST * _GATHER_S
+                gathers = is_burst and not self._transfers
+            if gathers:
                 # Sleep without the lock, so that callers can queue more requests meanwhile.
                 time.sleep(_GATHER_S)
             with line.changed:
@@ -189,10 +188,6 @@ class RequestSender:
                     self._put_chunk(opened, *transfer)
             except OSError:
                 line.lose(opened)
-
-    def _is_burst(self) -> bool:
-        """Whether requests come so fast that they are better sent together."""
-        return len(self._puts) == _BURST and time.monotonic() - self._puts[0] < _BURST * _GATHER_S
 
     def _put(self, stream: Stream, data: bytes) -> None:
         if data:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, Generic, NamedTuple, TypeVar, Union
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import Header
-from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.reply import AnsweringLink, Reply
 
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
@@ -69,14 +68,12 @@ class OpenRequest(Generic[T]):
         self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
         self.id = self.reply.id
 
-    def register(
-        self, number: int, host: str, answering: AbstractSet[int] = frozenset(), trouble: Callable[[], str] = str
-    ) -> None:  # fmt: skip
-        """Set the number and the host of the request, the threads that bring its answer, and what says why not."""
+    def register(self, number: int, link: AnsweringLink) -> None:
+        """Set the number of the request, and what brings its answer."""
         fields = self.fields
         (what, *_) = fields.get("argv") or [fields.get("path") or fields.get("until") or ""]
         self.id = number
-        self.reply.register(number, host, f"{self.do} {what}".rstrip(), answering, trouble)
+        self.reply.register(number, f"{self.do} {what}".rstrip(), link)
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
         """Return the request as it is to be sent now, naming only requests that are still open."""
@@ -113,18 +110,17 @@ class OpenRequest(Generic[T]):
 
 
 class SimpleRequest(OpenRequest[T]):
-    """One answer, read by a function."""
+    """Its last answer is read by a function, and those before it are taken by another."""
 
     def __init__(
-        self,
-        do: str,
-        fields: Header,
-        read: Callable[[Header, bytes], T],
-        body: bytes = b"",
-        after: Sequence[Reply[Any]] = (),
-    ) -> None:
+        self, do: str, fields: Header, read: Callable[[Header, bytes], T], body: bytes = b"",
+        after: Sequence[Reply[Any]] = (), take: Callable[[Header, bytes], object] = lambda *_: None,
+    ) -> None:  # fmt: skip
         super().__init__(do, fields, body, after)
-        self._read = read
+        self._read, self._take = read, take
+
+    def take(self, header: Header, body: bytes) -> None:
+        self._take(header, body)
 
     def value(self, header: Header, body: bytes) -> T:
         return self._read(header, body)
@@ -236,24 +232,6 @@ class FollowRequest(OpenRequest[bytes]):
         return self._content
 
 
-class StillRequest(SimpleRequest[None]):
-    """Report whenever a file has stopped changing, or the folder that it belongs into is gone."""
-
-    def __init__(
-        self, path: str, silent_s: float, unless: str, within: str, on_silent: Callable[[], Any],
-        on_gone: Callable[[], Any], after: Sequence[Reply[Any]],
-    ) -> None:  # fmt: skip
-        still = {"path": path, "silent_s": silent_s, "unless": unless, "within": within}
-        super().__init__("follow", {"still": still}, lambda *_: None, after=after)
-        self._on_silent, self._on_gone = on_silent, on_gone
-
-    def take(self, header: Header, body: bytes) -> None:
-        if header.get("gone"):
-            self._on_gone()
-        else:
-            self._on_silent()
-
-
 class ConversationRequest(OpenRequest[None]):
     """Bytes both ways, to a socket or a program of the host. It ends with the stream: what was on its way then cannot
     be known."""
@@ -334,12 +312,9 @@ class SpawnReply(Reply[Spawned]):
         super().__init__(cancel)
         self.exited: Reply[int | None] = Reply(cancel)
 
-    def register(
-        self, number: int, host: str, request: str, answering: AbstractSet[int] = frozenset(),
-        trouble: Callable[[], str] = str,
-    ) -> None:  # fmt: skip
-        super().register(number, host, request, answering, trouble)
-        self.exited.register(number, host, f"the end of {request}", answering, trouble)
+    def register(self, number: int, request: str, link: AnsweringLink) -> None:
+        super().register(number, request, link)
+        self.exited.register(number, f"the end of {request}", link)
 
 
 class SpawnRequest(OpenRequest[Spawned]):

@@ -1,13 +1,13 @@
-"""Survey what a host offers its users: file systems and their room, schedulers and their partitions, GPUs, modules.
+"""Survey what a host offers its users: file systems and their room, schedulers and their partitions, GPUs.
 
 `commands` first asks a login shell where a scheduler's commands are. The rest is one request, templates/survey.sh, in
-the agent's environment, from which jobs are started. Only the folders and modules come from a login shell, too.
+the agent's environment, from which jobs are started. Only the folders come from a login shell, too.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from clusterfn.bridge.supervisor.text import format_size
@@ -41,10 +41,7 @@ class Site:
     Attributes:
         schedulers: By the word of `scheduler:`.
         gpus: None where there is no nvidia-smi.
-        modules: Whether `module` is a command of a login shell.
         lingering: Whether processes of the user outlive his logout; None where logind is not in charge.
-        glibc: "2.17"; "" on another libc.
-        conda: The path of a conda, mamba or micromamba; "" if there is none.
         root: The folder that is the host's root now, which is none of `volumes`; None if nothing could be learnt of it.
         silent: What did not answer in time: "gpus", "$SCRATCH".
         login: What a login shell shows of schedulers and their commands.
@@ -53,10 +50,7 @@ class Site:
     volumes: tuple[Volume, ...]
     schedulers: Mapping[str, SchedulerSite] = field(default_factory=dict)
     gpus: SurveyedGpus | None = None
-    modules: bool = False
     lingering: bool | None = None
-    glibc: str = ""
-    conda: str = ""
     root: Volume | None = None
     silent: tuple[str, ...] = ()
     login: LoginShellAnswer = LoginShellAnswer()
@@ -74,28 +68,23 @@ class Site:
 
     def proposed_root(self) -> tuple[Volume, str] | None:
         """Return the best volume for `root:`, and why; None if none can be written to."""
-        return proposed_root(self.volumes, bool(self.schedulers))
-
-
-def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, str] | None:
-    """Return the best volume and the reason; None if none can be used."""
-    # clusterfn rejects a root in which every user could replace files. The mode has the form that `ls -l` shows.
-    private = [each for each in volumes if each.mode[8:9] != "w" or each.mode[9:10] in ("t", "T")]
-    usable = [each for each in private if each.writable and not each.noexec]
-    shared = [each for each in usable if each.shared]
-    home = next((each for each in usable if each.name == _HOME), None)
-    if has_nodes and not shared:
-        return (home, "it is your home folder, which the compute nodes must see") if home else None
-    candidates = shared if has_nodes else usable
-    if home in candidates and home is not None:
-        bytes_, files = home.room_bytes, home.room_files
-        if (bytes_ is None or bytes_ >= PLENTY_BYTES) and (files is None or files >= PLENTY_FILES):
-            return home, f"your home folder has plenty of space, {_room(home)}"
-    best = max(candidates, key=_rank, default=None)
-    if best is None:
-        return None
-    other = "" if home is None or best is home else f"; your home folder has {_room(home)}"
-    return best, f"it has the most space, {_room(best)}{other}"
+        # clusterfn rejects a root in which every user could replace files. The mode has the form that `ls -l` shows.
+        private = [each for each in self.volumes if each.mode[8:9] != "w" or each.mode[9:10] in ("t", "T")]
+        usable = [each for each in private if each.writable and not each.noexec]
+        shared = [each for each in usable if each.shared]
+        home = next((each for each in usable if each.name == _HOME), None)
+        if self.schedulers and not shared:
+            return (home, "it is your home folder, which the compute nodes must see") if home else None
+        candidates = shared if self.schedulers else usable
+        if home in candidates and home is not None:
+            bytes_, files = home.room_bytes, home.room_files
+            if (bytes_ is None or bytes_ >= PLENTY_BYTES) and (files is None or files >= PLENTY_FILES):
+                return home, f"your home folder has plenty of space, {_room(home)}"
+        best = max(candidates, key=_rank, default=None)
+        if best is None:
+            return None
+        other = "" if home is None or best is home else f"; your home folder has {_room(home)}"
+        return best, f"it has the most space, {_room(best)}{other}"
 
 
 def _rank(volume: Volume) -> tuple[bool, bool, int]:
@@ -105,9 +94,8 @@ def _rank(volume: Volume) -> tuple[bool, bool, int]:
 
 
 def _room(volume: Volume) -> str:
-    files, amount, text = volume.room_files, volume.room_bytes, "an unknown amount"
-    if amount is not None:
-        text = format_size(amount)
+    files, amount = volume.room_files, volume.room_bytes
+    text = "an unknown amount" if amount is None else format_size(amount)
     return text if files is None else f"{text} and {files} files"
 
 
@@ -152,16 +140,12 @@ def read_site(sections: Mapping[str, Section], memory_bytes: int | None = None) 
         volume = parse.volume(each, left) if each.name.startswith("volume-") else None
         if volume is not None:
             volumes.setdefault((volume.device, volume.path), volume)
-    conda = section("conda")
     slow = [each for each in sections.values() if each.rc is None]
     return Site(
         volumes=tuple(volumes.values()),
         schedulers=read_sites(sections),
         gpus=parse.surveyed_gpus(section("gpus"), memory_bytes),
-        modules=parse.has_modules(section("login")),
         lingering=parse.lingering(section("logind")),
-        glibc=parse.glibc(section("library")),
-        conda=conda.lines[-1].strip() if conda.rc == 0 and conda.lines else "",
         root=parse.volume(section("root"), left),
         silent=tuple(each.lines[0] if each.name.startswith("volume-") and each.lines else each.name for each in slow),
     )

@@ -7,7 +7,7 @@ command finds its program; clusterfn.yml keeps it for the connections to come.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,14 +102,11 @@ def read(printed: bytes) -> LoginShellAnswer:
         schedulers = {
             word: FoundCommands(str(each["how"]), tuple(each["path"]), dict(each["env"]))
             for word, each in answer["found"].items()
-            if word in SCHEDULERS and _are_printable([*each["path"], *each["env"], *each["env"].values()])
+            # What is found must be such that it can be shown, and written to clusterfn.yml.
+            if word in SCHEDULERS
+            and all(text.isprintable() for text in (*each["path"], *each["env"], *each["env"].values()))
         }
         empty = tuple(map(str, answer.get("empty", ())))
         return LoginShellAnswer(schedulers, login_node.read_signs(answer.get("signs") or {}), empty)
     except (ValueError, KeyError, TypeError, AttributeError):
         return LoginShellAnswer()
-
-
-def _are_printable(texts: Sequence[str]) -> bool:
-    """Whether these can be shown, and written to clusterfn.yml."""
-    return all(text.isprintable() for text in texts)

@@ -1,4 +1,4 @@
-"""Parse what survey.sh prints: df and quotas, nvidia-smi, logind, libc, modules. Pure; schedulers read theirs."""
+"""Parse what survey.sh prints: df and quotas, nvidia-smi, logind. Pure; schedulers read theirs."""
 
 from __future__ import annotations
 
@@ -109,8 +109,6 @@ _SHARED = re.compile(
     r"|gfs2|ocfs2|9p|sshfs)"
 )
 _FULL = ("no space", "quota")
-# Longer lines are cut before they are searched, because a pattern could take very long on them.
-_LONGEST = 1000
 _KB = 1024
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)([KMGTP]?)\*?", re.IGNORECASE)
@@ -212,7 +210,6 @@ def _bytes_or_files(text: str, unit: int) -> int | None:
 
 
 _MB = 2**20
-_GLIBC = re.compile(r"(?:glibc|GLIBC|GNU libc)\D*(?:\d\S*\)\s+)?(\d+\.\d+)")
 _KILLS = re.compile(r"\s*(#?)\s*KillUserProcesses\s*=\s*(\w+)")
 _BY_BUS = re.compile(r"b (true|false)")
 _GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap")
@@ -270,16 +267,3 @@ def lingering(section: Section) -> bool | None:
         elif match and (not match[1] or killed is None):
             killed = match[2].lower() in _YES
     return None if killed is None else not killed
-
-
-def glibc(section: Section) -> str:
-    """Parse "glibc 2.17" or "ldd (GNU libc) 2.17"; "" on another libc."""
-    match = _GLIBC.search("\n".join(line[:_LONGEST] for line in section.lines[:2]))
-    return match[1] if match else ""
-
-
-def has_modules(login: Section) -> bool:
-    """Whether a login shell has `module`, a function or an alias, or the variables of Environment Modules or Lmod."""
-    return "module" in login.parts or any(
-        line.startswith(("MODULESHOME=", "LMOD_CMD=", "LMOD_PKG=")) for line in login.part("env")
-    )

@@ -7,7 +7,6 @@ because a ControlMaster may open or close. paramiko is imported when it is neede
 from __future__ import annotations
 
 import contextlib
-import subprocess
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
@@ -28,9 +27,8 @@ def transport_by_ssh(host: Host) -> Transport:
         from clusterfn.hosts.transports.paramiko import ParamikoTransport
 
         return ReusingTransport(host, ParamikoTransport(host))
-    return ReusingTransport(
-        host, openssh.OpensshTransport(host) if host.transport == "openssh" else AutoTransport(host)
-    )
+    own = openssh.OpensshTransport(host) if host.transport == "openssh" else AutoTransport(host)
+    return ReusingTransport(host, own)
 
 
 class AutoTransport(Transport):
@@ -82,8 +80,6 @@ def needs_ssh(settings: Settings) -> str:
     if settings.gssapi:
         # Many systems enable GSSAPIAuthentication for every host, so
         # only a valid ticket shows that the user relies on it.
-        line = ["klist", "-s"]
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            ran = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=KLIST_S, check=False)
-            return "there is a Kerberos ticket" if ran.returncode == 0 else ""
+        with contextlib.suppress(OSError):
+            return "" if openssh.answer_of(["klist", "-s"], KLIST_S) is None else "there is a Kerberos ticket"
     return ""

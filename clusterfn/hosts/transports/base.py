@@ -109,15 +109,15 @@ PAUSES_S = (0.3, 1.0, 2.0)
 
 
 def open_with_retries(
-    open_once: Callable[[], T], was_dropped: Callable[[Unreachable], bool], pauses_s: Sequence[float]
+    open_once: Callable[[], T], hung_up: tuple[type[BaseException], ...], pauses_s: Sequence[float]
 ) -> T:
-    """Call `open_once`; retry after each pause if the host hung up at once, as a busy sshd does."""
+    """Call `open_once`; retry after each pause if one of these causes shows that a busy sshd hung up at once."""
     for pause in pauses_s:
         began = time.monotonic()
         try:
             return open_once()
         except Unreachable as error:
-            if not was_dropped(error) or time.monotonic() - began > pauses_s[-1]:
+            if not isinstance(error.__cause__, hung_up) or time.monotonic() - began > pauses_s[-1]:
                 raise
             # A busy sshd drops many programs at the same time, so spread their retries.
             time.sleep(pause * random.uniform(0.5, 1.5))

@@ -85,13 +85,11 @@ def _runtime_path() -> Path:
         raise AssertionError("no connection can be held on Windows")
     uid = os.getuid()
     usual = PLACE / f"clusterfn-{uid}"
-    return _another(usual, uid) if _owner(usual) not in (None, uid) else usual
-
-
-def _another(usual: Path, uid: int) -> Path:
-    """Return a folder of ours with another name, the same for all programs: another user has made the usual one."""
-    own = [path for path in usual.parent.glob(f"{usual.name}-*") if _owner(path) == uid]
-    return min(own) if own else Path(tempfile.mkdtemp(prefix=f"{usual.name}-", dir=usual.parent))
+    if _owner(usual) in (None, uid):
+        return usual
+    # Another user has made that folder, so use one with another name, the same for all programs.
+    own = [path for path in PLACE.glob(f"{usual.name}-*") if _owner(path) == uid]
+    return min(own) if own else Path(tempfile.mkdtemp(prefix=f"{usual.name}-", dir=PLACE))
 
 
 def _owner(path: Path) -> int | None:
@@ -222,11 +220,9 @@ def listens(held: HeldConnection) -> bool:
         line.setblocking(False)
         try:
             line.connect(held.address)
-        except BlockingIOError:
-            # The queue of the socket is full of other clients, so a process has it open.
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            # If the queue of the socket is full of other clients, a process has it open.
+            return isinstance(error, BlockingIOError)
     return True
 
 

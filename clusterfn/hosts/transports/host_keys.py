@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fnmatch
 import functools
 import hashlib
 import hmac
@@ -82,21 +83,10 @@ def matches(patterns: str, name: str) -> bool:
 
 
 def _fits(pattern: str, text: str) -> bool:
-    """Whether a pattern matches the whole text. Only the last `*` is ever retried, so no pattern takes long."""
-    at = place = 0
-    star, since = -1, 0
-    while at < len(text):
-        if place < len(pattern) and pattern[place] == "*":
-            star, since = place, at
-            place += 1
-        elif place < len(pattern) and pattern[place] in ("?", text[at]):
-            at, place = at + 1, place + 1
-        elif star >= 0:
-            since += 1
-            at, place = since, star + 1
-        else:
-            return False
-    return not pattern[place:].strip("*")
+    """Whether a pattern matches the whole text. A bracket means itself here, other than to fnmatch."""
+    if set("*?").isdisjoint(pattern):
+        return pattern == text
+    return fnmatch.fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
 def without_name(line: str, name: str) -> str | None:

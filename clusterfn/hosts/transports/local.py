@@ -62,14 +62,9 @@ class ProcessStream(ListeningStream):
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            bufsize=0,
-            env=env,
-        )
+            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            bufsize=0, env=env,
+        )  # fmt: skip
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._in, self._out, self._err = self.process.stdin, self.process.stdout, self.process.stderr
         super().__init__()
@@ -129,11 +124,9 @@ class ProcessStream(ListeningStream):
     def cause(self) -> str | None:
         if self._closed:
             return None
-        try:
-            code = self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            return None
-        return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return how_it_ended(self.process.wait(PATIENCE_S))
+        return None
 
     def stderr(self) -> str:
         if self.process.poll() is not None:
@@ -142,6 +135,11 @@ class ProcessStream(ListeningStream):
 
     def _read_stderr(self) -> bytes:
         return self._err.read(STDERR_KEPT)
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a process ended whose `Popen.returncode` this is."""
+    return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
 
 
 class LocalTransport(Transport):
@@ -155,9 +153,6 @@ class LocalTransport(Transport):
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Start `command`; see `Transport.open`."""
         if sys.platform == "win32":
-            raise ConfigError(
-                "Jobs cannot run on a Windows machine itself",
-                host=self.host,
-                hint="add a Linux host to clusterfn.yml (address: NAME, scheduler: bare), or run this inside WSL",
-            )
+            hint = "add a Linux host to clusterfn.yml (address: NAME, scheduler: bare), or run this inside WSL"
+            raise ConfigError("Jobs cannot run on a Windows machine itself", host=self.host, hint=hint)
         return ProcessStream(["/bin/sh", "-c", command])

@@ -69,12 +69,9 @@ class OpensshTransport(Transport):
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
         if not has_ssh():
-            raise ConfigError(
-                f"transport: openssh of host {self.host.name} needs an ssh, and this machine has none",
-                host=self.host.name,
-                evidence=[self.host.source],
-                hint="install OpenSSH's client, or use transport: paramiko",
-            )
+            message = f"transport: openssh of host {self.host.name} needs an ssh, and this machine has none"
+            hint = "install OpenSSH's client, or use transport: paramiko"
+            raise ConfigError(message, host=self.host.name, evidence=[self.host.source], hint=hint)
         settings = self._settings or resolve(self.host)
 
         def open_once() -> Stream:
@@ -83,10 +80,7 @@ class OpensshTransport(Transport):
             with AskPass(asker, self.host.name) as asking:
                 return started(self.host, settings, OpensshStream(argv(settings, command, asks=True), asking))
 
-        def was_dropped(error: BaseException) -> bool:
-            return isinstance(error.__cause__, ssh_errors.SshEnded) and error.__cause__.dropped
-
-        return base.open_with_retries(open_once, was_dropped, base.PAUSES_S)
+        return base.open_with_retries(open_once, (ConnectionResetError,), base.PAUSES_S)
 
 
 def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStream:
@@ -342,9 +336,13 @@ def has_master(settings: Settings) -> bool:
     """Whether the user has a ControlMaster to the host open. Asks only where a ControlPath is set; never on Windows."""
     if sys.platform == "win32" or not settings.control_path:
         return False
-    line = ["ssh", *way(settings), "-O", "check", "--", settings.alias]
+    return answer_of(["ssh", *way(settings), "-O", "check", "--", settings.alias], CHECK_S) is not None
+
+
+def answer_of(words: Sequence[str], timeout_s: float) -> str | None:
+    """Return what a program of this machine prints; None if it fails, or does not end in time."""
     try:
-        ran = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False)
+        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        return False
-    return ran.returncode == 0
+        return None
+    return (ran.stdout + ran.stderr).decode(errors="replace") if ran.returncode == 0 else None

@@ -162,7 +162,7 @@ def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[
             _connect(host, settings, hops, asker=asker)
         return hops
 
-    return base.open_with_retries(connect_once, lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S)
+    return base.open_with_retries(connect_once, HUNG_UP, BUSY_PAUSES_S)
 
 
 def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: str) -> paramiko.Channel:
@@ -204,13 +204,9 @@ def _connect(
 
 
 def meet(
-    host: Host,
-    settings: Settings,
-    hops: list[paramiko.Transport],
-    via: Any = None,
-    kinds: tuple[str, ...] = (),
+    host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None, kinds: tuple[str, ...] = (),
     asker: Asker | None = None,
-) -> paramiko.Transport:
+) -> paramiko.Transport:  # fmt: skip
     """Connect as far as the host key, which the caller checks, without a login.
 
     Args:

@@ -81,11 +81,9 @@ def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
     login = f"clusterfn login {host_name}"
     how = login if can_hold else "the next call or attach asks again"
     return AuthenticationError(
-        f"connection to {host_name} needs you: {how}; your jobs keep running",
-        host=host_name,
-        hint=login if can_hold else None,
-        retryable=True,
-    )
+        f"connection to {host_name} needs you: {how}; your jobs keep running", host=host_name,
+        hint=login if can_hold else None, retryable=True,
+    )  # fmt: skip
 
 
 def _in_notebook(kernel: Any, question: LoginQuestion) -> str:

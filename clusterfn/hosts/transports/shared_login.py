@@ -74,11 +74,9 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
 
 def _stuck(each: HeldConnection) -> HostError:
     return HostError(
-        f"Process {each.pid}, which holds the connection to {each.host}, does not answer",
-        host=each.host,
-        evidence=[each.address],
-        hint=f"if it was stopped: kill -CONT {each.pid}; otherwise end it: kill -9 {each.pid}",
-    )
+        f"Process {each.pid}, which holds the connection to {each.host}, does not answer", host=each.host,
+        evidence=[each.address], hint=f"if it was stopped: kill -CONT {each.pid}; otherwise end it: kill -9 {each.pid}",
+    )  # fmt: skip
 
 
 def log_out(host: Host) -> bool:
@@ -266,14 +264,9 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
 def _run(words: list[str], asking: AskPass | None, patience_s: float) -> int:
     """Wait until the ssh in the foreground has ended; the one that holds the connection is another process."""
     process = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **(asking.env if asking else openssh.ASK_NOBODY)},
-        cwd="/",
-        start_new_session=True,
-    )
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, **(asking.env if asking else openssh.ASK_NOBODY)}, cwd="/", start_new_session=True,
+    )  # fmt: skip
     try:
         deadline = time.monotonic() + patience_s
         while process.poll() is None and time.monotonic() < deadline + (asking.spent_s if asking else 0.0):
@@ -323,9 +316,4 @@ def _pid(path: Path) -> int | None:
 
 
 def _ask(path: Path, what: str) -> str:
-    words = ["ssh", "-F", "none", "-S", str(path), "-O", what, "--", "held"]
-    try:
-        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False)
-    except subprocess.TimeoutExpired:
-        return ""
-    return (ran.stdout + ran.stderr).decode(errors="replace") if ran.returncode == 0 else ""
+    return openssh.answer_of(["ssh", "-F", "none", "-S", str(path), "-O", what, "--", "held"], CHECK_S) or ""

@@ -31,16 +31,10 @@ UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
 
 # Options that change where or how ssh connects, and that paramiko does not support, with their harmless values.
 NOT_HONOURED: dict[str, tuple[str, ...]] = {
-    "pkcs11provider": ("none",),
-    "knownhostscommand": ("none",),
-    "revokedhostkeys": ("none",),
-    "remotecommand": ("none",),
-    "bindaddress": (),
-    "bindinterface": (),
-    "proxyusefdpass": ("no",),
-    "identityagent": ("SSH_AUTH_SOCK", "none"),
+    **dict.fromkeys(("pkcs11provider", "knownhostscommand", "revokedhostkeys", "remotecommand"), ("none",)),
+    "bindaddress": (), "bindinterface": (), "proxyusefdpass": ("no",), "identityagent": ("SSH_AUTH_SOCK", "none"),
     "localcommand": ("none",),
-}
+}  # fmt: skip
 # Options that keep ssh from being a plain stream, with the values to use instead. An old ssh does not know all of them.
 IN_THE_WAY = {"remotecommand": "none", "sessiontype": "default", "stdinnull": "no", "forkafterauthentication": "no"}
 DEFAULTS = {
@@ -135,11 +129,9 @@ def parse_address(text: str, host: Host) -> Address:
     name = parts.get("v6") or parts.get("name") or ""
     if not name or any(UNSAFE.search(word) for word in (text, name, parts.get("user") or "")):
         raise ConfigError(
-            f"address: {text!r} of host {host.name} is not the address of a host",
-            host=host.name,
-            evidence=[host.source],
-            hint="write a name, an alias of your ssh configuration, or user@name:port",
-        )
+            f"address: {text!r} of host {host.name} is not the address of a host", host=host.name,
+            evidence=[host.source], hint="write a name, an alias of your ssh configuration, or user@name:port",
+        )  # fmt: skip
     return Address(name, parts.get("user"), int(parts["port"]) if parts.get("port") else None)
 
 
@@ -193,13 +185,9 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
     if not settings.unmet:
         return
     name = settings.unmet[0].split()[0]
-    raise ConfigError(
-        f"The ssh configuration of host {host.name} asks for {name}, which paramiko does not support",
-        host=host.name,
-        evidence=settings.unmet,
-        hint=f"use transport: openssh (needs the system's ssh), leave {name} out for this host, or give it a file of "
-        "its own by ssh_config:",
-    )
+    hint = f"use transport: openssh (needs the system's ssh), leave {name} out for this host, or give it a file of "
+    message = f"The ssh configuration of host {host.name} asks for {name}, which paramiko does not support"
+    raise ConfigError(message, host=host.name, evidence=settings.unmet, hint=f"{hint}its own by ssh_config:")
 
 
 def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
@@ -213,20 +201,15 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
             if answer is None:
                 ssh.kill()
     if answer is None:
-        raise Unreachable(
-            f"ssh did not resolve its configuration for {target.name} within {SSH_G_TIMEOUT_S:g} s",
-            host=host.name,
-            evidence=[f"still running: {shlex.join(argv)}"],
-            hint="run that command: a `Match exec` program may hang, or CanonicalizeHostname may wait for DNS",
-            retryable=True,
-        )
+        hint = "run that command: a `Match exec` program may hang, or CanonicalizeHostname may wait for DNS"
+        message = f"ssh did not resolve its configuration for {target.name} within {SSH_G_TIMEOUT_S:g} s"
+        evidence = [f"still running: {shlex.join(argv)}"]
+        raise Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
     if ssh.returncode:
         raise ConfigError(
-            f"ssh cannot read its configuration for {target.name}",
-            host=host.name,
-            evidence=complaint.splitlines()[-5:],
-            hint=f"fix it until `{' '.join(argv)}` works",
-        )
+            f"ssh cannot read its configuration for {target.name}", host=host.name,
+            evidence=complaint.splitlines()[-5:], hint=f"fix it until `{' '.join(argv)}` works",
+        )  # fmt: skip
     options: Options = {}
     for line in answer.splitlines():
         key, _, value = line.partition(" ")

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ def read(host: Host, name: str, overriding: Options, config: str | None) -> Opti
     # The caller expands tokens, as it does for the answer of `ssh -G`, so paramiko must leave them alone.
     reader.TOKENS_BY_CONFIG_KEY = {}
     reader.parse([f"{key} {value}" for key, values in overriding.items() for value in values])
-    for path in [config_file(), system_file()] if config is None else [Path(config)]:
+    for path in _files(config):
         reader.parse([_accepted(host, path, *each) for each in _lines(path)])
     return _options(host, name, reader.lookup(name))
 
@@ -106,7 +106,7 @@ def _problem(path: Path, keyword: str, value: str) -> str:
                 del words[:1]
             elif criterion != "all":
                 return f"{only_ssh}: {criterion}"
-    elif keyword == "include" and any(_included(path, name) for name in value.split()):
+    elif keyword == "include" and _included(path, value.split()):
         return f"{only_ssh}: Include"
     elif keyword == "canonicalizehostname" and value.lower() not in ("no", "none"):
         return f"{only_ssh}: {keyword}"
@@ -126,11 +126,9 @@ def _options(host: Host, name: str, raw: dict[str, Any]) -> Options:
     for key, allowed in _NUMBERS.items():
         value = options.get(key, ["none"])[0]
         if value != "none" and not (value.isascii() and value.isdigit() and int(value) in allowed):
-            raise ConfigError(
-                f"The ssh configuration of host {host.name} has {key} {value}, which is not a valid number",
-                host=host.name,
-                hint=f"write {key} as a plain number, or install OpenSSH's client",
-            )
+            message = f"The ssh configuration of host {host.name} has {key} {value}, which is not a valid number"
+            hint = f"write {key} as a plain number, or install OpenSSH's client"
+            raise ConfigError(message, host=host.name, hint=hint)
     for key in options.keys() & set(_WORDS):
         value = options[key][0].lower()
         options[key] = [{"true": "yes", "false": "no"}.get(value, value)]
@@ -152,52 +150,42 @@ def places(keyword: str, values: Collection[str], config: str | None) -> list[Co
         values: In lower case; the first word of the line's value is compared.
         config: As for `read`.
     """
-    matches: list[ConfigLine] = []
-    first = config_file() if config is None else Path(config)
-
-    def look(path: Path, depth: int) -> None:
-        with contextlib.suppress(ConfigError):
-            for number, line, word, value in _lines(path):
-                with contextlib.suppress(ValueError):
-                    names = shlex.split(value, comments=True)
-                    if word == keyword and names and names[0].lower() in values:
-                        matches.append(ConfigLine(f"{path}:{number}", line.strip()))
-                    elif word == "include" and depth < _DEPTH:
-                        for each in (each for name in names for each in _included(first, name)):
-                            look(each, depth + 1)
-
-    look(first, 0)
-    if config is None:
-        look(system_file(), 0)
-    return matches
+    lines = (each for top in _files(config) for each in _each_line(top, top))
+    return [line for line, word, words in lines if word == keyword and words and words[0].lower() in values]
 
 
 def aliases() -> list[str]:
     """List the hosts that the user's configuration, and what it includes, names without a wildcard."""
-    hosts: dict[str, None] = {}
+    top = config_file()
+    names = [name for _, keyword, words in _each_line(top, top) if keyword == "host" for name in words]
+    return list(dict.fromkeys(name for name in names if not set(name) & set("*?!")))
 
-    def look(path: Path, depth: int) -> None:
-        for _, _, keyword, value in _lines(path):
-            with contextlib.suppress(ValueError, ConfigError):
-                # A call reports this line as an error, so a list of names can skip it.
-                names = shlex.split(value, comments=True)
-                if keyword == "host":
-                    hosts.update(dict.fromkeys(name for name in names if not set(name) & set("*?!")))
-                elif keyword == "include" and depth < _DEPTH:
-                    for each in (each for name in names for each in _included(config_file(), name)):
-                        with contextlib.suppress(ConfigError):
-                            # One file that cannot be read must not hide the others.
-                            look(each, depth + 1)
 
+def _each_line(top: Path, path: Path, depth: int = 0) -> Iterator[tuple[ConfigLine, str, list[str]]]:
+    """Yield the lines of a file, and of those that it includes, each with its keyword and words.
+
+    A file or a line that cannot be read must not hide the others: a call reports it as an error.
+    """
     with contextlib.suppress(ConfigError):
-        look(config_file(), 0)
-    return list(hosts)
+        for number, line, keyword, value in _lines(path):
+            try:
+                words = shlex.split(value, comments=True)
+                included = _included(top, words) if keyword == "include" and depth < _DEPTH else []
+            except (ValueError, ConfigError):
+                continue
+            yield ConfigLine(f"{path}:{number}", line.strip()), keyword, words
+            for each in included:
+                yield from _each_line(top, each, depth + 1)
 
 
-def _included(path: Path, name: str) -> list[Path]:
+def _files(config: str | None) -> list[Path]:
+    return [config_file(), system_file()] if config is None else [Path(config)]
+
+
+def _included(path: Path, names: Sequence[str]) -> list[Path]:
     """Return the files of an Include; a relative name in the user's file begins in ~/.ssh."""
     folder = path.parent if path == system_file() else expanded("~/.ssh")
-    return [Path(each) for each in sorted(glob.glob(str(folder / expanded(name))))]
+    return [Path(each) for name in names for each in sorted(glob.glob(str(folder / expanded(name))))]
 
 
 def home() -> Path:

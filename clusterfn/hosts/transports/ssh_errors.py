@@ -20,43 +20,20 @@ INTERACTIVE = ("keyboard-interactive", "password")
 
 # Maps a kind of error to its message and its hint.
 _UNREACHABLE = {
-    "refused": (
-        "{place} refused the connection",
-        "check that sshd is running and that its port is {port}; try: {ssh}",
-    ),
-    "silent": (
-        "{place} did not answer within {timeout} s",
-        "check your network and VPN; try: {ssh}",
-    ),
-    "mute": (
-        "{place} accepted the connection, but did not answer within {timeout} s",
-        "its sshd may be stopped or overloaded: ask the administrator, or try: {ssh}",
-    ),
-    "not reached": (
-        "{place} cannot be reached",
-        "check your network and VPN; try: {ssh}",
-    ),
-    "hung up": (
-        "{place} closed the connection at once",
-        "it may have too many logins in progress (MaxStartups): wait; or see what this prints: {ssh}",
-    ),
-    "no server": (
-        "{place} does not answer like an SSH server",
-        "see what this prints: {ssh}",
-    ),
-    "no session": (
-        "{place} let {user} in but rejected the next step",
-        "the host may limit MaxSessions or forwarding, or a jump host cannot reach the next one",
-    ),
-    "no more sessions": (
-        "The held connection to {place} accepts no further session (MaxSessions)",
-        "end a program that uses it, or ask the administrator for a higher MaxSessions",
-    ),
-    "ended": (
-        "ssh has opened no session on {place}: {how}",
-        "see what this prints: {batch} true",
-    ),
-}
+    "refused": ("{place} refused the connection", "check that sshd is running and that its port is {port}; try: {ssh}"),
+    "silent": ("{place} did not answer within {timeout} s", "check your network and VPN; try: {ssh}"),
+    "mute": ("{place} accepted the connection, but did not answer within {timeout} s",
+             "its sshd may be stopped or overloaded: ask the administrator, or try: {ssh}"),
+    "not reached": ("{place} cannot be reached", "check your network and VPN; try: {ssh}"),
+    "hung up": ("{place} closed the connection at once",
+                "it may have too many logins in progress (MaxStartups): wait; or see what this prints: {ssh}"),
+    "no server": ("{place} does not answer like an SSH server", "see what this prints: {ssh}"),
+    "no session": ("{place} let {user} in but rejected the next step",
+                   "the host may limit MaxSessions or forwarding, or a jump host cannot reach the next one"),
+    "no more sessions": ("The held connection to {place} accepts no further session (MaxSessions)",
+                         "end a program that uses it, or ask the administrator for a higher MaxSessions"),
+    "ended": ("ssh has opened no session on {place}: {how}", "see what this prints: {batch} true"),
+}  # fmt: skip
 
 
 def unreachable(
@@ -70,14 +47,9 @@ def unreachable(
     """
     place = place or settings.place
     words = {
-        "place": place,
-        "port": place.rpartition(":")[2],
-        "timeout": f"{settings.timeout_s:g}",
-        "user": settings.user,
-        "ssh": settings.ssh,
-        "batch": _batch(settings),
-        "how": how,
-    }
+        "place": place, "port": place.rpartition(":")[2], "timeout": f"{settings.timeout_s:g}", "user": settings.user,
+        "ssh": settings.ssh, "batch": _batch(settings), "how": how,
+    }  # fmt: skip
     message, hint = (text.format(**words) for text in _UNREACHABLE[kind])
     return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
 
@@ -99,14 +71,9 @@ def no_common(host: Host, place: str, ours: str, evidence: Sequence[str], hint: 
 
 
 def login_refused(
-    host_name: str,
-    settings: Settings,
-    evidence: Sequence[str],
-    allowed: Sequence[str],
-    *,
-    partly: bool = False,
+    host_name: str, settings: Settings, evidence: Sequence[str], allowed: Sequence[str], *, partly: bool = False,
     asked: bool = False,
-) -> AuthenticationError:
+) -> AuthenticationError:  # fmt: skip
     """Return the error for a login that was refused.
 
     Args:
@@ -175,14 +142,6 @@ _REVOKED = r".*REVOKED HOST KEY DETECTED.*|The \S+ host key for \S+ is marked as
 _CHANGED = r"@\s+WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\s+@"
 
 
-class SshEnded(Exception):
-    """ssh ended before the session was open. `dropped`: at once, as a busy sshd lets it."""
-
-    def __init__(self, message: str, *, dropped: bool = False) -> None:
-        super().__init__(message)
-        self.dropped = dropped
-
-
 class SshOutput(NamedTuple):
     """What one ssh has written to stderr, line by line. `asked`: whether a person could be asked."""
 
@@ -206,7 +165,10 @@ class SshOutput(NamedTuple):
 
 
 def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
-    """Return the error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
+    """Return the error for an ssh that ended before the session was open.
+
+    Its cause is a ConnectionResetError if ssh was dropped at once, as by a busy sshd; else a ConnectionAbortedError.
+    """
     output = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
     rows = ((line, re.fullmatch(pattern, line), make) for pattern, make in _TABLE for line in output.plain_lines)
     line, match, make = next((row for row in rows if row[1]), ("", None, ""))
@@ -217,7 +179,8 @@ def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: boo
         error = unreachable(make, host, settings, output.evidence)
     else:
         error = make(output, match)
-    error.__cause__ = SshEnded(line or f"exit status {code}", dropped=bool(re.fullmatch(_DROPPED, line)))
+    end = ConnectionResetError if re.fullmatch(_DROPPED, line) else ConnectionAbortedError
+    error.__cause__ = end(line or f"exit status {code}")
     return error
 
 
@@ -287,22 +250,17 @@ def _host_key(output: SshOutput, match: re.Match[str]) -> HostError:
 
 
 def _configuration(output: SshOutput, match: re.Match[str]) -> ConfigError:
-    return ConfigError(
-        f"ssh cannot read its configuration for {output.settings.alias}",
-        host=output.host.name,
-        evidence=output.evidence,
-        hint=f"fix it until `{output.settings.ssh.replace('ssh ', 'ssh -G ', 1)}` works",
-    )
+    message = f"ssh cannot read its configuration for {output.settings.alias}"
+    hint = f"fix it until `{output.settings.ssh.replace('ssh ', 'ssh -G ', 1)}` works"
+    return ConfigError(message, host=output.host.name, evidence=output.evidence, hint=hint)
 
 
 _DROPPED = r"(?:kex|ssh)_exchange_identification: (?:Connection closed by remote host|read: .* by peer)"
 # The first row that matches any line counts: causes before consequences, because a jump host's ssh writes here too.
 _TABLE: tuple[tuple[str, str | Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
     (r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*", _configuration),
-    (
-        r"ssh: Could not resolve hostname (?P<name>\S+): .*",
-        lambda output, match: unresolved(output.host, output.settings, match["name"], [match[0]]),
-    ),
+    (r"ssh: Could not resolve hostname (?P<name>\S+): .*",
+     lambda output, match: unresolved(output.host, output.settings, match["name"], [match[0]])),
     (r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)", _not_connected),
     (r"Connection timed out during banner exchange", "mute"),
     (r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out", "silent"),
@@ -316,8 +274,5 @@ _TABLE: tuple[tuple[str, str | Callable[[SshOutput, re.Match[str]], HostError | 
     (_DROPPED, "hung up"),
     (r"(?:kex|ssh)_exchange_identification: .*|.*: invalid format", "no server"),
     (r"Protocol major versions differ: .*|Bad remote protocol version identification: .*", "no server"),
-    (
-        r"Connection (?:closed|reset) by .*|ssh_dispatch_run_fatal: .*|Received disconnect from .*",
-        "hung up",
-    ),
-)
+    (r"Connection (?:closed|reset) by .*|ssh_dispatch_run_fatal: .*|Received disconnect from .*", "hung up"),
+)  # fmt: skip

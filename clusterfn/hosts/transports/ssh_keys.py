@@ -22,6 +22,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts.transports import host_keys, ssh_config_file, ssh_errors
 from clusterfn.hosts.transports import paramiko as ours
+from clusterfn.hosts.transports.paramiko_login import ENCRYPTED, UNREADABLE
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
@@ -86,7 +87,7 @@ def _opens(path: Path) -> bool:
     """Whether paramiko can use it: of a known kind, without a passphrase."""
     try:
         paramiko.PKey.from_path(path)
-    except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError, TypeError):
+    except (*ENCRYPTED, *UNREADABLE):
         return False
     return True
 
@@ -102,11 +103,9 @@ def new_path(settings: Settings) -> Path:
     free = [path for path in candidates if not path.exists() and not path.with_name(path.name + ".pub").exists()]
     if not free:
         occupied = candidates[0] if candidates else usual
-        raise ConfigError(
-            f"{occupied} exists, but cannot be used without you",
-            evidence=["clusterfn never overwrites a key"],
-            hint=f"if it has a passphrase: run ssh-add {occupied}, then the same command again",
-        )
+        message, evidence = f"{occupied} exists, but cannot be used without you", ["clusterfn never overwrites a key"]
+        hint = f"if it has a passphrase: run ssh-add {occupied}, then the same command again"
+        raise ConfigError(message, evidence=evidence, hint=hint)
     return free[0]
 
 
@@ -185,11 +184,9 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
         ours.close(hops)
     if PRESENT not in lines and ADDED not in lines:
         raise HostError(
-            f"The key could not be put into ~/.ssh/authorized_keys on {host.name}",
-            host=host.name,
-            evidence=lines[-5:],
+            f"The key could not be put into ~/.ssh/authorized_keys on {host.name}", host=host.name, evidence=lines[-5:],
             hint=f"log in by `{settings.ssh}` and check that ~/.ssh is writable",
-        )
+        )  # fmt: skip
     return Installed(ADDED in lines, OPEN in lines)
 
 

@@ -20,7 +20,7 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.transports import openssh, ssh_errors
 from clusterfn.hosts.transports.base import Standby
 from clusterfn.hosts.transports.held_connections import HeldConnection, socket_path
-from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream
+from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream, how_it_ended
 
 # How long an agent waits after the last program. It counts as use of the held connection, and so must end some time.
 IDLE_S = 3600.0
@@ -55,14 +55,9 @@ def keep(held: HeldConnection, what: str, argv: list[str], first: bytes, marker:
         "pause_s": PAUSE_S, "tries": TRIES,
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_KEEPER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **openssh.ASK_NOBODY},
-        cwd="/",
-        start_new_session=True,
-    )
+        [sys.executable, "-I", "-S", str(_KEEPER)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env={**os.environ, **openssh.ASK_NOBODY}, cwd="/", start_new_session=True,
+    )  # fmt: skip
     assert process.stdin
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(json.dumps(plan).encode())
@@ -187,9 +182,7 @@ class StandbyStream(ListeningStream):
         if self._code == "?":
             return lost or "it ended; its exit status is unknown, because the keeper of the held connection ended too"
         code = int(self._code)
-        if code == openssh.LOST_STATUS and lost:
-            return lost
-        return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
+        return lost if code == openssh.LOST_STATUS and lost else how_it_ended(code)
 
     def stderr(self) -> str:
         if self._code:

@@ -110,14 +110,9 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
         line = ["ssh", *fetch_options(settings, file, kinds), *openssh.way(settings), "--", settings.alias, "true"]
         try:
             ran = subprocess.run(
-                line,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=openssh.patience_s(settings),
-                env={**os.environ, **openssh.ASK_NOBODY},
-                start_new_session=True,
-                check=False,
-            )
+                line, stdin=subprocess.DEVNULL, capture_output=True, timeout=openssh.patience_s(settings),
+                env={**os.environ, **openssh.ASK_NOBODY}, start_new_session=True, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             stderr = (error.stderr or b"").decode(errors="replace")
             raise ssh_errors.error_of(host, settings, stderr, -1) from error
@@ -130,25 +125,15 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
 def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> list[str]:
     """Return the options of an ssh that fetches host keys of these kinds into `file`."""
     options = [
-        "BatchMode=yes",
-        "PreferredAuthentications=none",
-        "ControlMaster=no",
-        "ControlPath=none",
-        "ClearAllForwardings=yes",
-        "ForwardAgent=no",
-        f"ConnectTimeout={max(1, round(settings.timeout_s))}",
+        "BatchMode=yes", "PreferredAuthentications=none", "ControlMaster=no", "ControlPath=none",
+        "ClearAllForwardings=yes", "ForwardAgent=no", f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         # ssh accepts any key here, because it writes the key only into a file of ours, which no connection trusts.
-        "StrictHostKeyChecking=no",
-        f'UserKnownHostsFile="{file}"',
-        "GlobalKnownHostsFile=/dev/null",
-        "HashKnownHosts=no",
-        "UpdateHostKeys=no",
-        "VerifyHostKeyDNS=no",
-        "NoHostAuthenticationForLocalhost=no",
+        "StrictHostKeyChecking=no", f'UserKnownHostsFile="{file}"', "GlobalKnownHostsFile=/dev/null",
+        "HashKnownHosts=no", "UpdateHostKeys=no", "VerifyHostKeyDNS=no", "NoHostAuthenticationForLocalhost=no",
         f"HostKeyAlgorithms={','.join(kinds)}",
         *(["KnownHostsCommand=none"] if any(each.startswith("knownhostscommand") for each in settings.unmet) else []),
         *settings.instead,
-    ]
+    ]  # fmt: skip
     through = ["-J", ",".join(settings.proxy_jump)] if settings.proxy_jump else []
     return ["-T", "-x", "-v", *(f"-o{option}" for option in options), *through]
 
@@ -219,12 +204,10 @@ def _forget(host: Host, met: HostKeys) -> None:
         lines = rest.setdefault(path, text.splitlines(keepends=True))
         left = host_keys.without_name(lines[int(number) - 1], met.settings.key_name)
         if left is None or path not in met.settings.user_known_hosts:
-            raise HostKeyError(
-                f"{entry.place} has another key for {met.settings.place}, and clusterfn cannot change that file",
-                host=host.name,
-                evidence=[f"remembered: {entry.kind} {host_keys.fingerprint(entry.blob)}"],
-                hint="remove the line yourself, or ask its maintainer",
-            )
+            message = f"{entry.place} has another key for {met.settings.place}, and clusterfn cannot change that file"
+            evidence = [f"remembered: {entry.kind} {host_keys.fingerprint(entry.blob)}"]
+            hint = "remove the line yourself, or ask its maintainer"
+            raise HostKeyError(message, host=host.name, evidence=evidence, hint=hint)
         lines[int(number) - 1] = left
     for path, lines in rest.items():
         _replace(path, "".join(lines))

@@ -9,7 +9,6 @@ import contextlib
 import datetime
 import threading
 import time
-from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +29,6 @@ from clusterfn.integrations.jupyter.kernel_job import tell_why_it_waits
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    from distributed.security import Security
-
-    from clusterfn.calls.job import Job
     from clusterfn.integrations.dask.plan import DaskPlan
 
 _CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
@@ -104,7 +100,11 @@ class DaskBlock:
         self._settings.enter_context(dask.config.set({_SILENCE: patience}))
         self._scheduler.on_end(self._fail)
         self._scheduler.await_scheduler()
-        self._cluster = self._connect(self._scheduler.address, settings.security)
+        address = self._scheduler.address
+        if self._jobs is None:
+            self._cluster = AllocationCluster(address, settings.security)
+        else:
+            self._cluster = JobsCluster(address, settings.security, self._jobs, plan.least, self._fail)
         self._client = Client(self._cluster)
         # This is set only now, because dask would otherwise try this long to reach a scheduler that has just ended.
         self._settings.enter_context(dask.config.set({_CONNECTING: patience}))
@@ -112,11 +112,6 @@ class DaskBlock:
             self._cluster.adapt(minimum=plan.least, maximum=plan.most)
         self._await_workers(self._cluster)
         return self._client
-
-    def _connect(self, address: str, security: Security) -> ConnectedCluster:
-        if self._jobs is None:
-            return AllocationCluster(address, security)
-        return JobsCluster(address, security, self._jobs, self._plan.least, self._fail)
 
     def _await_workers(self, cluster: ConnectedCluster) -> None:
         """Wait for the first worker, or for all that are parts of one job, and say why there are none yet."""
@@ -186,27 +181,22 @@ class DaskBlock:
                 has_workers = self._jobs is None and is_reachable and not is_interrupted
                 self._scheduler.end(_WORKERS_END_S if has_workers else 0.0)
             if self._jobs is not None:
-                _end_workers([job for job in self._jobs.sent if not job.done()], set() if is_interrupted else connected)
+                # End what has not connected, and what has not ended soon after its scheduler, all at the same time.
+                jobs = [job for job in self._jobs.sent if not job.done()]
+                waits = [_WORKERS_END_S if job.name in connected and not is_interrupted else 0.0 for job in jobs]
+                ending = [threading.Thread(target=end_job, args=each, daemon=True) for each in zip(jobs, waits)]
+                deadline = time.monotonic() + 2 * _WORKERS_END_S
+                for each in ending:
+                    each.start()
+                for each in ending:
+                    each.join(max(0.0, deadline - time.monotonic()))
             self._settings.close()
 
     def __repr__(self) -> str:
         return f"<DaskBlock: {self._client or 'not begun'}>"
 
 
-def _end_workers(jobs: Sequence[Job[Any]], connected: set[str]) -> None:
-    """End what has not connected, and what has not ended soon after its scheduler, all at the same time."""
-    patience = [(job, _WORKERS_END_S if job.name in connected else 0.0) for job in jobs]
-    ending = [threading.Thread(target=end_job, args=each, daemon=True) for each in patience]
-    deadline = time.monotonic() + 2 * _WORKERS_END_S
-    for each in ending:
-        each.start()
-    for each in ending:
-        each.join(max(0.0, deadline - time.monotonic()))
-
-
 _NAME = "clusterfn-dask"
-_BEFORE = datetime.timedelta(days=1)
-_AFTER = datetime.timedelta(days=365)
 
 
 def make_security() -> Security:
@@ -229,8 +219,8 @@ def make_security() -> Security:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BEFORE)
-        .not_valid_after(now + _AFTER)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=365))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clusterfn.api.decorator import inside_job
-from clusterfn.calls import own_modules
 from clusterfn.config import config_file, import_time
 from clusterfn.config.options import JobOptions, Time, parse_options, without_needs
 from clusterfn.config.units import parse_memory, parse_time
@@ -14,30 +13,22 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 from clusterfn.integrations.dask.plan import DaskPlan, NodeWorkers
 from clusterfn.integrations.jupyter.kernel_job import host_with_way
+from clusterfn.packing import own_modules
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from clusterfn.config.spec import Host
     from clusterfn.integrations.dask.block import DaskBlock
 
 
 @public_api
 @show_options(JobOptions)
 def dask_client(
-    host: str | None = None,
-    *,
-    workers: int | None = None,
-    adapt: tuple[int, int] | None = None,
-    nodes: int | None = None,
-    imports: Sequence[str] = (),
-    scheduler_memory: str = "2GB",
-    interface: str | None = None,
-    idle: Time = "10min",
-    dashboard: bool = False,
-    **options: Unpack[JobOptions],
-) -> DaskBlock:
+    host: str | None = None, *, workers: int | None = None, adapt: tuple[int, int] | None = None,
+    nodes: int | None = None, imports: Sequence[str] = (), scheduler_memory: str = "2GB", interface: str | None = None,
+    idle: Time = "10min", dashboard: bool = False, **options: Unpack[JobOptions],
+) -> DaskBlock:  # fmt: skip
     """Run dask on a host for a `with` block: its scheduler and its workers are jobs there; the block gets the client.
     With `nodes`, one job holds all of them.
 
@@ -80,14 +71,19 @@ def dask_client(
         raise ConfigError(f"dashboard={dashboard!r} is neither True nor False", hint="write dashboard=True")
     worker = parse_options({"host": host, **options})
     scheduler_bytes, idle_s = parse_memory(scheduler_memory, "scheduler_memory"), parse_time(idle, "idle")
-    own, network = _own_modules(imports), _checked_interface(interface)
-    _check_dask()
+    own = _own_modules(imports)
+    if interface is not None and (not isinstance(interface, str) or not interface.strip()):
+        raise ConfigError(f"interface={interface!r} is not a network interface", hint='write interface="ib0"')
+    try:
+        import distributed  # noqa: F401
+    except ImportError as missing:
+        problem = f"dask_client() needs dask and distributed on this machine, too: {missing}"
+        raise ConfigError(problem, hint="pip install '.[dask]' in your clone of clusterfn") from missing
     chosen_host = host_with_way(host, "dask", "f.map(items), or clusterfn.Session")
     if chosen_host.result_policy(worker.results).data_only:
-        raise ConfigError(
-            f'dask_client() exchanges Python objects with {chosen_host.name}, which results="data" does not accept',
-            hint='map over the items instead: f.map(items); or set results="objects" if you trust the host',
-        )
+        problem = f"dask_client() exchanges Python objects with {chosen_host.name}"
+        hint = 'map over the items instead: f.map(items); or set results="objects" if you trust the host'
+        raise ConfigError(f'{problem}, which results="data" does not accept', hint=hint)
     node_workers = None
     if nodes is None:
         scheduler = worker._replace(
@@ -96,26 +92,18 @@ def dask_client(
         )  # fmt: skip
     else:
         nodes, each_worker = (1, without_needs(worker)) if config_file.runs_locally() else (nodes, worker)
-        _reject_nodes_of_one_machine(nodes, chosen_host)
+        if nodes > 1 and not open_session(chosen_host).scheduler_rules.has_nodes:
+            problem = f"{chosen_host.name} is one machine; only a cluster with a batch scheduler has nodes"
+            hint = "write nodes=1: one job then holds dask's scheduler and all workers"
+            raise ConfigError(f"nodes={nodes}: {problem}", host=chosen_host.name, hint=hint)
         node_workers = NodeWorkers.of(least // nodes, each_worker, chosen_host)
         scheduler = node_workers.job_options(worker, nodes, scheduler_bytes)
     worker = worker._replace(name="dask-worker")
     # This import is late, because the module needs dask, which was only checked above.
     from clusterfn.integrations.dask.block import DaskBlock
 
-    return DaskBlock(
-        DaskPlan(scheduler, worker, node_workers, least, most, adapt is not None, own, network, idle_s, dashboard)
-    )
-
-
-def _check_dask() -> None:
-    try:
-        import distributed  # noqa: F401
-    except ImportError as missing:
-        raise ConfigError(
-            f"dask_client() needs dask and distributed on this machine, too: {missing}",
-            hint="pip install '.[dask]' in your clone of clusterfn",
-        ) from missing
+    adapts, network = adapt is not None, interface or ""
+    return DaskBlock(DaskPlan(scheduler, worker, node_workers, least, most, adapts, own, network, idle_s, dashboard))
 
 
 def _checked_counts(workers: object, adapt: object) -> tuple[int, int]:
@@ -137,23 +125,13 @@ def _check_nodes(nodes: int, workers: int | None) -> None:
     if not _is_number(nodes, 1):
         raise ConfigError(f"nodes={nodes!r} is not a whole number of at least 1", hint="write nodes=2")
     if workers is None:
-        raise ConfigError(
-            f"nodes={nodes} puts a fixed number of workers into one job, and adapt= changes their number",
-            hint="write workers= instead of adapt=, or leave nodes= out: each worker is then a job of its own",
-        )
+        problem = f"nodes={nodes} puts a fixed number of workers into one job, and adapt= changes their number"
+        hint = "write workers= instead of adapt=, or leave nodes= out: each worker is then a job of its own"
+        raise ConfigError(problem, hint=hint)
     if workers % nodes:
         per_node = workers // nodes
         counts = " or ".join(f"workers={each * nodes}" for each in (per_node, per_node + 1) if each)
         raise ConfigError(f"workers={workers} cannot be spread evenly over nodes={nodes}", hint=f"write {counts}")
-
-
-def _reject_nodes_of_one_machine(nodes: int, host: Host) -> None:
-    if nodes > 1 and not open_session(host).scheduler_rules.has_nodes:
-        raise ConfigError(
-            f"nodes={nodes}: {host.name} is one machine; only a cluster with a batch scheduler has nodes",
-            host=host.name,
-            hint="write nodes=1: one job then holds dask's scheduler and all workers",
-        )
 
 
 def _is_number(value: object, least: int) -> bool:
@@ -165,16 +143,6 @@ def _own_modules(imports: object) -> tuple[str, ...]:
         raise ConfigError(f"imports={imports!r} is not a list of modules", hint='write imports=["mypackage"]')
     for name in imports:
         if not own_modules.is_own(name):
-            raise ConfigError(
-                f"imports={name!r} is not a module of your own that can be sent",
-                hint="install it in the environment, or name a module next to your script",
-            )
+            hint = "install it in the environment, or name a module next to your script"
+            raise ConfigError(f"imports={name!r} is not a module of your own that can be sent", hint=hint)
     return tuple(imports)
-
-
-def _checked_interface(interface: object) -> str:
-    if interface is None:
-        return ""
-    if not isinstance(interface, str) or not interface.strip():
-        raise ConfigError(f"interface={interface!r} is not a network interface", hint='write interface="ib0"')
-    return interface

@@ -15,7 +15,7 @@ from distributed.core import Status, rpc
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 from distributed.security import Security
 
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.integrations.dask.jobs import WorkerJob, WorkerJobs
 from clusterfn.integrations.jupyter.kernel_job import reason_of_end
@@ -61,13 +61,8 @@ class ConnectedCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
     ) -> None:
         # dask's constructor starts the workers, and their callbacks read this attribute.
         self.is_ending = False
-        super().__init__(
-            workers=workers,
-            worker=worker,
-            scheduler={"cls": ConnectedScheduler, "options": {"address": address, "security": security}},
-            security=security,
-            name="clusterfn",
-        )
+        scheduler = {"cls": ConnectedScheduler, "options": {"address": address, "security": security}}
+        super().__init__(workers=workers, worker=worker, scheduler=scheduler, security=security, name="clusterfn")
 
     def begin_end(self, is_reachable: bool) -> set[str]:
         """Prepare `close`: all workers end with their scheduler, and none is asked to hand over what it holds.

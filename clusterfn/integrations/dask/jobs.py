@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,24 +23,26 @@ from distributed.deploy.spec import ProcessInterface
 
 from clusterfn.bridge.kernel.dask_program import UNFIT
 from clusterfn.bridge.kernel.stream import DASK, WEB
-from clusterfn.calls import console, job_display
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import job_display
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.job_spec import KernelSpec
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.integrations.dask.plan import memory_limit
 from clusterfn.integrations.dask.settings import DaskSettings, run_program
 from clusterfn.integrations.jupyter.connection_file import ConnectionFile, listen_on
-from clusterfn.integrations.jupyter.kernel_job import FoundJob, KernelJob, await_holder, send_held
+from clusterfn.integrations.jupyter.kernel_job import FoundJob, await_holder, send_held
 from clusterfn.integrations.jupyter.kernel_proxy import KernelProxy, link_to
+from clusterfn.packing import payload as payloads
 
 if TYPE_CHECKING:
     from clusterfn.config.options import Options
 
+IP = "127.0.0.1"
 _UNFIT = f"exit status {UNFIT}"
-_END_S = 10.0
+_END_S, _JOIN_S = 10.0, 10.0
 _TRIES, _REASON_S, _ANSWER_S = 3, 5.0, 60.0
 
 
@@ -49,8 +51,21 @@ def listen_for_dask() -> socket.socket:
     return listen_on(IP, 0)
 
 
+class DaskProxy(KernelProxy):
+    """Carries the connections of dask."""
+
+    title = "dask's scheduler"
+
+    def handle_signals(self) -> None:
+        """Leave them to the user's program."""
+
+    def end_kernel(self) -> None:
+        """End the scheduler and its job."""
+        self.stream.say(do="end")
+
+
 class SchedulerJob:
-    """The job, from its start to its end.
+    """The job, from its start to its end. A thread carries the connections to it until the scheduler has ended.
 
     Attributes:
         address: Of the scheduler, for this process.
@@ -64,21 +79,26 @@ class SchedulerJob:
         )
         prepared = settings.of_job(prepared)
         self._security = settings.security
-        self._why = ""
-        self._relay: Relay | None = None
+        self._why = self._last_sentence = ""
+        self._is_ending = False
         self._on_end: Callable[[ClusterfnError], None] = lambda _: None
+        self._proxy: DaskProxy | None = None
         self.job = send_held(prepared, KernelSpec("distributed", idle_s, idle_s, CALLER))
-        listeners = {DASK: listen_for_dask(), **({WEB: pages} if pages is not None else {})}
-        self.address = "tls://{}:{}".format(*listeners[DASK].getsockname()[:2])
+        self._listeners = {DASK: listen_for_dask(), **({WEB: pages} if pages is not None else {})}
+        self.address = "tls://{}:{}".format(*self._listeners[DASK].getsockname()[:2])
         try:
-            kernel_job = await_holder(self.job, prepared.session)
+            search: Any = FoundJob(await_holder(self.job, prepared.session))
         except BaseException:
             # Ctrl-C may come while the job waits in the queue.
-            for each in listeners.values():
+            for each in self._listeners.values():
                 each.close()
             self.end()
             raise
-        self._relay = Relay(kernel_job, listeners, self._ended)
+        connection_file = ConnectionFile(Path(), IP, (), secrets.token_urlsafe(32), "")
+        proxy = DaskProxy(connection_file, self._listeners, search, link_to, self._say)
+        self._thread = threading.Thread(target=self._carry, args=[proxy], name="clusterfn-dask", daemon=True)
+        self._thread.start()
+        self._proxy = proxy
 
     def await_scheduler(self) -> None:
         """Wait until the scheduler has answered with its certificate.
@@ -86,8 +106,6 @@ class SchedulerJob:
         Raises:
             ClusterfnError: It has ended before that.
         """
-        relay = self._relay
-        assert relay is not None
         ip, _, port = self.address.rpartition("/")[2].partition(":")
         context = self._security.get_connection_args("client")["ssl_context"]
         for _ in range(_TRIES):
@@ -96,7 +114,7 @@ class SchedulerJob:
                     return
             except OSError:
                 # The connection closes a moment before the reason arrives.
-                relay.wait(_REASON_S)
+                self._thread.join(_REASON_S)
                 if self._why:
                     break
         raise self.error()
@@ -117,16 +135,28 @@ class SchedulerJob:
             )  # fmt: skip
         return ClusterfnError(self._why or "dask's scheduler does not answer", host=host, job=job)
 
-    def _ended(self, why: str) -> None:
-        self._why = why
-        self._on_end(self.error())
+    def _carry(self, proxy: DaskProxy) -> None:
+        if proxy.run() and not self._is_ending:
+            self._why = self._last_sentence
+            self._on_end(self.error())
+        proxy.flush()
+        proxy.close()
+        for each in self._listeners.values():
+            each.close()
+
+    def _say(self, sentence: str) -> None:
+        self._last_sentence = sentence
+        if "is lost, and its job keeps running" in sentence or sentence.endswith("is back"):
+            console.tell(sentence)
 
     def end(self, patience_s: float = 0.0) -> None:
         """End the scheduler and its job; give it so long to end by itself, if it has been told to."""
-        if self._relay is not None:
-            self._relay.wait(patience_s)
-            self._relay.end()
-        end_job(self.job, _END_S + patience_s if self._relay is not None and not self._why else 0.0)
+        if self._proxy is not None:
+            self._thread.join(patience_s)
+            self._is_ending = True
+            self._proxy.events.post_at_once("terminate")
+            self._thread.join(_JOIN_S)
+        end_job(self.job, _END_S + patience_s if self._proxy is not None and not self._why else 0.0)
 
 
 def end_job(job: Job[Any], patience_s: float) -> None:
@@ -138,68 +168,6 @@ def end_job(job: Job[Any], patience_s: float) -> None:
             job.stop()
     except ClusterfnError as error:
         console.warn(f"{job.id} {job.name} on {job.host} could not be stopped, and ends by itself: {error.message}")
-
-
-IP = "127.0.0.1"
-_JOIN_S = 10.0
-
-
-class DaskProxy(KernelProxy):
-    """Carries the connections of dask."""
-
-    title = "dask's scheduler"
-
-    def handle_signals(self) -> None:
-        """Leave them to the user's program."""
-
-    def end_kernel(self) -> None:
-        """End the scheduler and its job."""
-        self.stream.say(do="end")
-
-
-class Relay:
-    """A thread that carries the connections to these listeners until the scheduler has ended.
-
-    Args:
-        job: Of the scheduler; its holder listens.
-        listeners: By the number of their channel.
-        on_end: Called in that thread with why the scheduler has ended, unless its client or `end` has ended it.
-    """
-
-    def __init__(self, job: KernelJob, listeners: Mapping[int, socket.socket], on_end: Callable[[str], None]) -> None:
-        self._listeners = listeners
-        self._on_end = on_end
-        self._last_sentence = ""
-        self._is_ending = False
-        connection_file = ConnectionFile(Path(), IP, (), secrets.token_urlsafe(32), "")
-        search: Any = FoundJob(job)
-        self._proxy = DaskProxy(connection_file, listeners, search, link_to, self._say)
-        self._thread = threading.Thread(target=self._run, name="clusterfn-dask", daemon=True)
-        self._thread.start()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for the end of the scheduler, but not for longer."""
-        self._thread.join(seconds)
-
-    def end(self) -> None:
-        """End the scheduler and all connections; wait a moment until the host knows it."""
-        self._is_ending = True
-        self._proxy.events.post_at_once("terminate")
-        self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        code = self._proxy.run()
-        if code and not self._is_ending:
-            self._on_end(self._last_sentence)
-        self._proxy.flush()
-        self._proxy.close()
-        for each in self._listeners.values():
-            each.close()
-
-    def _say(self, sentence: str) -> None:
-        self._last_sentence = sentence
-        if "is lost, and its job keeps running" in sentence or sentence.endswith("is back"):
-            console.tell(sentence)
 
 
 # A worker has this long to close after the request.
@@ -262,13 +230,9 @@ class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
     status: Any
 
     def __init__(
-        self,
-        scheduler: str,
-        name: str,
-        jobs: WorkerJobs,
-        report: Callable[[WorkerJob], None],
+        self, scheduler: str, name: str, jobs: WorkerJobs, report: Callable[[WorkerJob], None],
         retire: Callable[[str], Awaitable[bool]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.name = name
         self.job: Job[Any] | None = None

@@ -19,7 +19,6 @@ from clusterfn.integrations.dask.plan import NodeWorkers, memory_limit
 
 if TYPE_CHECKING:
     from clusterfn.calls.call import Prepared
-    from clusterfn.config.job_spec import JobSpec
 
 _PROGRAM = "_clusterfn/bridge/kernel/dask_program.py"
 _PACKAGES = ("dask", "distributed")
@@ -72,34 +71,24 @@ class DaskSettings:
         """
         version = prepared.ready.interpreter.version
         if version != CALLER:
-            raise ConfigError(
-                f"dask needs the same Python on both sides: the environment has {version[0]}.{version[1]}, this is "
-                f"{CALLER[0]}.{CALLER[1]}",
-                host=prepared.session.host.name,
-                hint=f"use an environment with Python {CALLER[0]}.{CALLER[1]}",
-            )
+            there, here = (".".join(map(str, each)) for each in (version, CALLER))
+            problem = f"dask needs the same Python on both sides: the environment has {there}, this is {here}"
+            hint = f"use an environment with Python {here}"
+            raise ConfigError(problem, host=prepared.session.host.name, hint=hint)
         job, tls_config = prepared.job, self.security.get_tls_config_for_role("client")
         is_one_machine = not prepared.session.scheduler.has_nodes or (self.node_workers and job.resources.nodes == 1)
+        each = self.node_workers
+        workers: dict[str, Any] | None = None if each is None else {
+            "job": layout.job_dir(job.root, job.id), "count": each.count, "cores": each.cores, "gpus": each.gpus,
+            "bytes": memory_limit(each.memory_bytes),
+        }  # fmt: skip
         settings = {
-            "program": posixpath.join(job.bridge, _PROGRAM),
-            "versions": {name: metadata.version(name) for name in _PACKAGES},
-            "dashboard": self.dashboard,
-            "interface": self.interface,
-            "is_one_machine": bool(is_one_machine),
-            "path": list(job.sys_path),
-            "workers": self._workers_in(job),
-        }
+            "program": posixpath.join(job.bridge, _PROGRAM), "workers": workers, "path": list(job.sys_path),
+            "versions": {name: metadata.version(name) for name in _PACKAGES}, "dashboard": self.dashboard,
+            "interface": self.interface, "is_one_machine": bool(is_one_machine),
+        }  # fmt: skip
         # One job holds several workers here, so the libraries of each must not start threads for all cores of the job.
         threads = dict.fromkeys(layout.THREADS, str(self.node_workers.cores)) if self.node_workers else {}
         tls = json.dumps({"cert": tls_config["cert"], "key": tls_config["key"]})
         env = {**threads, **job.env, dask_program.SETTINGS: json.dumps(settings)}
         return prepared._replace(job=job._replace(env=env, secrets={**job.secrets, dask_program.TLS: tls}))
-
-    def _workers_in(self, job: JobSpec) -> dict[str, Any] | None:
-        if self.node_workers is None:
-            return None
-        each = self.node_workers
-        return {
-            "job": layout.job_dir(job.root, job.id), "count": each.count, "cores": each.cores, "gpus": each.gpus,
-            "bytes": memory_limit(each.memory_bytes),
-        }  # fmt: skip

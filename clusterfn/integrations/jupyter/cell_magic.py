@@ -15,12 +15,13 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import printable
-from clusterfn.calls import call, source_imports
+from clusterfn.calls import call
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 from clusterfn.hosts import serialization
 from clusterfn.integrations.jupyter import cell_options
+from clusterfn.packing import source_imports
 from clusterfn.public_api import public_api
 
 _NAME = "cell"
@@ -62,13 +63,9 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
     check_names(names_in(source, file), request.inputs, request.outputs, shell.user_ns)
     wire = serialization.part("cell")
     try:
-        result = call.run_call(
-            wire.run_cell,
-            (source, file, values, request.outputs),
-            {},
-            request.options if request.options.name else request.options._replace(name=_NAME),
-            source_imports.imported(source),
-        )
+        options = request.options if request.options.name else request.options._replace(name=_NAME)
+        cell_call = (source, file, values, request.outputs)
+        result = call.run_call(wire.run_cell, cell_call, {}, options, source_imports.imported(source))
     except Exception as error:
         # The code of the cell may raise anything. What it displayed before is sent with the exception.
         _show(vars(error).pop(wire.SHOWN, ()))
@@ -80,8 +77,8 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
     shell.user_ns.update(values)
     missing = [name for name in request.outputs if name not in values]
     if missing:
-        names = ", ".join(missing)
-        raise ClusterfnError(f"%%cluster -o: the cell ended without setting {names}", hint="set it on every path")
+        problem = f"%%cluster -o: the cell ended without setting {', '.join(missing)}"
+        raise ClusterfnError(problem, hint="set it on every path")
 
 
 def read_result(
@@ -189,18 +186,14 @@ def check_names(
     if unsent:
         modules = [name for name in unsent if isinstance(variables[name], ModuleType)]
         others = [name for name in unsent if name not in modules]
-        imports = [_import_of(name, variables[name]) for name in modules]
+        paths = {name: variables[name].__name__ for name in modules}
+        imports = [f"import {path}" + (f" as {name}" if name != path else "") for name, path in paths.items()]
         hints = [f"send variables: {' '.join(f'-i {name}' for name in others)}"] if others else []
         hints += [f"import modules in the cell: {'; '.join(imports)}"] if imports else []
         verb = "exist" if len(unsent) > 1 else "exists"
-        raise ConfigError(
-            f"%%cluster: the cell uses {', '.join(unsent)}, which {verb} only in the notebook", hint="; ".join(hints)
-        )
+        problem = f"%%cluster: the cell uses {', '.join(unsent)}, which {verb} only in the notebook"
+        raise ConfigError(problem, hint="; ".join(hints))
     for name in outputs:
         if name not in cell_names.sets and name not in inputs:
             near = did_you_mean(name, cell_names.sets)
             raise ConfigError(f"%%cluster -o {name}: the cell never sets {name!r}{near}", hint=f"assign it: {name} = …")
-
-
-def _import_of(name: str, module: ModuleType) -> str:
-    return f"import {module.__name__}" + (f" as {name}" if name != module.__name__ else "")

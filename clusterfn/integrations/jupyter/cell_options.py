@@ -68,7 +68,9 @@ def parse_line(line: str) -> CellOptions:
             continue
         keyword = _keyword(word)
         if keyword in _FLAGS:
-            _reject_value(word, equals + value or next(iter(words), "-"))
+            # What follows a flag must be the next option.
+            if not (equals + value or next(iter(words), "-")).startswith("-"):
+                raise ConfigError(f"%%cluster: {word} takes no value", hint=f"write {word} alone, or leave it out")
             keywords[keyword] = True
         else:
             _add(keywords, keyword, value or _next(word, words))
@@ -114,12 +116,6 @@ def _names(word: str, value: str) -> list[str]:
     return names
 
 
-def _reject_value(word: str, following: str) -> None:
-    """Raise unless what follows a flag is the next option."""
-    if not following.startswith("-"):
-        raise ConfigError(f"%%cluster: {word} takes no value", hint=f"write {word} alone, or leave it out")
-
-
 def _add(keywords: dict[str, Any], keyword: str, value: str) -> None:
     """Record the value of an option, as a keyword of `@cluster` takes it."""
     if keyword == "requeue":
@@ -129,12 +125,11 @@ def _add(keywords: dict[str, Any], keyword: str, value: str) -> None:
     elif keyword in _LISTS:
         keywords.setdefault(keyword, []).extend(_COMMA.split(value))
     elif keyword in keywords:
-        flag = _flag_of(keyword)
-        raise ConfigError(
-            f"%%cluster: {flag} is given twice: {keywords[keyword]} and {value}", hint="remove one of them"
-        )
+        problem = f"%%cluster: {_flag_of(keyword)} is given twice: {keywords[keyword]} and {value}"
+        raise ConfigError(problem, hint="remove one of them")
     else:
-        keywords[keyword] = _number(keyword, value)
+        is_number = keyword in _NUMBERS and value.removeprefix("-").isdecimal()
+        keywords[keyword] = int(value) if is_number else value
 
 
 def _pair(keyword: str, pair: str) -> tuple[str, Any]:
@@ -146,10 +141,6 @@ def _pair(keyword: str, pair: str) -> tuple[str, Any]:
         # Some options of sbatch have no value, so a name alone means True.
         return name, None if text == "None" else text if equals else True
     return name, text
-
-
-def _number(keyword: str, text: str) -> int | str:
-    return int(text) if keyword in _NUMBERS and text.removeprefix("-").isdecimal() else text
 
 
 def _flag_of(keyword: str) -> str:

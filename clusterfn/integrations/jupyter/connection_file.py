@@ -47,7 +47,11 @@ def read_connection_file(path: Path) -> ConnectionFile:
         raise _cannot_use(path, f"{type(error).__name__}: {error}") from error
     if transport != "tcp":
         raise _cannot_use(path, f"its transport is {transport!r}, and clusterfn can only use tcp")
-    if not _is_loopback(ip):
+    try:
+        is_loopback = ipaddress.ip_address(ip).is_loopback
+    except ValueError:
+        is_loopback = ip == "localhost"
+    if not is_loopback:
         raise _cannot_use(path, f"its address {ip} is not a loopback address: other machines could reach the kernel")
     if not key:
         raise _cannot_use(path, "it has no key: other users of this machine could run code in the kernel")
@@ -93,15 +97,6 @@ def listen_on(ip: str, port: int) -> socket.socket:
     return listener
 
 
-def _is_loopback(ip: str) -> bool:
-    try:
-        return ipaddress.ip_address(ip).is_loopback
-    except ValueError:
-        return ip == "localhost"
-
-
 def _cannot_use(path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        f"the connection file {path} cannot be used: {why}",
-        hint="start the kernel from a Jupyter client on this machine, with tcp on 127.0.0.1",
-    )
+    hint = "start the kernel from a Jupyter client on this machine, with tcp on 127.0.0.1"
+    return ConfigError(f"the connection file {path} cannot be used: {why}", hint=hint)

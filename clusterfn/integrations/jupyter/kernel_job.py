@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.kernel.stream import key_name
 from clusterfn.bridge.supervisor import publish
-from clusterfn.calls import attach, console, job_display
-from clusterfn.calls import payload as payloads
+from clusterfn.calls import attach, job_display
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import KernelSpec
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop, spoken_wait
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.hosts.transports import held_connections
+from clusterfn.packing import payload as payloads
 
 if TYPE_CHECKING:
     from clusterfn.calls.call import Prepared
@@ -95,7 +96,10 @@ class JobRecord:
                         # Another process has taken over the record.
                         path.rename(self._path)
                         return path.stem
-                siblings += "orphan_at" not in record and _is_running(int(record.get("pid", 0)))
+                pid = int(record.get("pid", 0))
+                # On Windows, the signal with which the process is looked up would end it.
+                can_ask = "orphan_at" not in record and pid > 0 and sys.platform != "win32"
+                siblings += can_ask and held_connections.is_running(pid)
             if siblings != 1 or time.monotonic() > deadline:
                 return ""
             time.sleep(0.05)
@@ -132,11 +136,6 @@ def _read(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _is_running(pid: int) -> bool:
-    # On Windows, the signal with which the process is looked up would end it.
-    return pid > 0 and sys.platform != "win32" and held_connections.is_running(pid)
-
-
 def launch_of(argv: Sequence[str]) -> str:
     """Return what a client launches again when it restarts a kernel: these words, in this folder, by this process."""
     return json.dumps([*argv, os.getcwd(), os.getppid()])
@@ -160,10 +159,8 @@ def host_with_way(name: str | None, title: str, instead: str) -> Host:
     host, _ = config_file.load().resolve(name)
     rules = open_session(host).scheduler_rules
     if rules.has_nodes and not rules.join_command("0"):
-        raise ConfigError(
-            f"{title} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}",
-            hint=f"choose another host; for this one use {instead}",
-        )
+        problem = f"{title} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}"
+        raise ConfigError(problem, hint=f"choose another host; for this one use {instead}")
     return host
 
 
@@ -200,8 +197,10 @@ class JobSearch:
             raise ClusterfnError(str(refused.get("refused")), hint="start the kernel again in a few seconds")
         try:
             host = host_for_kernel(self._options.host)
-            job = self._earlier(host) or self._start()
-            return self._await_holder(*job)
+            self._job, session = self._earlier(host) or self._start()
+            if self._is_withdrawn:
+                self.withdraw()
+            return await_holder(self._job, session, self._adopts)
         except ClusterfnError as error:
             if not self._is_withdrawn:
                 self.record.refuse(error.message)
@@ -244,12 +243,6 @@ class JobSearch:
         job = send_held(prepared._replace(job=named), held)
         self._keep(job)
         return job, prepared.session
-
-    def _await_holder(self, job: Job[Any], session: HostState) -> KernelJob:
-        self._job = job
-        if self._is_withdrawn:
-            self.withdraw()
-        return await_holder(job, session, self._adopts)
 
 
 class _NoRecord:

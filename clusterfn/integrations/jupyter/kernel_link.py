@@ -45,13 +45,9 @@ class HolderLink:
     """
 
     def __init__(
-        self,
-        connect: Callable[[], HostConnection],
-        address: str,
-        post: Post,
-        join: Sequence[str] = (),
+        self, connect: Callable[[], HostConnection], address: str, post: Post, join: Sequence[str] = (),
         unset: Sequence[str] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._connect = connect
         self._address = address
         self._join, self._unset = join, unset

@@ -17,21 +17,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from clusterfn.bridge.kernel import stream as frames
 from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher
-from clusterfn.bridge.kernel.stream import (
-    DATA,
-    HELLO,
-    OPEN,
-    SAY,
-    Frame,
-    FrameSplitter,
-    FrameStream,
-    StreamDamaged,
-    facts_of,
-    pack_hello,
-)
+from clusterfn.bridge.kernel.stream import Frame, FrameSplitter, FrameStream, StreamDamaged, facts_of
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import loop
 from clusterfn.integrations.jupyter.kernel_link import UNDELIVERED_BYTES, HolderLink, LoopEvents
@@ -72,13 +62,9 @@ class KernelProxy:
     on_sigint = "interrupt"
 
     def __init__(
-        self,
-        connection_file: ConnectionFile,
-        listeners: Mapping[int, socket.socket],
-        search: JobSearch,
-        open_link: Callable[[KernelJob, Callable[[str, Any], None]], HolderLink],
-        say: Callable[[str], None],
-    ) -> None:
+        self, connection_file: ConnectionFile, listeners: Mapping[int, socket.socket], search: JobSearch,
+        open_link: Callable[[KernelJob, Callable[[str, Any], None]], HolderLink], say: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._connection_file = connection_file
         self._search = search
         self._open_link = open_link
@@ -90,8 +76,9 @@ class KernelProxy:
         self.stream = observed = ObservedStream()
         self._carried = CarriedConnections(self._watcher, self.stream, LIMIT_BYTES)
         observed.waiting = self._waiting = WaitingKernel(
-            connection_file, lambda number, data: self._carried.take(Frame(DATA, number, 0, data)), observed.send_unseen
-        )
+            connection_file, lambda number, data: self._carried.take(Frame(frames.DATA, number, 0, data)),
+            observed.send_unseen,
+        )  # fmt: skip
         self._splitter = FrameSplitter()
         self._job: KernelJob | None = None
         self._link: HolderLink | None = None
@@ -167,7 +154,7 @@ class KernelProxy:
         # acknowledged.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._count += 1
-        self.stream.send(OPEN, self._count, bytes([channel]))
+        self.stream.send(frames.OPEN, self._count, bytes([channel]))
         self._carried.add(self._count, sock)
         self._waiting.accept(self._count, channel)
 
@@ -181,38 +168,34 @@ class KernelProxy:
         elif kind == "failed":
             self._waiting.end(f"there will be no kernel: {data}")
             self._leave(1, data)
-        elif kind == "said":
-            self._waiting.say(data)
-        elif kind == "data":
-            self._take(data)
-        elif kind == "lost":
-            self._lose(data)
         elif kind == "gone":
             self._leave(1, self._why_gone(data))
         elif kind == "interrupt":
             self.stream.say(do="interrupt")
         elif kind == "terminate":
             self._terminate()
+        else:
+            take: dict[str, Callable[[Any], None]]
+            take = {"said": self._waiting.say, "data": self._take, "lost": self._lose}
+            take[kind](data)
 
     def _connect(self, link: HolderLink) -> None:
         """Have a connection opened to the holder. All that came through the last one has been handled."""
         self._splitter, self._is_greeted = FrameSplitter(), False
         hello = {
-            "incarnation": self._incarnation,
-            "key": self._connection_file.key,
-            "signature_scheme": self._connection_file.signature_scheme,
-            "received": self.stream.received,
+            "incarnation": self._incarnation, "key": self._connection_file.key,
+            "signature_scheme": self._connection_file.signature_scheme, "received": self.stream.received,
             "adopts": self._job.adopts if self._job is not None else "",
-        }
-        link.open(pack_hello(hello))
+        }  # fmt: skip
+        link.open(frames.pack_hello(hello))
 
     def _take(self, data: bytes) -> None:
         try:
-            frames = self._splitter.feed(data)
-            if frames and not self._is_greeted:
-                self._take_hello(frames.pop(0))
-            for frame in self.stream.take(frames) if self._is_greeted else ():
-                if frame.kind == SAY:
+            coming = self._splitter.feed(data)
+            if coming and not self._is_greeted:
+                self._take_hello(coming.pop(0))
+            for frame in self.stream.take(coming) if self._is_greeted else ():
+                if frame.kind == frames.SAY:
                     self.take_word(facts_of(frame))
                 else:
                     self._carried.take(self._waiting.without_handshake(frame))
@@ -220,7 +203,7 @@ class KernelProxy:
             self._leave(1, f"the connection to {self.title} is damaged: {damaged}")
 
     def _take_hello(self, frame: Frame) -> None:
-        if frame.kind != HELLO:
+        if frame.kind != frames.HELLO:
             raise StreamDamaged("it begins without a hello")
         facts = facts_of(frame)
         if facts.get("refused"):
@@ -311,11 +294,9 @@ def link_to(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
 
 
 def run_proxy(
-    connection_file: ConnectionFile,
-    listeners: Mapping[int, socket.socket],
-    search: JobSearch,
+    connection_file: ConnectionFile, listeners: Mapping[int, socket.socket], search: JobSearch,
     make: Callable[..., KernelProxy] = KernelProxy,
-) -> int:
+) -> int:  # fmt: skip
     """Serve a Jupyter client, or a browser; return the exit code."""
     served = make(connection_file, listeners, search, link_to, console.warn)
     console.show_also(lambda text: served.events.post_at_once("said", text))

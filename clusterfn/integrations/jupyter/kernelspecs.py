@@ -59,10 +59,8 @@ def add_kernelspec(shown: str, host: str, options: Sequence[str]) -> KernelSpecI
         raise ConfigError(f"the name {shown!r} has no letter and no digit", hint='write --name "tensor01 · 1 GPU"')
     existing = manager.find_kernel_specs()
     if name in existing and name not in {spec.name for spec in list_kernelspecs()}:
-        raise ConfigError(
-            f"there is a kernel {name!r} already, and clusterfn has not added it: {existing[name]}",
-            hint="choose another --name",
-        )
+        problem = f"there is a kernel {name!r} already, and clusterfn has not added it: {existing[name]}"
+        raise ConfigError(problem, hint="choose another --name")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.json").write_text(json.dumps(_content(shown, host, options), indent=1), encoding="utf-8")
         placed = manager.install_kernel_spec(folder, name, user=True)
@@ -172,8 +170,6 @@ def _manager() -> KernelSpecManager:
     try:
         from jupyter_client.kernelspec import KernelSpecManager
     except ImportError as error:
-        raise ClusterfnError(
-            "kernelspecs need jupyter_client, which is not installed",
-            hint=f"{sys.executable} -m pip install '.[notebook]' in your clone of clusterfn",
-        ) from error
+        hint = f"{sys.executable} -m pip install '.[notebook]' in your clone of clusterfn"
+        raise ClusterfnError("kernelspecs need jupyter_client, which is not installed", hint=hint) from error
     return KernelSpecManager()

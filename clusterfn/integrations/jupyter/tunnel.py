@@ -21,8 +21,8 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.kernel.carried import CarriedConnections
 from clusterfn.bridge.kernel.stream import WEB, FrameStream
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import console
 from clusterfn.calls.job import Job
+from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState
@@ -70,7 +70,7 @@ def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | 
     Raises:
         ConfigError: The scheduler has no way into a running job, or the local port is taken.
     """
-    listener = _listen(port, local_port)
+    listener = _listen("--local-port", local_port, port)
     number = listener.getsockname()[1]
     console.tell(f"http://{IP}:{number} is port {port} of {job.name} ({job.id[:SHORT]}) on {job.host}; Ctrl-C ends it")
     listeners: Mapping[int, socket.socket] = {WEB: listener}
@@ -86,16 +86,14 @@ def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | 
     return code
 
 
-def _listen(port: int, local_port: int | None) -> socket.socket:
+def _listen(option: str, port: int | None, usual: int = 0) -> socket.socket:
     try:
-        return listen_on(IP, port if local_port is None else local_port)
+        return listen_on(IP, usual if port is None else port)
     except OSError as error:
-        if local_port is None:
+        if port is None:
             return listen_on(IP, 0)
-        raise ConfigError(
-            f"port {local_port} of this machine cannot be used: {error.strerror}",
-            hint="leave out --local-port, or name another one",
-        ) from error
+        problem = f"port {port} of this machine cannot be used: {error.strerror}"
+        raise ConfigError(problem, hint=f"leave out {option}, or name another one") from error
 
 
 def _far_end(job: Job[Any], session: HostState, port: int) -> tuple[str, ...]:
@@ -152,13 +150,7 @@ def open_lab(options: Options, idle_s: float, port: int, announce: Callable[[str
         ConfigError: The host has no way to carry connections into a job, or the port is taken.
     """
     host_for_kernel(options.host)
-    try:
-        listener = listen_on(IP, port)
-    except OSError as error:
-        raise ConfigError(
-            f"port {port} of this machine cannot be used: {error.strerror}",
-            hint="leave out --port, or name another one",
-        ) from error
+    listener = _listen("--port", port)
     token, port = secrets.token_urlsafe(32), listener.getsockname()[1]
     connection_file = ConnectionFile(Path(), IP, (port,), token, "")
     search = JobSearch(token, options, idle_s, _PROGRAM)

@@ -14,19 +14,10 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from clusterfn.bridge.kernel import zmtp
 from clusterfn.bridge.kernel.stream import CONTROL, DATA, IOPUB, SHELL, FrameStream
-from clusterfn.bridge.kernel.zmtp import (
-    DELIMITER,
-    GREETING,
-    GREETING_BYTES,
-    MessageReader,
-    after_handshake,
-    message,
-    signature,
-    signed_message,
-    socket_ready,
-)
-from clusterfn.calls.console import as_clock
+from clusterfn.bridge.kernel.zmtp import GREETING_BYTES, MessageReader
+from clusterfn.display.console import as_clock
 from clusterfn.hosts.spoken_wait import REASON_AFTER_S
 
 if TYPE_CHECKING:
@@ -106,11 +97,9 @@ class WaitingKernel:
     """
 
     def __init__(
-        self,
-        connection_file: ConnectionFile,
-        to_client: Callable[[int, bytes], None],
+        self, connection_file: ConnectionFile, to_client: Callable[[int, bytes], None],
         to_kernel: Callable[[int, bytes], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._key, self._scheme = connection_file.key.encode(), connection_file.signature_scheme
         self._to_client, self._to_kernel = to_client, to_kernel
         self._since = self._shown_at = time.monotonic()
@@ -183,7 +172,7 @@ class WaitingKernel:
         if len(connection.kernel_said) >= GREETING_BYTES and connection.for_kernel:
             self._to_kernel(frame.connection, connection.for_kernel)
             connection.for_kernel = b""
-        body = after_handshake(connection.kernel_said)
+        body = zmtp.after_handshake(connection.kernel_said)
         if body is not None:
             del self._connections[frame.connection]
         return frame._replace(body=body or b"")
@@ -192,26 +181,25 @@ class WaitingKernel:
         connection = self._connections[number]
         if self._speaks and not connection.is_greeted:
             connection.is_greeted = True
-            self._to_client(number, GREETING)
+            self._to_client(number, zmtp.GREETING)
         if connection.is_greeted and not connection.is_ready and connection.received >= GREETING_BYTES:
             # libzmq stalls if the READY command comes together with the greeting.
             connection.is_ready = True
-            self._to_client(number, socket_ready(_SOCKETS[connection.channel]))
+            self._to_client(number, zmtp.socket_ready(_SOCKETS[connection.channel]))
 
     def _answer(self, number: int, parts: list[bytes]) -> None:
         # A message without a delimiter is a subscription, which needs no answer.
-        if DELIMITER not in parts:
+        if zmtp.DELIMITER not in parts:
             return
-        start = parts.index(DELIMITER) + 1
+        start = parts.index(zmtp.DELIMITER) + 1
         signed = parts[start + 1 : start + 1 + _SIGNED]
-        if len(signed) < _SIGNED or not hmac.compare_digest(
-            signature(self._key, self._scheme, signed), parts[start]
-        ):  # fmt: skip
+        is_whole = len(signed) == _SIGNED
+        if not is_whole or not hmac.compare_digest(zmtp.signature(self._key, self._scheme, signed), parts[start]):
             return
         header, content = json.loads(signed[0]), json.loads(signed[-1])
         if header["msg_type"] == "kernel_info_request":
             self._publish(signed[0], "status", execution_state="busy")
-            self._to_client(number, message(self._signed("kernel_info_reply", signed[0], _KERNEL_INFO)))
+            self._to_client(number, zmtp.message(self._signed("kernel_info_reply", signed[0], _KERNEL_INFO)))
             self._publish(signed[0], "status", execution_state="idle")
         elif header["msg_type"] == "execute_request":
             # The cell stays busy until the kernel has run it and says so itself.
@@ -231,10 +219,10 @@ class WaitingKernel:
         return {"data": {"text/plain": text}, "metadata": {}, "transient": {"display_id": name}}
 
     def _publish(self, parent: bytes, kind: str, **content: Any) -> None:
-        parts = message([kind.encode(), *self._signed(kind, parent, content)])
+        parts = zmtp.message([kind.encode(), *self._signed(kind, parent, content)])
         for number, connection in list(self._connections.items()):
             if connection.channel == IOPUB and connection.is_ready:
                 self._to_client(number, parts)
 
     def _signed(self, kind: str, parent: bytes, content: dict[str, Any]) -> list[bytes]:
-        return signed_message(self._key, self._scheme, kind, parent, content)
+        return zmtp.signed_message(self._key, self._scheme, kind, parent, content)

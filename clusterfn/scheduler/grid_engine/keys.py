@@ -52,11 +52,7 @@ _OPTIONS: Mapping[str, Kind] = {
 }
 _QSUB = Kind(
     lambda value: {key: _OPTIONS[key].read(option) for key, option in value.mapping(_OPTIONS).items()},
-    {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {name: kind.form for name, kind in _OPTIONS.items()},
-    },
+    {"type": "object", "additionalProperties": False, "properties": {key: each.form for key, each in _OPTIONS.items()}},
 )
 
 KEYS = SchedulerKeys(

@@ -6,7 +6,7 @@ import math
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Resources
@@ -67,7 +67,7 @@ def errand(host: Host, line: str, name: str, log: str, partition: str) -> Submis
 
 def requests(host: Host, resources: Resources) -> list[str]:
     """Return the options `-l`; each resource that Grid Engine multiplies is a slot's share."""
-    amounts: dict[str, object] = dict(_site_option(host, "resources", {}))
+    amounts: dict[str, object] = dict(host.scheduler_options.get("resources", {}))
     memory = option(host, "memory")
     if resources.memory_bytes is not None and memory is not None:
         needed = math.ceil((resources.memory_bytes + _OVERHEAD) / _MB)
@@ -85,7 +85,7 @@ def amount(host: Host, kind: str, total: int, slots: int) -> int:
     if name is None:
         message = f"gpus={total} cannot be asked for: `grid_engine: gpus:` is null for {host.name} ({host.source})"
         raise ConfigError(message, host=host.name, hint="name the site's own resource")
-    if name in _site_option(host, "per_job", ()):
+    if name in host.scheduler_options.get("per_job", ()):
         return total
     if kind == "gpus" and total % slots:
         message = f"gpus={total} with cores={slots}: Grid Engine gives each slot the same number of GPUs"
@@ -96,13 +96,13 @@ def amount(host: Host, kind: str, total: int, slots: int) -> int:
 
 def option(host: Host, key: str) -> str | None:
     """Return the site's own name, or the usual one."""
-    value: str | None = _site_option(host, key, USUAL_NAMES[key])
+    value: str | None = host.scheduler_options.get(key, USUAL_NAMES[key])
     return value
 
 
 def queue(host: Host, gpus: int) -> str:
     """Return the queue that clusterfn.yml names for jobs with so many GPUs; "" for the default."""
-    named = _site_option(host, "queue", None)
+    named = host.scheduler_options.get("queue")
     return (named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or ""
 
 
@@ -138,15 +138,11 @@ def _options(host: Host, job: JobSpec, folder: str, log: str) -> list[str]:
     return [*options, *needs, *_queue_option(host, resources.gpus), *_project(host)]
 
 
-def _site_option(host: Host, key: str, default: Any) -> Any:
-    return host.scheduler_options.get(key, default)
-
-
 def _queue_option(host: Host, gpus: int) -> list[str]:
     named = queue(host, gpus)
     return ["-q", named] if named else []
 
 
 def _project(host: Host) -> list[str]:
-    project = _site_option(host, "project", None)
+    project = host.scheduler_options.get("project")
     return ["-P", str(project)] if project else []

@@ -10,17 +10,8 @@ from xml.etree import ElementTree
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.scheduler import site
 from clusterfn.scheduler.base import NodeGpus, Waiting
-from clusterfn.scheduler.site import (
-    MISSING,
-    NOT_THERE,
-    AdvanceAnswers,
-    Ask,
-    Commands,
-    SchedulerSite,
-    Section,
-    check_advance_answer,
-)
 
 # What most sites call these.
 USUAL_NAMES = {"parallel_environment": "smp", "memory": "h_vmem", "gpus": "gpu"}
@@ -28,7 +19,7 @@ _GPU_NAME = re.compile(r"(?:n|num_?)?gpus?|gpu_?cards?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class GridEngineSite(SchedulerSite):
+class GridEngineSite(site.SchedulerSite):
     """One site.
 
     Attributes:
@@ -43,7 +34,7 @@ class GridEngineSite(SchedulerSite):
     resources: Mapping[str, bool] = field(default_factory=dict)
     trouble: str = ""
 
-    commands = Commands(
+    commands = site.Commands(
         programs=("qsub", "qconf", "qstat", "qdel", "qacct", "qhost"),
         variables=("SGE_ROOT", "SGE_CELL", "SGE_CLUSTER_NAME", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"),
         modules=("sge", "uge", "gridengine"),
@@ -59,10 +50,10 @@ class GridEngineSite(SchedulerSite):
     no_accounts = "Grid Engine charges the project that clusterfn.yml names, or your default one"
 
     @classmethod
-    def read(cls, sections: Mapping[str, Section]) -> GridEngineSite | None:
+    def read(cls, sections: Mapping[str, site.Section]) -> GridEngineSite | None:
         """Read `qconf -sql`, a line "NAME ALLOCATION_RULE" for each parallel environment, and `qconf -sc`."""
-        section = sections.get("grid_engine", MISSING)
-        if section.rc == NOT_THERE:
+        section = sections.get("grid_engine", site.MISSING)
+        if section.rc == site.NOT_THERE:
             return None
         if section.rc != 0:
             return cls(trouble=section.trouble)
@@ -81,17 +72,15 @@ class GridEngineSite(SchedulerSite):
         environments = f"; parallel environments: {', '.join(self.environments)}" if self.environments else ""
         return [f"Grid Engine with {len(self.queues)} queues: {', '.join(self.queues)}{environments}"]
 
-    def choose_options(self, answers: AdvanceAnswers, ask: Ask) -> dict[str, Any]:
+    def choose_options(self, answers: site.AdvanceAnswers, ask: site.Ask) -> dict[str, Any]:
         """Return the queues that were given, and the site's names where they are not the usual ones."""
         options: dict[str, Any] = {}
         for option, queue in (("--partition", answers.partition), ("--gpu-partition", answers.gpu_partition)):
-            check_advance_answer("there is no queue", option, queue and queue.partition("@")[0], self.queues)
+            site.check_advance_answer("there is no queue", option, queue and queue.partition("@")[0], self.queues)
         # Without a queue, Grid Engine itself chooses one that has room.
         if answers.gpu_partition:
-            options["queue"] = {
-                **({"cpu": answers.partition} if answers.partition else {}),
-                "gpu": answers.gpu_partition,
-            }
+            named = {"cpu": answers.partition, "gpu": answers.gpu_partition}
+            options["queue"] = {kind: queue for kind, queue in named.items() if queue}
         elif answers.partition:
             options["queue"] = answers.partition
         usual, memory, gpus = (USUAL_NAMES[key] for key in ("parallel_environment", "memory", "gpus"))
@@ -113,14 +102,11 @@ class GridEngineSite(SchedulerSite):
         options = host.scheduler_options
         queue = options.get("queue")
         queues = list(queue.values()) if isinstance(queue, dict) else [queue] if queue else []
+        resources = [options.get("memory"), options.get("gpus"), *options.get("resources", {})]
         for kind, names, existing in (
             ("queue", [name.partition("@")[0] for name in queues], self.queues),
             ("parallel_environment", [options.get("parallel_environment")], self.environments),
-            (
-                "resource",
-                [options.get("memory"), options.get("gpus"), *options.get("resources", {})],
-                [*self.resources],
-            ),
+            ("resource", resources, [*self.resources]),
         ):
             for name in names:
                 if name is not None and name not in existing:

@@ -49,6 +49,7 @@ _REFUSALS = (
     ("minimum user id", "ask the site's administrators to let this account submit jobs"),
     ("send", "Grid Engine's master does not answer; try again later"),
 )
+_SHARED = "`root:` must be on a file system that login host and execution hosts share"
 _AGAIN = "call the function again"
 _LOOK = "read scheduler.log of the job; then call the function again"
 _TAIL = 5
@@ -115,12 +116,10 @@ class GridEngineState(JobState):
     def in_words(self) -> str:
         if self.phase != PENDING:
             return self.state
-        for text, meaning in _WAITS:
-            if text in self.reason.lower():
-                return f"{meaning} ({self.reason})"
-        if "h" in self.state:
-            return "it is held; `qrls` releases it"
-        return self.reason or "waiting for its turn"
+        meaning = next((meaning for text, meaning in _WAITS if text in self.reason.lower()), "")
+        if meaning:
+            return f"{meaning} ({self.reason})"
+        return "it is held; `qrls` releases it" if "h" in self.state else self.reason or "waiting for its turn"
 
     @property
     def suspended(self) -> str:
@@ -137,22 +136,17 @@ class GridEngineState(JobState):
         """Return a verdict on a job in Grid Engine's error state, which never passes by itself."""
         if self.phase != PENDING or "E" not in self.state:
             return None
-        return SchedulerVerdict(
-            layout.UNSATISFIABLE,
-            f"Grid Engine on {host} could not start this job, and will not retry",
-            (f"qstat: {self.state}, job {self.scheduler_id}", *filter(None, [self.reason])),
-            "`root:` must be on a file system that login host and execution hosts share; then call the function again",
-            stage="queue",
-            withdraw=True,
-        )
+        message = f"Grid Engine on {host} could not start this job, and will not retry"
+        proof = (f"qstat: {self.state}, job {self.scheduler_id}", *filter(None, [self.reason]))
+        hint = f"{_SHARED}; then call the function again"
+        return SchedulerVerdict(layout.UNSATISFIABLE, message, proof, hint, stage="queue", withdraw=True)
 
 
 def submit_hint(output: str, host: Host) -> str:
     """Return one thing to do about a refusal."""
-    lower = output.lower()
-    for text, hint in _REFUSALS:
-        if text in lower:
-            return f"{hint} (host {host.name}, {host.source})"
+    hint = next((hint for text, hint in _REFUSALS if text in output.lower()), "")
+    if hint:
+        return f"{hint} (host {host.name}, {host.source})"
     return f"compare `grid_engine:` of host {host.name} ({host.source}) with the site's documentation"
 
 
@@ -193,9 +187,8 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
         return None
     message = "Grid Engine no longer knows the job, and has no record of its end"
     hint = "it was deleted while it waited (`qdel`), or its accounting cannot be read there: call the function again"
-    return SchedulerVerdict(
-        layout.LOST, message, _proof((evidence.answer.strip().splitlines() or [""])[-1].strip(), evidence), hint
-    )
+    proof = _proof((evidence.answer.strip().splitlines() or [""])[-1].strip(), evidence)
+    return SchedulerVerdict(layout.LOST, message, proof, hint)
 
 
 def _has_task(tasks: str, number: int) -> bool:
@@ -239,8 +232,7 @@ def _ending(facts: Mapping[str, str], evidence: Evidence) -> SchedulerVerdict | 
     if failed in _NODE_FAILURES:
         return SchedulerVerdict(layout.NODE, f"the host {node} went down", proof, _AGAIN)
     if failed in _NOT_STARTED:
-        hint = "`root:` must be on a file system that login host and execution hosts share"
-        return SchedulerVerdict(layout.LOST, f"the host {node} could not start the job", proof, hint, "start")
+        return SchedulerVerdict(layout.LOST, f"the host {node} could not start the job", proof, _SHARED, "start")
     how = f"by signal {status - 128}" if status > 128 else f"with status {status}"
     return SchedulerVerdict(layout.LOST, f"the job's script ended {how} and left no result", proof, _LOOK)
 

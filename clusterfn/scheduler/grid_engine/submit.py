@@ -11,22 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler.base import (
-    Alteration,
-    Answer,
-    Evidence,
-    JobState,
-    LimitsQuestion,
-    NodeGpusQuestions,
-    Question,
-    Scheduler,
-    SchedulerLimits,
-    SchedulerVerdict,
-    Submission,
-)
+from clusterfn.scheduler import base
 from clusterfn.scheduler.grid_engine import qsub, site, states
 
 if TYPE_CHECKING:
@@ -80,9 +67,10 @@ _MAYBE_SUBMITTED = re.compile(r"commlib error|unable to send message|send error|
 _REFUSED = re.compile("Unable to run job")
 _SAYS_NOTHING = re.compile(r"Exiting\.$|verification: |Unable to run job: error: no suitable queues$|$")
 _LOWEST_PRIORITY = -1023
+_ON_ONE_HOST = "Grid Engine starts a job on one host, and not a process on each of several"
 
 
-class GridEngine(Scheduler):
+class GridEngine(base.Scheduler):
     """Jobs through qsub.
 
     Args:
@@ -107,9 +95,7 @@ class GridEngine(Scheduler):
             message = f"tasks_per_node={resources.tasks_per_node}: Grid Engine has no srun that would start them"
             raise ConfigError(message, host=self.host.name, hint="start the processes in the function")
         if resources.nodes > 1:
-            message = (
-                f"nodes={resources.nodes}: Grid Engine starts a job on one host, and not a process on each of several"
-            )
+            message = f"nodes={resources.nodes}: {_ON_ONE_HOST}"
             raise ConfigError(message, host=self.host.name, hint="leave nodes= out; one call may use all of one host")
         for word, value in (("gpu_type", resources.gpu_type), ("gpu_memory", resources.gpu_memory_bytes)):
             if resources.gpus and value is not None:
@@ -121,37 +107,35 @@ class GridEngine(Scheduler):
 
     # Submission
 
-    def submission(self, job: JobSpec) -> Submission:
+    def submission(self, job: JobSpec) -> base.Submission:
         """Run qsub with everything that the job and the host ask for."""
         return qsub.submit(self.host, job)
 
-    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
+    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, base.Submission]]:
         """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
         return qsub.elements(self.host, job, numbers, largest)
 
-    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
+    def errand(self, line: str, name: str, log: str, partition: str) -> base.Submission:
         return qsub.errand(self.host, line, name, log, partition)
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: base.Answer) -> str:
         """Return the job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
         numbers = _ID.findall(answer.out)
         if answer.rc == 0 and numbers:
             return str(numbers[-1])
         output = (answer.err or answer.out).strip()
+        evidence = [line for line in dict.fromkeys(output.splitlines()) if not _SAYS_NOTHING.match(line)]
         raise SubmitError(
-            answer.without_number("qsub"),
-            host=self.host.name,
-            stage="submit",
-            evidence=[line for line in dict.fromkeys(output.splitlines()) if not _SAYS_NOTHING.match(line)],
+            answer.without_number("qsub"), host=self.host.name, stage="submit", evidence=evidence,
             hint=states.submit_hint(output, self.host),
             retryable=answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED),
-        )
+        )  # fmt: skip
 
-    def refused_for_now(self, answer: Answer) -> str:
+    def refused_for_now(self, answer: base.Answer) -> str:
         return "" if answer.rc == 0 else states.full(answer.err)
 
-    def limits(self, gpus: int) -> LimitsQuestion:
-        return LimitsQuestion((("qconf", "-sconf"),), _read_limits)
+    def limits(self, gpus: int) -> base.LimitsQuestion:
+        return base.LimitsQuestion((("qconf", "-sconf"),), _read_limits)
 
     # One job: its state, its log, its end
 
@@ -159,17 +143,14 @@ class GridEngine(Scheduler):
         """Ask qstat for all of the user's jobs, and why some of those that wait do so."""
         return ("/bin/sh", "-c", _WATCH, "sh", self.user)
 
-    def parse_states(self, text: str) -> Mapping[str, JobState]:
+    def parse_states(self, text: str) -> Mapping[str, base.JobState]:
         return states.states(text)
 
-    def trouble(self, answer: Answer) -> str:
+    def trouble(self, answer: base.Answer) -> str:
         if answer.rc == 0:
             return ""
         silent = "qstat did not answer in time" if answer.rc is None else f"qstat ended with status {answer.rc}"
         return next((line.strip() for line in answer.err.splitlines() if line.strip()), silent)
-
-    def element_log(self, number: int, scheduler_id: str) -> str:
-        return layout.element_log(scheduler_id)
 
     def cancel_command(self, name: str, *, kill: bool = False) -> tuple[str, ...]:
         """Run qdel for what waits by this name: it reaches a submission whose number never arrived.
@@ -183,7 +164,7 @@ class GridEngine(Scheduler):
         are_numbers = bool(scheduler_ids) and all(each.isdecimal() for each in scheduler_ids)
         return ("qdel", *scheduler_ids) if are_numbers else ()
 
-    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
+    def alter_command(self, name: str, resources: Resources, change: base.Alteration) -> tuple[str, ...]:
         """Run qalter, whose `-l` replaces all that the job asks for. Users may only lower a priority."""
         options: list[str] = []
         if change.time_s is not None or change.memory_bytes is not None:
@@ -205,22 +186,22 @@ class GridEngine(Scheduler):
         number, _, task = scheduler_ids[0].partition("_")
         return ("/bin/sh", "-c", _EVIDENCE, "sh", number, task, self.user)
 
-    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
+    def explain(self, evidence: base.Evidence) -> base.SchedulerVerdict | None:
         """Read what qacct says, once qstat no longer lists the job, or that its host is lost."""
         return states.explain(evidence)
 
-    def gpus(self) -> NodeGpusQuestions:
+    def gpus(self) -> base.NodeGpusQuestions:
         """Ask qhost for what is free, and qconf for what there is."""
         name = qsub.option(self.host, "gpus") or ""
         nodes = ("/bin/sh", "-c", site.GPU_NODES_PROGRAM, "sh", name)
-        return NodeGpusQuestions(
+        return base.NodeGpusQuestions(
             qsub.queue(self.host, 1),
-            Question(nodes, lambda text: site.read_gpu_nodes(text, name)),
-            [Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))],
+            base.Question(nodes, lambda text: site.read_gpu_nodes(text, name)),
+            [base.Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))],
         )
 
 
-def _read_limits(outputs: Sequence[str]) -> SchedulerLimits:
+def _read_limits(outputs: Sequence[str]) -> base.SchedulerLimits:
     """Read what qconf says, whose 0 means no limit."""
     limits = {name: int(value) for name, value in _LIMIT.findall(outputs[0])}
-    return SchedulerLimits(limits.get("max_aj_tasks") or None, limits.get("max_u_jobs") or None)
+    return base.SchedulerLimits(limits.get("max_aj_tasks") or None, limits.get("max_u_jobs") or None)

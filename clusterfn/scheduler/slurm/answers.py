@@ -98,16 +98,11 @@ _REFUSALS = (
 
 
 # Of those, what no wait changes: the call asks for what this site does not have, or gives to no one.
-_NEVER_MET = (
+NEVER_MET = (
     "invalid partition", "no partition specified", "invalid account", "invalid qos", "memory specification",
     "memory required by task", "requested node configuration", "requested time limit", "generic resource",
     "node count specification", "invalid license", "invalid feature",
 )  # fmt: skip
-
-
-def can_be_met(output: str) -> bool:
-    """Whether sbatch may accept the same request later."""
-    return not any(text in output.lower() for text in _NEVER_MET)
 
 
 _UNKNOWN_OPTION = re.compile(r"unrecognized option '--([\w-]+)")

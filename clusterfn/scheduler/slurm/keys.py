@@ -19,16 +19,13 @@ _FROM_ARGUMENTS = {
     "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
     "open-mode": None,
 }  # fmt: skip
-_REMOVE = "remove this line"
+_WITHOUT_EFFECT = (
+    "batch", "bb", "bbf", "container", "export-file", "get-user-env", "gid", "help", "ignore-pbs", "input", "parsable",
+    "quiet", "test-only", "uid", "usage", "version",
+)  # fmt: skip
 # Options that clusterfn needs to follow the job, or that would not reach the function -> what to do instead.
 _RESERVED = {
-    **dict.fromkeys(
-        [
-            "batch", "bb", "bbf", "container", "export-file", "get-user-env", "gid", "help", "ignore-pbs", "input",
-            "parsable", "quiet", "test-only", "uid", "usage", "version",
-        ],
-        _REMOVE,
-    ),
+    **dict.fromkeys(_WITHOUT_EFFECT, "remove this line"),
     "array": "call the function with `.map`, which submits an array",
     "chdir": "use `cwd=`",
     "cpus-per-gpu": "use `cores=`",
@@ -144,10 +141,7 @@ KEYS = SchedulerKeys(
         **BATCH_JOBS,
     },
     written_beside=("partition", "account", "qos", "constraint", "gres", "reservation"),
-    limits=(
-        "with SLURM the scheduler sets limits, by QOS",
-        "SLURM's own limits are those of your account and its QOS",
-    ),
+    limits=("with SLURM the scheduler sets limits, by QOS", "SLURM's own limits are those of your account and its QOS"),
     misread=("%\\", "SLURM expands % and \\ in paths"),
     sets_memory=lambda options: bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(options)),
     of_call=sbatch_options,

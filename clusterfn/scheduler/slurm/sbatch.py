@@ -181,11 +181,8 @@ def with_host_options(
     from_host = dict((of_call or host).scheduler_options)
     words = from_host.pop("gres", "")
     if gpus and words is None and host.gpu_option == "gres":
-        raise ConfigError(
-            f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})",
-            host=host.name,
-            hint="remove that line, or set gpu_option: gpus",
-        )
+        message = f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})"
+        raise ConfigError(message, host=host.name, hint="remove that line, or set gpu_option: gpus")
     merged = {**options, **gres.gpu_options(host.gpu_option, gpus, words or "", kind)}
     if "mem" in merged and from_host.get("mem", "") is not None:
         from_host = {name: value for name, value in from_host.items() if not name.startswith("mem-per-")}

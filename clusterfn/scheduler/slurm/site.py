@@ -12,17 +12,8 @@ from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.scheduler import site
 from clusterfn.scheduler.base import SchedulerLimits
-from clusterfn.scheduler.site import (
-    MISSING,
-    NOT_THERE,
-    AdvanceAnswers,
-    Ask,
-    Commands,
-    SchedulerSite,
-    Section,
-    check_advance_answer,
-)
 
 _NODES = re.compile(r"\d{1,18}", re.ASCII)
 _NOTHING = ("", "UNLIMITED", "(null)", "none")
@@ -60,7 +51,7 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SlurmSite(SchedulerSite):
+class SlurmSite(site.SchedulerSite):
     """One site.
 
     Attributes:
@@ -72,7 +63,7 @@ class SlurmSite(SchedulerSite):
     accounts: tuple[Account, ...] = ()
     trouble: str = ""
 
-    commands = Commands(
+    commands = site.Commands(
         programs=("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun", "sacctmgr"),
         variables=("SLURM_CONF", "SLURM_CONF_SERVER"),
         modules=("slurm",),
@@ -94,9 +85,9 @@ class SlurmSite(SchedulerSite):
     no_accounts = "SLURM does not say which accounts you may use"
 
     @classmethod
-    def read(cls, sections: Mapping[str, Section]) -> SlurmSite | None:
-        queues, accounts = sections.get("partitions", MISSING), sections.get("accounts", MISSING)
-        if queues.rc == NOT_THERE:
+    def read(cls, sections: Mapping[str, site.Section]) -> SlurmSite | None:
+        queues, accounts = sections.get("partitions", site.MISSING), sections.get("accounts", site.MISSING)
+        if queues.rc == site.NOT_THERE:
             return None
         return cls(
             read_partitions(queues.lines) if queues.rc == 0 else (),
@@ -123,14 +114,14 @@ class SlurmSite(SchedulerSite):
         where = "" if len(names) == len(self.partitions) else f" in {', '.join(names)}"
         return [f"SLURM does not track memory{where}: clusterfn asks it for none, and keeps memory= itself"]
 
-    def choose_options(self, answers: AdvanceAnswers, ask: Ask) -> dict[str, Any]:
+    def choose_options(self, answers: site.AdvanceAnswers, ask: site.Ask) -> dict[str, Any]:
         """Return the account and the partitions."""
         options: dict[str, Any] = {}
         accounts = sorted({each.name for each in self.accounts})
         existing = [each.name for each in self.partitions]
-        check_advance_answer("there is no partition", "--partition", answers.partition, existing)
-        check_advance_answer("there is no partition", "--gpu-partition", answers.gpu_partition, existing)
-        check_advance_answer("SLURM does not let you use account", "--account", answers.account, accounts)
+        site.check_advance_answer("there is no partition", "--partition", answers.partition, existing)
+        site.check_advance_answer("there is no partition", "--gpu-partition", answers.gpu_partition, existing)
+        site.check_advance_answer("SLURM does not let you use account", "--account", answers.account, accounts)
         if answers.account:
             options["account"] = answers.account
         elif len(accounts) > 1:
@@ -192,16 +183,12 @@ class SlurmSite(SchedulerSite):
             return None
         account, qos = host.scheduler_options.get("account"), host.scheduler_options.get("qos")
         mine = [each for each in self.accounts if account in (None, each.name)]
-        for option, value, available in (
-            ("account", account, [each.name for each in self.accounts]),
-            ("qos", qos, [name for each in mine for name in each.qos]),
-        ):
+        accounts, levels = [each.name for each in self.accounts], [name for each in mine for name in each.qos]
+        for option, value, available in (("account", account, accounts), ("qos", qos, levels)):
             if value is not None and available and str(value) not in available:
                 names = list(dict.fromkeys(available))
-                raise ConfigError(
-                    f"SLURM does not let you use {option} {value}{did_you_mean(str(value), names)}",
-                    hint=f"set `slurm: {option}:` of {place} to one of {', '.join(names)}",
-                )
+                message = f"SLURM does not let you use {option} {value}{did_you_mean(str(value), names)}"
+                raise ConfigError(message, hint=f"set `slurm: {option}:` of {place} to one of {', '.join(names)}")
         rows = [f"{each.name}  {each.partition or 'any'}  {', '.join(each.qos) or 'default'}" for each in self.accounts]
         return "\n".join(["accounts that you can charge (account, partition, QOS):", *rows])
 
@@ -244,17 +231,8 @@ _COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")
 _TIME = re.compile(r" MaxTime=(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-9]{1,9}):([0-9]{1,9})(?!\S)")
 
 
-def limits_commands(clusters: tuple[str, ...], user: str) -> Sequence[tuple[str, ...]]:
-    """Show the configuration, the partitions, and what the user's associations allow."""
-    return (
-        ("scontrol", *clusters, "show", "config"),
-        ("scontrol", *clusters, "--oneliner", "show", "partition"),
-        ("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=MaxSubmit,GrpSubmit"),
-    )
-
-
 def read_limits(outputs: Sequence[str], partition: str | None) -> SchedulerLimits:
-    """Read what these commands printed; "" of one that failed.
+    """Read what scontrol says of its configuration and partitions, and sacctmgr; "" of one that failed.
 
     Example:
         >>> read_limits(["MaxArraySize = 1001", "PartitionName=short Default=YES MaxTime=01:00:00", "40|"], None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import error_texts
@@ -24,11 +23,7 @@ _FINAL = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "RECONFIG_FAIL", "TIMEOUT",
 )  # fmt: skip
-PHASES = {
-    **dict.fromkeys(_PENDING, PENDING),
-    **dict.fromkeys(_RUNNING, RUNNING),
-    **dict.fromkeys(_FINAL, FINAL),
-}
+PHASES = {**dict.fromkeys(_PENDING, PENDING), **dict.fromkeys(_RUNNING, RUNNING), **dict.fromkeys(_FINAL, FINAL)}
 
 # Reasons that pass, in words for the user who waits.
 _WAITS = {
@@ -148,14 +143,9 @@ class SlurmState(JobState):
             sentence, hint = "it asks for more than one job can have", _LESS
         if not sentence:
             return None
-        return SchedulerVerdict(
-            layout.UNSATISFIABLE,
-            f"SLURM on {host} will never start this job: {sentence}",
-            (f"squeue: {self.state} ({self.reason}), job {self.scheduler_id}",),
-            hint,
-            stage="queue",
-            withdraw=True,
-        )
+        message = f"SLURM on {host} will never start this job: {sentence}"
+        proof = (f"squeue: {self.state} ({self.reason}), job {self.scheduler_id}",)
+        return SchedulerVerdict(layout.UNSATISFIABLE, message, proof, hint, stage="queue", withdraw=True)
 
 
 _TIME = "%Y-%m-%dT%H:%M:%S"
@@ -202,7 +192,9 @@ _ENDINGS = {
 def explain(evidence: Evidence) -> SchedulerVerdict | None:
     """Say how the job ended, by scontrol and the end of scheduler.log; None while it may live."""
     if "." in evidence.scheduler_id:
-        return _explain_step(evidence)
+        # SLURM forgets a step of a held allocation at once when it has ended.
+        ended = _NO_STEP.search(evidence.answer)
+        return _forgotten(evidence, "the job ended in the held allocation and left no result") if ended else None
     facts = _facts(evidence.answer, evidence.job)
     if facts is None:
         return _forgotten(evidence, f"SLURM no longer knows the job: {evidence.scheduler_id} is another job now")
@@ -212,18 +204,10 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
         return None
     kind, message, hint, stage = _ending(facts, evidence.log)
     proof = "scontrol: " + " ".join(f"{name}={value}" for name, value in facts.items())
-    return SchedulerVerdict(kind, message, (proof, *_end_of(evidence.log)), hint, stage)
+    return SchedulerVerdict(kind, message, (proof, *evidence.log.splitlines()[-_TAIL:]), hint, stage)
 
 
 _NO_STEP = re.compile(r"job step \S+ not found|" + _FORGOTTEN, re.IGNORECASE)
-
-
-def _explain_step(evidence: Evidence) -> SchedulerVerdict | None:
-    """Say that a step of a held allocation has ended: SLURM forgets it at once. None for any other answer."""
-    if not _NO_STEP.search(evidence.answer):
-        return None
-    message = "the job ended in the held allocation and left no result"
-    return SchedulerVerdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
 
 
 def _facts(answer: str, job: str) -> dict[str, str] | None:
@@ -231,15 +215,11 @@ def _facts(answer: str, job: str) -> dict[str, str] | None:
 
     A job's own id is in its name and in its paths. None if all lines are of another job, which has the number now.
     """
-    own, others = [], 0
-    for line in answer.splitlines():
-        facts = {name: value for name, value in reversed(_FACT.findall(line))}
-        if "JobState" in facts and job not in line:
-            others += 1
-        elif "JobState" in facts:
-            names = ("JobState", "Reason", "ExitCode", "NodeList", "TimeLimit")
-            own.append({name: facts[name] for name in names if name in facts})
-    if others and not own:
+    lines = [(line, dict(reversed(_FACT.findall(line)))) for line in answer.splitlines()]
+    lines = [(line, facts) for line, facts in lines if "JobState" in facts]
+    names = ("JobState", "Reason", "ExitCode", "NodeList", "TimeLimit")
+    own = [{name: facts[name] for name in names if name in facts} for line, facts in lines if job in line]
+    if lines and not own:
         return None
     alive = (facts for facts in own if PHASES.get(facts["JobState"]) != FINAL)
     return next(alive, own[0] if own else {})
@@ -269,8 +249,5 @@ _LOOK = "read scheduler.log of the job; then call the function again"
 def _forgotten(
     evidence: Evidence, message: str = "SLURM no longer knows the job, and it left no result"
 ) -> SchedulerVerdict:
-    return SchedulerVerdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
-
-
-def _end_of(log: str) -> Iterable[str]:
-    return log.splitlines()[-_TAIL:]
+    proof = (evidence.answer.strip(), *evidence.log.splitlines()[-_TAIL:])
+    return SchedulerVerdict(layout.LOST, message, proof, _LOOK)

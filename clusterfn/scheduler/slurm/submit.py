@@ -21,22 +21,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.schedulers.slurm import complaints
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
-from clusterfn.scheduler.base import (
-    PENDING,
-    UNKNOWN,
-    Alteration,
-    Answer,
-    Evidence,
-    JobState,
-    LimitsQuestion,
-    NodeGpusQuestions,
-    Question,
-    Scheduler,
-    SchedulerLimits,
-    SchedulerVerdict,
-    Submission,
-    most_alive,
-)
+from clusterfn.scheduler import base
 from clusterfn.scheduler.slurm import OBEYED, answers, gres, sbatch, site
 from clusterfn.scheduler.slurm import states as slurm_states
 
@@ -67,7 +52,7 @@ _MAYBE_SUBMITTED = re.compile(
 _REFUSED = re.compile(r"submission failed|unrecognized option|fatal:")
 
 
-class Slurm(Scheduler):
+class Slurm(base.Scheduler):
     """Jobs through sbatch.
 
     Args:
@@ -90,18 +75,18 @@ class Slurm(Scheduler):
         """Choose the type of GPU."""
         return resources._replace(gpu_type=gres.gpu_type(self.host, resources)) if resources.gpus else resources
 
-    def submission(self, job: JobSpec) -> Submission:
+    def submission(self, job: JobSpec) -> base.Submission:
         """Run sbatch with everything that the job and the host ask for."""
         return sbatch.submit(self.host, self.user, job)
 
-    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
+    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, base.Submission]]:
         """Submit job arrays, as few as possible, or each element as a job where there are none."""
         return sbatch.elements(self.host, self.user, job, numbers, largest)
 
-    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
+    def errand(self, line: str, name: str, log: str, partition: str) -> base.Submission:
         return sbatch.errand(self.host, line, name, log, partition)
 
-    def into_held(self, job: JobSpec, request: Submission) -> Submission | str:
+    def into_held(self, job: JobSpec, request: base.Submission) -> base.Submission | str:
         """Run `enter` of the supervisor, with the words of srun and those of sbatch."""
         why_not = reason_not_held(job)
         if why_not:
@@ -110,23 +95,31 @@ class Slurm(Scheduler):
         gpus = gres.gpu_options(self.host.gpu_option, job.resources.gpus, words, job.resources.gpu_type)
         return held_request(job, request, gpus, self._clusters)
 
-    def notes(self, answer: Answer) -> Sequence[str]:
+    def notes(self, answer: base.Answer) -> Sequence[str]:
         # What `enter` has written for the user begins with a word of its own.
         held = [line[len(_NOTE) :] for line in answer.err.splitlines() if line.startswith(_NOTE)]
         return [*held, *answers.notes(answer)]
 
-    def again(self, request: Submission, answer: Answer) -> Submission | None:
+    def again(self, request: base.Submission, answer: base.Answer) -> base.Submission | None:
         return None if _ID.search(answer.out) else answers.again(request, answer, self._clusters)
 
-    def limits(self, gpus: int) -> LimitsQuestion:
-        """Ask scontrol, and sacctmgr where a site has accounting, about the partition of a job with so many GPUs."""
+    def limits(self, gpus: int) -> base.LimitsQuestion:
+        """Ask about the configuration and the partition of a job with so many GPUs, and what one's associations allow.
 
-        def read(outputs: Sequence[str]) -> SchedulerLimits:
+        Only a site with accounting has associations.
+        """
+
+        def read(outputs: Sequence[str]) -> base.SchedulerLimits:
             return site.read_limits(outputs, sbatch.with_host_options({}, self.host, gpus).get("partition"))
 
-        return LimitsQuestion(site.limits_commands(self._clusters, self.user), read)
+        commands = (
+            ("scontrol", *self._clusters, "show", "config"),
+            ("scontrol", *self._clusters, "--oneliner", "show", "partition"),
+            ("sacctmgr", "-nP", "show", "assoc", f"user={self.user}", "format=MaxSubmit,GrpSubmit"),
+        )
+        return base.LimitsQuestion(commands, read)
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: base.Answer) -> str:
         """Return the job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
         numbers = _ID.findall(answer.out)
         if answer.rc in (0, None) and numbers:
@@ -134,18 +127,12 @@ class Slurm(Scheduler):
         output = (answer.err or answer.out).strip()
         message, maybe = answer.without_number("sbatch"), answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED)
         kind: type[ClusterfnError] = SubmitError
-        if not maybe and not answers.can_be_met(output):
+        if not maybe and any(text in output.lower() for text in answers.NEVER_MET):
             kind, message = Unsatisfiable, f"{message}: SLURM on {self.host.name} can never run it"
-        raise kind(
-            message,
-            host=self.host.name,
-            stage="submit",
-            evidence=output.splitlines(),
-            hint=answers.submit_hint(output, self.host),
-            retryable=maybe,
-        )
+        hint, evidence = answers.submit_hint(output, self.host), output.splitlines()
+        raise kind(message, host=self.host.name, stage="submit", evidence=evidence, hint=hint, retryable=maybe)
 
-    def refused_for_now(self, answer: Answer) -> str:
+    def refused_for_now(self, answer: base.Answer) -> str:
         return "" if _ID.search(answer.out) else answers.full(answer.err)
 
     def watch_command(self) -> tuple[str, ...]:
@@ -156,10 +143,10 @@ class Slurm(Scheduler):
         shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%S|%j", f"--user={self.user}")
         return ("squeue", *self._clusters, *shown)
 
-    def parse_states(self, text: str) -> Mapping[str, JobState]:
-        return most_alive(_listed(text))
+    def parse_states(self, text: str) -> Mapping[str, base.JobState]:
+        return base.most_alive(_listed(text))
 
-    def trouble(self, answer: Answer) -> str:
+    def trouble(self, answer: base.Answer) -> str:
         """Say why squeue failed; it may complain and return 0 ("Invalid user"): an empty list is worth nothing then."""
         lines = complaints(answer.err)
         if answer.rc == 0 and (not lines or self.parse_states(answer.out)):
@@ -184,7 +171,7 @@ class Slurm(Scheduler):
     def cancel_by_hand(self, name: str) -> str:
         return f"scancel --name {name}"
 
-    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
+    def alter_command(self, name: str, resources: Resources, change: base.Alteration) -> tuple[str, ...]:
         """Run scontrol for all arrays of that name. Users may only lower a priority, which `nice` does."""
         words = []
         if change.time_s is not None:
@@ -205,36 +192,33 @@ class Slurm(Scheduler):
         step = ("--overlap", "--nodes=1", "--relative=0", "--ntasks=1", "--mpi=none", "--unbuffered", "--quiet")
         return ("srun", *self._clusters, f"--jobid={scheduler_id.partition('.')[0]}", *step)
 
-    def element_log(self, number: int, scheduler_id: str) -> str:
-        return layout.element_log(scheduler_id)
-
     def evidence_command(self, *scheduler_ids: str) -> tuple[str, ...]:
         """Ask scontrol, which knows a job for MinJobAge (300 s) after its end, and a step until its end."""
         kind = "step" if "." in scheduler_ids[0] else "job"
         return ("scontrol", *self._clusters, "--oneliner", "show", kind, scheduler_ids[0])
 
-    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
+    def explain(self, evidence: base.Evidence) -> base.SchedulerVerdict | None:
         return slurm_states.explain(evidence)
 
-    def loosen_command(self, state: JobState, time_s: float | None) -> tuple[str, ...]:
+    def loosen_command(self, state: base.JobState, time_s: float | None) -> tuple[str, ...]:
         return answers.loosen(state, time_s, self._clusters)
 
-    def gpus(self) -> NodeGpusQuestions:
+    def gpus(self) -> base.NodeGpusQuestions:
         """Ask sinfo for each kind of node once, and squeue, whose columns older versions do not all have."""
         named = self.host.scheduler_options.get("partition")
         shown = ("squeue", *self._clusters, "--noheader", "--all", "--states=PENDING")
-        return NodeGpusQuestions(
+        return base.NodeGpusQuestions(
             str((named.get("gpu") if isinstance(named, Mapping) else named) or ""),
-            Question(("scontrol", *self._clusters, "--details", "--oneline", "show", "node"), gres.nodes),
+            base.Question(("scontrol", *self._clusters, "--details", "--oneline", "show", "node"), gres.nodes),
             [
-                Question((*shown, option), partial(gres.waiting, old=old))
+                base.Question((*shown, option), partial(gres.waiting, old=old))
                 for old, option in ((False, gres.COLUMNS_OPTION), (True, gres.OLD_COLUMNS_OPTION))
             ],
-            Question(("sinfo", *self._clusters, "--noheader", "--all", "--format=%G"), gres.types),
+            base.Question(("sinfo", *self._clusters, "--noheader", "--all", "--format=%G"), gres.types),
         )
 
 
-def _listed(text: str) -> Iterator[tuple[str, JobState]]:
+def _listed(text: str) -> Iterator[tuple[str, base.JobState]]:
     """Yield the name and the state of each job that squeue lists."""
     for line in text.splitlines():
         first, _, name = line.strip().rpartition("|")
@@ -245,8 +229,8 @@ def _listed(text: str) -> Iterator[tuple[str, JobState]]:
         word = re.split(r"[+ ]", state, maxsplit=1)[0]
         counted = _NODES.fullmatch(columns)
         reason, nodes, starts = (counted[1], int(counted[2]), counted[3] or "") if counted else (columns, 1, "")
-        phase = slurm_states.PHASES.get(word, UNKNOWN)
-        start = starts if phase == PENDING and slurm_states.is_time(starts) else ""
+        phase = slurm_states.PHASES.get(word, base.UNKNOWN)
+        start = starts if phase == base.PENDING and slurm_states.is_time(starts) else ""
         yield name, slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
 
 
@@ -258,8 +242,8 @@ _STEP = (
 
 
 def held_request(
-    job: JobSpec, by_sbatch: Submission, gpu_options: Mapping[str, str], clusters: Sequence[str]
-) -> Submission:
+    job: JobSpec, by_sbatch: base.Submission, gpu_options: Mapping[str, str], clusters: Sequence[str]
+) -> base.Submission:
     """Return the request of `Scheduler.into_held`.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterfn.calls import module_sources
+from clusterfn.packing import module_sources
 
 
 def write(folder: Path, **files: str) -> None:

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from clusterfn.calls import at_once as module
-from clusterfn.calls import console
 from clusterfn.calls.at_once import at_once
+from clusterfn.display import console
 from tests.waiting import until
 
 

@@ -9,13 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn import cluster
-from clusterfn.calls import call, console, job_display, payload
+from clusterfn.calls import call, job_display
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.config_file import LOCAL
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Interpreter
+from clusterfn.display import console
 from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
+from clusterfn.packing import payload
 from clusterfn.scheduler import scheduler_for
 from tests.fakes.taken import Taken
 from tests.waiting import replace_here
@@ -59,7 +61,7 @@ def packed_for(monkeypatch):
         targets.append(target)
         return pack(function, args, kwargs)._replace(edited=("module",) if len(targets) == 1 else ())
 
-    monkeypatch.setattr("clusterfn.calls.payload.pack", note)
+    monkeypatch.setattr("clusterfn.packing.payload.pack", note)
     return targets
 
 

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from clusterfn.calls import console
 from clusterfn.config import config_file, quiet
+from clusterfn.display import console
 
 LOGGER = logging.getLogger("clusterfn")
 

@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 
 from clusterfn import errors
-from clusterfn.calls import data_reader, data_types, outcome, outcome_errors
-from clusterfn.calls.data_reader import DamagedPickle, NotData
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
+from clusterfn.plain_data import allowed_types, reader
+from clusterfn.plain_data.reader import DamagedPickle, NotData
 
 container, exceptions = serialization.part("container"), serialization.part("exceptions")
 PLACE = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
@@ -31,7 +32,7 @@ PLACE = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_
 
 def there_and_back(value: object) -> object:
     packed = container.pack(value)
-    return data_reader.load(packed.pickle, packed.buffers)
+    return reader.load(packed.pickle, packed.buffers)
 
 
 def written(value: object) -> tuple[dict, bytearray]:
@@ -201,7 +202,7 @@ def _hostile(path: Path) -> dict[str, tuple[bytes, str]]:
 def test_what_is_no_data_is_rejected_by_name_and_nothing_of_it_happens(name, tmp_path):
     stream, word = _hostile(tmp_path / "made")[name]
     with pytest.raises(NotData, match=word) as caught:
-        data_reader.load(stream)
+        reader.load(stream)
 
     assert not (tmp_path / "made").exists()
     assert caught.value.name.isprintable() and len(caught.value.name) < 200
@@ -216,20 +217,20 @@ def test_a_class_that_comes_by_value_is_rejected_by_its_own_name(name):
     made = type(name, (), {"__module__": "__main__"})
 
     with pytest.raises(NotData, match=rf"^__main__\.{name[:50]}"):
-        data_reader.load(container.pack([made()]).pickle)
+        reader.load(container.pack([made()]).pickle)
 
 
 def test_a_stream_that_only_begins_as_a_class_by_value_is_rejected_all_the_same():
     for rest in (b"", b".", b"(", b"h\x09", b"(X\xff\xff\xff\xff", b"(K\x01"):
         with pytest.raises((NotData, DamagedPickle)):
-            data_reader.load(b"\x80\x05" + _global("_clusterfn_wire.pickler", "remake_class") + rest)
+            reader.load(b"\x80\x05" + _global("_clusterfn_wire.pickler", "remake_class") + rest)
 
 
 def test_a_value_that_this_machine_cannot_read_is_not_unpickled_to_describe_the_failure(tmp_path, monkeypatch):
     def broken(*_: object) -> None:
         raise ImportError("libcudart.so.12: cannot open shared object file")
 
-    monkeypatch.setitem(data_types.MAKERS, ("collections", "Counter"), broken)
+    monkeypatch.setitem(allowed_types.MAKERS, ("collections", "Counter"), broken)
     about, data = file_of(pickle.dumps([collections.Counter("a"), Opener(tmp_path / "made")], 5))
 
     with pytest.raises(errors.ResultError, match="libcudart"):
@@ -290,7 +291,7 @@ def test_a_pickle_that_ours_does_not_write_is_damaged_and_takes_neither_memory_n
     limit = threading.stack_size()
     began = time.process_time()
     with pytest.raises(DamagedPickle):
-        data_reader.load(DAMAGED[name])
+        reader.load(DAMAGED[name])
 
     assert time.process_time() - began < 30 and threading.stack_size() == limit
     about, data = file_of(DAMAGED[name])
@@ -301,17 +302,17 @@ def test_a_pickle_that_ours_does_not_write_is_damaged_and_takes_neither_memory_n
 @pytest.mark.parametrize("name", [name for name in DAMAGED if "10^12" in name])
 def test_a_claim_of_a_terabyte_is_named_before_any_memory_is_taken(name):
     with pytest.raises(DamagedPickle, match="claims 1000000000000 bytes"):
-        data_reader.load(DAMAGED[name])
+        reader.load(DAMAGED[name])
 
 
 @pytest.mark.parametrize("opcode", [b"p4294967290\n", b"q\xff", b"r\xff\xff\xff\xff"])
 def test_a_place_in_the_memo_cannot_be_chosen_so_none_takes_sixty_gigabytes(opcode):
     with pytest.raises(NotData, match="PUT"):
-        data_reader.load(b"\x80\x05N" + opcode + b".")
+        reader.load(b"\x80\x05N" + opcode + b".")
 
 
 def test_lists_may_be_nested_deeper_than_python_would_follow():
-    deep = data_reader.load(b"\x80\x05" + b"]" * 200_000 + b"a" * 199_999 + b".")
+    deep = reader.load(b"\x80\x05" + b"]" * 200_000 + b"a" * 199_999 + b".")
 
     for _ in range(199_999):
         (deep,) = deep
@@ -321,7 +322,7 @@ def test_lists_may_be_nested_deeper_than_python_would_follow():
 def test_the_state_of_a_class_cannot_be_set_so_none_changes_for_others():
     stream = b"\x80\x05" + _global("uuid", "UUID") + b"}\x8c\x08__init__Nsb."
     with pytest.raises(DamagedPickle):
-        data_reader.load(stream)
+        reader.load(stream)
 
     assert uuid.UUID(int=7).int == 7
 
@@ -372,14 +373,14 @@ def test_a_million_numbers_are_read_in_a_moment():
     packed = container.pack(value)
     began = time.process_time()
 
-    assert data_reader.load(packed.pickle) == value
+    assert reader.load(packed.pickle) == value
     assert time.process_time() - began < 20  # half a second here; a loop that copies the rest each time takes minutes
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has paths of its own")
 def test_a_path_of_another_system_is_read_as_a_pure_one():
     stream = b"\x80\x05" + _global("pathlib._local", "WindowsPath") + b"\x8c\x03c:/\x85R."
-    assert data_reader.load(stream) == pathlib.PureWindowsPath("c:/")
+    assert reader.load(stream) == pathlib.PureWindowsPath("c:/")
 
 
 @pytest.mark.parametrize(
@@ -387,4 +388,4 @@ def test_a_path_of_another_system_is_read_as_a_pure_one():
 )
 def test_what_would_hold_the_client_for_minutes_is_rejected(value):
     with pytest.raises((DamagedPickle, NotData)):
-        data_reader.load(container.pack(value).pickle)
+        reader.load(container.pack(value).pickle)

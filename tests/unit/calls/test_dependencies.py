@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from clusterfn import Job, JobGroup, PayloadError, ResultError, cluster
-from clusterfn.calls.dependencies import Place
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import entry_of
-from clusterfn.calls.payload import Needs
 from clusterfn.config.spec import ResultPolicy
+from clusterfn.packing.dependencies import Place
+from clusterfn.packing.payload import Needs
 from tests.fakes.taken import Taken
 from tests.waiting import WAIT_S
 

@@ -14,8 +14,8 @@ import pytest
 
 import clusterfn
 from clusterfn import PayloadError
-from clusterfn.calls import files, payload
-from clusterfn.calls.files import Directory, File, shipment
+from clusterfn.packing import files, payload
+from clusterfn.packing.files import Directory, File, shipment
 from tests.waiting import until
 
 

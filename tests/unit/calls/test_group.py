@@ -23,7 +23,6 @@ from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome import JobLocation
-from clusterfn.calls.payload_items import pack
 from clusterfn.calls.submission import Started
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import ResultPolicy
@@ -31,6 +30,7 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.connected_host import HostContents
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.scheduler_watch import Silent
+from clusterfn.packing.payload_items import pack
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, SchedulerLimits, Submission
 from clusterfn.scheduler.slurm.states import SlurmState

@@ -116,7 +116,7 @@ def test_a_list_of_jobs_that_never_ends_or_makes_no_sense_is_an_error(page):
     box: Any = SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
 
     with pytest.raises(HostError, match="box sent its list of jobs in a form"):
-        attach.list_host_jobs(box)
+        remote_state.list_host_jobs(box)
 
 
 ASKED: dict[str, Callable[[Any], Any]] = {

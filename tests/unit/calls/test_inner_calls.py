@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterfn import ConfigError, cluster
-from clusterfn.calls import inner_calls
+from clusterfn.packing import inner_calls
 
 total = 0
 
@@ -80,7 +80,7 @@ def calls_what_submits(x: int) -> Any:
 
 @pytest.mark.parametrize("function", [may_submit, handles_it, calls_what_submits])
 def test_what_only_may_happen_is_said(function: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("clusterfn.calls.own_modules.is_own", lambda module: True)
+    monkeypatch.setattr("clusterfn.packing.own_modules.is_own", lambda module: True)
 
     said = inner_calls.notes(function, "here")
 

@@ -8,9 +8,9 @@ from typing import Any
 from unittest.mock import Mock
 
 from clusterfn.bridge.job_states import RUNNING
-from clusterfn.calls.dependencies import reference_of
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.errors import HostError
+from clusterfn.packing.dependencies import reference_of
 from tests.waiting import WAIT_S
 
 

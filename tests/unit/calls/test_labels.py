@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import clusterfn
-from clusterfn.calls import labels, payload_items
+from clusterfn.packing import labels, payload_items
 
 numpy = pytest.importorskip("numpy")
 attrs = pytest.importorskip("attrs")

@@ -147,9 +147,10 @@ SENT = JobSpec(
     resources=Resources(2, GB, 1, 60.0, GB, "a6000"), sys_path=("/s",), modules=("cuda",), env={"A": "b"},
     secrets={"TOKEN": "s3cret"}, outputs=("*.pt",), cwd="/scratch",
     building=EnvironmentRef("ab", "/envs", True, "12.4", ("lab",)),
-    group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2, umask=0o027,
+    group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2,
+    login_umask=0o027,
     resume="7f3a" * 4, quiet_s=60.0, scheduler_options={"qos": "long"}, after={"ab" * 8: {"name": "a", "items": None}},
-    only_on_host={"warn_s": 30.0, "priority": 2}, requeue={"node": 1}, arguments="1 … 10", has_value=False,
+    passed_on={"warn_s": 30.0, "priority": 2}, requeue={"node": 1}, arguments="1 … 10", has_value=False,
 )  # fmt: skip
 
 

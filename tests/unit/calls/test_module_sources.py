@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.calls import call, module_sources, own_modules
-from clusterfn.calls.files import Directory, shipment
-from clusterfn.calls.payload import Payload
+from clusterfn.calls import call
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
+from clusterfn.packing import module_sources, own_modules
+from clusterfn.packing.files import Directory, shipment
+from clusterfn.packing.payload import Payload
 from tests.unit.calls.own_project import sent, write
 
 PAYLOAD = Payload(b"", {}, None, (), ())
@@ -166,7 +167,7 @@ def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(pro
         "json",
         "sys",
         "pytest",
-        "clusterfn.calls.files",
+        "clusterfn.packing.files",
         "_clusterfn_wire.stand_ins",
         "cloudpickle",
         "__main__",

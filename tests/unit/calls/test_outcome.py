@@ -13,10 +13,11 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from clusterfn import errors
 from clusterfn.bridge import layout
-from clusterfn.calls import module_sources, outcome, outcome_errors
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
+from clusterfn.packing import module_sources
 from tests.unit.calls.received import PLACE, missing, printed, raised, thrown, written
 
 exceptions = serialization.part("exceptions")

@@ -21,13 +21,15 @@ import pytest
 
 import clusterfn
 from clusterfn import PayloadError
-from clusterfn.calls import console, job_display, payload
-from clusterfn.calls.dependencies import Place
-from clusterfn.calls.files import File
+from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import Job
+from clusterfn.display import console
 from clusterfn.hosts import serialization
+from clusterfn.packing import payload
+from clusterfn.packing.dependencies import Place
+from clusterfn.packing.files import File
 from tests.fakes.taken import Taken
 from tests.fixtures import roundtrip
 from tests.waiting import until
@@ -212,7 +214,7 @@ def test_a_type_is_looked_up_once_however_many_objects_it_has(monkeypatch):
 HOME = """
 import sys, time
 sys.path.insert(0, {site!r})
-from clusterfn.calls import payload
+from clusterfn.packing import payload
 import helper_of_mine
 def f():
     import late_of_mine

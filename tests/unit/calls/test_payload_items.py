@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from clusterfn.calls import payload_items
-from clusterfn.calls.dependencies import Place
 from clusterfn.calls.job import Job
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
+from clusterfn.packing import payload_items
+from clusterfn.packing.dependencies import Place
 
 
 def test_each_item_is_independent(tmp_path):

@@ -216,14 +216,16 @@ def test_a_host_that_lets_in_and_starts_no_agent_is_tried_for_ten_minutes(monkey
     def opener() -> Any:
         raise Unreachable("away") if next(failing) == "away" else no_agent("the home is not there")
 
-    told = []
+    told: list[tuple[type, str]] = []
     for seconds in (0, 300, 599, 599, 599, 1198, 1199):
         clock[0] = float(seconds)
-        tried = tries.once(opener)
-        told.append(tried.not_yet or tried.refused)
+        with pytest.raises(HostError) as caught:
+            tries.once(opener)
+        told.append((caught.type, caught.value.message))
 
-    assert told[:-1] == [*3 * ["the home is not there"], "away", *2 * ["the home is not there"]]
-    assert isinstance(told[-1], HostError)
+    home = "the home is not there"
+    assert told[:-1] == [(Unreachable, words) for words in (home, home, home, "away", home, home)]
+    assert told[-1] == (HostError, home)
 
 
 def test_a_call_of_a_session_that_has_ended_keeps_no_value_for_the_garbage_collector(

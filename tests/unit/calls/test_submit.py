@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import payload, submit
+from clusterfn.calls import submit
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.submission import WaitingJob
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
@@ -17,6 +17,7 @@ from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connected_host import HostContents
 from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.follow_window import FollowWindow
+from clusterfn.packing import payload
 from clusterfn.scheduler.base import PENDING, RUNNING, SchedulerVerdict, Submission
 from clusterfn.scheduler.slurm.states import SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from clusterfn import errors
-from clusterfn.calls import data_reader, outcome
-from clusterfn.calls.data_reader import DamagedPickle
+from clusterfn.calls import outcome
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
+from clusterfn.plain_data import reader
+from clusterfn.plain_data.reader import DamagedPickle
 
 container = serialization.part("container")
 PLACE = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
@@ -65,7 +66,7 @@ def test_keys_that_all_have_one_hash_are_rejected_in_a_time_that_grows_with_thei
 def test_a_few_keys_of_one_hash_are_no_attack():
     honest = {-1: 1, -2: 2, **{PRIME * each: 0 for each in range(500)}}, {(PRIME * each,) for each in range(500)}
 
-    assert data_reader.load(pickle.dumps(honest, 5)) == honest
+    assert reader.load(pickle.dumps(honest, 5)) == honest
 
 
 SHARED: dict[str, tuple[bytes, bytes, bytes]] = {
@@ -83,9 +84,7 @@ def test_what_is_in_a_million_places_is_not_copied_for_each(name):
     began = time.process_time()
 
     with pytest.raises(DamagedPickle, match="too many places"):
-        data_reader.load(
-            b"\x80\x05" + maker + b"\x940" + argument + b"\x940](" + (b"h\x00" + call + b"R") * 20_000 + b"e."
-        )
+        reader.load(b"\x80\x05" + maker + b"\x940" + argument + b"\x940](" + (b"h\x00" + call + b"R") * 20_000 + b"e.")
 
     assert time.process_time() - began < 5
 
@@ -93,7 +92,7 @@ def test_what_is_in_a_million_places_is_not_copied_for_each(name):
 def test_a_folder_that_a_hundred_thousand_paths_share_is_no_attack():
     paths = [Path("/a/long/name/of/a/folder/that/many/share", str(each)) for each in range(10_000)]
 
-    assert data_reader.load(pickle.dumps(paths, 5)) == paths
+    assert reader.load(pickle.dumps(paths, 5)) == paths
 
 
 MADE = {
@@ -104,7 +103,7 @@ MADE = {
 FREE = """
 import os, sys
 from pathlib import Path
-from clusterfn.calls import data_reader
+from clusterfn.plain_data import reader
 from clusterfn.config import units
 
 def resident():
@@ -113,7 +112,7 @@ def resident():
 limit = resident() + (80 << 20)
 units.free_memory = lambda swap=False: limit - resident()
 try:
-    data_reader.load(sys.stdin.buffer.read())
+    reader.load(sys.stdin.buffer.read())
 except MemoryError as error:
     print(resident() < limit, error)
 """
@@ -140,11 +139,11 @@ def test_a_value_for_which_memory_ends_is_said_to_be_too_large_for_the_machine(m
 
 
 NESTED = """
-from clusterfn.calls import data_reader
+from clusterfn.plain_data import reader
 made, link = {kind}, {link}
 try:
-    value = data_reader.load(b"\\x80\\x05" + made * 100_000 + b"N" + link * 100_000 + b".")
-except data_reader.DamagedPickle as error:
+    value = reader.load(b"\\x80\\x05" + made * 100_000 + b"N" + link * 100_000 + b".")
+except reader.DamagedPickle as error:
     print(error)
 else:
     del value
@@ -180,6 +179,6 @@ def test_what_holds_its_like_as_people_write_it_is_no_attack():
         collections.deque([collections.deque()] * 9),
     ]
 
-    assert data_reader.load(pickle.dumps(honest, 5)) == honest
-    found = data_reader.load(pickle.dumps(ring, 5))
+    assert reader.load(pickle.dumps(honest, 5)) == honest
+    found = reader.load(pickle.dumps(ring, 5))
     assert found[0] == 1 and found[1] is found

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from clusterfn.bridge.job_states import RUNNING
-from clusterfn.calls import payload as payloads
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
@@ -21,6 +20,7 @@ from clusterfn.errors import (
     HostError,
 )
 from clusterfn.hosts.host_state import HostState
+from clusterfn.packing import payload as payloads
 from clusterfn.scheduler.base import SchedulerLimits
 from tests.fakes.transport import Far, agent
 

@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import attach, console, history
+from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome_errors import RemoteTraceback
-from clusterfn.cli import argument_parser, environment_parser, jobs, main, output, parser, screen, selection, target
+from clusterfn.cli import argument_parser, jobs, main, output, parser, screen, selection, target
 from clusterfn.cli.check import function as check_function
 from clusterfn.cli.complaint import describe_error
 from clusterfn.cli.run import written
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory
 from clusterfn.hosts import connection
 from clusterfn.hosts.connection import Completed, Reply
@@ -132,7 +133,7 @@ def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():
         return reply
 
     box = SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
-    told = attach.list_host_jobs(box)  # type: ignore[arg-type]
+    told = remote_state.list_host_jobs(box)  # type: ignore[arg-type]
 
     assert [line["id"] for line in told] == ["01", "02", "03", "04"]
     assert asked == ["", "02", "03"]
@@ -172,7 +173,7 @@ def test_a_host_instead_of_a_job_is_recognized_as_what_it_is(command, hint, usua
 
 @pytest.mark.parametrize("name", ["a.b", "_01_train", "train-2.1"])
 def test_a_job_is_found_by_every_name_that_it_can_have(name, two_hosts, monkeypatch):
-    job = attach.JobInfo("7f3a000011112222", name, "cluster", "RUNNING", "", 0.0)
+    job = remote_state.JobInfo("7f3a000011112222", name, "cluster", "RUNNING", "", 0.0)
     monkeypatch.setattr(selection, "jobs_on", lambda host: [job] if host == "cluster" else [])
     monkeypatch.setenv("CLUSTERFN_HOST", "cluster")
     given = parser.make_parser().read(["logs", name])
@@ -190,7 +191,7 @@ def several(two_hosts, monkeypatch, tmp_path):
     }
 
     def list_jobs(host):
-        return [attach.JobInfo(job, "train", host, state, "", at) for job, state, at in told[host]]
+        return [remote_state.JobInfo(job, "train", host, state, "", at) for job, state, at in told[host]]
 
     monkeypatch.setattr("clusterfn.calls.history.ledger_path", lambda: tmp_path / "jobs.jsonl")
     monkeypatch.setattr(selection, "jobs_on", list_jobs)
@@ -488,8 +489,7 @@ def test_what_json_cannot_say_is_refused_by_name():
 
 
 def test_every_command_has_its_function():
-    sources = "".join(Path(each.__file__).read_text(encoding="utf-8") for each in (parser, environment_parser))
-    named = re.findall(r'"([a-z_]+(?:\.[a-z_]+)+)"', sources)
+    named = re.findall(r'"([a-z_]+(?:\.[a-z_]+)+)"', Path(parser.__file__).read_text(encoding="utf-8"))
 
     assert len(named) > 20
     for module, _, function in (each.rpartition(".") for each in named):

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from clusterfn.calls.project import Project
 from clusterfn.cli.script_job import advise
 from clusterfn.errors import CommandFailed
+from clusterfn.packing.project import Project
 
 
 @pytest.fixture

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
 
 from clusterfn.cli import top
 
@@ -75,3 +79,11 @@ def test_the_machine_and_its_gpus_are_above_and_a_broken_driver_is_said():
 
     assert text.splitlines()[0].endswith(": load 12.3 on 64 cores, 118 GB of 256 GB of memory in use")
     assert "the GPUs cannot be seen: no driver" in text
+
+
+def test_a_host_that_does_not_answer_is_waited_for_in_words(capsys: pytest.CaptureFixture[str]):
+    came = Mock()
+    came.get.side_effect = [queue.Empty, b"a look"]
+
+    assert top.first_data(came, "tensor01") == [b"a look"]
+    assert capsys.readouterr().err == "clusterfn: waiting for tensor01 to say what runs there\n"

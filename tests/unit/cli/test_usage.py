@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.calls.attach import JobInfo
+from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli.jobs import reports_on, suggestions
 
 GB = 2**30

@@ -14,7 +14,7 @@ import yaml
 
 from clusterfn.config import config_file
 from clusterfn.config.keys import DEFAULT_KEYS, FILE_KEYS, HOST_KEYS, LIMIT_KEYS, file_schema
-from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.config.scheduler_keys import keys_by_scheduler
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,7 +40,7 @@ def with_host(word: str, line: str) -> str:
 
 def obeying(key: str) -> str:
     """A scheduler whose hosts may have that key."""
-    return next((word for word, each in SCHEDULER_KEYS.items() if key in each.keys), "bare")
+    return next((word for word, each in keys_by_scheduler().items() if key in each.keys), "bare")
 
 
 @pytest.mark.parametrize("key", [key for key in HOST_KEYS if key != "scheduler"])

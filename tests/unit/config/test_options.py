@@ -6,7 +6,7 @@ import pytest
 
 from clusterfn.config.keys import HOST_KEYS
 from clusterfn.config.options import CallOptions, Options, keywords, parse_options
-from clusterfn.config.schedulers import SCHEDULER_KEYS
+from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.units import parse_time
 from clusterfn.config.unknown_option import ALIASES, OF_HOSTS
 from clusterfn.errors import ConfigError, did_you_mean
@@ -51,4 +51,4 @@ def test_every_option_that_can_be_written_is_checked():
 
 
 def test_what_belongs_below_a_host_is_known_of_every_such_key():
-    assert set(OF_HOSTS) == set(HOST_KEYS) - set(keywords()) - set(ALIASES) - set(SCHEDULER_KEYS)
+    assert set(OF_HOSTS) == set(HOST_KEYS) - set(keywords()) - set(ALIASES) - set(keys_by_scheduler())

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn import EnvironmentBuildError, LockError
-from clusterfn.calls import source_imports
 from clusterfn.config.spec import Host
 from clusterfn.environment import existing, packages
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
+from clusterfn.packing import source_imports
 
 
 @pytest.fixture

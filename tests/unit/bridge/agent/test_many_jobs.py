@@ -368,7 +368,7 @@ def test_a_folder_that_is_gone_is_reported_whether_its_file_was_seen_or_not(tmp_
         fields = {"path": str(tmp_path / job / "heartbeat"), "within": str(tmp_path / job)}
         agent.dispatch(still(number, silent_s=0.04, **fields), b"")
     seen = time.monotonic() + WAIT_S
-    while not all(agent.requests[number].still.last_content for number in (4, 5)) and time.monotonic() < seen:
+    while not all(agent.requests[number].last_content for number in (4, 5)) and time.monotonic() < seen:
         agent.turn()
     (tmp_path / "ran" / "heartbeat").unlink()
     (tmp_path / "ran").rmdir()

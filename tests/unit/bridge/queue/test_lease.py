@@ -65,7 +65,7 @@ def test_who_inherits_a_name_holds_it_too(folder: Path):
 
 
 def test_a_name_whose_file_is_removed_before_it_is_locked_is_claimed_again(folder: Path, monkeypatch):
-    lock, looks = lease.lock_file, [lease.FileLeases().names]
+    lock, looks = lease.lock_file, [lambda: set(lease.FileLeases().binders())]
 
     def late(fd: int, how: int) -> bool:
         if looks:
@@ -76,7 +76,7 @@ def test_a_name_whose_file_is_removed_before_it_is_locked_is_claimed_again(folde
     mark = lease.FileLeases().hold("gpu/one")
 
     assert mark is not None
-    assert lease.FileLeases().names() == {"gpu/one"}
+    assert set(lease.FileLeases().binders()) == {"gpu/one"}
     assert lease.FileLeases().hold("gpu/one") is None
 
 
@@ -94,7 +94,7 @@ def test_another_user_holds_no_name_that_is_held_and_removes_none(folder: Path):
 
     assert not as_bob(lambda: lease.FileLeases().hold("gpu/one") is not None)
     assert not as_bob(removes)
-    assert as_bob(lambda: lease.FileLeases().names() == {"gpu/one"})
+    assert as_bob(lambda: set(lease.FileLeases().binders()) == {"gpu/one"})
     mark.close()
     assert as_bob(lambda: lease.FileLeases().hold("gpu/one") is not None)
 
@@ -107,7 +107,7 @@ def test_a_name_is_seen_by_all_whatever_the_umask(folder: Path, umask: int):
     finally:
         os.umask(before)
 
-    assert as_bob(lambda: lease.FileLeases().names() == {"gpu/one"})
+    assert as_bob(lambda: set(lease.FileLeases().binders()) == {"gpu/one"})
     assert mark is not None
 
 
@@ -123,11 +123,11 @@ def test_what_others_put_there_is_neither_waited_for_nor_followed_nor_removed(fo
     before = set(folder.iterdir())
     files = lease.FileLeases()
 
-    assert files.names() == set()
+    assert set(files.binders()) == set()
     mark = files.hold("gpu/one")
 
     assert mark is not None
-    assert files.names() == {"gpu/one"}
+    assert set(files.binders()) == {"gpu/one"}
     assert before - set(folder.iterdir()) <= {folder / ".clusterfn-mark-"}
     assert kept.exists()
 
@@ -148,7 +148,7 @@ def test_a_folder_of_another_user_is_refused_by_name(folder: Path):
     os.chown(folder, BOB, BOB)
 
     with pytest.raises(AttemptEnded, match=f"which belongs to the user with id {BOB}"):
-        lease.FileLeases().names()
+        set(lease.FileLeases().binders())
 
 
 def mounted(folder: Path, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_a_socket_of_another_kind_holds_no_name(own_name: str):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(f"\0clusterfn/{own_name}")
 
-        assert own_name not in lease.SocketLeases().names()
+        assert own_name not in set(lease.SocketLeases().binders())
         mark = lease.SocketLeases().hold(own_name)
 
     assert mark is not None and lease.SocketLeases().binders()[own_name] == os.getuid()
@@ -289,7 +289,7 @@ def test_a_folder_full_of_another_users_files_is_looked_at_in_bounded_time(folde
     first, second = files.hold("gpu/one"), files.hold("gpu/two")
 
     assert first is not None and second is not None
-    assert files.names() == {"gpu/one", "gpu/two"}
+    assert set(files.binders()) == {"gpu/one", "gpu/two"}
     assert len(opened) < 100
     assert files.hold("gpu/one") is None
 

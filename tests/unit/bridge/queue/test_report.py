@@ -9,7 +9,7 @@ import pytest
 from clusterfn.bridge.layout import HOLDS
 from clusterfn.bridge.queue import machine, report, tickets
 from clusterfn.bridge.queue.lease_names import HeldNames
-from clusterfn.bridge.queue.report import GpuHolders
+from clusterfn.bridge.queue.report import gpu_holders
 from clusterfn.bridge.supervisor.gpus import GpuProcess
 
 LIMITS = machine.UserLimits._fields
@@ -22,7 +22,7 @@ def held(*jobs, cards):
 
 
 def users(root, seen, seen_on=None):
-    return {uuid: told["user"] for uuid, told in GpuHolders(str(root), seen, OWN).of(seen_on or {}).items()}
+    return {uuid: told["user"] for uuid, told in gpu_holders(str(root), seen, OWN, seen_on or {}).items()}
 
 
 def journal(root, *lines):

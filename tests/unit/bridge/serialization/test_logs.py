@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.calls import payload
 from clusterfn.hosts import serialization
+from clusterfn.packing import payload
 
 logs = serialization.part("logs")
 SHOW = """

@@ -37,6 +37,11 @@ def test_what_jobs_of_earlier_versions_name_is_found(name):
     assert unpickler.loads(named(f"{serialization.NAME}.pickler", name)).__name__ == name
 
 
+@pytest.mark.parametrize(("module", "name"), [("copyreg_entries", "with_entries"), ("decorated", "decorated")])
+def test_what_jobs_of_earlier_versions_name_in_modules_of_their_own_is_found(module, name):
+    assert unpickler.loads(named(f"{serialization.NAME}.{module}", name)).__name__ == name
+
+
 @pytest.mark.parametrize("name", ["bit_generator", "generator", "random_state", "seed_sequence"])
 def test_what_earlier_versions_made_of_a_random_generator_is_found(name):
     assert unpickler.loads(named(f"{serialization.NAME}.numpy_random", name)).__name__ == name

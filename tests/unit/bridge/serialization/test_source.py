@@ -12,8 +12,8 @@ import types
 import pytest
 
 from clusterfn import PayloadError
-from clusterfn.calls import payload
 from clusterfn.hosts import serialization
+from clusterfn.packing import payload
 
 source = serialization.part("source")
 statement = serialization.part("statement")
@@ -275,8 +275,8 @@ def test_what_a_module_has_registered_in_copyreg_is_registered_by_its_import_the
     monkeypatch.setitem(copyreg.dispatch_table, teller.Kind, teller.reduce)
     if not is_kept:
         del teller.reduce
-    entries = serialization.part("copyreg_entries")
+    classes = serialization.part("classes")
 
-    assert id(teller.Kind) not in entries.of_script()
+    assert id(teller.Kind) not in classes.copyreg_entries()
     monkeypatch.delitem(sys.modules, "_teller")
-    assert id(teller.Kind) in entries.of_script()
+    assert id(teller.Kind) in classes.copyreg_entries()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.calls import payload
 from clusterfn.hosts import serialization
+from clusterfn.packing import payload
 from tests.waiting import until
 
 SERVE = (

@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from clusterfn.bridge import session
 from clusterfn.bridge.agent import site_rules
 from clusterfn.bridge.supervisor.classify_exit import classify_silence
 from clusterfn.hosts import serialization
+from tests.unit.bridge.session.serving import Client, Server, of_main
+from tests.waiting import until
 
 SPEC = {
     "id": "7f3a000011112222", "root": "/root", "scheduler": "bare",
@@ -66,3 +69,28 @@ def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path
 
     assert said == ["end"]
     assert sorted(os.listdir(folder)) == ["outcome.json", "work"]
+
+
+@of_main
+def leave_to_the_end(path: str) -> None:
+    import atexit
+    import ctypes
+    import sys
+    from pathlib import Path
+
+    main = sys.modules["__main__"]
+    main.kept = Path(path).open("w")  # type: ignore[attr-defined] # noqa: SIM115 - it is left open
+    atexit.register(main.kept.write, "an exit function\n")  # type: ignore[attr-defined]
+    ctypes.CDLL(None).printf(b"printed by C code\n")
+
+
+def test_what_a_call_leaves_to_the_end_of_its_process_is_done(start: Callable[..., Server], tmp_path: Path):
+    path = tmp_path / "kept"
+    client = Client(start())
+
+    client.send(1, leave_to_the_end, str(path))
+
+    assert client.end(1)[0]["kind"] == "returned"
+    until(lambda: path.read_text() == "an exit function\n")
+    stdout = tmp_path / "job0" / "calls" / "1" / "stdout"
+    until(lambda: stdout.exists() and "printed by C code" in stdout.read_text())

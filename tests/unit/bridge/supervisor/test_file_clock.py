@@ -99,8 +99,9 @@ def test_a_file_that_stays_hides_no_other_error(tmp_path: Path, monkeypatch: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "unlink", refuse)
-    assert file_clock.FileClock(str(tmp_path)).ahead_s == 0.0
+    assert file_clock.ahead_s(str(tmp_path)) == 0.0
 
     monkeypatch.setattr(os, "fstat", interrupt)
+    (tmp_path / "another").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        file_clock.FileClock(str(tmp_path))
+        file_clock.ahead_s(str(tmp_path / "another"))

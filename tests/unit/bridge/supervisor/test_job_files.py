@@ -70,9 +70,9 @@ def test_an_outcome_that_no_supervisor_has_published_is_damaged(tmp_path: Path, 
 
 def test_what_another_version_writes_in_addition_and_any_text_of_the_users_is_read(tmp_path: Path):
     outcome = {**OUTCOME, "final": True, "message": "a\0b \ud800", "later": [1]}
-    job = JobFolder(str(lay(tmp_path, {**SPEC, "later": {"a": 1}}, outcome)))
+    job = JobFolder(str(lay(tmp_path, {**SPEC, "host": "\ud800", "later": {"a": 1}}, outcome)))
 
-    assert Attempt(job, 1).outcome() == outcome
+    assert job.spec["host"] == "\ud800" and Attempt(job, 1).outcome() == outcome
 
 
 def test_the_types_of_the_host_have_the_fields_that_the_client_writes():

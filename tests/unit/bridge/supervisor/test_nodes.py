@@ -18,13 +18,13 @@ def test_a_job_that_was_asked_to_end_on_another_node_is_not_retried_and_may_be_r
     tmp_path: Path, asked: bool
 ) -> None:
     from clusterfn.bridge.layout import LOST
-    from clusterfn.bridge.supervisor import requeue, retries
+    from clusterfn.bridge.supervisor import retries
     from clusterfn.bridge.supervisor.nodes import NodeAttempt, Others
     from clusterfn.bridge.supervisor.verdict import Verdict
 
     job: Any = SimpleNamespace(
         id="7f3a", shared=SimpleNamespace(number=1), nodes=str(tmp_path / "nodes"), rank=1, tasks=(2, 1), node="n02",
-        scheduler=SimpleNamespace(has_nodes=True), spec={"requeue": {requeue.PREEMPTION: 3}},
+        scheduler=SimpleNamespace(has_nodes=True), spec={"requeue": {retries.PREEMPTION: 3}},
     )  # fmt: skip
     first: Any = SimpleNamespace(number=1, path=lambda name: str(tmp_path / name), words_of_tasks=list)
     others = Others(job, first, [])
@@ -35,7 +35,7 @@ def test_a_job_that_was_asked_to_end_on_another_node_is_not_retried_and_may_be_r
 
     assert failed is not None and "n02" in failed.message
     assert retries.passes(failed) is not asked
-    assert requeue.cause_of(job, failed) == (requeue.PREEMPTION if asked else "")
+    assert retries.cause_of(job, failed) == (retries.PREEMPTION if asked else "")
 
 
 # Its helper is `sleep` before it ends: a process that has just been forked still has its parent's name.

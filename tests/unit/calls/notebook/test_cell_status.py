@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.calls import console, job_display
+from clusterfn.calls import job_display
 from clusterfn.calls.job import Job, entry_of
+from clusterfn.display import console
 from tests.waiting import replace_here
 
 

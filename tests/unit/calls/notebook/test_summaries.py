@@ -10,11 +10,11 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from clusterfn import Job, JobGroup, Session
-from clusterfn.calls.attach import JobInfo, JobList
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import entry_of
+from clusterfn.calls.remote_state import JobInfo, JobList
 from clusterfn.config.spec import Resources, ResultPolicy
 from clusterfn.errors import HostError, JobError
 from clusterfn.hosts.rpc.reply import Reply

@@ -249,28 +249,6 @@ def test_logind_ends_what_runs_in_a_session_where_it_is_configured_to(cgroup, ki
     assert parse.lingering(Section("logind", 0, cgroup, {"kill": kill})) is lives
 
 
-@pytest.mark.parametrize(
-    ("said", "version"),
-    [
-        ("glibc 2.17", "2.17"),
-        ("ldd (GNU libc) 2.28", "2.28"),
-        ("ldd (Ubuntu GLIBC 2.35-0ubuntu3.8) 2.35", "2.35"),
-        ("musl libc (x86_64)\nVersion 1.2.3", ""),
-        ("", ""),
-    ],
-)
-def test_glibc_is_read_from_getconf_or_ldd(said, version):
-    assert parse.glibc(Section("library", 0, said.splitlines())) == version
-
-
-@pytest.mark.parametrize(
-    ("parts", "there"),
-    [({"module": []}, True), ({"env": ["LMOD_CMD=/opt/lmod"]}, True), ({"env": ["HOME=/", "MODULES=1"]}, False)],
-)
-def test_modules_are_a_function_or_tell_where_they_are(parts, there):
-    assert parse.has_modules(Section("login", 0, [], parts)) is there
-
-
 def test_sections_survive_noise_and_what_did_not_end():
     found = parse.sections("Welcome!\nM\nM one 0\na\nM.part\nb\n\nM.part\nc\nM two \nd", "M")
 
@@ -438,7 +416,6 @@ def test_a_login_shells_variables_name_folders_whatever_it_prints_and_reads(ask,
     assert named["$SCRATCH"] == str(tmp_path.resolve() / "scratch")
     assert named["$HOME"] == str(tmp_path.resolve())
     assert "$WORK" not in named
-    assert site.modules
 
 
 @needs_sh
@@ -448,7 +425,6 @@ def test_a_login_shell_that_exits_hides_nothing_else(ask, tmp_path):
     site = ask()
 
     assert "$HOME" in {each.name for each in site.volumes}
-    assert not site.modules
 
 
 @needs_sh
@@ -464,13 +440,11 @@ def test_programs_of_the_host_are_asked(ask, tmp_path):
         sinfo="echo 'main*|up|1:00:00|2|gpu:4'",
         sacctmgr="echo 'physics||normal||||'",
         nvidia_smi="case $* in *compute_cap*) echo 'no such field'; exit 2;; esac; echo 'Tesla K80, 11441, 418.87'",
-        conda=":",
     )
 
     partition, physics = Partition("main", True, "up", "1:00:00", 2, "gpu:4"), Account("physics", "", ("normal",))
     assert site.schedulers == {"slurm": SlurmSite((partition,), (physics,))}
     assert site.gpus == SurveyedGpus(("Tesla K80",), 11441 * 2**20, "418.87")
-    assert site.conda == str(tmp_path / "bin" / "conda")
     assert site.scheduler == "slurm"
 
 

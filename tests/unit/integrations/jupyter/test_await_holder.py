@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.calls import console
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, WorkerLost
 from clusterfn.hosts.rpc.reply import Reply, RequestCancelled
 from clusterfn.integrations.jupyter import kernel_job

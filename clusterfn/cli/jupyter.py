@@ -1,0 +1,87 @@
+"""`clusterfn kernel` and `clusterfn jupyter`: kernels, and the whole of JupyterLab, that run in a job on a host."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import shlex
+import sys
+import tempfile
+import webbrowser
+from dataclasses import asdict
+from pathlib import Path
+
+from clusterfn.bridge.supervisor.text import counted
+from clusterfn.cli import screen
+from clusterfn.cli.kernel import OPTIONS, read_options
+from clusterfn.errors import ConfigError
+from clusterfn.integrations.jupyter import kernel_job, kernel_proxy, kernelspecs, tunnel
+
+_HEAD = ("NAME", "SHOWN AS", "HOST", "OPTIONS", "")
+
+
+def add(args: argparse.Namespace) -> int:
+    """Write a kernelspec, after what can be known to be wrong with it was rejected."""
+    args.environment = kernelspecs.absolute_environment(args.environment)
+    kernelspecs.check_has(args.environment, "ipykernel")
+    read_options(args)
+    host = kernel_job.host_for_kernel(args.host)
+    if not (args.environment or host.environment):
+        problem = f"no environment is named for the kernel, and {host.name} has none in clusterfn.yml"
+        hint = "write --environment conda:NAME, or a file such as environment.yml; it must have ipykernel"
+        raise ConfigError(problem, hint=hint)
+    args.host = host.name
+    title = args.name or " · ".join([args.host, *([counted(args.gpus, "GPU")] if args.gpus else [])])
+    # `kernel run` reads what was given.
+    words = [host.name]
+    for name in (*OPTIONS, "idle"):
+        if (value := getattr(args, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    added = kernelspecs.add_kernelspec(title, host.name, words)
+    print(f"added {added.name} as {added.shown!r}: choose it in Jupyter or VS Code", file=sys.stderr)
+    return 0
+
+
+def list_kernels(args: argparse.Namespace) -> int:
+    """Print the kernels that clusterfn has added."""
+    kernels = kernelspecs.list_kernelspecs()
+    if args.json:
+        print(screen.as_json([asdict(spec) for spec in kernels]))
+    elif kernels:
+        rows = [
+            [each.name, each.shown, each.host, shlex.join(each.options),
+             f"cannot start: {each.trouble}" if each.trouble else ""]
+            for each in kernels
+        ]  # fmt: skip
+        print(screen.table(_HEAD, rows))
+    else:
+        print("clusterfn: no kernels were added: clusterfn kernel add HOST", file=sys.stderr)
+    return 0
+
+
+def remove(args: argparse.Namespace) -> int:
+    """Remove a kernelspec; kernels that run keep running."""
+    removed = kernelspecs.remove_kernelspec(args.name)
+    print(f"removed {removed.name} ({removed.shown})", file=sys.stderr)
+    return 0
+
+
+def jupyter(args: argparse.Namespace) -> int:
+    """Run JupyterLab on a host, and open it in the local browser."""
+    args.environment = kernelspecs.absolute_environment(args.environment)
+    options, idle_s = read_options(args, "jupyter")
+    with tempfile.TemporaryDirectory(prefix="clusterfn-lab-") as folder:
+
+        def announce(address: str, host: str) -> None:
+            print(address, flush=True)
+            print(f"clusterfn: JupyterLab runs on {host}; Ctrl-C ends it and its job", file=sys.stderr, flush=True)
+            if args.browser:
+                # Only this user can read the page: every user can read the arguments of a browser.
+                page, goal = Path(folder, "open.html"), html.escape(address)
+                text = f'<meta http-equiv="refresh" content="0; url={goal}"><a href="{goal}">JupyterLab</a>'
+                page.write_text(text, encoding="utf-8")
+                webbrowser.open(page.as_uri())
+
+        code = tunnel.open_lab(options, idle_s, args.port, announce)
+    kernel_proxy.exit_at_once(code)
+    return code

@@ -1,0 +1,222 @@
+"""Files and folders as arguments: named by their content, paths there as here.
+
+    train(clusterfn.File("data/x.csv"), clusterfn.Directory("models"))
+
+Here they are `pathlib.Path`s to the original, so `f.local(File("x"))` works; inside a job they are paths to the same
+content. Says what would travel (`FileUpload`), sends nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import re
+import stat
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from clusterfn.errors import PayloadError
+
+_CHUNK = 1 << 20
+# This suffix follows the digest of the content of a program.
+_PROGRAM = "\0x"
+_digests: dict[tuple[str, int, int, int, int], tuple[str, int]] = {}
+_CREDENTIALS = (
+    r"\.env(?:\.(?!example|sample|template|dist).+)?|[._]netrc|\.(?:pypirc|npmrc|pgpass|git-credentials|htpasswd)"
+    r"|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:p12|pfx|jks|keystore|kdbx|ppk)"
+    r"|(?:credentials|client_secret.*|service[-_]account.*)(?:\.json|\.ini|\.csv)?|secrets?\.(?:json|ya?ml|toml|ini)"
+)
+_PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
+# The first line of a private key is looked for in this many bytes.
+_HEAD = 4096
+
+
+class File(type(pathlib.Path())):  # type: ignore[misc]
+    """A file of this machine that the function reads.
+
+    Its content is sent once to each host, whatever its name, and never altered there. Inside a job it is a read-only
+    file of the same name.
+
+    Args:
+        path: The local path.
+
+    Raises:
+        PayloadError: At the call, if it does not exist or is a folder.
+
+    Example:
+        >>> train(File("data/x.csv"))
+    """
+
+
+class Directory(type(pathlib.Path())):  # type: ignore[misc]
+    """A folder of this machine that the function reads, with every file below it. See `File`.
+
+    Links are followed. Empty folders below it, sockets and devices are left out.
+    """
+
+    def members(self) -> Iterator[tuple[str, pathlib.Path]]:
+        """Yield each file below it with its relative name."""
+        root = pathlib.Path(os.path.abspath(self))
+        return _walk(root, "", (os.path.realpath(root),))
+
+
+class FileUpload(NamedTuple):
+    """One File or Directory as the host will have it, at `files/<digest>/<name>`.
+
+    Attributes:
+        digest: SHA-256 of the content; for a folder, of its names and contents.
+        name: The last part of the path.
+        members: Relative name -> path here; for a File the one pair ("", path).
+        size: Bytes in all.
+        is_directory: Whether it is a Directory.
+        crcs: CRC-32 of each member.
+    """
+
+    digest: str
+    name: str
+    members: tuple[tuple[str, pathlib.Path], ...]
+    size: int
+    is_directory: bool
+    crcs: tuple[int, ...]
+
+
+def holds_credentials(path: pathlib.Path) -> bool:
+    """Whether a file looks like a key or a password: by its name, or as a private key by its first lines."""
+    if path.suffix.lower() in (".pem", ".key"):
+        try:
+            with path.open("rb") as file:
+                return _PRIVATE_KEY.search(file.read(_HEAD)) is not None
+        except OSError:
+            # The error appears when the file is read whole.
+            return False
+    return re.fullmatch(_CREDENTIALS, path.name, re.IGNORECASE) is not None
+
+
+def as_given(value: Any, caller_paths: Mapping[str, pathlib.PurePath]) -> Any:
+    """Return a value with the caller's own paths in place of the host's paths of the same files.
+
+    Texts and paths are looked at, alone and in built-in containers, keys included. Only a whole path is replaced: that
+    of a File or Directory which was an argument, or one below such a Directory.
+
+    Args:
+        caller_paths: Path on the host -> path here.
+    """
+    return _Giving(caller_paths).of(value)
+
+
+class _Giving:
+    """One walk through a value; lists and dicts stay the same objects."""
+
+    def __init__(self, caller_paths: Mapping[str, pathlib.PurePath]) -> None:
+        self._given = caller_paths
+        # Results by the ids of the values. The values are held, so that no new object gets the id of an earlier one.
+        self._seen: dict[int, Any] = {}
+
+    def of(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is str:
+            path = self._path(value)
+            return value if path is None else str(path)
+        if issubclass(kind, pathlib.PurePath):
+            path = self._path(str(value))
+            return value if path is None else pathlib.Path(path)
+        if (kind is list or kind is dict) and id(value) not in self._seen:
+            self._seen[id(value)] = value
+            if kind is list:
+                value[:] = map(self.of, value)
+            else:
+                pairs = [(self.of(key), self.of(each)) for key, each in value.items()]
+                value.clear()
+                value.update(pairs)
+        elif kind is tuple or kind is set or kind is frozenset:
+            return kind(map(self.of, value))
+        return value
+
+    def _path(self, text: str) -> pathlib.PurePath | None:
+        for remote, here in self._given.items():
+            if text == remote:
+                return here
+            if text.startswith(f"{remote}/"):
+                return here / text[len(remote) + 1 :]
+        return None
+
+
+def shipment(path: File | Directory) -> FileUpload:
+    """Describe what a File or Directory consists of.
+
+    Raises:
+        PayloadError: It does not exist, is of the other kind, or cannot be read.
+    """
+    try:
+        return _directory(path) if isinstance(path, Directory) else _file(path)
+    except (OSError, ValueError) as error:
+        # A path with a NUL raises ValueError.
+        message = f"{type(path).__name__}({str(path)!r}) cannot be read: {error}"
+        raise PayloadError(message, hint=f"the path is relative to {pathlib.Path.cwd()}") from error
+
+
+def _file(path: File) -> FileUpload:
+    plain = pathlib.Path(os.path.abspath(path))
+    if plain.is_dir():
+        raise PayloadError(f"File({str(path)!r}) is a folder", hint=f"write Directory({str(path)!r})")
+    if not stat.S_ISREG(plain.stat().st_mode):
+        raise PayloadError(f"File({str(path)!r}) is a device, a pipe or a socket", hint="copy it into a file first")
+    digest, crc = _digest(plain)
+    if _is_program(plain):
+        digest = hashlib.sha256(f"{digest}{_PROGRAM}".encode()).hexdigest()
+    return FileUpload(digest, plain.name, (("", plain),), plain.stat().st_size, False, (crc,))
+
+
+def _directory(path: Directory) -> FileUpload:
+    root = pathlib.Path(os.path.abspath(path))
+    if not root.is_dir():
+        if root.exists():
+            raise PayloadError(f"Directory({str(path)!r}) is a file", hint=f"write File({str(path)!r})")
+        cwd = pathlib.Path.cwd()
+        raise PayloadError(f"Directory({str(path)!r}) does not exist", hint=f"the path is relative to {cwd}")
+    members = tuple(path.members())
+    digests = [_digest(member) for _, member in members]
+    manifest = "".join(
+        f"{name}\0{digest}{_PROGRAM if _is_program(path) else ''}\n"
+        for (name, path), (digest, _) in zip(members, digests)
+    )
+    size = sum(member.stat().st_size for _, member in members)
+    digest = hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest()
+    return FileUpload(digest, root.name or "root", members, size, True, tuple(crc for _, crc in digests))
+
+
+def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, pathlib.Path]]:
+    """Yield every file below a folder with its relative name; follow links, but not back to a folder `above`."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        path = pathlib.Path(entry.path)
+        if entry.is_dir():
+            real = os.path.realpath(path)
+            if real not in above:
+                yield from _walk(path, f"{prefix}{entry.name}/", (*above, real))
+        elif entry.is_file():
+            yield prefix + entry.name, path
+
+
+def _is_program(path: pathlib.Path) -> bool:
+    """Whether its owner may execute it: the same content with another mode is another file on the host."""
+    return bool(path.stat().st_mode & stat.S_IXUSR)
+
+
+def _digest(path: pathlib.Path) -> tuple[str, int]:
+    """Return the SHA-256 and the CRC-32 of a file; remember them while the file system shows no change.
+
+    The time of its last change of any kind (ctime) is part of that: it cannot be set back. Two changes within one
+    tick of the file system's clock (milliseconds) look the same.
+    """
+    now = path.stat()
+    key = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    if key not in _digests:
+        digest, crc = hashlib.sha256(), 0
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                crc = zlib.crc32(chunk, crc)
+        _digests[key] = digest.hexdigest(), crc
+    return _digests[key]

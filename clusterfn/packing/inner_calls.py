@@ -1,0 +1,154 @@
+"""What a function's code does that has another effect in a job: calls of decorated functions, and assigned globals.
+
+Read from byte code before anything is sent. What may happen or not, such as a call in a branch, gets a warning.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from clusterfn.bridge.attributes import attribute
+from clusterfn.errors import ConfigError
+from clusterfn.packing import own_modules
+
+_SENDING = ("map", "script", "submit")
+# These attributes mean the same in a job.
+_PLAIN = ("local",)
+_SKIPPED = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME")
+# The code around these runs them at once, so a call in them is as certain as one beside them.
+_AT_ONCE = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")
+# At most this many functions are read.
+_MOST = 300
+
+
+class _Use(NamedTuple):
+    """A decorated function that another function calls, or an attribute of it.
+
+    Attributes:
+        certain: Whether each call of the outer function comes to it.
+    """
+
+    outer: str
+    inner: Any
+    attribute: str
+    certain: bool
+
+
+def notes(function: Any, host: str) -> list[str]:
+    """Say what a call of `function` on a host does otherwise than a call in this process.
+
+    Raises:
+        ConfigError: It sends jobs from its job.
+    """
+    plain = _plain(function)
+    if plain is None:
+        return []
+    uses, assigned = _read(plain)
+    lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
+             for outer, name in assigned]  # fmt: skip
+    for use in uses:
+        name, options = attribute(use.inner, "__name__", "a function"), use.inner.options
+        if use.attribute in _SENDING:
+            message = f"{use.outer} calls {name}.{use.attribute}(), and a job cannot submit jobs"
+            hint = f"call {name}(…), which runs in the same job, or send it from your own machine"
+            if use.certain:
+                raise ConfigError(message, stage="submit", hint=hint)
+            lines.append(f"{message}: {hint}")
+        elif options.host not in (None, host):
+            lines.append(f"{use.outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
+    return list(dict.fromkeys(lines))
+
+
+def _plain(function: Any) -> types.FunctionType | None:
+    """Return the Python function inside partials, methods and decorators."""
+    for _ in range(20):
+        if type(function) is types.FunctionType:
+            return function
+        inner = (attribute(function, name) for name in ("func", "__func__", "__wrapped__"))
+        function = next((each for each in inner if each is not None), None)
+    return None
+
+
+def _read(function: types.FunctionType) -> tuple[list[_Use], list[tuple[str, str]]]:
+    """Return the decorated functions that a function and its own others use, and the globals that each of them sets."""
+    uses: list[_Use] = []
+    assigned: list[tuple[str, str]] = []
+    waiting, seen = [function], {function}
+    while waiting and len(seen) < _MOST:
+        each = waiting.pop()
+        code, is_first = each.__code__, each is function
+        for used, name, certain in _loads(code, _scope(each), is_first):
+            is_decorated = type(used).__module__ == "clusterfn.api.decorator" and attribute(used, "options") is not None
+            if is_decorated and name not in _PLAIN:
+                uses.append(_Use(each.__name__, used, name, certain))
+            called = _plain(used) if callable(used) else None
+            if called is not None and called not in seen and _is_own(called):
+                seen.add(called)
+                waiting.append(called)
+        assigned += [(each.__name__, name) for name in dict.fromkeys(_assigned(code))]
+    return uses, assigned
+
+
+def _is_own(function: types.FunctionType) -> bool:
+    module = attribute(function, "__module__")
+    return module == "__main__" or (isinstance(module, str) and own_modules.is_own(module))
+
+
+def _scope(function: types.FunctionType) -> dict[str, Any]:
+    """Return what a function finds by name outside of it."""
+    scope = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            scope[name] = cell.cell_contents
+        except ValueError:
+            # The variable has no value yet.
+            continue
+    return scope
+
+
+def _loads(code: types.CodeType, scope: dict[str, Any], certain: bool) -> Iterator[tuple[Any, str, bool]]:
+    """Yield each object that code takes from its scope, the attribute of it that it wants, and whether it always does.
+
+    The attributes of modules are looked up.
+    """
+    certain = certain and not _catches(code)
+    held: Any = None
+    for step in _steps(code):
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and held is not None:
+            if issubclass(type(held), types.ModuleType):
+                held = vars(held).get(step.argval)
+                continue
+            yield held, step.argval, certain
+            held = None
+            continue
+        if held is not None:
+            yield held, "", certain
+            held = None
+        if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"):
+            held = scope.get(step.argval)
+        certain = certain and not step.opname.startswith(("POP_JUMP", "JUMP_IF"))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _loads(constant, scope, certain and constant.co_name in _AT_ONCE)
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(code: types.CodeType) -> tuple[dis.Instruction, ...]:
+    return tuple(step for step in dis.get_instructions(code) if step.opname not in _SKIPPED)
+
+
+def _catches(code: types.CodeType) -> bool:
+    """Whether it may handle an exception itself."""
+    table = getattr(code, "co_exceptiontable", None)
+    return bool(table) if table is not None else any(step.opname == "SETUP_FINALLY" for step in _steps(code))
+
+
+def _assigned(code: types.CodeType) -> Iterator[str]:
+    yield from (step.argval for step in _steps(code) if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _assigned(constant)

@@ -1,0 +1,479 @@
+"""A call as bytes: the function and its arguments, the modules and files they need, and the large buffers apart.
+
+Everything that cannot travel is found here, before anything is sent, and named by its path. Sends nothing.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextvars
+import dis
+import functools
+import hashlib
+import io
+import linecache
+import os
+import pickle
+import sys
+import types
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterfn.bridge.attributes import attribute
+from clusterfn.errors import DependencyFailed, PayloadError
+from clusterfn.hosts import serialization
+from clusterfn.packing import module_sources, own_modules, source_imports
+from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
+from clusterfn.packing.files import Directory, File, FileUpload, shipment
+from clusterfn.public_api import check_arguments
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.bridge_bundle import FileBundle
+
+_LARGE = 1 << 20
+_MAX_SOURCE = 1 << 20
+_LEAF = 4 << 20
+_HASHING_THREADS = 8
+# Most functions are sent often, so what was noted about their code is kept for each host.
+_read_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[str]]] = weakref.WeakKeyDictionary()
+
+
+class Payload(NamedTuple):
+    """One call, ready to travel.
+
+    Attributes:
+        data: The content of payload.pkl.
+        blobs: A buffer's name (`name_of`) -> its bytes, which travel by themselves, once.
+        crcs: The same name -> its CRC-32: on the host it shows whether the bytes are still the same.
+        sources: The user's own modules, or None.
+        shipments: Files and Directories among the arguments.
+        edited: Modules whose file was changed since it was first sent.
+        needs: The top-level names of all modules that the call itself refers to, wherever they come from.
+        notes: What will be different there, as sentences.
+        given: "<digest>/<name>" of a shipment -> its path as the caller wrote it, where there is one such path.
+        compiled: The user's own modules that are not among `sources`, because they have compiled extensions.
+        inputs: The jobs and groups whose values it takes.
+        after: The same as `JobSpec.after`.
+        decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
+            values of jobs on other hosts, and what the function's code does otherwise in a job.
+    """
+
+    data: bytes
+    blobs: Mapping[str, memoryview]
+    sources: FileBundle | None
+    shipments: tuple[FileUpload, ...]
+    edited: tuple[str, ...]
+    needs: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+    given: Mapping[str, PurePath] = {}
+    crcs: Mapping[str, int] = {}
+    decided_here: tuple[str, ...] = ()
+    inputs: tuple[Reference, ...] = ()
+    after: Mapping[str, Mapping[str, Any]] = {}
+    compiled: tuple[module_sources.Compiled, ...] = ()
+
+    def with_own_buffers(self) -> Payload:
+        """Return the same with copies of the large buffers: the caller may change the arrays while they are sent."""
+        return self._replace(blobs={digest: memoryview(bytes(view)) for digest, view in self.blobs.items()})
+
+
+def pack(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any],
+    target: tuple[int, int] | None = None, imports: Iterable[str] = (), place: Place | None = None,
+) -> Payload:  # fmt: skip
+    """Pack the call `function(*args, **kwargs)` as bytes.
+
+    Args:
+        function: What to call.
+        args: With these.
+        kwargs: And these.
+        target: (major, minor) of the Python that will run it; for another than this one's, code travels as text.
+        imports: Modules that it imports in addition to those that its code names.
+        place: Where it will run: values of jobs there stay there. None: its arguments may not be jobs.
+
+    Raises:
+        TypeError: The function does not take these arguments; the one that Python itself raises.
+        PayloadError: Part of it cannot travel; the message says which, by its path.
+    """
+    # A call with wrong arguments fails here, and not on the host after minutes in a queue.
+    check_arguments(function, args, kwargs)
+    keep_registrations()
+    apart, needs, notes = Large(), Needs(place), serialization.part("pickler").notes
+    # The list is the pickler's own and may have sentences about an earlier call.
+    notes.clear()
+    needs.read_code(function)
+    for name in imports:
+        needs.note(name)
+    call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
+    packed = pack_object(call, needs, target, (function, args, kwargs))
+    names = [name_of(view) for view in packed.buffers]
+    blobs, crcs = {index: digest for index, (digest, _) in enumerate(names)}, dict(names)
+    logging = serialization.part("logs").describe()
+    packed = replace(packed, blobs=blobs, crcs=crcs, sources=needs.texts, logging=logging)
+    buffers = {digest: packed.buffers[index] for index, digest in blobs.items()}
+    return needs.as_payload(b"".join(packed.pieces()), buffers, crcs, notes)
+
+
+def name_of(view: memoryview) -> tuple[str, int]:
+    """Return the name of a buffer by its content, and its CRC-32, computed on all cores.
+
+    The name of up to 4 MB is their SHA-256. That of a larger buffer is the SHA-256 of a fixed text and the digests of
+    its pieces of 4 MB.
+    """
+    if len(view) <= _LEAF:
+        return hashlib.sha256(view).hexdigest(), zlib.crc32(view)
+    leaves = [view[at : at + _LEAF] for at in range(0, len(view), _LEAF)]
+    # hashlib and zlib release the GIL for large pieces, so the threads use several cores.
+    threads = min(os.cpu_count() or 1, _HASHING_THREADS)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(threads, "clusterfn-hash") as pool:
+            try:
+                hashing = pool.map(_sha256, leaves)
+                # This thread computes the checksum, so Ctrl-C ends that by itself.
+                checksum = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), leaves, 0)
+                digests = list(hashing)
+            finally:
+                # After Ctrl-C the pool would otherwise hash all pieces.
+                pool.shutdown(cancel_futures=True)
+    except RuntimeError:
+        # The program is ending, and starts no more threads.
+        digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)
+    return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(digests)).hexdigest(), checksum
+
+
+def _sha256(piece: memoryview) -> bytes:
+    return hashlib.sha256(piece).digest()
+
+
+def pack_object(
+    obj: Any, needs: Needs, target: tuple[int, int] | None,
+    call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]],
+) -> Any:  # fmt: skip
+    """Pickle an object, and note what it needs.
+
+    Args:
+        call: The function with its arguments that the object is of; its error names what cannot travel.
+    """
+    try:
+        return serialization.part("container").pack(obj, needs.look, target)
+    except (PayloadError, DependencyFailed, NotEnded):
+        raise
+    except (Exception, SystemExit) as error:  # the user's `__reduce__` may raise anything
+        raise cannot_travel(*call, target, error, needs) from error
+
+
+def imports_of(payload: Payload) -> frozenset[str]:
+    """Return the top-level names of modules that a call and its own modules need, and that do not travel."""
+    files = payload.sources.files if payload.sources else {}
+    modules = (data for name, data in files.items() if name.endswith(".py"))
+    names = payload.needs.union(*map(source_imports.imported, modules))
+    compiled = {each.name.partition(".")[0] for each in payload.compiled}
+    return frozenset(name for name in names if name in compiled or not own_modules.is_own(name))
+
+
+def keep_registrations() -> None:
+    """Send by value what the user registered with cloudpickle, and a child process's copy of __main__."""
+    ours = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
+    theirs = sys.modules.get("cloudpickle")
+    modules = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
+    ours.update(modules)
+    # The user may have taken back a registration.
+    ours.intersection_update(modules)
+
+
+def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """Reduce a decorated function for pickling: by its name if its module travels, else as the plain function."""
+    reducers = serialization.part("stand_ins")
+    if found_by_name(function) is not None:
+        return reducers.by_name, (function.__module__, function.__qualname__)
+    return reducers.Inside, (), {"function": function}
+
+
+def found_by_name(function: Any) -> Any:
+    """Return the function, or what wraps it, that the function's module has under its name; else None."""
+    module, qualname = attribute(function, "__module__"), attribute(function, "__qualname__", "<none>")
+    if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
+        return None
+    value: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        value = getattr(value, part, None)
+    return value if value is function or getattr(value, "__wrapped__", None) is function else None
+
+
+def _goes_by_value(module: str) -> bool:
+    registered = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
+    parts = module.split(".")
+    return any(".".join(parts[:length]) in registered for length in range(1, len(parts) + 1))
+
+
+class Large:
+    """Takes large bytes among the arguments apart, so that they are sent once."""
+
+    def __init__(self) -> None:
+        self._apart: dict[int, _Apart] = {}
+
+    def of(self, value: Any) -> Any:
+        """Return what to pickle instead; the same for the same object, so that it stays one."""
+        # Types are compared by identity: a metaclass may define how its classes compare, and that may raise.
+        kind = type(value)
+        if (kind is not bytes and kind is not bytearray) or len(value) < _LARGE:
+            return value
+        return self._apart.setdefault(id(value), _Apart(value))
+
+
+class _Apart:
+    """Large bytes as an argument: pickled next to the stream."""
+
+    def __init__(self, value: bytes | bytearray) -> None:
+        self._value = value
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return type(self._value), (pickle.PickleBuffer(self._value),)
+
+
+class Needs:
+    """Watches the pickling of one call and notes the modules, files, sources and values of jobs that it needs.
+
+    Args:
+        place: Where the call will run; None: its arguments may not be jobs.
+    """
+
+    def __init__(self, place: Place | None = None) -> None:
+        self.place = place
+        self.inputs: dict[str, Reference] = {}
+        # The items that are needed of each input; None for all.
+        self.items: dict[str, set[int] | None] = {}
+        # The id and the item of each reference, in order.
+        self.taken: list[tuple[str, int | None]] = []
+        self.sent_along: list[str] = []
+        self.of_code: Sequence[str] = ()
+        self.modules: set[str] = set()
+        self.shipments: dict[tuple[str, str], FileUpload] = {}
+        self.texts: dict[str, str] = {}
+        self.known: set[str] = set()
+        self._paths: dict[str, set[PurePath]] = {}
+        self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
+
+    def as_payload(
+        self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int], notes: Iterable[str] = ()
+    ) -> Payload:  # fmt: skip
+        """Return the payload of these bytes, with all that was noted for it."""
+        sources, compiled = module_sources.collect(self.modules) if self.modules else (None, ())
+        return Payload(
+            data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled, notes=tuple(notes),
+            shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
+            edited=tuple(own_modules.edited(module_sources.modules_in(sources))) if sources else (),
+            needs=frozenset(name.partition(".")[0] for name in self.known),
+            after={
+                job: {"name": self.inputs[job].name, "items": items and sorted(items)}
+                for job, items in self.items.items()
+            },
+            # Files of the same content from two paths are left out, because the host cannot tell which of them was
+            # meant.
+            given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
+            decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
+        )  # fmt: skip
+
+    def read_code(self, function: Callable[..., Any]) -> None:
+        """Note what the function's code does otherwise in a job.
+
+        Raises:
+            ConfigError: It sends jobs from its job.
+        """
+        if self.place is None:
+            return
+        read = _read_code.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
+        if self.place.host not in read:
+            # Jobs pickle results with this module too, in a copy of clusterfn without `inner_calls`.
+            from clusterfn.packing import inner_calls
+
+            read[self.place.host] = inner_calls.notes(function, self.place.host)
+        self.of_code = read[self.place.host]
+
+    def decided_here(self) -> Iterator[str]:
+        """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
+        for name, (value, file, scope) in self._flags.items():
+            # A notebook keeps the text of its cells in `In`.
+            cells = [each for each in scope.get("In") or () if isinstance(each, str)]
+            guards = (source_imports.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
+            missing = next((module for each in guards if each and (module := each.missing(value))), "")
+            if missing:
+                yield (
+                    f"{name} is {value!r} in the job, because this machine has no {missing}; to decide it on the "
+                    "host, set it inside the function, or move the function into a module of its own"
+                )
+
+    def look(self, obj: Any) -> Any:
+        # `obj.__class__` may be anything, and may raise.
+        kind = type(obj)
+        if issubclass(kind, (File, Directory)):
+            item = shipment(obj)
+            self.shipments[item.digest, item.name] = item
+            self._paths.setdefault(f"{item.digest}/{item.name}", set()).add(Path(obj))
+            return serialization.part("stand_ins").path_of, (item.digest, item.name)
+        if kind is types.FunctionType:
+            return self._function(obj)
+        if issubclass(kind, JobArgument) and self.place is not None:
+            return self._value(reference_of(obj), self.place)
+        reject_proxy(obj)
+        if issubclass(kind, types.ModuleType):
+            self.note(obj.__name__)
+        else:
+            home = attribute(kind, "__module__")
+            self.note(home)
+            # A context variable does not know its module.
+            if kind is contextvars.ContextVar:
+                variable_home = serialization.part("standard_library").home_of(obj)
+                self.note(variable_home[0] if variable_home else None)
+            if home in _NAMED_ELSEWHERE or issubclass(kind, type):
+                self.note(attribute(obj, "__module__"))
+        return NotImplemented
+
+    def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
+        """Refer to the value of a job on the same host, or send the value with the call.
+
+        It is sent if the job ran elsewhere, and has ended, or if the call is one of a session.
+        """
+        references = serialization.part("references")
+        if reference.place == place:
+            items = self.items.setdefault(reference.id, set())
+            self.inputs[reference.id] = reference
+            self.taken.append((reference.id, reference.item))
+            if reference.item is None or items is None:
+                self.items[reference.id] = None
+            else:
+                items.add(reference.item)
+            return references.value_of, (reference.id, reference.item, reference.keys)
+        if place.in_session and not reference.source.has_ended():
+            raise NotEnded(reference.source)
+        if not reference.source.has_ended():
+            where, hint = "in a session", "call both on the same host, or wait and pass its value: job.result()"
+            if reference.place:
+                where = f"on {reference.host}"
+            elif reference.source.items_left() is not None:
+                # The values of a retried group are in the folders of two groups.
+                where, hint = "again after retry_failed()", "wait for it first: group.wait()"
+            message = f"{reference.label} is an argument of a call on {place.host}, but runs {where} and has not ended"
+            raise PayloadError(message, stage="submit", hint=hint)
+        try:
+            value = reference.source.value_here(reference.item)
+        except Exception as error:  # the function of the other job may raise anything
+            message = f"{reference.label} has no value: {type(error).__name__}"
+            raise DependencyFailed(message, host=reference.host, job=reference.id, stage="submit") from error
+        for key in reference.keys:
+            value = value[key]
+        why = "a session call cannot read it there" if place.in_session else f"it ran on {reference.host}"
+        sentence = f"the value of {reference.label} is sent from this machine to {place.host}, as {why}"
+        if sentence not in self.sent_along:
+            self.sent_along.append(sentence)
+        return references.given, (value,)
+
+    def note(self, name: object) -> None:
+        """Note a module that the call refers to; one of the user's own travels."""
+        if isinstance(name, str) and name not in self.known:
+            self.known.add(name)
+            if not _goes_by_value(name) and own_modules.is_own(name):
+                self.modules.add(name)
+
+    def _function(self, function: types.FunctionType) -> Any:
+        by_name = found_by_name(function)
+        if by_name is None:
+            self._by_value(function)
+            return NotImplemented
+        self.note(function.__module__)
+        if by_name is function:
+            return NotImplemented
+        return serialization.part("stand_ins").plain_by_name, (function.__module__, function.__qualname__)
+
+    def _by_value(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        for name in _globals_of(code):
+            value = function.__globals__.get(name, code)
+            if value is None or value is True or value is False:
+                self._flags[name] = value, code.co_filename, function.__globals__
+        for name in imports_inside(code):
+            self.note(name or function.__globals__.get("__package__"))
+        if code.co_filename not in self.texts:
+            text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+            if 0 < len(text) <= _MAX_SOURCE:
+                self.texts[code.co_filename] = text
+
+
+def reject_proxy(obj: object) -> Any:
+    """Reject what would be found only when it is loaded: its process does not take the job for one of its own."""
+    if _is_proxy(obj):
+        raise pickle.PicklingError("a proxy of a process on your machine cannot be used on another one")
+    return NotImplemented
+
+
+def _is_proxy(obj: object) -> bool:
+    """Whether it stands for an object of another process, such as a list of multiprocessing.Manager()."""
+    managers = sys.modules.get("multiprocessing.managers")
+    return managers is not None and issubclass(type(obj), managers.BaseProxy)
+
+
+# Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
+_NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.api.decorator")
+
+
+def _globals_of(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that a function and those inside it may look up in its globals."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals_of(constant)
+
+
+@functools.lru_cache(maxsize=1024)
+def imports_inside(code: types.CodeType) -> frozenset[str]:
+    """Return what a function and those inside it import in their bodies; "" for a relative import."""
+    names: set[str] = set()
+    # What the last two instructions put on the stack: the level of the import, and the names that it takes.
+    before: list[Any] = [0, 0]
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            names.add("" if before[0] else instruction.argval)
+        if instruction.opname != "EXTENDED_ARG":
+            before = [before[1], instruction.argval]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= imports_inside(constant)
+    return frozenset(names)
+
+
+def cannot_travel(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], target: tuple[int, int] | None,
+    error: BaseException, needs: Needs,
+) -> PayloadError:  # fmt: skip
+    if isinstance(error, serialization.part("source").NoSource):
+        ours = sys.version_info[:2]
+        here, remote = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
+        return PayloadError(
+            f"the call cannot be sent from {here} to {remote}, which needs source code: {error}", stage="submit",
+            hint=f"use an environment with {here}, or run this program with {remote}",
+        )  # fmt: skip
+    find = serialization.part("unpicklable").find
+    parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
+    for name, part in parts:
+        # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
+        path, innermost = find(part, name, target, needs.look if needs.inputs else reject_proxy)
+        if not path.endswith(": cannot be pickled"):
+            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(innermost))
+    return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
+
+
+def _instead_of(part: object) -> str:
+    """Say what to pass instead of a part that cannot be sent."""
+    # A proxy may say that it has another class, so its real type decides.
+    if issubclass(type(part), io.IOBase):
+        return "open it inside the function, or pass clusterfn.File(path) as the argument"
+    if _is_proxy(part):
+        return "pass the data instead, such as list(…) or dict(…) of it"
+    plain = "create it inside the function, or pass the data it is made from"
+    if serialization.part("unpicklable").is_future(part):
+        plain = "pass its value: .result()"
+    return str(attribute(type(part), "_as_argument", plain))
