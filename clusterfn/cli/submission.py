@@ -77,7 +77,7 @@ def send(called: ClusterFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[
 
 def await_sent(job: Job[Any] | JobGroup[Any, Any]) -> None:
     """Wait until the host has a job, or a map."""
-    one = job if isinstance(job, Job) else None
+    one = None if isinstance(job, JobGroup) else job
     title = f"{job.id[:SHORT]} is not submitted to {job.host} yet"
     with loop.speaking(lambda: f"{title}: it is {one.status_since if one else job.status}"):
         # `waits_here` means that the host lacks something that must be sent first.

@@ -85,14 +85,18 @@ def all_gpus() -> tuple[list[Gpu], str]:
         SmiFailed: It is missing, hangs, fails or answers something else.
     """
     text = _ask()
-    # The last field may be missing. Lines that are no GPU are left out.
-    rows = nvidia_smi.read_table(text, _FIELDS).rows or nvidia_smi.read_table(text, _FIELDS[:-1]).rows
+    rows = read_rows(text)
     if not rows:
         lines = text.strip().splitlines()
         if lines:
             raise SmiFailed(f"nvidia-smi did not print a table of GPUs: {in_one_line(lines[0])}")
         raise SmiFailed("nvidia-smi: No devices were found")
     return [_gpu(cells, place) for place, cells in enumerate(rows)], rows[0]["driver_version"]
+
+
+def read_rows(text: str) -> list[dict[str, str]]:
+    """Return the table of GPUs that nvidia-smi printed. The last field may be missing; other lines are left out."""
+    return list(nvidia_smi.read_table(text, _FIELDS).rows or nvidia_smi.read_table(text, _FIELDS[:-1]).rows)
 
 
 def visible(gpus: Sequence[Gpu]) -> list[Gpu]:

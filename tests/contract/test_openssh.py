@@ -66,6 +66,11 @@ def test_a_quiet_configuration_does_not_hide_what_failed(by_ssh: MakeHost, conne
         connect(by_ssh("wrong-user-key", "LogLevel QUIET"))
 
 
+def test_the_key_of_a_jump_host_is_checked_too(by_ssh: MakeHost) -> None:
+    with pytest.raises(HostKeyError, match=r"The host key of py38-bash \(127.0.0.1:22006\) is unknown"):
+        connect(by_ssh("py38-bash", "Host py38-bash\nProxyJump unknown-key"))
+
+
 def test_a_jump_host_that_cannot_reach_the_next_is_reported(by_ssh: MakeHost) -> None:
     with pytest.raises(Unreachable, match="rejected the next step"):
         connect(by_ssh("refused", "Host refused\nProxyJump py36-dash"))

@@ -71,10 +71,12 @@ def _other_version(installed: Path, tmp_path_factory: pytest.TempPathFactory) ->
         with (package / name).open("a") as file:
             file.write(f"\nOF_VERSION = {OTHERS!r}\n")
     spec = package / "config" / "job_spec.py"
-    record = '"resources": {**self.resources._asdict(),'
-    assert record in spec.read_text()
-    more = '"of_version": 1, "resources": {"of_version": 1, **self.resources._asdict(),'  # keys that nobody knows yet
-    spec.write_text(spec.read_text().replace(record, more))
+    text = spec.read_text()
+    # Keys that nobody knows yet, at each level.
+    for record in ("resources = {**self.resources._asdict(),", '"format": layout.FORMAT,'):
+        assert record in text
+        text = text.replace(record, record.replace("{**", '{"of_version": 1, **').replace('"f', '"of_version": 1, "f'))
+    spec.write_text(text)
     return folder
 
 
