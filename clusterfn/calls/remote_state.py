@@ -184,9 +184,6 @@ def checked_job(job: dict[str, Any]) -> dict[str, Any]:
     return job
 
 
-# one of them, for `attach`
-
-
 def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) -> Reply[Completed]:
     """Ask for the sizes of all files of these names at this depth below a folder; `read_sizes` reads the answer."""
     named = [word for name in names for word in ("-o", "-name", name)][1:]

@@ -238,18 +238,30 @@ def f(x):
     elif x == 8:
         import ctypes
         ctypes.CDLL(None).printf(b"printed by C code\\n")
+    elif x == 9:
+        import sqlite3
+        main.kept = sqlite3.connect(path + ".db")
+        main.kept.execute("PRAGMA journal_mode=WAL"); main.kept.execute("CREATE TABLE t (x)"); main.kept.commit()
+    elif x == 10:
+        class Asked(type):
+            def __getattribute__(kind, name):
+                raise RuntimeError(name)
+
+        main.kept = Asked("Kept", (), {{}})()
     return "template" in open("/proc/self/cmdline").read().split("\\0")
     {waiting!r}, {failing!r}
 """
 
 
 def test_what_a_forked_item_leaves_to_its_end_is_done(bench: Bench):
-    group = Group(bench, 9, 9, source=ENDS)
+    group = Group(bench, 11, 11, source=ENDS)
 
     assert group.start(1).wait(150) == 0
 
-    assert group.ends() == {x: ["returned"] for x in range(9)}
-    assert all(group.value(1, x) for x in range(5, 9))
+    assert group.ends() == {x: ["returned"] for x in range(11)}
+    assert all(group.value(1, x) for x in range(5, 11))
     lines = [(group.told / f"lines-{x}").read_text() for x in (4, 5, 6, 7)]
     assert lines == ["a thread\nan exit function\n", "an open file\n", "a finalizer\n", "a finalizer\n"]
     assert "printed by C code" in (group.folder_of(1) / "attempts/1/stdout").read_text()
+    assert "Traceback" not in (group.folder_of(1) / "attempts/1/stderr").read_text()
+    assert sorted(path.name for path in group.told.glob("*.db*")) == ["lines-9.db"]

@@ -57,6 +57,7 @@ _MODULES = (
     ("pandas.core.indexes.base", "pandas.core.indexes.numeric"),
     ("sqlalchemy.util._immutabledict_cy", "sqlalchemy.cyextension.immutabledict"),
     # Values of jobs that an earlier version of clusterfn sent name its own modules.
+    ("clusterfn.packing.files", "clusterfn.calls.files"),
     (f"{__package__}.arrays", f"{__package__}.pickler"),
     (f"{__package__}.arrays", f"{__package__}.numpy_random"),
     *((f"{__package__}.classes", f"{__package__}.{name}") for name in ("pickler", "copyreg_entries", "decorated")),

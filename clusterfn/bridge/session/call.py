@@ -242,9 +242,6 @@ class CallRun(AttemptRun):
             # The function can write what it likes there.
             loaded = said["loaded"] if isinstance(said["loaded"], list) else []
             self.loaded = [name for name in loaded if isinstance(name, str)]
-        if "peak" in said:
-            # Only its own process can say it while it exits: without an exec, wait4 does not.
-            self.processes.reported_peak = said["peak"] or 0
 
     def _completed(self, verdict: Verdict) -> Verdict:
         return super()._completed(verdict).replace(left=None)

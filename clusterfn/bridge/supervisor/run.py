@@ -247,6 +247,9 @@ class AttemptRun:
                 self._take_line(classify_exit.parse_report_line(line))
 
     def _take_line(self, said: "dict[str, Any]") -> None:
+        if "peak" in said:
+            # Only its own process can say it while it exits: without an exec, wait4 does not.
+            self.processes.reported_peak = said["peak"] or 0
         if "done" in said and self._done is None:
             self._done = said
         elif "note" in said:

@@ -1,7 +1,7 @@
 """End a process that was forked for a call: what an interpreter does at its end, but for taking down what was loaded.
 
 An interpreter clears each module at its end. In a fork this copies most pages of its memory, and takes longer than a
-short call. It is of use only to what the call itself has left, such as an object with a `__del__`.
+short call. It is of use only to what the call itself has left or loaded.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import contextlib
 import gc
 import io
 import os
+import stat
 import sys
 from typing import Any, NoReturn
 
-from ..agent.libc import libc_function
 from . import outputs
-from .loaded_modules import loaded_since
+from .loaded_modules import has_loaded_native_code
 
-# `type.__mro__` itself, because a metaclass may answer for it.
+# A metaclass may answer for its classes' attributes, and is not asked.
 _bases = type.__dict__["__mro__"].__get__
+_attributes = type.__dict__["__dict__"].__get__
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -27,19 +28,22 @@ def end_item(last: str) -> None:
     """End this process, or return if only the end of the interpreter does all that is due.
 
     Args:
-        last: The module that was loaded last before the call. What a library does at its end is not known.
+        last: The module that was loaded last before the call.
     """
-    if not loaded_since(last) and not _leaves_finalizers():
+    if not (has_loaded_native_code(last) or _leaves_finalizers()):
         run_exit_functions()
-        if not _leaves_finalizers():
+        # Threads and exit functions may have loaded and left more.
+        if not (has_loaded_native_code(last) or _leaves_finalizers()):
             end_process()
 
 
 def run_exit_functions() -> None:
-    """Wait for the threads that are to end by themselves, and run the exit functions."""
+    """Wait for the threads that are to end by themselves, and run the exit functions, whatever they raise."""
     if "threading" in sys.modules:
-        sys.modules["threading"]._shutdown()
-    atexit._run_exitfuncs()
+        with contextlib.suppress(BaseException):
+            sys.modules["threading"]._shutdown()
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
 
 
 def end_process() -> NoReturn:
@@ -49,14 +53,13 @@ def end_process() -> NoReturn:
     for each in gc.get_objects():
         if type(each) in _FILES:
             with contextlib.suppress(OSError, ValueError):
-                each.flush()
-    # The C library writes what C code has printed. Its own `exit` would also take down all loaded libraries.
-    with contextlib.suppress(ImportError, OSError, AttributeError):
-        libc_function("fflush")(None)
+                # Nobody may read a pipe any more.
+                if stat.S_ISREG(os.fstat(each.fileno()).st_mode):
+                    each.flush()
     os._exit(0)
 
 
 def _leaves_finalizers() -> bool:
     """Whether something is left that acts when it is removed. What was there before the fork is not looked at."""
     kinds: dict[int, Any] = {id(type(each)): type(each) for each in gc.get_objects()}
-    return any("__del__" in vars(base) for kind in kinds.values() for base in _bases(kind))
+    return any("__del__" in _attributes(base) for kind in kinds.values() for base in _bases(kind))

@@ -9,6 +9,7 @@ from types import ModuleType
 
 # The function may replace `sys.modules`.
 _modules = sys.modules
+_NATIVE = (".so", ".pyd")
 
 
 def last_loaded() -> str:
@@ -16,17 +17,28 @@ def last_loaded() -> str:
     return next(reversed(_modules))
 
 
+def _names_since(last: str) -> list[str] | None:
+    """Return the modules that were loaded after that one; None if a thread loads more at this moment."""
+    try:
+        names = list(itertools.takewhile(lambda name: name != last, reversed(_modules)))
+    except RuntimeError:
+        return None
+    return [name for name in names if isinstance(name, str)]
+
+
+def has_loaded_native_code(last: str) -> bool:
+    """Whether code that is not Python's was loaded after that module, which may act when it is taken down."""
+    names = _names_since(last)
+    # Through `ctypes`, a call loads any library.
+    return names is None or "ctypes" in names or any(str(_file_of(name)).endswith(_NATIVE) for name in names)
+
+
 def loaded_since(last: str) -> list[str]:
     """Return the top-level modules that were loaded after that one, from the environment.
 
     That is asked where they are: under the name of a user's own module, another process would find another.
     """
-    try:
-        later = list(itertools.takewhile(lambda name: name != last, reversed(_modules)))
-    except RuntimeError:
-        # A thread loads more modules at this moment.
-        return []
-    tops = {name.partition(".")[0] for name in later if isinstance(name, str)}
+    tops = {name.partition(".")[0] for name in _names_since(last) or ()}
     return sorted(name for name in tops if is_installed(_file_of(name)))
 
 

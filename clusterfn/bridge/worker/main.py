@@ -66,6 +66,8 @@ def main(argv: list[str]) -> None:
         facts = _run_job(job, rest, discards, report, value_fd)
     except CallRejected as rejected:
         facts = rejected.facts
+    if supervisor:
+        facts["peak"] = template.peak()
     report_outcome(report, facts)
     if supervisor:
         finish.end_item(last)

@@ -14,7 +14,8 @@ _BOTH = (1, 2)
 
 def flush() -> None:
     """Write what was printed: a fork would print it again, and one that exits at once would lose it."""
-    for name in ("stdout", "stderr"):
+    # The function may have put its own in the place of the first two.
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
         try:
             getattr(sys, name, None).flush()  # type: ignore[union-attr]
         except BaseException:  # noqa: BLE001, S112 - deleted, closed, full, or the function's own, which raises anything

@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 from ..agent.libc import libc_function
+from ..supervisor import process_tree
 from ..supervisor.text import native
 from ..supervisor.worker_process import die_with_parent
 from . import fork_rules, outputs, payload, random_numbers
@@ -61,6 +62,11 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
 def end_with_supervisor(supervisor: int) -> None:
     """Be killed when the supervisor ends. Only once that has adopted it: it says so by letting it begin."""
     die_with_parent(_ENDED, supervisor)
+
+
+def peak() -> int:
+    """Return the most memory that this process has had, in bytes."""
+    return process_tree.peak_of(os.getpid())
 
 
 def _say(report: int, **facts: Any) -> None:

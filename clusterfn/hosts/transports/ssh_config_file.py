@@ -170,12 +170,13 @@ def _each_line(top: Path, path: Path, depth: int = 0) -> Iterator[tuple[ConfigLi
         for number, line, keyword, value in _lines(path):
             try:
                 words = shlex.split(value, comments=True)
-                included = _included(top, words) if keyword == "include" and depth < _DEPTH else []
-            except (ValueError, ConfigError):
+            except ValueError:
                 continue
             yield ConfigLine(f"{path}:{number}", line.strip()), keyword, words
-            for each in included:
-                yield from _each_line(top, each, depth + 1)
+            for name in words if keyword == "include" and depth < _DEPTH else ():
+                with contextlib.suppress(ConfigError):
+                    for each in _included(top, [name]):
+                        yield from _each_line(top, each, depth + 1)
 
 
 def _files(config: str | None) -> list[Path]:

@@ -96,9 +96,9 @@ class JobRecord:
                         # Another process has taken over the record.
                         path.rename(self._path)
                         return path.stem
-                pid = int(record.get("pid", 0))
+                pid = 0 if "orphan_at" in record else int(record.get("pid", 0))
                 # On Windows, the signal with which the process is looked up would end it.
-                can_ask = "orphan_at" not in record and pid > 0 and sys.platform != "win32"
+                can_ask = pid > 0 and sys.platform != "win32"
                 siblings += can_ask and held_connections.is_running(pid)
             if siblings != 1 or time.monotonic() > deadline:
                 return ""

@@ -9,6 +9,7 @@ from typing import Optional, Protocol, TypedDict, TypeVar
 
 import pytest
 
+import clusterfn
 from clusterfn.hosts import serialization
 
 pickler, unpickler = serialization.part("pickler"), serialization.part("unpickler")
@@ -40,6 +41,10 @@ def test_what_jobs_of_earlier_versions_name_is_found(name):
 @pytest.mark.parametrize(("module", "name"), [("copyreg_entries", "with_entries"), ("decorated", "decorated")])
 def test_what_jobs_of_earlier_versions_name_in_modules_of_their_own_is_found(module, name):
     assert unpickler.loads(named(f"{serialization.NAME}.{module}", name)).__name__ == name
+
+
+def test_a_file_that_a_job_of_an_earlier_version_returned_is_found():
+    assert unpickler.loads(named("clusterfn.calls.files", "File")) is clusterfn.File
 
 
 @pytest.mark.parametrize("name", ["bit_generator", "generator", "random_state", "seed_sequence"])
