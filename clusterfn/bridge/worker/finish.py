@@ -53,7 +53,7 @@ def end_process() -> NoReturn:
     for each in gc.get_objects():
         if type(each) in _FILES:
             with contextlib.suppress(OSError, ValueError):
-                # Nobody may read a pipe any more.
+                # A pipe may have no reader any more.
                 if stat.S_ISREG(os.fstat(each.fileno()).st_mode):
                     each.flush()
     os._exit(0)
