@@ -19,11 +19,11 @@ text { fill: #e6e9ef } .note { fill: #a8b0bf } .ours { fill: #9fa8da } .others {
 """
 
 
-def figures() -> dict[str, tuple[int, int]]:
+def figures() -> dict[str, tuple[float, float]]:
     """Return the milliseconds of each tool that starts a process for each call: on one machine, and on SLURM."""
     page = PAGE.read_text(encoding="utf-8")
-    found = {name: re.search(rf"^\| {name}\b[^|]*\| (\d+)[^|]*\| (\d+)[^|]*\|$", page, re.MULTILINE) for name in TOOLS}
-    return {name: (int(row[1]), int(row[2])) for name, row in found.items() if row}
+    found = {name: re.search(rf"^\| {name}\b[^|]*\| ([\d.]+)[^|]*\| ([\d.]+)[^|]*\|$", page, re.MULTILINE) for name in TOOLS}
+    return {name: (float(row[1]), float(row[2])) for name, row in found.items() if row}
 
 
 def draw() -> str:
@@ -46,7 +46,7 @@ def draw() -> str:
                 f'<rect class="{"ours" if name == "clusterfn" else "others"}" x="120" y="{y + 2}" '
                 f'width="{width}" height="20" rx="3"/>'
             )
-            parts.append(f'<text x="{128 + width}" y="{y + 17}">{pair[column]} ms</text>')
+            parts.append(f'<text x="{128 + width}" y="{y + 17}">{pair[column]:g} ms</text>')
             y += 27
         y += 6
     parts.append(
