@@ -229,3 +229,27 @@ def give_to(account: str, path: Path) -> Path:
     entry = pwd.getpwnam(account)
     os.chown(path, entry.pw_uid, entry.pw_gid)
     return path
+
+
+# What clusterfn needs of a caller's interpreter.
+NEEDED = ("cloudpickle>=3.1", "paramiko>=3.4", "pyyaml>=6.0")
+
+
+@pytest.fixture
+def caller(lab, installed, monkeypatch):
+    """The interpreter of a caller of that minor version, with what clusterfn needs beside it."""
+
+    def make(minor):
+        monkeypatch.setenv("PYTHONPATH", str(installed))
+        monkeypatch.setenv("PYTHONWARNINGS", "error::ResourceWarning")
+        folder = lab.root / "callers" / minor
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+            subprocess.run([lab.python(minor), "-m", "venv", folder], check=True, env=environment)
+            pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *NEEDED]
+            subprocess.run(pip, check=True, env=environment)
+            (folder / "complete").touch()
+        return folder / "bin" / "python"
+
+    return make

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-
 import pytest
 
 pytestmark = pytest.mark.lab
 
-NEEDED = ("cloudpickle>=3.1", "paramiko>=3.4", "pyyaml>=6.0")
 CALLERS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 HOSTS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 USUAL = {("3.9", "3.13"), ("3.13", "3.6")}
@@ -81,26 +76,6 @@ stopped = whole.submit(Point(1))
 assert stopped.cancel() in (True, False)
 print(json.dumps("whole"))
 """
-
-
-@pytest.fixture
-def caller(lab, installed, monkeypatch):
-    """The interpreter of a caller of that minor version, with what clusterfn needs beside it."""
-
-    def make(minor):
-        monkeypatch.setenv("PYTHONPATH", str(installed))
-        monkeypatch.setenv("PYTHONWARNINGS", "error::ResourceWarning")
-        folder = lab.root / "callers" / minor
-        if not (folder / "complete").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-            subprocess.run([lab.python(minor), "-m", "venv", folder], check=True, env=environment)
-            pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *NEEDED]
-            subprocess.run(pip, check=True, env=environment)
-            (folder / "complete").touch()
-        return folder / "bin" / "python"
-
-    return make
 
 
 def host_name(minor):

@@ -45,7 +45,7 @@ class Library:
 
 
 class MadeThere:
-    """Stands in a pickle for what this call returns where it is loaded."""
+    """Take the place of what this call returns, until the pickle is loaded."""
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self._call = function, args

@@ -50,6 +50,7 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
         if not line:
             return None
         order = native(json.loads(line))
+        # It is kept, and each worker finds it read.
         payload.read_spec(order["argv"][1])
         if _fork(fds, report, orders):
             out, err, *ways = fds
