@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import MINOR, REPOSITORY, give_to
-from tests.e2e.test_minors import caller  # noqa: F401
 from tests.lab import Lab, OwnBox
 from tests.waiting import until
 
@@ -139,7 +138,7 @@ def senders(
     request: pytest.FixtureRequest,
     lab: Lab,
     box: OwnBox,
-    caller: Callable[[str], Path],  # noqa: F811
+    caller: Callable[[str], Path],
 ) -> Iterator[tuple[Sender, ...]]:
     """Three users of the server. "ssh": their programs run here; "local": on it."""
     folder, name = Path(tempfile.mkdtemp(prefix="clusterfn-fair-")), f"fair-{secrets.token_hex(4)}"
