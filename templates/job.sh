@@ -35,6 +35,12 @@ ended() {
     exit "$clusterfn_status"
 }
 trap ended EXIT
+# A supervisor that was forked from a template has ended so, and this process has waited for it.
+if [ -n "${@@variable-}" ]; then
+    clusterfn_stage=supervisor clusterfn_status=$@@variable
+    unset @@variable
+    exit "$clusterfn_status"
+fi
 clusterfn_libraries=${LD_LIBRARY_PATH-}
 clusterfn_modules=${PYTHONPATH-}@@path
 @@lines

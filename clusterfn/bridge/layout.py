@@ -207,6 +207,10 @@ BUILD = "build.py"
 WORKER = "worker.py"
 # The argument of worker.py that starts a process which forks workers.
 TEMPLATE = "template"
+# The word after it of one that forks jobs, and not the workers of items.
+JOBS = "jobs"
+# The variable by which job.sh learns how a supervisor ended that was forked by a template.
+SUPERVISOR_STATUS = "CLUSTERFN_SUPERVISOR_STATUS"
 
 HEARTBEAT_S = 5.0
 STALE_AFTER_S = 90.0

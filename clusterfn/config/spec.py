@@ -106,6 +106,7 @@ class Host(NamedTuple):
         results: "objects", or "data": its values may be plain data alone.
         max_result_bytes: The size of a value that is fetched from it without asking.
         notify: Where notices about ended jobs go; None for nowhere.
+        spare: Whether a process that has loaded what jobs need waits there, while a client is connected.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Host(NamedTuple):
     results: str = "objects"
     max_result_bytes: int | None = None
     making: EnvironmentSettings = EnvironmentSettings()
+    spare: bool = True
 
     @property
     def clusters(self) -> str:

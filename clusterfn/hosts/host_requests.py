@@ -210,10 +210,17 @@ class HostRequests:
 
     def spawn(
         self, argv: Sequence[str], cwd: str, log: str, env: Mapping[str, str] | None = None, unset: Sequence[str] = (),
-        *, after: Sequence[Reply[Any]] = (),
+        *, after: Sequence[Reply[Any]] = (), template: Sequence[str] = (), alike: str = "",
     ) -> _r.SpawnReply:  # fmt: skip
-        """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs."""
-        request = _r.SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
+        """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs.
+
+        Args:
+            template: If it is job.sh, the command that starts a template from which the job may be forked.
+            alike: What jobs must have in common to be forked from one template.
+        """
+        more = {"template": {"argv": list(template), "alike": alike}} if template else {}
+        fields = {**_program(argv, env, unset), "cwd": cwd, "log": log, **more}
+        request = _r.SpawnRequest("spawn", fields, after=after)
         self.ask(request)
         return request.reply
 

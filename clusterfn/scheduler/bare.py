@@ -7,6 +7,7 @@ Pure, like every scheduler. The scheduler's number of a job is `boot_id:pid:star
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,13 @@ class Bare(Scheduler):
         """Start job.sh in a session of its own."""
         folder = layout.job_dir(job.root, job.id)
         script, log = (posixpath.join(folder, name) for name in (layout.SCRIPT, layout.SCHEDULER_LOG))
-        return Submission("spawn", ("/bin/sh", script), folder, self.unset, log)
+        request = Submission("spawn", ("/bin/sh", script), folder, self.unset, log)
+        if not _may_be_forked(job):
+            return request
+        supervise = posixpath.join(job.bridge, layout.SUPERVISE)
+        # Jobs whose interpreters start alike may have the same template.
+        alike = json.dumps([job.interpreter.path, sorted(job.env.items()), bool(job.resources.gpus)])
+        return request._replace(template=(job.host_python, "-I", "-S", supervise, "template", folder), alike=alike)
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
         """Start a process for each."""
@@ -126,6 +133,16 @@ _WAITS = re.compile(r"(.+?\.[0-9a-f]{16})(?:\.[0-9]+)?\|PENDING\|(.*)")
 _PID = re.compile("[1-9][0-9]{0,9}")
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _AGAIN = "call the function again"
+
+
+def _may_be_forked(job: JobSpec) -> bool:
+    """Whether it may start in a fork: its script does nothing before Python, and a template may have its variables."""
+    host = job.host
+    prepares = host.setup or host.prolog or host.modules or job.modules or host.scheduler_path
+    is_other = (
+        job.group or job.serving or job.kernel or job.secrets or any(name.startswith("PYTHON") for name in job.env)
+    )
+    return host.spare and not (prepares or is_other)
 
 
 def _lives(stats: str, process: str) -> bool:

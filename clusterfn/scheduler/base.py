@@ -39,6 +39,8 @@ class Submission(NamedTuple):
         forks: Whether the command is `supervise.py` by the agent's Python, and may run in a fork of the agent.
         stop_at: The text on stderr by which the command says that it will try again by itself, for long and silently.
             It is killed then, and the caller tries again.
+        template: Of a spawned process, the command by which a template of its environment starts; none if it has none.
+        alike: What jobs must have in common to be forked from one template.
     """
 
     do: str
@@ -49,6 +51,8 @@ class Submission(NamedTuple):
     timeout_s: float = 60.0
     forks: bool = False
     stop_at: str = ""
+    template: tuple[str, ...] = ()
+    alike: str = ""
 
 
 class Answer(NamedTuple):

@@ -14,7 +14,7 @@ from .timers import Timers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Set
+    from typing import Any, Callable, Dict, Optional, Sequence, Set
 
     from .frames import Frame, Header
     from .timers import Timer
@@ -98,6 +98,12 @@ class AgentServices:
         self.stills = StillWatcher(self.at)
         self.root = self.machine = ""
         self.umask = 0o077
+
+    def fork_job(
+        self, header: "Header", env: "Dict[str, str]", fds: "Sequence[int]", *calls: "Callable[..., None]"
+    ) -> "Any":
+        """Fork a job from a template; None if there is none for it (`JobTemplates.fork_job`)."""
+        raise NotImplementedError
 
     def forget(self, request: "RequestHandler", error: "Optional[Header]") -> None:
         """Remove a request that has ended, and start or skip those that waited for it."""

@@ -15,6 +15,7 @@ from .files import CHUNK
 from .frames import FULL, TURN_S
 from .growing_files import FollowHandler, StillHandler
 from .handler import AgentServices, Failure, RequestHandler, either
+from .job_template import JobTemplates
 from .listing import PathsHandler, PatternHandler
 from .pipes import USUAL, widen_pipe
 from .processes import RepeatHandler
@@ -24,7 +25,7 @@ from .uploads import PutHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Deque, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
     from .frames import Header
 
@@ -73,6 +74,7 @@ class Agent(AgentServices):
         self.ready: "Deque[RequestHandler]" = deque()
         self.failed: "OrderedDict[int, str]" = OrderedDict()
         self.last_received = time.monotonic()
+        self.templates = JobTemplates(self)
         self.open = True
         # Whether SIGTERM has asked this process to end, whatever it has left to do.
         self.must_end = False
@@ -125,11 +127,17 @@ class Agent(AgentServices):
             else:
                 self.ready.append(other)
 
+    def fork_job(
+        self, header: "Header", env: "Dict[str, str]", fds: "Sequence[int]", *calls: "Callable[..., None]"
+    ) -> "Any":
+        return self.templates.fork_job(header, env, fds, *calls)
+
     def reap(self, _fd: int = -1) -> None:
         for pid in list(self.children):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 self.children.pop(pid)(status)
+        self.templates.collect_strangers()
 
     def read(self, _fd: int) -> None:
         try:
@@ -204,6 +212,7 @@ class Agent(AgentServices):
         except (BrokenPipeError, ConnectionResetError):
             self.open = False
         finally:
+            self.templates.close()
             for request in list(self.requests.values()):
                 with contextlib.suppress(OSError):
                     # An error of one request must not keep the others from releasing their locks and programs.

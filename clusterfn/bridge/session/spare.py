@@ -90,10 +90,9 @@ def _live(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # A runner that dies must leave no call behind without an outcome.
         die_with_parent(signal.SIGKILL, parent)
-        pipes.drop_ours()
+        out, err, report, control = pipes.take_theirs()
         for fd in foreign:
             os.close(fd)
-        out, err, report, control = pipes.theirs
         outputs.take(out, err)
         # The stack of a crash belongs to the output of this call, and not to that of the session.
         faulthandler.enable(file=out_of_reach(os.dup(2)))

@@ -15,7 +15,7 @@ from .worker_process import launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Mapping, Optional
 
     from .worker_process import WorkerProcess
 
@@ -28,12 +28,26 @@ def start_worker(folder: str) -> "Optional[WorkerProcess]":
 
     The attempt takes it only if it needs exactly this one. Without one, the attempt starts its own and says what fails.
     """
+    plan = plan_worker(folder)
     try:
-        job = _SentJob(os.path.abspath(folder))
+        return None if plan is None else launch(*plan)
+    except OSError:
+        # There is no memory for a worker.
+        return None
+
+
+def plan_worker(folder: str) -> "Optional[tuple[list[str], dict[str, str], str, Mapping[str, Any]]]":
+    """Return with which words, variables and folder the worker of a job's first attempt starts, and its spec.
+
+    Returns:
+        None where that is not known yet, or the job is likely to wait.
+    """
+    try:
+        job = SentJob(os.path.abspath(folder))
         spec = job.spec
         if not job.is_plain() or job.has_begun() or job.will_wait():
             return None
-        if spec.get("building") and not _has_environment(job):
+        if spec.get("building") and not has_environment(job):
             return None
         host = {name: value for name, value in os.environ.items() if name != layout.TURN}
         # GPUs of this machine are leased later: until then it has none.
@@ -44,9 +58,9 @@ def start_worker(folder: str) -> "Optional[WorkerProcess]":
             return None
         argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.attempt_dir(job.folder, 1)]
         # Nothing here looks at a folder of the user's: on a file system that hangs, only the worker may wait.
-        return launch(argv, env, expand_cwd(spec) or job.folder, spec)
+        return argv, env, expand_cwd(spec) or job.folder, spec
     except (OSError, LookupError, TypeError, ValueError, AttributeError):
-        # There is no memory for a worker, or the spec is damaged.
+        # The spec is damaged.
         return None
 
 
@@ -59,7 +73,7 @@ def _holds_tickets(queue: str) -> bool:
         return False
 
 
-class _SentJob(DescribedJob):
+class SentJob(DescribedJob):
     """A job's folder as its client has sent it: a `JobFolder` before its modules are loaded."""
 
     def __init__(self, folder: str) -> None:
@@ -89,7 +103,7 @@ class _SentJob(DescribedJob):
         return _read(self.path(layout.SECRETS)) or {}
 
 
-def _has_environment(job: _SentJob) -> bool:
+def has_environment(job: SentJob) -> bool:
     """Whether the environment that the builder makes is there, and stays; learn what its own scripts set."""
     # These imports are late, because few jobs have an environment that is built.
     from ..builder import leases, permissions

@@ -5,6 +5,12 @@ import gc
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+    from .worker_process import WorkerProcess
+
 EXIT_NO_ROOM = 28
 # How many containers a job's supervisor may make before the collector of garbage looks at them: all that it loads for a
 # plain job, so that a short job has none, and a long one few.
@@ -22,12 +28,33 @@ def main(argv: "list[str]") -> int:
     try:
         return _run_command(argv)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        from .verdict import print_disk_full
+        return _report_full_disk(error, argv[1])
 
-        print_disk_full(error, argv[1])
-        return EXIT_NO_ROOM
+
+def prepare() -> None:
+    """Prepare this process for a job, before it starts anything."""
+    os.umask(0o077)
+    raise_limits()
+    gc.set_threshold(_CONTAINERS)
+
+
+def run_job(folder: str, early: "Optional[WorkerProcess]") -> int:
+    """Run a job with the worker that was started ahead, as the command `run` does; `prepare` comes before."""
+    from .main import run
+
+    try:
+        return run(folder, None, early)
+    except OSError as error:
+        return _report_full_disk(error, folder)
+
+
+def _report_full_disk(error: OSError, folder: str) -> int:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        raise error
+    from .verdict import print_disk_full
+
+    print_disk_full(error, folder)
+    return EXIT_NO_ROOM
 
 
 def leave(status: int) -> None:
@@ -46,10 +73,8 @@ def leave(status: int) -> None:
 
 def _run_command(argv: "list[str]") -> int:
     command, count = "".join(argv[:1]), len(argv)
-    if command in ("run", "node"):
-        raise_limits()
     if command == "run" and count in (2, 3):
-        gc.set_threshold(_CONTAINERS)
+        prepare()
         early = None
         if count == 2:
             from .early_start import start_worker
@@ -60,9 +85,14 @@ def _run_command(argv: "list[str]") -> int:
 
         return run(argv[1], argv[2] if count == 3 else None, early)
     if command == "node" and count >= 3:
+        raise_limits()
         from .nodes import run_on_node
 
         return run_on_node(*argv[1:])
+    if command == "template" and count == 2:
+        from .job_template import start_template
+
+        return start_template(argv[1])
     if command in ("enter", "hold") and count >= 3:
         from ..schedulers import registry
 

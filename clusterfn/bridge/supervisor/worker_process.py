@@ -226,11 +226,12 @@ class Pipes:
             os.set_blocking(fd, False)
         return reading, _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control)
 
-    def drop_ours(self) -> None:
-        """Close our ends, in a process that was forked to have the worker's."""
+    def take_theirs(self) -> "list[int]":
+        """Return the worker's ends, which stay open, in a process that was forked to have them, and close ours."""
         for fd in self._ours:
             os.close(fd)
-        self._ours = []
+        theirs, self.theirs, self._ours = self.theirs, [], []
+        return theirs
 
 
 def _become(
@@ -238,17 +239,18 @@ def _become(
 ) -> None:  # fmt: skip
     out, err, report, begins = fds
     try:
-        _prepare(cwd, spec, parent, out, err)
+        prepare_worker(cwd, spec, parent, out, err)
         for fd in (report, begins):
             os.set_inheritable(fd, True)
         os.execve(argv[0], [*argv, str(report), str(begins)], env)
     except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
-        os.write(report, (dumps(_not_started(argv[0], cwd, error)) + "\n").encode())
+        say_not_started(report, argv[0], cwd, error)
     finally:
         os._exit(127)
 
 
-def _prepare(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, err: int) -> None:
+def prepare_worker(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, err: int) -> None:
+    """Let a fork of the supervisor have what a worker has: its limits, its group, its folder and what it prints to."""
     start_afresh(out, err)
     if spec.get("secrets"):
         import resource
@@ -271,6 +273,7 @@ def start_afresh(out: int, err: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
+    os.close(null)
 
 
 def _enter_own_group() -> None:
@@ -287,6 +290,11 @@ def _enter_own_group() -> None:
     os.setpgid(0, leader)
     os.kill(leader, signal.SIGKILL)
     os.waitpid(leader, 0)
+
+
+def say_not_started(report: int, program: str, cwd: str, error: BaseException) -> None:
+    """Report, in the place of a worker, that it could not be started."""
+    os.write(report, (dumps(_not_started(program, cwd, error)) + "\n").encode())
 
 
 def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":

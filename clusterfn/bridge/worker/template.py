@@ -1,8 +1,9 @@
-"""The template of workers: it has loaded the worker's code, and forks a worker for each order that comes.
+"""The template of workers: it has loaded the worker's code, and forks a process for each order that comes.
 
-A worker that is forked here costs a tenth of one that starts an interpreter. It is a child of the supervisor, as any
-worker: the process between the two ends at once, and the supervisor adopts what it leaves. Then it waits until it may
-begin, and goes on as `main` does. Calls share only what was loaded before any of them ran.
+An element of a group has one for the workers of its items, and an agent one for jobs with their supervisors and workers
+(`job_template`). A worker that is forked costs a tenth of one that starts an interpreter. It is a child of its
+supervisor, as any worker: the process between the two ends at once, and the supervisor adopts what it leaves. Then it
+waits until it may begin, and goes on as `main` does. Calls share only what was loaded before any of them ran.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from typing import Any
 
 from ..agent.libc import libc_function
+from ..layout import JOBS
 from ..supervisor import process_tree
 from ..supervisor.text import native
 from ..supervisor.worker_process import die_with_parent
@@ -27,10 +29,11 @@ _ENDED = 9
 
 
 def await_order(argv: list[str]) -> tuple[list[str], int] | None:
-    """Fork a worker for each order; return in each of these. None once there are no more orders.
+    """Fork a worker, or a job with a worker, for each order; return in each worker. None once there are no more orders.
 
     Args:
-        argv: Words of the template: its report and the socket through which orders come are the last two.
+        argv: Words of the template: its report and the socket through which orders come are the last two. The third is
+            JOBS if it forks jobs.
 
     Returns:
         The words of the worker, the descriptors of its report and of `begin` included, and the pid of its supervisor.
@@ -40,7 +43,12 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
     report, control = map(int, argv[-2:])
     orders = _socket.socket(fileno=control)
     orders.settimeout(None)
-    trouble = _find_trouble()
+    trouble, jobs = _find_trouble(), None
+    if not trouble and argv[2] == JOBS:
+        # This import is late, because the templates of items do not need the supervisor.
+        from ..supervisor import job_template
+
+        jobs = job_template.JobForks()
     _say(report, trouble=trouble)
     if trouble:
         return None
@@ -49,6 +57,13 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
         line, fds = receive_order(orders)
         if not line:
             return None
+        if jobs is not None:
+            if jobs.is_stale():
+                return None
+            if _fork(fds, report, orders):
+                random_numbers.reseed([])
+                return jobs.begin(json.loads(line), fds)
+            continue
         order = native(json.loads(line))
         # It is kept, and each worker finds it read.
         payload.read_spec(order["argv"][1])
