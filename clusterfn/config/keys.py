@@ -144,7 +144,8 @@ HOST_KEYS: Mapping[str, Key] = {
         "how much of the machine all your running jobs may take together; your other jobs "
         "[wait](../how-to/gpu-server.md#limit-what-your-own-jobs-take). You may allow more cores than the machine "
         "has. Only without a scheduler: SLURM and Grid Engine set their own limits"),
-    "spare": Key("spare", Kind(lambda value: value.as_choice(("on", "off")) == "on", {"enum": ["on", "off", True, False]}),
+    "spare": Key(
+        "spare", Kind(lambda value: value.as_choice(("on", "off")) == "on", {"enum": ["on", "off", True, False]}),
         "`on`", "off", "`off`: no process waits on the host for your next call, which then takes longer "
         "([details](../how-to/many-calls.md#single-calls-in-a-row)). Only without a scheduler"),
     "poll_floor": Key("poll_floor_s", kinds.TIME, "`2s`", "30s",

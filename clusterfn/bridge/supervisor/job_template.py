@@ -13,7 +13,7 @@ from ..fast_start import signal
 from . import program
 from .early_start import SentJob, has_environment, plan_worker
 from .environ import LATE, DescribedJob, worker_environment
-from .process_tree import boot_id, read_proc
+from .process_tree import boot_id, environment_of, read_proc
 from .text import native
 from .worker_process import Pipes, WorkerProcess, changed_names, prepare_worker, say_not_started
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, NoReturn, Optional, Union
 
 # Each job has its own. Code that an environment runs when its interpreter starts may depend on all others.
-_OWN_VARIABLES = frozenset([layout.TAG, layout.CHECKPOINT_VARIABLE, *LATE, *layout.THREADS])
+_OWN_VARIABLES = frozenset(["PWD", layout.TAG, layout.CHECKPOINT_VARIABLE, *LATE, *layout.THREADS])
 # A process can only show words for which its first ones had room. Jobs with longer paths are left to job.sh.
 _ROOM = "-" * 2000
 # It keeps the room for the tag of a job's first attempt.
@@ -76,7 +76,9 @@ class JobForks:
 
         for name in _LOADED_AHEAD:
             importlib.import_module(name if name.startswith(".") else "." + name, __package__)
-        self._env = dict(os.environ)
+        # An interpreter may change its own, as for the locale "C".
+        self._given = environment_of(os.getpid()) or {}
+        self._changed = {name: os.environ.get(name) for name in changed_names(self._given, dict(os.environ))}
         self._files = _files_read_at_start()
         self._stamp = _stamp(self._files)
         _show_words([sys.executable, sys.argv[0], layout.TEMPLATE, layout.JOBS])
@@ -113,8 +115,8 @@ class JobForks:
             program.prepare()
             plan = plan_worker(folder)
             early: "Optional[WorkerProcess]" = None
-            if plan is not None and self._serves(plan[1]):
-                forked = _fork_worker(*plan)
+            if plan is not None and _OWN_VARIABLES.issuperset(changed_names(self._given, plan[1])):
+                forked = self._fork_worker(*plan)
                 if isinstance(forked, list):
                     return forked, os.getppid()
                 early = forked
@@ -126,8 +128,44 @@ class JobForks:
             traceback.print_exc()
         return _end(status)
 
-    def _serves(self, env: "Mapping[str, str]") -> bool:
-        return _OWN_VARIABLES.issuperset(changed_names(self._env, env))
+    def _fork_worker(
+        self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]"
+    ) -> "Union[WorkerProcess, list[str], None]":
+        """Fork the worker of this supervisor, as `worker_process.launch` starts one.
+
+        Returns:
+            The worker, or in that its words; None if no process can be had.
+        """
+        supervisor = os.getpid()
+        try:
+            with Pipes() as pipes:
+                pid = os.fork()
+                if pid:
+                    return pipes.worker(argv, env, pid)
+                fds = pipes.take_theirs()
+        except OSError:
+            return None
+        out, err, report, control = fds
+        try:
+            prepare_worker(cwd, spec, supervisor, out, err)
+            os.close(out)
+            os.close(err)
+            # This is what an interpreter does when it starts.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            os.environ.clear()
+            os.environ.update(env)
+            for name, value in self._changed.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            _show_words(argv)
+            _show_tag(env[layout.TAG])
+        except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
+            say_not_started(report, argv[0], cwd, error)
+            os._exit(127)
+        return [*argv[2:], str(report), str(control)]
 
 
 def _stand_in(folder: str, script: "list[str]", env: "dict[str, str]", fds: "list[int]") -> None:
@@ -137,6 +175,9 @@ def _stand_in(folder: str, script: "list[str]", env: "dict[str, str]", fds: "lis
         os.close(fd)
     os.environ.clear()
     os.environ.update(env)
+    if "PWD" in env:
+        # A shell does so.
+        os.environ["PWD"] = folder
     os.umask(0o077)
     os.chdir(folder)
     _show_words(script)
@@ -175,41 +216,6 @@ def _await_supervisor(supervisor: int, script: "list[str]") -> "NoReturn":
         os.environ[layout.SUPERVISOR_STATUS] = str(code)
         os.execv(script[0], script)
     os._exit(code)
-
-
-def _fork_worker(
-    argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]"
-) -> "Union[WorkerProcess, list[str], None]":
-    """Fork the worker of this supervisor, as `worker_process.launch` starts one.
-
-    Returns:
-        The worker, or in that its words; None if no process can be had.
-    """
-    supervisor = os.getpid()
-    try:
-        with Pipes() as pipes:
-            pid = os.fork()
-            if pid:
-                return pipes.worker(argv, env, pid)
-            fds = pipes.take_theirs()
-    except OSError:
-        return None
-    out, err, report, control = fds
-    try:
-        prepare_worker(cwd, spec, supervisor, out, err)
-        os.close(out)
-        os.close(err)
-        # This is what an interpreter does when it starts.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        os.environ.clear()
-        os.environ.update(env)
-        _show_words(argv)
-        _show_tag(env[layout.TAG])
-    except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
-        say_not_started(report, argv[0], cwd, error)
-        os._exit(127)
-    return [*argv[2:], str(report), str(control)]
 
 
 def _end(status: int) -> "NoReturn":

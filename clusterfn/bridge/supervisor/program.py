@@ -35,13 +35,13 @@ def prepare() -> None:
     """Prepare this process for a job, before it starts anything."""
     os.umask(0o077)
     raise_limits()
-    gc.set_threshold(_CONTAINERS)
 
 
 def run_job(folder: str, early: "Optional[WorkerProcess]") -> int:
     """Run a job with the worker that was started ahead, as the command `run` does; `prepare` comes before."""
     from .main import run
 
+    gc.set_threshold(_CONTAINERS)
     try:
         return run(folder, None, early)
     except OSError as error:
@@ -74,7 +74,8 @@ def leave(status: int) -> None:
 def _run_command(argv: "list[str]") -> int:
     command, count = "".join(argv[:1]), len(argv)
     if command == "run" and count in (2, 3):
-        prepare()
+        raise_limits()
+        gc.set_threshold(_CONTAINERS)
         early = None
         if count == 2:
             from .early_start import start_worker

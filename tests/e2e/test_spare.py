@@ -1,0 +1,275 @@
+"""Calls in a row are forked from a template that waits on the host; each is as one whose interpreters start for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusterfn
+from clusterfn import cluster
+from tests.bridge.test_template import SEEN
+from tests.e2e.conftest import local_host
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")
+
+
+def _made_here() -> Callable[[], bool]:
+    """Return a function that travels by value: an environment may have no pytest."""
+
+    def is_forked() -> bool:
+        import sys
+
+        return "_clusterfn.bridge.supervisor.job_template" in sys.modules
+
+    return is_forked
+
+
+is_forked = _made_here()
+
+
+def call_until_forked(call: Callable[[], Any], is_forked: Callable[[Any], Any] = bool) -> Any:
+    """Call until a call is forked; return its value."""
+    return until(lambda: is_forked(value := call()) and (value,))[0]
+
+
+def template_of(root: Path) -> int:
+    """Return the process of the template whose bridge is below this root; 0 if there is none."""
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"template" in words and b"jobs" in words and any(word.startswith(os.fsencode(root)) for word in words):
+            return pid
+    return 0
+
+
+@pytest.fixture(params=["here", pytest.param("py36", marks=pytest.mark.lab)])
+def host(request: pytest.FixtureRequest) -> str:
+    """A host without a scheduler: this machine, and one with Python 3.6 behind ssh."""
+    request.getfixturevalue("here" if request.param == "here" else "hosts")
+    return str(request.param)
+
+
+def test_a_forked_call_sees_what_one_with_interpreters_of_its_own_sees(host: str):
+    names = dict.fromkeys(("folder", "waiting", "failing"), "x")
+    source = SEEN.replace('os.environ["CLUSTERFN_INDEX"]', "gc.get_threshold(), job_template in sys.modules").format(
+        leads=False, **names
+    )
+    place: dict[str, Any] = {"__name__": "__main__", "job_template": "_clusterfn.bridge.supervisor.job_template"}
+    exec(source, place)
+    f = cluster(host=host)(place["f"])
+
+    def seen() -> tuple[bool, dict[str, Any], float]:
+        job = f.submit(0)
+        _, facts, (drawn, threshold, forked), _ = job.result()
+        facts["threshold"] = threshold
+        assert os.path.basename(facts["cwd"]) == "1" and facts.pop("parent")
+        facts["environ"] = {name: str(value).replace(job.id, "ID") for name, value in facts["environ"].items()}
+        return forked, {**facts, "cwd": facts["cwd"].replace(job.id, "ID")}, drawn
+
+    _, alone, first = seen()
+    _, facts, second = call_until_forked(seen, lambda value: value[0])
+    _, _, third = seen()
+
+    # The supervisor has loaded these.
+    assert set(facts.pop("modules")) - set(alone.pop("modules")) <= {
+        "select",
+        "bisect",
+        "_bisect",
+        "_random",
+        "_sha2",
+        "_sha512",
+        "math",
+        "_ctypes",
+        "_struct",
+        "ctypes",
+        "ctypes._endian",
+        "_clusterfn.bridge",
+    }
+    assert {name: value for name, value in facts.items() if value != alone[name]} == {}
+    assert len({first, second, third}) == 3
+
+
+@pytest.mark.parametrize(
+    "ends",
+    ["os.kill(os.getpid(), 9)", "os._exit(3)", "1 / 0", "sys.exit(2)", "os.kill(os.getppid(), 9); time.sleep(60)"],
+    ids=["killed", "exits", "raises", "sys.exit", "supervisor killed"],
+)
+def test_how_a_forked_call_ends_is_seen_as_it_is(here: Path, ends: str):
+    place: dict[str, Any] = {"__name__": "__main__", "is_forked": is_forked}
+    exec(f"import os, sys, time\ndef f(ends):\n if ends:\n  {ends}\n return is_forked()\n", place)
+    f = cluster(place["f"])
+
+    def end() -> tuple[str, str]:
+        with pytest.raises(BaseException) as caught:
+            f(True)
+        return type(caught.value).__name__, str(caught.value).splitlines()[0]
+
+    alone = end()
+    call_until_forked(lambda: f(False))
+
+    assert end() == alone
+
+
+def test_what_a_call_leaves_is_ended_when_its_supervisor_is_killed(here: Path, tmp_path: Path):
+    @cluster
+    def leave(note: str) -> bool:
+        import os
+        import sys
+        import time
+        from pathlib import Path
+
+        if note:
+            if os.fork() == 0:
+                os.setsid()
+                Path(note).write_text(f"{os.getpid()} {os.getppid()}")
+                time.sleep(600)
+            time.sleep(0.2)
+            os.kill(os.getppid(), 9)
+            time.sleep(600)
+        return "_clusterfn.bridge.supervisor.job_template" in sys.modules
+
+    call_until_forked(lambda: leave(""))
+    with pytest.raises(clusterfn.errors.WorkerLost):
+        leave(str(tmp_path / "note"))
+
+    pids = (tmp_path / "note").read_text().split()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_its_template_a_call_starts_and_later_ones_are_forked_again(here: Path, number: int):
+    f = cluster(is_forked)
+    call_until_forked(f)
+    template = template_of(here)
+
+    os.kill(template, number)
+
+    assert f() is False
+    call_until_forked(f)
+    assert template_of(here) != template
+
+
+def test_processes_show_what_they_are(here: Path):
+    @cluster
+    def shown() -> list[list[str]]:
+        import os
+        from pathlib import Path
+
+        found, pid = [], os.getpid()
+        for _ in range(3):
+            found.append(Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0"))
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return [[word.rpartition("/")[2] for word in each] for each in found]
+
+    alone = shown()
+    call_until_forked(cluster(is_forked))
+    shown()
+    worker, supervisor, script = shown()
+
+    assert worker[:3] == alone[0][:3]
+    assert supervisor[1:5] == alone[1][1:5] == ["-I", "-S", "supervise.py", "run"]
+    assert script == alone[2] == ["sh", "job.sh"]
+
+
+def test_an_environment_that_has_changed_is_used_as_it_is_now(here: Path, tmp_path: Path):
+    python = _venv(tmp_path)
+    packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+
+    @cluster(environment=f"python:{python}")
+    def find() -> tuple[bool, str]:
+        import sys
+
+        try:
+            import added
+        except ImportError:
+            return "_clusterfn.bridge.supervisor.job_template" in sys.modules, ""
+        return "_clusterfn.bridge.supervisor.job_template" in sys.modules, str(added.WHERE)
+
+    call_until_forked(find, lambda value: value[0])
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "added.py").write_text("WHERE = 'project'\n")
+    (packages / "added.pth").write_text(f"{tmp_path / 'project'}\n")
+
+    assert find() == (False, "project")
+    assert call_until_forked(find, lambda value: value[0]) == (True, "project")
+
+
+@pytest.mark.parametrize(
+    "starts",
+    ["print('hello')", "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"],
+    ids=["prints", "starts a thread"],
+)
+def test_what_an_environment_does_when_it_starts_is_done_for_each_call(here: Path, tmp_path: Path, starts: str):
+    python = _venv(tmp_path)
+    (next((tmp_path / "venv" / "lib").glob("python*/site-packages")) / "sitecustomize.py").write_text(starts + "\n")
+    f = cluster(environment=f"python:{python}")(is_forked)
+
+    jobs = []
+    for _ in range(4):
+        jobs.append(f.submit())
+        jobs[-1].result()
+        time.sleep(0.3)
+
+    assert not any(job.result() for job in jobs)
+    assert [job.logs().count("hello") for job in jobs] == [1 if "hello" in starts else 0] * 4
+
+
+def test_a_call_with_other_variables_has_an_interpreter_that_read_them(here: Path):
+    f = cluster(is_forked)
+    call_until_forked(f)
+
+    assert cluster(env={"PYTHONHASHSEED": "3"})(hash)("x") == cluster(env={"PYTHONHASHSEED": "3"})(hash)("x")
+    assert cluster(env={"TZ": "Asia/Tokyo"})(_zone)() == "JST"
+    assert cluster(env={"TZ": "Asia/Kolkata"})(_zone)() == "IST"
+
+
+def _zone() -> str:
+    import time
+
+    return time.tzname[0]
+
+
+def test_spare_off(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch):
+    config = tmp_path / "clusterfn.yml"
+    config.write_text(local_host(warm_root) + "    spare: off\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    f = cluster(is_forked)
+
+    for _ in range(4):
+        assert f() is False
+        time.sleep(0.3)
+
+    assert template_of(warm_root) == 0
+
+
+def test_nothing_of_it_outlives_the_connection(here: Path, run_script: Callable[..., Any]):
+    text = (
+        "import json, os, time, clusterfn\n"
+        "@clusterfn.cluster\n"
+        "def f(wait_s):\n"
+        "    import os, sys, time\n"
+        "    time.sleep(wait_s)\n"
+        "    return '_clusterfn.bridge.supervisor.job_template' in sys.modules\n"
+        "while not f(0): time.sleep(0.1)\n"
+        "print(json.dumps(f.submit(2).id))\n"
+    )
+    job = run_script(text)
+
+    until(lambda: template_of(here) == 0)
+    assert clusterfn.attach(job).result() is True
+
+
+def _venv(folder: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    return folder / "venv" / "bin" / "python"
