@@ -28,7 +28,7 @@ def _made_here() -> Callable[[], bool]:
     def is_forked() -> bool:
         import sys
 
-        return "_clusterfn.bridge.supervisor.job_template" in sys.modules
+        return "_clusterfn.bridge.worker.forked_job" in sys.modules
 
     return is_forked
 
@@ -62,10 +62,10 @@ def host(request: pytest.FixtureRequest) -> str:
 
 def test_a_forked_call_sees_what_one_with_interpreters_of_its_own_sees(host: str):
     names = dict.fromkeys(("folder", "waiting", "failing"), "x")
-    source = SEEN.replace('os.environ["CLUSTERFN_INDEX"]', "gc.get_threshold(), job_template in sys.modules").format(
+    source = SEEN.replace('os.environ["CLUSTERFN_INDEX"]', "gc.get_threshold(), forked_job in sys.modules").format(
         leads=False, **names
     )
-    place: dict[str, Any] = {"__name__": "__main__", "job_template": "_clusterfn.bridge.supervisor.job_template"}
+    place: dict[str, Any] = {"__name__": "__main__", "forked_job": "_clusterfn.bridge.worker.forked_job"}
     exec(source, place)
     f = cluster(host=host)(place["f"])
 
@@ -137,7 +137,7 @@ def test_what_a_call_leaves_is_ended_when_its_supervisor_is_killed(here: Path, t
             time.sleep(0.2)
             os.kill(os.getppid(), 9)
             time.sleep(600)
-        return "_clusterfn.bridge.supervisor.job_template" in sys.modules
+        return "_clusterfn.bridge.worker.forked_job" in sys.modules
 
     call_until_forked(lambda: leave(""))
     with pytest.raises(clusterfn.errors.WorkerLost):
@@ -193,8 +193,8 @@ def test_an_environment_that_has_changed_is_used_as_it_is_now(here: Path, tmp_pa
         try:
             import added
         except ImportError:
-            return "_clusterfn.bridge.supervisor.job_template" in sys.modules, ""
-        return "_clusterfn.bridge.supervisor.job_template" in sys.modules, str(added.WHERE)
+            return "_clusterfn.bridge.worker.forked_job" in sys.modules, ""
+        return "_clusterfn.bridge.worker.forked_job" in sys.modules, str(added.WHERE)
 
     call_until_forked(find, lambda value: value[0])
     (tmp_path / "project").mkdir()
@@ -260,7 +260,7 @@ def test_nothing_of_it_outlives_the_connection(here: Path, run_script: Callable[
         "def f(wait_s):\n"
         "    import os, sys, time\n"
         "    time.sleep(wait_s)\n"
-        "    return '_clusterfn.bridge.supervisor.job_template' in sys.modules\n"
+        "    return '_clusterfn.bridge.worker.forked_job' in sys.modules\n"
         "while not f(0): time.sleep(0.1)\n"
         "print(json.dumps(f.submit(2).id))\n"
     )

@@ -1,39 +1,18 @@
-"""Run a plain job from a template: a process of its environment's Python that has loaded the supervisor and the worker.
+"""Become the template of the jobs of an environment: a process of its Python from which the agent has jobs forked.
 
-The agent starts the template where there is no scheduler, and sends it jobs. For each, a process stands in for job.sh
-and forks the supervisor, which forks the worker. So a job has the same processes as one that job.sh runs, with the same
-parents, and no interpreter starts. What the supervisor itself starts later runs in the host's Python.
+The agent starts it where there is no scheduler. `worker/forked_job.py` is what it does then.
 """
 
 import os
-import sys
 
 from .. import layout
-from ..fast_start import signal
-from . import program
-from .early_start import SentJob, has_environment, plan_worker
-from .environ import LATE, DescribedJob, worker_environment
-from .process_tree import boot_id, environment_of, read_proc
-from .text import native
-from .worker_process import Pipes, WorkerProcess, changed_names, prepare_worker, say_not_started
+from .early_start import SentJob, has_environment
+from .environ import DescribedJob, worker_environment
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Mapping, NoReturn, Optional, Union
-
-# Each job has its own. Code that an environment runs when its interpreter starts may depend on all others.
-_OWN_VARIABLES = frozenset(["PWD", layout.TAG, layout.CHECKPOINT_VARIABLE, *LATE, *layout.THREADS])
 # A process can only show words for which its first ones had room. Jobs with longer paths are left to job.sh.
 _ROOM = "-" * 2000
 # It keeps the room for the tag of a job's first attempt.
-_NO_TAG = "-" * 16 + "/1"
-# Where /proc/PID/stat says in which memory the words and the variables of a process are, counted after its name.
-_WORDS_BEGIN, _WORDS_END, _VARIABLES_BEGIN = 45, 46, 47
-_ENDED_WELL = (layout.EXIT_RETURNED, layout.EXIT_PUBLISHED, layout.EXIT_QUEUED)
-# The supervisor of a plain job imports these one after another, as it needs them.
-_LOADED_AHEAD = ("main", "attempt_loop", "..queue.admission", "..queue.launch")
-# The interpreter reads files of these folders when it starts.
-_SITES = ("site-packages", "dist-packages")
+NO_TAG = "-" * 16 + "/1"
 
 
 def start_template(folder: str) -> int:
@@ -53,7 +32,7 @@ def _start_interpreter(sent: SentJob) -> None:
     # It outlives this job, and has none of its secrets.
     env = worker_environment(DescribedJob(sent.id, sent.folder, spec), 1, host, [])
     del env[layout.CHECKPOINT_VARIABLE]
-    env[layout.TAG] = _NO_TAG
+    env[layout.TAG] = NO_TAG
     control, report = os.dup(0), os.dup(2)
     for fd in (control, report):
         os.set_inheritable(fd, True)
@@ -62,220 +41,3 @@ def _start_interpreter(sent: SentJob) -> None:
     os.chdir("/")
     words = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.TEMPLATE, layout.JOBS]
     os.execve(words[0], [*words, _ROOM, str(report), str(control)], env)
-
-
-class JobForks:
-    """What a template has for the jobs that are forked from it: the modules of the supervisor, and how it started.
-
-    Raises:
-        OSError, ValueError, IndexError: This kernel does not let a process change the words that it shows.
-    """
-
-    def __init__(self) -> None:
-        import importlib
-
-        for name in _LOADED_AHEAD:
-            importlib.import_module(name if name.startswith(".") else "." + name, __package__)
-        # An interpreter may change its own, as for the locale "C".
-        self._given = environment_of(os.getpid()) or {}
-        self._changed = {name: os.environ.get(name) for name in changed_names(self._given, dict(os.environ))}
-        self._files = _files_read_at_start()
-        self._stamp = _stamp(self._files)
-        _show_words([sys.executable, sys.argv[0], layout.TEMPLATE, layout.JOBS])
-
-    def is_stale(self) -> bool:
-        """Whether an interpreter that starts now may find other modules than this one."""
-        return _stamp(self._files) != self._stamp
-
-    def begin(self, order: "Mapping[str, Any]", fds: "list[int]") -> "tuple[list[str], int]":
-        """Be the process in the place of job.sh; return in its worker only.
-
-        Args:
-            order: The job's `folder` and `env`; `script` and `supervise`, the words of what the processes stand for.
-            fds: The stdin, stdout and stderr of job.sh.
-
-        Returns:
-            The words of the worker, and the pid of its supervisor.
-        """
-        os.setsid()
-        order = native(order)
-        folder, script, supervise = order["folder"], order["script"], order["supervise"]
-        try:
-            _stand_in(folder, script, order["env"], fds)
-            supervisor = os.fork()
-        except (OSError, ValueError):
-            # It also says what is wrong, if that is no matter of the template.
-            os.execv(script[0], script)
-        if supervisor:
-            _await_supervisor(supervisor, script)
-        status = 1
-        try:
-            _restore_signals()
-            _show_words(supervise)
-            program.prepare()
-            plan = plan_worker(folder)
-            early: "Optional[WorkerProcess]" = None
-            if plan is not None and _OWN_VARIABLES.issuperset(changed_names(self._given, plan[1])):
-                forked = self._fork_worker(*plan)
-                if isinstance(forked, list):
-                    return forked, os.getppid()
-                early = forked
-            _leave_environment(supervise)
-            status = program.run_job(folder, early)
-        except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the job's log gets the traceback
-            import traceback
-
-            traceback.print_exc()
-        return _end(status)
-
-    def _fork_worker(
-        self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]"
-    ) -> "Union[WorkerProcess, list[str], None]":
-        """Fork the worker of this supervisor, as `worker_process.launch` starts one.
-
-        Returns:
-            The worker, or in that its words; None if no process can be had.
-        """
-        supervisor = os.getpid()
-        try:
-            with Pipes() as pipes:
-                pid = os.fork()
-                if pid:
-                    return pipes.worker(argv, env, pid)
-                fds = pipes.take_theirs()
-        except OSError:
-            return None
-        out, err, report, control = fds
-        try:
-            prepare_worker(cwd, spec, supervisor, out, err)
-            os.close(out)
-            os.close(err)
-            # This is what an interpreter does when it starts.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-            os.environ.clear()
-            os.environ.update(env)
-            for name, value in self._changed.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-            _show_words(argv)
-            _show_tag(env[layout.TAG])
-        except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
-            say_not_started(report, argv[0], cwd, error)
-            os._exit(127)
-        return [*argv[2:], str(report), str(control)]
-
-
-def _stand_in(folder: str, script: "list[str]", env: "dict[str, str]", fds: "list[int]") -> None:
-    """Do in this process what job.sh does before it starts the supervisor."""
-    for target, fd in enumerate(fds):
-        os.dup2(fd, target)
-        os.close(fd)
-    os.environ.clear()
-    os.environ.update(env)
-    if "PWD" in env:
-        # A shell does so.
-        os.environ["PWD"] = folder
-    os.umask(0o077)
-    os.chdir(folder)
-    _show_words(script)
-    with open(os.path.join(folder, layout.STARTED), "wb") as file:
-        file.write(boot_id().encode() + b" " + read_proc("self", "stat"))
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, _outlive)
-
-
-def _outlive(*_: object) -> None:
-    """Leave it to the supervisor what a signal means."""
-
-
-def _restore_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _leave_environment(supervise: "list[str]") -> None:
-    """Import nothing more of the environment's, and start other programs with the host's Python."""
-    sys.argv, sys.executable = supervise[-3:], supervise[0]
-    standard = os.path.dirname(os.__file__)
-    kept = (standard, os.path.join(standard, "lib-dynload"))
-    sys.path[:] = [each for each in sys.path if each in kept or each.endswith(".zip")]
-    sys.meta_path[:] = [
-        each for each in sys.meta_path if getattr(each, "__module__", "").startswith("_frozen_importlib")
-    ]
-
-
-def _await_supervisor(supervisor: int, script: "list[str]") -> "NoReturn":
-    """Wait for the supervisor; if the job may not have ended with it, become job.sh, which does what is due then."""
-    _, status = os.waitpid(supervisor, 0)
-    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-    if code not in _ENDED_WELL:
-        os.environ[layout.SUPERVISOR_STATUS] = str(code)
-        os.execv(script[0], script)
-    os._exit(code)
-
-
-def _end(status: int) -> "NoReturn":
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
-
-
-def _show_words(words: "list[str]") -> None:
-    """Let /proc show these words for this process: people and other supervisors read there what it is.
-
-    Raises:
-        ValueError: They are longer than the first ones.
-    """
-    begin, end = _memory(_WORDS_BEGIN), _memory(_WORDS_END)
-    data = b"".join(os.fsencode(word) + b"\0" for word in words)
-    if not begin or len(data) > end - begin:
-        raise ValueError("no room for the words of a process")
-    _write_memory(begin, data.ljust(end - begin, b"\0"))
-
-
-def _show_tag(tag: str) -> None:
-    """Let /proc show this tag for this process: it is found by that if its supervisor dies."""
-    place = read_proc("self", "environ").index(("%s=%s" % (layout.TAG, _NO_TAG)).encode())
-    _write_memory(_memory(_VARIABLES_BEGIN) + place, ("%s=%s" % (layout.TAG, tag)).encode())
-
-
-def _memory(place: int) -> int:
-    return int(read_proc("self", "stat").rpartition(b")")[2].split()[place])
-
-
-def _write_memory(begin: int, data: bytes) -> None:
-    fd = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.pwrite(fd, data, begin)
-    finally:
-        os.close(fd)
-
-
-def _files_read_at_start() -> "list[str]":
-    """Return the files and folders that decide which modules an interpreter finds when it starts."""
-    found = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), sys.argv[0]]
-    for folder in [each for each in sys.path if os.path.basename(each) in _SITES and os.path.isdir(each)]:
-        # A new file changes the date of its folder.
-        found += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
-    known = (os.path.dirname(os.__file__), os.path.dirname(os.path.abspath(sys.argv[0])))
-    for file in [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]:
-        if file.startswith("/") and (not file.startswith(known) or any("/%s/" % name in file for name in _SITES)):
-            found.append(file)
-    return found
-
-
-def _stamp(files: "list[str]") -> "list[object]":
-    stamp: "list[object]" = []
-    for path in files:
-        try:
-            facts = os.stat(path)
-            stamp.append((facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime))
-        except OSError:
-            stamp.append(None)
-    return stamp

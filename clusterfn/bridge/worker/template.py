@@ -1,7 +1,7 @@
 """The template of workers: it has loaded the worker's code, and forks a process for each order that comes.
 
 An element of a group has one for the workers of its items, and an agent one for jobs with their supervisors and workers
-(`job_template`). A worker that is forked costs a tenth of one that starts an interpreter. It is a child of its
+(`forked_job`). A worker that is forked costs a tenth of one that starts an interpreter. It is a child of its
 supervisor, as any worker: the process between the two ends at once, and the supervisor adopts what it leaves. Then it
 waits until it may begin, and goes on as `main` does. Calls share only what was loaded before any of them ran.
 """
@@ -46,9 +46,9 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
     trouble, jobs = _find_trouble(), None
     if not trouble and argv[2] == JOBS:
         # This import is late, because the templates of items do not need the supervisor.
-        from ..supervisor import job_template
+        from . import forked_job
 
-        jobs = job_template.JobForks()
+        jobs = forked_job.JobForks()
     _say(report, trouble=trouble)
     if trouble:
         return None
