@@ -149,6 +149,8 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         raise keys["limits"].error(problem, f"remove it; {why}")
     if scheduler.limits and "gpus" in keys:
         raise keys["gpus"].error(f"with `scheduler: {word}` the scheduler chooses the GPUs of a job", "remove it")
+    if scheduler.limits and "spare" in keys:
+        raise keys["spare"].error(f"with `scheduler: {word}` no process waits on the host between calls", "remove it")
     root, (characters, happens) = facts.get("root", ""), scheduler.misread
     if set(root) & set(characters):
         raise keys["root"].error(f'"{root}": {happens}', "choose a folder without these characters")

@@ -201,7 +201,7 @@ def _host() -> Form:
     rules = []
     of_schedulers = {key for each in keys_by_scheduler().values() for key in each.keys}
     for word, each in keys_by_scheduler().items():
-        not_obeyed = (of_schedulers - each.keys.keys()) | ({"limits", "gpus"} if each.limits else set())
+        not_obeyed = (of_schedulers - each.keys.keys()) | ({"limits", "gpus", "spare"} if each.limits else set())
         chosen = {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]}
         rules.append({"if": chosen, "then": {"properties": dict.fromkeys(sorted(not_obeyed), False)}})
     return {**form_of(HOST_KEYS), "required": ["scheduler"], "allOf": rules}

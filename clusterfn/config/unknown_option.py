@@ -63,7 +63,7 @@ OF_HOSTS = (
     "address", "build_on", "build_partition", "build_timeout", "cuda", "defaults", "env_python", "env_root",
     "fetch_on", "gpu_option", "gpu_sizes", "lease", "limits", "login_ttl",
     "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
-    "scheduler_path", "setup", "ssh_config", "transport",
+    "scheduler_path", "setup", "spare", "ssh_config", "transport",
 )  # fmt: skip
 OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
 

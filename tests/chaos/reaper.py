@@ -27,7 +27,7 @@ def kind_of(words: list[bytes]) -> str:
     if words[1:2] == [b"-E"] and any(b"os.read(0, 1)" in word for word in words):
         return "agent"
     if any(word.endswith(b"/worker.py") for word in words):
-        return "worker"
+        return "" if b"template" in words else "worker"
     after = words[
         1 + next((place for place, word in enumerate(words) if word.endswith(b"/supervise.py")), len(words)) :
     ]

@@ -66,6 +66,7 @@ class Client:
 
     def lose(self) -> None:
         """End the connection in the agent's view: its requests release what they hold."""
+        self.agent.templates.close()
         for request in list(self.agent.requests.values()):
             request.release()
         self.agent.requests.clear()

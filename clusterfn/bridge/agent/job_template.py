@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Key = Tuple[str, ...]
 
 # How long the environment of the last job counts as used.
-_USED_S = 60.0
+USED_S = 60.0
 # A fork takes milliseconds, unless the machine has no memory. A job starts without the template after this time.
-_ANSWER_S = 3.0
+ANSWER_S = 3.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -118,7 +118,7 @@ class JobTemplates:
         if not wanted:
             return None
         words, key, now = wanted["argv"], (wanted["argv"][3], wanted["alike"]), time.monotonic()
-        is_repeated = key == self._last and now - self._last_at < _USED_S
+        is_repeated = key == self._last and now - self._last_at < USED_S
         self._last, self._last_at = key, now
         if self._template is not None and self._template.key == key:
             stands_for = {"script": header["argv"], "supervise": [*words[:4], "run", words[5]]}
@@ -162,7 +162,7 @@ class JobTemplates:
         except OSError:
             # The machine has no process or no descriptor left.
             return
-        self._agent.at(_USED_S, self._end_if_idle)
+        self._agent.at(USED_S, self._end_if_idle)
 
     def _ended(self, template: "_Template", has_served: bool) -> None:
         if template is self._template:
@@ -171,7 +171,7 @@ class JobTemplates:
             self._unfit.add(template.key)
 
     def _end_if_idle(self) -> None:
-        left_s = self._last_at + _USED_S - time.monotonic()
+        left_s = self._last_at + USED_S - time.monotonic()
         if left_s <= 0:
             self.close()
         elif self._template is not None:
@@ -220,7 +220,7 @@ class _Template:
         for fd in set(fds):
             os.close(fd)
         self.open_orders.append(job)
-        self._agent.at(_ANSWER_S, lambda: self._expect(job))
+        self._agent.at(ANSWER_S, lambda: self._expect(job))
         return True
 
     def close(self) -> None:
@@ -249,17 +249,24 @@ class _Template:
         except BlockingIOError:
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
-        for said in [json.loads(line.decode()) for line in lines]:
-            if "trouble" in said:
-                self.is_ready = not (said["trouble"] or self._has_printed())
-            elif self.open_orders:
-                job = self.open_orders.popleft()
-                if said["pid"]:
-                    job.begin(said["pid"])
-                else:
-                    job.fail()
+        try:
+            for line in lines:
+                self._take(json.loads(line.decode()))
+        except (ValueError, KeyError):
+            # What it should have become was not started, and this says why.
+            self.is_ready = False
         if not data or not self.is_ready:
             self._end()
+
+    def _take(self, said: "Header") -> None:
+        if "trouble" in said:
+            self.is_ready = not (said["trouble"] or self._has_printed())
+        elif self.open_orders:
+            job = self.open_orders.popleft()
+            if said["pid"]:
+                job.begin(said["pid"])
+            else:
+                job.fail()
 
     def _has_printed(self) -> bool:
         """Whether its interpreter has printed at its start, which belongs into the output of each job."""

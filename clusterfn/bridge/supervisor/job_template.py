@@ -9,8 +9,6 @@ from .. import layout
 from .early_start import SentJob, has_environment
 from .environ import DescribedJob, worker_environment
 
-# A process can only show words for which its first ones had room. Jobs with longer paths are left to job.sh.
-_ROOM = "-" * 2000
 # It keeps the room for the tag of a job's first attempt.
 NO_TAG = "-" * 16 + "/1"
 
@@ -40,4 +38,4 @@ def _start_interpreter(sent: SentJob) -> None:
     os.dup2(1, 2)
     os.chdir("/")
     words = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.TEMPLATE, layout.JOBS]
-    os.execve(words[0], [*words, _ROOM, str(report), str(control)], env)
+    os.execve(words[0], [*words, layout.ROOM, str(report), str(control)], env)

@@ -22,11 +22,10 @@ from ..supervisor.job_template import NO_TAG
 from ..supervisor.process_tree import boot_id, environment_of, read_proc
 from ..supervisor.text import native
 from ..supervisor.worker_process import Pipes, WorkerProcess, changed_names, prepare_worker, say_not_started
+from .shown_words import show_tag, show_words
 
 # Each job has its own. Code that an environment runs when its interpreter starts may depend on all others.
 _OWN_VARIABLES = frozenset(["PWD", layout.TAG, layout.CHECKPOINT_VARIABLE, *LATE, *layout.THREADS])
-# Where /proc/PID/stat says in which memory the words and the variables of a process are, counted after its name.
-_WORDS_BEGIN, _WORDS_END, _VARIABLES_BEGIN = 45, 46, 47
 _ENDED_WELL = (layout.EXIT_RETURNED, layout.EXIT_PUBLISHED, layout.EXIT_QUEUED)
 # The supervisor of a plain job imports these one after another, as it needs them.
 LOADED_AHEAD = (admission, attempt_loop, launch, main)
@@ -47,7 +46,7 @@ class JobForks:
         self._changed = {name: os.environ.get(name) for name in changed_names(self._given, dict(os.environ))}
         self._files = _files_read_at_start()
         self._stamp = _stamp(self._files)
-        _show_words([sys.executable, sys.argv[0], layout.TEMPLATE, layout.JOBS])
+        show_words([sys.executable, sys.argv[0], layout.TEMPLATE, layout.JOBS])
 
     def is_stale(self) -> bool:
         """Whether an interpreter that starts now may find other modules than this one."""
@@ -77,7 +76,7 @@ class JobForks:
         status = 1
         try:
             _restore_signals()
-            _show_words(supervise)
+            show_words(supervise)
             program.prepare()
             plan = plan_worker(folder)
             early: WorkerProcess | None = None
@@ -126,8 +125,8 @@ class JobForks:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
-            _show_words(argv)
-            _show_tag(env[layout.TAG])
+            show_words(argv)
+            show_tag(NO_TAG, env[layout.TAG])
         except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
             say_not_started(report, argv[0], cwd, error)
             os._exit(127)
@@ -146,7 +145,7 @@ def _stand_in(folder: str, script: list[str], env: dict[str, str], fds: list[int
         os.environ["PWD"] = folder
     os.umask(0o077)
     os.chdir(folder)
-    _show_words(script)
+    show_words(script)
     with open(os.path.join(folder, layout.STARTED), "wb") as file:
         file.write(boot_id().encode() + b" " + read_proc("self", "stat"))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -190,37 +189,6 @@ def _end(status: int) -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(status)
-
-
-def _show_words(words: list[str]) -> None:
-    """Let /proc show these words for this process: people and other supervisors read there what it is.
-
-    Raises:
-        ValueError: They are longer than the first ones.
-    """
-    begin, end = _memory(_WORDS_BEGIN), _memory(_WORDS_END)
-    data = b"".join(os.fsencode(word) + b"\0" for word in words)
-    if not begin or len(data) > end - begin:
-        raise ValueError("no room for the words of a process")
-    _write_memory(begin, data.ljust(end - begin, b"\0"))
-
-
-def _show_tag(tag: str) -> None:
-    """Let /proc show this tag for this process: it is found by that if its supervisor dies."""
-    place = read_proc("self", "environ").index(("%s=%s" % (layout.TAG, NO_TAG)).encode())
-    _write_memory(_memory(_VARIABLES_BEGIN) + place, ("%s=%s" % (layout.TAG, tag)).encode())
-
-
-def _memory(place: int) -> int:
-    return int(read_proc("self", "stat").rpartition(b")")[2].split()[place])
-
-
-def _write_memory(begin: int, data: bytes) -> None:
-    fd = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.pwrite(fd, data, begin)
-    finally:
-        os.close(fd)
 
 
 def _files_read_at_start() -> list[str]:

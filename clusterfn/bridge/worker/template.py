@@ -10,6 +10,7 @@ from __future__ import annotations
 
 # This is the C half alone, because workers have no module that they have not asked for.
 import _socket
+import contextlib
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ from ..supervisor.text import native
 from ..supervisor.worker_process import die_with_parent
 from . import fork_rules, outputs, payload, random_numbers
 from .report import receive_order
+from .shown_words import show_words
 
 # This is SIGKILL, without an import of `signal`.
 _ENDED = 9
@@ -53,6 +55,9 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
     if trouble:
         return None
     fork_rules.settle_memory()
+    own = [sys.executable, argv[0]]
+    if jobs is None:
+        _show([*own, argv[1]])
     while True:
         line, fds = receive_order(orders)
         if not line:
@@ -72,6 +77,7 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
             # Its variables come when it may begin.
             outputs.take(out, err)
             random_numbers.reseed([])
+            _show([*own, *order["argv"]])
             return [*order["argv"], *map(str, ways)], order["parent"]
 
 
@@ -83,6 +89,12 @@ def end_with_supervisor(supervisor: int) -> None:
 def peak() -> int:
     """Return the most memory that this process has had, in bytes."""
     return process_tree.peak_of(os.getpid())
+
+
+def _show(words: list[str]) -> None:
+    # Nothing but people depends on it here, and not every kernel lets a process do it.
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        show_words(words)
 
 
 def _say(report: int, **facts: Any) -> None:

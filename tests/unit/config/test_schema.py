@@ -26,6 +26,7 @@ def schema_by_the_command(capsys: pytest.CaptureFixture[str]) -> Any:
         "scheduler: bare, partition: gpu",
         "scheduler: bare, slurm: {partition: gpu}",
         "scheduler: slurm, limits: {gpus: 1}",
+        "scheduler: slurm, spare: off",
         "scheduler: bare, defaults: {memory: 16}",
         "scheduler: bare, defaults: {time: 60}",
         "scheduler: bare, defaults: {cores: 0}",
