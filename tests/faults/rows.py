@@ -266,8 +266,9 @@ ROWS: list[Row] = [
     Row("sbatch timed out", "3c 21", calls.sleeps, (1,), value="slept", hosts=("sbatch-late",), check=one_run),
     Row("left squeue, and lives", "3c 22", calls.sleeps, (24,), value="slept", hosts=("squeue-empty",), takes_s=26),
     Row(
+        # Without a scheduler, a supervisor that was stopped continues by itself.
         "silent, and lives", "3c 22", calls.sleeps, (28,), value="slept", act=do.pause("supervisor", seconds=26),
-        takes_s=32, long_on=("slurm",),
+        takes_s=32, hosts=("slurm",), long=True,
     ),
     Row(
         "purged and dead", "3c 22", calls.sleeps, (300,), errors.WorkerLost, stage="scheduler", hosts=("purged",),
