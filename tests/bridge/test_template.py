@@ -46,6 +46,7 @@ def f(x):
         "recursion": sys.getrecursionlimit(), "hooks": str(sys.excepthook), "locale": locale.setlocale(locale.LC_ALL),
         "filters": len(warnings.filters), "level": logging.getLogger().level, "gc": gc.isenabled(),
         "words": [os.path.basename(word) for word in open("/proc/self/cmdline").read().split("\\0")[:3]],
+        "first words": [os.path.basename(word) for word in getattr(sys, "orig_argv", ())[:3]],
         "stdout": [sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering], "time": time.tzname,
     }}
     forked = "_clusterfn.bridge.worker.template" in sys.modules

@@ -67,7 +67,11 @@ class ForkedJob:
             self.signal(self._signal)
         else:
             self._on_loaded()
-        done, status = os.waitpid(pid, os.WNOHANG)
+        try:
+            done, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            # The kernel gave it to another process, and its job is followed by its files alone.
+            return
         if done:
             self._exited(status)
         else:

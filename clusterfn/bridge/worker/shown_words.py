@@ -6,6 +6,7 @@ People, `ps` and other supervisors read there what a process is, and to which jo
 from __future__ import annotations
 
 import os
+import sys
 
 from ..layout import TAG
 from ..supervisor.process_tree import read_proc
@@ -26,6 +27,9 @@ def show_words(words: list[str]) -> None:
     if not begin or len(data) > end - begin:
         raise ValueError("no room for the words of a process")
     _write_memory(begin, data.ljust(end - begin, b"\0"))
+    # Python 3.10 and newer keep them too.
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = words
 
 
 def show_tag(before: str, tag: str) -> None:
