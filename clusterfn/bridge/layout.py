@@ -207,8 +207,6 @@ BUILD = "build.py"
 WORKER = "worker.py"
 # The argument of worker.py that starts a process which forks workers.
 TEMPLATE = "template"
-# The last word of a template: a process that is forked from it can only show words for which its own have room.
-ROOM = "-" * 2000
 # The word after it of one that forks jobs, and not the workers of items.
 JOBS = "jobs"
 # The variable by which job.sh learns how a supervisor ended that was forked by a template.

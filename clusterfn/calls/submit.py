@@ -93,10 +93,10 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
     scheduler; the caller sees to that for a process, with what awaits its start.
     """
     if request.do == "spawn":
+        template = request.template and request.template._asdict()
         return session.connection.spawn(
-            request.argv, request.cwd, request.log, unset=request.unset, after=after, template=request.template,
-            alike=request.alike,
-        )  # fmt: skip
+            request.argv, request.cwd, request.log, unset=request.unset, after=after, template=template
+        )
     submission = PendingSubmission(session, request, after, job)
     submission.start()
     return submission

@@ -210,15 +210,14 @@ class HostRequests:
 
     def spawn(
         self, argv: Sequence[str], cwd: str, log: str, env: Mapping[str, str] | None = None, unset: Sequence[str] = (),
-        *, after: Sequence[Reply[Any]] = (), template: Sequence[str] = (), alike: str = "",
+        *, after: Sequence[Reply[Any]] = (), template: Mapping[str, Any] | None = None,
     ) -> _r.SpawnReply:  # fmt: skip
         """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs.
 
         Args:
-            template: If it is job.sh, the command that starts a template from which the job may be forked.
-            alike: What jobs must have in common to be forked from one template.
+            template: If it is job.sh, the fields of its `Template`, with which the job may be forked.
         """
-        more = {"template": {"argv": list(template), "alike": alike}} if template else {}
+        more = {"template": dict(template)} if template else {}
         fields = {**_program(argv, env, unset), "cwd": cwd, "log": log, **more}
         request = _r.SpawnRequest("spawn", fields, after=after)
         self.ask(request)

@@ -17,7 +17,16 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Scheduler, SchedulerVerdict, Submission
+from clusterfn.scheduler.base import (
+    PENDING,
+    Answer,
+    Evidence,
+    JobState,
+    Scheduler,
+    SchedulerVerdict,
+    Submission,
+    Template,
+)
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
@@ -67,13 +76,7 @@ class Bare(Scheduler):
         """Start job.sh in a session of its own."""
         folder = layout.job_dir(job.root, job.id)
         script, log = (posixpath.join(folder, name) for name in (layout.SCRIPT, layout.SCHEDULER_LOG))
-        request = Submission("spawn", ("/bin/sh", script), folder, self.unset, log)
-        if not _may_be_forked(job):
-            return request
-        supervise = posixpath.join(job.bridge, layout.SUPERVISE)
-        # Jobs whose interpreters start alike may have the same template.
-        alike = json.dumps([job.interpreter.path, sorted(job.env.items()), bool(job.resources.gpus)])
-        return request._replace(template=(job.host_python, "-I", "-S", supervise, "template", folder), alike=alike)
+        return _with_template(Submission("spawn", ("/bin/sh", script), folder, self.unset, log), job, folder)
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
         """Start a process for each."""
@@ -82,7 +85,8 @@ class Bare(Scheduler):
 
         def spawn(number: int) -> Submission:
             log = posixpath.join(folder, layout.element_log(number))
-            return Submission("spawn", ("/bin/sh", script, str(number)), folder, self.unset, log)
+            request = Submission("spawn", ("/bin/sh", script, str(number)), folder, self.unset, log)
+            return _with_template(request, job, layout.element_dir(folder, number))
 
         return [(range(number, number + 1), spawn(number)) for number in numbers]
 
@@ -135,14 +139,20 @@ _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _AGAIN = "call the function again"
 
 
-def _may_be_forked(job: JobSpec) -> bool:
-    """Whether it may start in a fork: its script does nothing before Python, and a template may have its variables."""
+def _with_template(request: Submission, job: JobSpec, folder: str) -> Submission:
+    """Let a job or an element, whose folder this is, be forked if its script does nothing before its Python starts."""
     host = job.host
     prepares = host.setup or host.prolog or host.modules or job.modules or host.scheduler_path
-    is_other = (
-        job.group or job.serving or job.kernel or job.secrets or any(name.startswith("PYTHON") for name in job.env)
+    # A template has the variables of a job, which those that read them early must not share.
+    is_other = job.serving or job.kernel or job.secrets or any(name.startswith("PYTHON") for name in job.env)
+    if prepares or is_other or not host.spare:
+        return request
+    supervise, sent = posixpath.join(job.bridge, layout.SUPERVISE), layout.job_dir(job.root, job.id)
+    # Jobs whose interpreters start alike may have the same template.
+    alike = json.dumps([job.interpreter.path, sorted(job.env.items()), bool(job.resources.gpus)])
+    return request._replace(
+        template=Template((job.host_python, "-I", "-S", supervise, "template", sent), alike, folder)
     )
-    return host.spare and not (prepares or is_other)
 
 
 def _lives(stats: str, process: str) -> bool:

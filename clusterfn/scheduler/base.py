@@ -29,6 +29,20 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA
 PASSED_VARIABLES = (*_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES)
 
 
+class Template(NamedTuple):
+    """What the agent needs to fork a job, instead of starting its job.sh.
+
+    Attributes:
+        argv: The command by which a template for its environment starts.
+        alike: What jobs must have in common to be forked from one template.
+        folder: Of the job, or of the element of a group.
+    """
+
+    argv: tuple[str, ...]
+    alike: str
+    folder: str
+
+
 class Submission(NamedTuple):
     """The agent's request that submits a job: `run` a command and read its answer, or `spawn` a process.
 
@@ -39,8 +53,7 @@ class Submission(NamedTuple):
         forks: Whether the command is `supervise.py` by the agent's Python, and may run in a fork of the agent.
         stop_at: The text on stderr by which the command says that it will try again by itself, for long and silently.
             It is killed then, and the caller tries again.
-        template: Of a spawned process, the command by which a template of its environment starts; none if it has none.
-        alike: What jobs must have in common to be forked from one template.
+        template: Of a spawned process that may be forked from one.
     """
 
     do: str
@@ -51,8 +64,7 @@ class Submission(NamedTuple):
     timeout_s: float = 60.0
     forks: bool = False
     stop_at: str = ""
-    template: tuple[str, ...] = ()
-    alike: str = ""
+    template: Template | None = None
 
 
 class Answer(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import time
 
 import pytest
@@ -55,6 +57,32 @@ def full(box):
     yield box[0], holder
     holder.stop()
     until(holder.done)
+
+
+def began():
+    """Return whether this call was forked, when it began, and its variables but for its own."""
+    own = ("CLUSTERFN_", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    return "_clusterfn.bridge.worker.forked_job" in sys.modules, time.time(), variables
+
+
+def test_jobs_that_wait_keep_their_order_and_their_variables(box, monkeypatch):
+    monkeypatch.setattr(began, "__module__", "__main__")
+    call = cluster(host=box[0], gpus=8)(began)
+    _, _, alone = call()
+    until(lambda: call()[0])
+    holder = cluster(host=box[0], gpus=8)(hold).submit(600.0)
+    until(lambda: holder.state == "RUNNING")
+    jobs = []
+    for _ in range(4):
+        jobs.append(call.submit())
+        until(lambda: jobs[-1].reason)
+    holder.stop()
+
+    found = [job.result() for job in jobs]
+
+    assert [each[1] for each in found] == sorted(each[1] for each in found)
+    assert [each[2] for each in found] == [alone] * 4
 
 
 HELD = "8 of 8 GPUs held by you (8); waiting for 1"

@@ -160,6 +160,23 @@ def test_without_its_template_a_call_starts_and_later_ones_are_forked_again(here
     assert template_of(here) != template
 
 
+def test_a_name_or_variable_that_is_not_ascii_changes_nothing(
+    tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    root = warm_root.rename(tmp_path / "größe")
+    (tmp_path / "clusterfn.yml").write_text(local_host(root))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+
+    @cluster(env={"ORT": "Köln"}, name="größe")
+    def ort() -> tuple[bool, str]:
+        import os
+        import sys
+
+        return "_clusterfn.bridge.worker.forked_job" in sys.modules, os.environ["ORT"]
+
+    assert call_until_forked(ort, lambda value: value[0]) == (True, "Köln")
+
+
 def test_processes_show_what_they_are(here: Path):
     @cluster
     def shown() -> list[list[str]]:

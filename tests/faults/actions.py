@@ -227,7 +227,9 @@ def restarted_host(case: Case) -> None:
         os.kill(pids[name], signal.SIGSTOP)
     case.dies_now()
     for name in ("script", "supervisor", "worker"):
-        os.kill(pids[name], signal.SIGKILL)
+        # The end of one may have ended the next.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[name], signal.SIGKILL)
     second: Job[Any] = clusterfn.attach(case.job.id, case.host)
     case.error = second.exception(150)
 

@@ -7,6 +7,7 @@ with this agent. `bridge/supervisor/job_template.py` is what runs in it.
 import _socket
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 USED_S = 60.0
 # A fork takes milliseconds, unless the machine has no memory. A job starts without the template after this time.
 ANSWER_S = 3.0
+# The kernel ends a process that was killed at once, unless its file system hangs.
+_DIES_S = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -63,10 +66,9 @@ class ForkedJob:
     def begin(self, pid: int) -> None:
         """Take note of its process, which this one has adopted."""
         self.pid = pid
+        self._on_loaded()
         if self._signal:
             self.signal(self._signal)
-        else:
-            self._on_loaded()
         try:
             done, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
@@ -84,8 +86,8 @@ class ForkedJob:
             try:
                 os.killpg(self.pid, number)
             except ProcessLookupError:
-                # It leads no session yet. It is not collected, so no other process has its pid.
-                os.kill(self.pid, number)
+                # Its status is still to come.
+                return
 
     def _exited(self, status: int) -> None:
         self._is_over = True
@@ -102,7 +104,7 @@ class JobTemplates:
         self._last_at = 0.0
         # Of these environments one cannot have a template, as it prints or starts threads.
         self._unfit: "Set[Key]" = set()
-        self._adopts = False
+        self._adopts = self._is_over = False
 
     def fork_job(
         self, header: "Header", env: "Dict[str, str]", fds: "Sequence[int]", on_exit: "Callable[[int], None]",
@@ -125,19 +127,27 @@ class JobTemplates:
         is_repeated = key == self._last and now - self._last_at < USED_S
         self._last, self._last_at = key, now
         if self._template is not None and self._template.key == key:
-            stands_for = {"script": header["argv"], "supervise": [*words[:4], "run", words[5]]}
+            self._template.used_at = now
+            order = {
+                "script": header["argv"], "supervise": [*words[:4], "run", wanted["folder"]], "cwd": header["cwd"],
+                "folder": wanted["folder"], "env": env,
+            }  # fmt: skip
             job = ForkedJob(self._agent, on_exit, on_loaded, on_failed)
-            return job if self._template.fork(dict(stands_for, folder=header["cwd"], env=env), fds, job) else None
-        if is_repeated and key not in self._unfit and self._adopt():
+            return job if self._template.fork(order, fds, job) else None
+        if is_repeated and key not in self._unfit and not self._is_over and self._adopt():
             environment = changed_environment(header)
             self._agent.at(0.0, lambda: self._start(key, words, environment))
         return None
 
     def close(self) -> None:
-        """End the template. The jobs that it has forked live on, and others start without it."""
-        template, self._template = self._template, None
-        if template is not None:
-            template.close()
+        """End the template, and have none from now on. The jobs that it has forked live on."""
+        self._is_over = True
+        self._end_template()
+
+    def _end_template(self) -> None:
+        if self._template is not None:
+            self._template.close()
+        self._template = None
 
     def collect_strangers(self) -> None:
         """Collect orphans of jobs, which this process has adopted beside the jobs themselves."""
@@ -158,28 +168,34 @@ class JobTemplates:
         return self._adopts
 
     def _start(self, key: "Key", words: "Sequence[str]", env: "Dict[str, str]") -> None:
-        if self._template is not None and self._template.key == key:
+        before = self._template
+        if self._is_over or before is not None and (before.key == key or before.open_orders):
             return
-        self.close()
+        self._end_template()
         try:
-            self._template = _Template(self._agent, key, words, env, self._ended)
+            self._template = template = _Template(self._agent, key, words, env, self._ended)
         except OSError:
             # The machine has no process or no descriptor left.
             return
-        self._agent.at(USED_S, self._end_if_idle)
+        self._agent.at(USED_S, lambda: self._end_if_idle(template))
 
-    def _ended(self, template: "_Template", has_served: bool) -> None:
+    def _ended(self, template: "_Template") -> None:
         if template is self._template:
             self._template = None
-        if not has_served:
+        if template.is_unfit:
             self._unfit.add(template.key)
+        # Where it cannot start, not each job is to try.
+        self._last = ()
+        self.collect_strangers()
 
-    def _end_if_idle(self) -> None:
-        left_s = self._last_at + USED_S - time.monotonic()
+    def _end_if_idle(self, template: "_Template") -> None:
+        left_s = template.used_at + USED_S - time.monotonic()
+        if template is not self._template:
+            return
         if left_s <= 0:
-            self.close()
-        elif self._template is not None:
-            self._agent.at(left_s, self._end_if_idle)
+            self._end_template()
+        else:
+            self._agent.at(left_s, lambda: self._end_if_idle(template))
 
 
 class _Template:
@@ -187,22 +203,31 @@ class _Template:
 
     def __init__(
         self, agent: "AgentServices", key: "Key", words: "Sequence[str]", env: "Dict[str, str]",
-        on_end: "Callable[[_Template, bool], None]",
+        on_end: "Callable[[_Template], None]",
     ) -> None:  # fmt: skip
-        self.key, self.is_ready = key, False
+        self.key, self.used_at = key, time.monotonic()
+        self.is_ready = self.is_unfit = False
         # They are answered in their order.
         self.open_orders: "Deque[ForkedJob]" = deque()
         self._agent, self._on_end = agent, on_end
-        (self._printed, printed), (self._report, report) = make_pipes(2)
-        self._control, control = _socket.socketpair()
-        self._control.setblocking(False)
         self._is_open, self._unread = True, b""
+        (self._printed, printed), (self._report, report) = make_pipes(2)
+        ours, theirs = [self._printed, self._report], [printed, report]
         try:
-            fds = (control.detach(), printed, report)
-            self._process = ChildProgram(agent, {"argv": words, "fork": True}, env, fds, self._exited)
+            self._control, control = _socket.socketpair()
         except OSError:
-            self._close_files()
+            for fd in ours + theirs:
+                os.close(fd)
             raise
+        try:
+            fds = (control.detach(), *theirs)
+            self._process = ChildProgram(agent, {"argv": words, "fork": True}, env, fds, lambda _: None)
+        except OSError:
+            self._control.close()
+            for fd in ours:
+                os.close(fd)
+            raise
+        self._control.setblocking(False)
         for fd in (self._printed, self._report):
             os.set_blocking(fd, False)
         agent.readers[self._report] = self._hear
@@ -228,43 +253,54 @@ class _Template:
         return True
 
     def close(self) -> None:
-        """Let the process end, and the orders fail that it has not answered."""
+        """Kill the process, which may be stopped, and let the orders fail that it has not answered."""
         if not self._is_open:
             return
+        self._process.signal(signal.SIGKILL)
+        # Its end comes once nothing of it can fork any more. Until then there may be an answer.
+        until = time.monotonic() + _DIES_S
+        while self._listen() and time.monotonic() < until:
+            select.select([self._report], [], [], _DIES_S)
         self._is_open = self.is_ready = False
         del self._agent.readers[self._report]
-        self._close_files()
-        while self.open_orders:
-            self.open_orders.popleft().fail()
-
-    def _close_files(self) -> None:
         for fd in (self._printed, self._report):
             os.close(fd)
         self._control.close()
+        while self.open_orders:
+            self.open_orders.popleft().fail()
 
     def _expect(self, job: ForkedJob) -> None:
         if job in self.open_orders:
-            self._process.signal(signal.SIGKILL)
             self._end()
 
-    def _hear(self, fd: int) -> None:
+    def _end(self) -> None:
+        if self._is_open:
+            self.close()
+            self._on_end(self)
+
+    def _hear(self, _: int) -> None:
+        if not self._listen() or not self.is_ready:
+            self._end()
+
+    def _listen(self) -> bool:
+        """Take what it says; return whether it can say more."""
         try:
-            data = os.read(fd, 65536)
+            data = os.read(self._report, 65536)
         except BlockingIOError:
-            return
+            return True
         *lines, self._unread = (self._unread + data).split(b"\n")
         try:
             for line in lines:
                 self._take(json.loads(line.decode()))
-        except (ValueError, KeyError):
-            # What it should have become was not started, and this says why.
+        except ValueError:
+            # What it should have become could not start, and this says why.
             self.is_ready = False
-        if not data or not self.is_ready:
-            self._end()
+        return bool(data)
 
     def _take(self, said: "Header") -> None:
         if "trouble" in said:
-            self.is_ready = not (said["trouble"] or self._has_printed())
+            self.is_unfit = bool(said["trouble"] or self._has_printed())
+            self.is_ready = not self.is_unfit
         elif self.open_orders:
             job = self.open_orders.popleft()
             if said["pid"]:
@@ -278,15 +314,6 @@ class _Template:
             return bool(os.read(self._printed, 1))
         except BlockingIOError:
             return False
-
-    def _end(self) -> None:
-        has_served = self.is_ready
-        self.close()
-        self._on_end(self, has_served)
-
-    def _exited(self, _: int) -> None:
-        if self._is_open:
-            self._end()
 
 
 def _portable(value: "object") -> "object":

@@ -245,6 +245,7 @@ def start_the_rest(agent: Agent, woken: int) -> None:
     # The timers and readers of the first agent belong to requests that ended with the client.
     rest = Agent(0, 1)
     rest.root, rest.machine = agent.root, agent.machine
+    rest.templates.close()
     rest.readers[woken] = rest.on_signals
     for each in left:
         each.agent = rest

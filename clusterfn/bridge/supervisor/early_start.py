@@ -126,11 +126,16 @@ def has_environment(job: SentJob) -> bool:
 
 
 def _read(path: str) -> "Optional[dict[str, Any]]":
-    """Read a file of JSON; None if it is not plain ASCII, or not to be had."""
+    """Read a file of JSON; None if it is not to be had."""
     try:
         with open(path, "rb") as file:
             text = file.read().decode("ascii")
-        found = None if "\\u" in text else loads(text)
+        found = loads(text)
+        if "\\u" in text:
+            # This import is late, because few jobs have such names.
+            from .text import native
+
+            found = native(found)
         return found if isinstance(found, dict) else None
     except (OSError, ValueError):
         # The supervisor says later what is wrong.

@@ -9,7 +9,7 @@ import select
 import time
 
 from ..fast_start import dumps, loads
-from ..layout import ROOM, TEMPLATE
+from ..layout import TEMPLATE
 from .process_tree import STOPPED, apart, state_of
 from .text import portable
 from .worker_process import Pipes, WorkerSource, become_subreaper, changed_names, launch
@@ -60,7 +60,7 @@ class WorkerTemplate(WorkerSource):
 
     def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> None:
         try:
-            template = launch([*argv[:2], TEMPLATE, ROOM], env, cwd, spec)
+            template = launch([*argv[:2], TEMPLATE], env, cwd, spec)
         except OSError:
             # There is no room for a process or a pipe. The items start their own workers, and report it.
             self._has_failed = True

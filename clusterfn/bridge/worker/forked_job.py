@@ -18,11 +18,10 @@ from ..queue import admission, launch
 from ..supervisor import attempt_loop, main, program
 from ..supervisor.early_start import plan_worker
 from ..supervisor.environ import LATE
-from ..supervisor.job_template import NO_TAG
 from ..supervisor.process_tree import boot_id, environment_of, read_proc
 from ..supervisor.text import native
 from ..supervisor.worker_process import Pipes, WorkerProcess, changed_names, prepare_worker, say_not_started
-from .shown_words import show_tag, show_words
+from . import shown_words
 
 # Each job has its own. Code that an environment runs when its interpreter starts may depend on all others.
 _OWN_VARIABLES = frozenset(["PWD", layout.TAG, layout.CHECKPOINT_VARIABLE, *LATE, *layout.THREADS])
@@ -46,18 +45,20 @@ class JobForks:
         self._changed = {name: os.environ.get(name) for name in changed_names(self._given, dict(os.environ))}
         self._files = _files_read_at_start()
         self._stamp = _stamp(self._files)
-        show_words([sys.executable, sys.argv[0], layout.TEMPLATE, layout.JOBS])
+        shown_words.show([sys.executable, sys.argv[0], layout.TEMPLATE, layout.JOBS], self._given)
 
     def is_stale(self) -> bool:
         """Whether an interpreter that starts now may find other modules than this one."""
         return _stamp(self._files) != self._stamp
 
-    def begin(self, order: Mapping[str, Any], fds: list[int]) -> tuple[list[str], int]:
+    def begin(self, order: Mapping[str, Any], fds: list[int], answer: int) -> tuple[list[str], int]:
         """Be the process in the place of job.sh; return in its worker only.
 
         Args:
-            order: The job's `folder` and `env`; `script` and `supervise`, the words of what the processes stand for.
+            order: The `folder` of the job or element; `cwd` and `env` of job.sh; `script` and `supervise`, the words of
+                what the processes stand for.
             fds: The stdin, stdout and stderr of job.sh.
+            answer: Takes the pid of this process, once it may be taken for job.sh.
 
         Returns:
             The words of the worker, and the pid of its supervisor.
@@ -66,17 +67,22 @@ class JobForks:
         order = native(order)
         folder, script, supervise = order["folder"], order["script"], order["supervise"]
         try:
-            _stand_in(folder, script, order["env"], fds)
+            _stand_in(order, fds)
+            os.write(answer, b"%d" % os.getpid())
+        except BaseException:  # noqa: BLE001 - without an answer the agent starts the job, which says what is wrong
+            os._exit(1)
+        os.close(answer)
+        try:
             supervisor = os.fork()
-        except (OSError, ValueError):
+        except OSError:
             # It also says what is wrong, if that is no matter of the template.
-            os.execv(script[0], script)
+            os.execve(script[0], script, order["env"])
         if supervisor:
-            _await_supervisor(supervisor, script)
+            _await_supervisor(supervisor, order)
         status = 1
         try:
             _restore_signals()
-            show_words(supervise)
+            shown_words.show(supervise, order["env"])
             program.prepare()
             plan = plan_worker(folder)
             early: WorkerProcess | None = None
@@ -125,16 +131,17 @@ class JobForks:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
-            show_words(argv)
-            show_tag(NO_TAG, env[layout.TAG])
+            shown_words.show(argv, env)
         except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
             say_not_started(report, argv[0], cwd, error)
             os._exit(127)
         return [*argv[2:], str(report), str(control)]
 
 
-def _stand_in(folder: str, script: list[str], env: dict[str, str], fds: list[int]) -> None:
+def _stand_in(order: Mapping[str, Any], fds: list[int]) -> None:
     """Do in this process what job.sh does before it starts the supervisor."""
+    env, folder = order["env"], order["folder"]
+    os.chdir(order["cwd"])
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
@@ -142,10 +149,11 @@ def _stand_in(folder: str, script: list[str], env: dict[str, str], fds: list[int
     os.environ.update(env)
     if "PWD" in env:
         # A shell does so.
-        os.environ["PWD"] = folder
+        os.environ["PWD"] = os.getcwd()
     os.umask(0o077)
-    os.chdir(folder)
-    show_words(script)
+    shown_words.show(order["script"], env)
+    # An element of a group has none yet.
+    os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, layout.STARTED), "wb") as file:
         file.write(boot_id().encode() + b" " + read_proc("self", "stat"))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -173,13 +181,13 @@ def _leave_environment(supervise: list[str]) -> None:
     ]
 
 
-def _await_supervisor(supervisor: int, script: list[str]) -> NoReturn:
+def _await_supervisor(supervisor: int, order: Mapping[str, Any]) -> NoReturn:
     """Wait for the supervisor; if the job may not have ended with it, become job.sh, which does what is due then."""
     _, status = os.waitpid(supervisor, 0)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     if code not in _ENDED_WELL:
-        os.environ[layout.SUPERVISOR_STATUS] = str(code)
-        os.execv(script[0], script)
+        script = order["script"]
+        os.execve(script[0], script, {**order["env"], layout.SUPERVISOR_STATUS: str(code)})
     os._exit(code)
 
 
@@ -197,6 +205,7 @@ def _files_read_at_start() -> list[str]:
     for folder in [each for each in sys.path if os.path.basename(each) in _SITES and os.path.isdir(each)]:
         # A new file changes the date of its folder.
         found += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
+    found += [os.path.join(folder, name) for folder in sys.path for name in ("sitecustomize.py", "usercustomize.py")]
     known = (os.path.dirname(os.__file__), os.path.dirname(os.path.abspath(sys.argv[0])))
     for file in [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]:
         if file.startswith("/") and (not file.startswith(known) or any("/%s/" % name in file for name in _SITES)):

@@ -1,50 +1,62 @@
-"""Let /proc show the words and the tag of a process that was forked from a template, as it would after an exec.
+"""Let /proc show the words and variables of a process that was forked from a template, as it would after an exec.
 
-People, `ps` and other supervisors read there what a process is, and to which job it belongs.
+People, `ps` and other supervisors read there what a process is, to which job it belongs, and how it was started.
 """
 
 from __future__ import annotations
 
+# This is the C half alone, because `ctypes` costs 4 ms to import.
+import _ctypes
 import os
+import struct
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from ..layout import TAG
+from ..agent.libc import libc_function, pointer_type
 from ..supervisor.process_tree import read_proc
 
-# Where /proc/PID/stat says in which memory the words and the variables of a process are, counted after its name.
-_WORDS_BEGIN, _WORDS_END, _VARIABLES_BEGIN = 45, 46, 47
+_PR_SET_NAME, _PR_SET_MM, _PR_SET_MM_MAP = 15, 35, 14
+# Where /proc/PID/stat has the code, the data, the heap and the stack, counted after the name of the process.
+_CODE, _STACK, _DATA, _HEAP = 23, 25, 42, 44
+# The kernel's `struct prctl_mm_map`: these areas, the words, the variables, and what stays.
+_MAP = "<6Q Q 4Q Q 2I"
+_SAME_PROGRAM = 0xFFFFFFFF
+
+# /proc reads this memory.
+_shown: list[Any] = []
 
 
-def show_words(words: list[str]) -> None:
-    """Show these words for this process.
+def show(words: list[str], variables: Mapping[str, str]) -> None:
+    """Show these words and variables for this process.
 
     Raises:
-        OSError, IndexError: This kernel does not let a process change them.
-        ValueError: They are longer than the first ones.
+        OSError: This kernel does not let a process change them: it is older than 3.18, or cannot restore processes.
+        ImportError, AttributeError: This Python cannot call it.
     """
-    begin, end = _memory(_WORDS_BEGIN), _memory(_WORDS_END)
-    data = b"".join(os.fsencode(word) + b"\0" for word in words)
-    if not begin or len(data) > end - begin:
-        raise ValueError("no room for the words of a process")
-    _write_memory(begin, data.ljust(end - begin, b"\0"))
+    text = b"".join(os.fsencode(word) + b"\0" for word in words)
+    pairs = b"".join(os.fsencode("%s=%s" % each) + b"\0" for each in variables.items())
+    character = type("Character", (_ctypes._SimpleCData,), {"_type_": "c"})
+    size = len(text) + len(pairs)
+    memory: Any = type("Memory", (_ctypes.Array,), {"_type_": character, "_length_": size})()
+    memory.raw = text + pairs
+    begin = _ctypes.addressof(memory)
+    fields = [int(each) for each in read_proc("self", "stat").rpartition(b")")[2].split()[1:]]
+    fields.insert(0, 0)
+    code, data, heap = fields[_CODE : _CODE + 2], fields[_DATA : _DATA + 2], [fields[_HEAP], _end_of_heap()]
+    places = [begin, begin + len(text), begin + len(text), begin + size]
+    areas = struct.pack(_MAP, *code, *data, *heap, fields[_STACK], *places, 0, 0, _SAME_PROGRAM)
+    prctl = libc_function("prctl")
+    if prctl(_PR_SET_MM, _PR_SET_MM_MAP, areas, len(areas), 0) != 0:
+        raise OSError("the kernel does not let a process change what it shows")
+    _shown[:] = [memory]
+    prctl(_PR_SET_NAME, os.fsencode(os.path.basename(words[0])) + b"\0", 0, 0, 0)
     # Python 3.10 and newer keep them too.
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = words
 
 
-def show_tag(before: str, tag: str) -> None:
-    """Show this tag for this process, in the place of one of the same length."""
-    place = read_proc("self", "environ").index(("%s=%s" % (TAG, before)).encode())
-    _write_memory(_memory(_VARIABLES_BEGIN) + place, ("%s=%s" % (TAG, tag)).encode())
-
-
-def _memory(place: int) -> int:
-    return int(read_proc("self", "stat").rpartition(b")")[2].split()[place])
-
-
-def _write_memory(begin: int, data: bytes) -> None:
-    fd = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.pwrite(fd, data, begin)
-    finally:
-        os.close(fd)
+def _end_of_heap() -> int:
+    kind = type("Function", (_ctypes.CFuncPtr,), {"_flags_": 1, "_restype_": pointer_type()})
+    sbrk: Any = kind(_ctypes.dlsym(_ctypes.dlopen(None, 0), "sbrk"))  # type: ignore[arg-type]
+    return int(sbrk(0))

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 # This is the C half alone, because workers have no module that they have not asked for.
 import _socket
+import atexit
 import contextlib
 import itertools
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ..agent.libc import libc_function
 from ..layout import JOBS
 from ..supervisor import process_tree
 from ..supervisor.text import native
-from ..supervisor.worker_process import die_with_parent
-from . import fork_rules, outputs, payload, random_numbers
+from ..supervisor.worker_process import changed_names, die_with_parent
+from . import fork_rules, outputs, payload, random_numbers, shown_words
 from .report import receive_order
-from .shown_words import show_words
 
 # This is SIGKILL, without an import of `signal`.
 _ENDED = 9
@@ -55,30 +56,31 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
     if trouble:
         return None
     fork_rules.settle_memory()
-    own = [sys.executable, argv[0]]
+    own, variables = [sys.executable, argv[0]], process_tree.environment_of(os.getpid()) or {}
     if jobs is None:
-        _show([*own, argv[1]])
+        _show([*own, argv[1]], variables)
     while True:
         line, fds = receive_order(orders)
-        if not line:
+        if not line or jobs is not None and jobs.is_stale():
             return None
-        if jobs is not None:
-            if jobs.is_stale():
-                return None
-            if _fork(fds, report, orders):
-                random_numbers.reseed([])
-                return jobs.begin(json.loads(line), fds)
+        order = json.loads(line)
+        if jobs is None:
+            order = native(order)
+            # It is kept, and each worker finds it read.
+            payload.read_spec(order["argv"][1])
+        answer = _fork(fds, report, orders)
+        if answer is None:
             continue
-        order = native(json.loads(line))
-        # It is kept, and each worker finds it read.
-        payload.read_spec(order["argv"][1])
-        if _fork(fds, report, orders):
-            out, err, *ways = fds
-            # Its variables come when it may begin.
-            outputs.take(out, err)
-            random_numbers.reseed([])
-            _show([*own, *order["argv"]])
-            return [*order["argv"], *map(str, ways)], order["parent"]
+        random_numbers.reseed([])
+        if jobs is not None:
+            return jobs.begin(order, fds, answer)
+        os.write(answer, b"%d" % os.getpid())
+        os.close(answer)
+        out, err, *ways = fds
+        # Its variables come when it may begin.
+        outputs.take(out, err)
+        _show([*own, *order["argv"]], variables)
+        return [*order["argv"], *map(str, ways)], order["parent"]
 
 
 def end_with_supervisor(supervisor: int) -> None:
@@ -91,32 +93,36 @@ def peak() -> int:
     return process_tree.peak_of(os.getpid())
 
 
-def _show(words: list[str]) -> None:
+def _show(words: list[str], variables: Mapping[str, str]) -> None:
     # Nothing but people depends on it here, and not every kernel lets a process do it.
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        show_words(words)
+    with contextlib.suppress(OSError, ImportError, AttributeError):
+        shown_words.show(words, variables)
 
 
 def _say(report: int, **facts: Any) -> None:
     os.write(report, (json.dumps(facts) + "\n").encode())
 
 
-def _fork(fds: list[int], report: int, orders: _socket.socket) -> bool:
-    """Fork a process that gets these descriptors, and not the template's; return whether this is that one."""
+def _fork(fds: list[int], report: int, orders: _socket.socket) -> int | None:
+    """Fork a process that gets these descriptors, and not the template's.
+
+    Returns:
+        In that process, the descriptor that takes its pid; None in the template.
+    """
     answer, theirs = os.pipe()
     between = os.fork()
     if between == 0:
-        _fork_orphan(theirs)
+        _fork_orphan()
         for fd in (answer, report, orders.detach()):
             os.close(fd)
-        return True
+        return theirs
     for fd in (theirs, *fds):
         os.close(fd)
-    # From here on, the worker is a child of the supervisor.
+    # From here on, what it has forked is a child of the supervisor, or of the agent.
     os.waitpid(between, 0)
     _say(report, pid=int(os.read(answer, 32) or 0))
     os.close(answer)
-    return False
+    return None
 
 
 def _find_trouble() -> str:
@@ -127,6 +133,11 @@ def _find_trouble() -> str:
     loaded = list(itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules)))
     if not trouble and random_numbers.generators_of(loaded):
         trouble = "it loads random number generators, from which all would draw the same"
+    # The one of `logging` writes what its handlers hold, and there are none yet.
+    if not trouble and atexit._ncallbacks() > ("logging" in sys.modules):
+        trouble = "it registers exit functions"
+    if not trouble and _changes_variables():
+        trouble = "it changes variables"
     if not trouble:
         try:
             libc_function("prctl")
@@ -135,20 +146,23 @@ def _find_trouble() -> str:
     return trouble
 
 
-def _fork_orphan(answer: int) -> None:
-    """Fork the worker and end this process, which leads its group; return in the worker.
+def _changes_variables() -> bool:
+    given = process_tree.environment_of(os.getpid()) or {}
+    # An interpreter itself sets this one for the locale "C".
+    return bool(set(changed_names(given, dict(os.environ))) - {"LC_CTYPE"})
+
+
+def _fork_orphan() -> None:
+    """Fork once more and end this process, which leads its group; return in the new one.
 
     A worker that led its group itself could not call setsid, as a function that daemonises does.
     """
     own = os.getpid()
     try:
         os.setpgid(0, 0)
-        pid = os.fork()
-        if pid:
-            os.write(answer, b"%d" % pid)
+        os.fork()
     finally:
-        # Without an answer, as when no process can be started, the supervisor starts one itself, or reports why it
+        # Without an answer, as when no process can be started, whoever ordered it starts one itself, or reports why it
         # cannot.
         if os.getpid() == own:
             os._exit(0)
-    os.close(answer)

@@ -50,7 +50,7 @@ class Jobs:
         # An agent runs programs of its own Python as forks.
         (folder / "python").symlink_to(sys.executable)
         argv = [str(folder / "python"), "-I", "-S", str(folder / "template.py"), "template", str(self.folder)]
-        self.template = {"argv": argv, "alike": "x"}
+        self.template = {"argv": argv, "alike": "x", "folder": str(self.folder)}
 
     def send(self) -> int:
         self.count += 1
