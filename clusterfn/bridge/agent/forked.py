@@ -180,6 +180,66 @@ class ChildProgram:
             return
 
 
+class ForkedJob:
+    """The process of a job that a template forks, as `ChildProgram` is one that is started.
+
+    Args:
+        on_exit: Takes its status. It comes last.
+        on_loaded: Called once its pid is known.
+        on_failed: Called if it cannot be forked after all, and nothing else is then.
+    """
+
+    failure = None
+
+    def __init__(
+        self, agent: "AgentServices", on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]",
+        on_failed: "Callable[[], None]",
+    ) -> None:  # fmt: skip
+        self._agent, self._on_exit, self._on_loaded, self.fail = agent, on_exit, on_loaded, on_failed
+        self.pid = self._signal = 0
+        self._is_over = False
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is not known yet which process it is."""
+        return not self.pid
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether it was sent a signal before that."""
+        return bool(self._signal and not self.pid)
+
+    def begin(self, pid: int) -> None:
+        """Take note of its process, which this one has adopted."""
+        self.pid = pid
+        self._on_loaded()
+        if self._signal:
+            self.signal(self._signal)
+        try:
+            done, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            # The kernel gave it to another process, and its job is followed by its files alone.
+            return
+        if done:
+            self._exited(status)
+        else:
+            self._agent.children[pid] = self._exited
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all processes of its session, once there are any."""
+        self._signal = number
+        if self.pid and not self._is_over:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                # Its status is still to come.
+                return
+
+    def _exited(self, status: int) -> None:
+        self._is_over = True
+        self._on_exit(status)
+
+
 def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[int]", tell: int) -> "NoReturn":
     """Run the program in this process, in the folder `path`, and end it; `tell` takes why it cannot be loaded."""
     status, argv = 1, header["argv"]

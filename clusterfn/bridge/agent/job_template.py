@@ -13,7 +13,7 @@ import sys
 import time
 from collections import deque
 
-from .forked import ChildProgram, changed_environment, make_pipes
+from .forked import ChildProgram, ForkedJob, changed_environment, make_pipes
 from .libc import libc_function
 
 TYPE_CHECKING = False
@@ -32,66 +32,6 @@ ANSWER_S = 3.0
 # The kernel ends a process that was killed at once, unless its file system hangs.
 _DIES_S = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-class ForkedJob:
-    """The process of a job that a template forks, as `ChildProgram` is one that is started.
-
-    Args:
-        on_exit: Takes its status. It comes last.
-        on_loaded: Called once its pid is known.
-        on_failed: Called if it cannot be forked after all, and nothing else is then.
-    """
-
-    failure = None
-
-    def __init__(
-        self, agent: "AgentServices", on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]",
-        on_failed: "Callable[[], None]",
-    ) -> None:  # fmt: skip
-        self._agent, self._on_exit, self._on_loaded, self.fail = agent, on_exit, on_loaded, on_failed
-        self.pid = self._signal = 0
-        self._is_over = False
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether it is not known yet which process it is."""
-        return not self.pid
-
-    @property
-    def is_unwanted(self) -> bool:
-        """Whether it was sent a signal before that."""
-        return bool(self._signal and not self.pid)
-
-    def begin(self, pid: int) -> None:
-        """Take note of its process, which this one has adopted."""
-        self.pid = pid
-        self._on_loaded()
-        if self._signal:
-            self.signal(self._signal)
-        try:
-            done, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            # The kernel gave it to another process, and its job is followed by its files alone.
-            return
-        if done:
-            self._exited(status)
-        else:
-            self._agent.children[pid] = self._exited
-
-    def signal(self, number: int) -> None:
-        """Send a signal to all processes of its session, once there are any."""
-        self._signal = number
-        if self.pid and not self._is_over:
-            try:
-                os.killpg(self.pid, number)
-            except ProcessLookupError:
-                # Its status is still to come.
-                return
-
-    def _exited(self, status: int) -> None:
-        self._is_over = True
-        self._on_exit(status)
 
 
 class JobTemplates:
@@ -152,6 +92,8 @@ class JobTemplates:
     def collect_strangers(self) -> None:
         """Collect orphans of jobs, which this process has adopted beside the jobs themselves."""
         # A job whose pid is not known yet must not be taken for one.
+        if not sys.platform.startswith("linux"):
+            return
         while self._adopts and not (self._template is not None and self._template.open_orders):
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

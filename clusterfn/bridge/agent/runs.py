@@ -4,9 +4,8 @@ import os
 import signal
 
 from .files import make_parent
-from .forked import ChildProgram, changed_environment, detached
+from .forked import ChildProgram, ForkedJob, changed_environment, detached
 from .handler import Failure, RequestHandler, expand
-from .job_template import ForkedJob
 from .processes import Program
 from .starts import BEGINS_S, FILES_AT_START, FILES_OF_RUN
 

@@ -58,6 +58,8 @@ COMMAND = (
     'else t "$w"; fi; '
     "echo CLUSTERFN-NO-PYTHON:$o; exit 78'"
 )
+# Such lines stay, but empty, so that tracebacks have the right numbers.
+_COMMENT = re.compile(r"^ *#.*$", re.MULTILINE)
 _LOADER = """\
 import os, sys
 sys.path[:] = [folder for folder in sys.path if folder]
@@ -206,8 +208,8 @@ def agent_line() -> bytes:
 
 
 def agent_sources() -> Mapping[str, str]:
-    """Return the agent's modules: file name to text."""
-    return {path.name: path.read_text(encoding="utf-8") for path in _AGENT.glob("*.py")}
+    """Return the agent's modules: file name to text. Each connection sends them, without their lines of comments."""
+    return {path.name: _COMMENT.sub("", path.read_text(encoding="utf-8")) for path in _AGENT.glob("*.py")}
 
 
 def line_of(sources: Mapping[str, str]) -> bytes:

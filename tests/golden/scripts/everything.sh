@@ -35,6 +35,12 @@ ended() {
     exit "$clusterfn_status"
 }
 trap ended EXIT
+# A supervisor that was forked from a template has ended so, and this process has waited for it.
+if [ -n "${CLUSTERFN_SUPERVISOR_STATUS-}" ]; then
+    clusterfn_stage=supervisor clusterfn_status=$CLUSTERFN_SUPERVISOR_STATUS
+    unset CLUSTERFN_SUPERVISOR_STATUS
+    exit "$clusterfn_status"
+fi
 clusterfn_libraries=${LD_LIBRARY_PATH-}
 clusterfn_modules=${PYTHONPATH-}
 # Runs the host's own lines one complete command at a time, and ends the script at the first that fails.

@@ -91,12 +91,12 @@ def test_a_job_that_is_not_forked_starts_as_a_program(
 
 
 def test_one_that_is_not_used_ends(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_template, "USED_S", 0.5)
+    monkeypatch.setattr(job_template, "USED_S", 1.0)
     jobs = Jobs(client, tmp_path, "refuses")
-    jobs.run(), jobs.run()
+    # The machine may be busy for longer than that.
+    until(lambda: jobs.run() and (jobs.folder / "template").exists())
     pid = jobs.template_pid()
 
-    assert _lives(pid)
     until(lambda: client.turns(1) or not _lives(pid))
 
 
