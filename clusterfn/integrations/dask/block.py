@@ -243,7 +243,7 @@ def make_security() -> Security:
 
 
 # So many jobs of workers may end in a row before any worker has connected; then the block fails.
-FAILURES = 3
+_FAILURES = 3
 _AGAIN_S = 1.0
 _LOST_AFTER = "distributed.deploy.lost-worker-timeout"
 
@@ -365,7 +365,7 @@ class JobsCluster(ConnectedCluster):
             error = None if is_usual else reason_of_end(worker.job)
         if error is not None:
             self._failures += 1
-            if self._failures >= FAILURES or worker.job is None:
+            if self._failures >= _FAILURES or worker.job is None:
                 self._on_failure(error)
                 return
             console.warn(f"{worker.name} has ended, and is started again: {error}")

@@ -90,7 +90,7 @@ def errand(host: Host, line: str, name: str, log: str, partition: str) -> Submis
         options["time"] = math.ceil(host.defaults.time_s / 60)
     options = {**with_host_options(options, host, 0), "partition": partition, "wrap": f"exec {line}"}
     argv = ("sbatch", "--parsable", *_as_words(options))
-    return Submission("run", argv, posixpath.dirname(log), OBEYED, stop_at=REPEATS)
+    return Submission("run", argv, posixpath.dirname(log), OBEYED, stop_at=_REPEATS)
 
 
 def minutes(time_s: float) -> int:
@@ -140,7 +140,7 @@ def _submission(
         options = {name: value for name, value in options.items() if name != "dependency"}
         argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", names, others, host.clusters, user)
     argv = (*argv, *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
-    return Submission("run", argv, folder, OBEYED, stop_at=REPEATS)
+    return Submission("run", argv, folder, OBEYED, stop_at=_REPEATS)
 
 
 def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _as_words(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 # sbatch prints this once and then retries silently for two minutes.
-REPEATS = "sleeping and retrying"
+_REPEATS = "sleeping and retrying"
 # What sbatch says when it takes no more jobs for now, and what that means, in SLURM 17 to 24. Since about version 19 it
 # names the limit of an account or a QOS. Before, its words are the same for a job that can never run.
 _FULL = (
@@ -231,7 +231,7 @@ def full(output: str) -> str:
     for line in output.splitlines():
         for words, meaning in _FULL:
             if re.search(words, line, re.IGNORECASE):
-                own = re.sub(r"^\w+: (?:error: )?|,? *" + REPEATS + r"\.?$", "", line.strip())
+                own = re.sub(r"^\w+: (?:error: )?|,? *" + _REPEATS + r"\.?$", "", line.strip())
                 return f"{own}: {meaning}"
     return ""
 
