@@ -80,7 +80,7 @@ BLIND = {
     "calls/worker_limit.py": "sends a call on behalf of a caller who has gone on",
     "integrations/joblib_backend.py": "gives joblib the exception as that of the batch",
     "sweeps/run.py": "calls the user's way of scoring",
-    "sweeps/store.py": "pickles and loads the user's values",
+    "sweeps/journal.py": "pickles and loads the user's values",
 }
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's, or the program that is started.

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar, cast, overload
 
 from clusterfn.errors import ConfigError
-from clusterfn.gpu import pytorch
+from clusterfn.gpu.devices import torch_with_cuda
 from clusterfn.gpu.guards import is_asynchronous, swallowed
 
 M = TypeVar("M")
@@ -155,7 +155,7 @@ def release_memory() -> None:
         >>> release_memory()
     """
     with swallowed("releasing GPU memory"):
-        torch = pytorch.with_cuda()
+        torch = torch_with_cuda()
         if torch is not None:
             gc.collect()
             torch.cuda.empty_cache()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
-from clusterfn.gpu import pytorch
+from clusterfn.gpu import devices
 from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, reject_negative
 from clusterfn.gpu.guards import probe, say_once
 
@@ -63,10 +63,13 @@ def detect_hardware() -> Hardware:
     gpus = get_safe_gpu_info()
     why = gpus.trouble
     if gpus.devices:
-        without_cuda = probe(pytorch.lacks_cuda, "asking PyTorch for its CUDA", "")
+        without_cuda = probe(devices.torch_lacks_cuda, "asking PyTorch for its CUDA", "")
         why = f"PyTorch {without_cuda} is built without CUDA" if without_cuda else ""
-    torch = pytorch.loaded()
-    version = probe(pytorch.installed_version, "looking for PyTorch", "") if torch is None else str(torch.__version__)
+    torch = devices.loaded_torch()
+    if torch is None:
+        version = probe(devices.installed_torch_version, "looking for PyTorch", "")
+    else:
+        version = str(torch.__version__)
     return Hardware(
         "cpu" if why or not gpus.devices else "cuda", gpus, why, version,
         probe(_cores, "counting cores", 1), probe(_memory_gb, "measuring memory", 0.0),

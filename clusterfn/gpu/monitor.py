@@ -8,8 +8,7 @@ from types import TracebackType
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
-from clusterfn.gpu import pytorch
-from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch
+from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch, own_gb, torch_with_cuda
 from clusterfn.gpu.guards import probe
 
 _SHORTEST_S = 0.1
@@ -139,9 +138,9 @@ class GpuMonitor:
                 use.peak_utilization = max(peak, gpu.utilization)
 
     def _ask_torch(self) -> None:
-        torch = pytorch.with_cuda()
+        torch = torch_with_cuda()
         for use in self.devices if torch is not None else ():
-            _, use.own_peak_gb = pytorch.own_gb(torch, use.index)
+            _, use.own_peak_gb = own_gb(torch, use.index)
 
 
 def _look() -> GpuInfo:

@@ -26,11 +26,10 @@ from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
 from clusterfn.hosts import serialization
 from clusterfn.packing import labels
 from clusterfn.sweeps.fingerprint import Unstable, fingerprint
-from clusterfn.sweeps.journal import SweepJournal
+from clusterfn.sweeps.journal import Kept, Store, SweepJournal
 from clusterfn.sweeps.report import CACHE, JOURNAL, SweepProgress, Trial, cause, counted, named, show_line
 from clusterfn.sweeps.scoring import Scoring, sequence
 from clusterfn.sweeps.space import Configuration
-from clusterfn.sweeps.store import Kept, Store
 
 _LOOK_S = 0.5
 

@@ -24,13 +24,12 @@ from clusterfn.errors import ConfigError, SweepError
 from clusterfn.public_api import check_arguments, public_api
 from clusterfn.sweeps import journal as journals
 from clusterfn.sweeps import report as reports
-from clusterfn.sweeps import scoring, store
+from clusterfn.sweeps import scoring
 from clusterfn.sweeps.choice import Study, SweepSelection
-from clusterfn.sweeps.journal import SweepJournal
+from clusterfn.sweeps.journal import Store, SweepJournal
 from clusterfn.sweeps.report import SweepResult, Trial, cause, counted, show_line
 from clusterfn.sweeps.run import ResultStore, Runner
 from clusterfn.sweeps.space import GRID, RANDOM, Configuration
-from clusterfn.sweeps.store import Store
 
 R = TypeVar("R")
 _CAUSES = 10
@@ -109,7 +108,7 @@ def sweep(
         result = _run(function, request, book, choice.seed(seed, book))
         # The values are in the result, and for some days on their host.
         if journal is None:
-            store.forget(book.path)
+            journals.forget_values(book.path)
         return result
 
 
@@ -160,7 +159,7 @@ def _choice(configurations: object, sampler: Any, max_configs: int | None, at_on
 
 def _new_journal(function: ClusterFunction[..., Any]) -> Path:
     folder = places.state_folder() / "sweeps"
-    store.forget_old(folder)
+    journals.forget_old_values(folder)
     # Each sweep has a journal of its own: one for each function and seed would silently return old results in a
     # notebook.
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -177,7 +176,7 @@ def _run(
     # Each version of a function has a separate folder, which can be deleted alone.
     if request.cache is not None and code is not None:
         cache = Store(request.cache / f"{job_name(function.__name__)}-{code[:_DIGITS]}")
-    shelf = ResultStore(Store(store.beside(journal.path)), cache, code)
+    shelf = ResultStore(Store(journals.values_beside(journal.path)), cache, code)
     progress = reports.SweepProgress(request.choice.count, request.scoring.minimize)
     runner = Runner(function, request.scoring, journal, shelf, progress, request.max_parallel)
     trials: list[Trial[R]] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.kernel.lab import LabActivity
+from clusterfn.bridge.kernel.process import LabActivity
 from tests.waiting import until
 
 LOOK_S = 0.02

@@ -357,7 +357,7 @@ def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypa
                 os.kill(pid, signal.SIGKILL)
         raise OSError("the connection to the scheduler is closed")
 
-    monkeypatch.setattr("clusterfn.integrations.dask.cluster.ConnectedScheduler.start", dies)
+    monkeypatch.setattr("clusterfn.integrations.dask.block.ConnectedScheduler.start", dies)
     with (
         pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
         clusterfn.dask_client("here", workers=1, nodes=1, **SMALL),
@@ -371,7 +371,7 @@ def test_ctrl_c_while_the_reason_of_a_lost_connection_is_awaited_leaves_nothing_
         threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
         raise OSError("the connection to the scheduler is closed")
 
-    monkeypatch.setattr("clusterfn.integrations.dask.cluster.ConnectedScheduler.start", fails)
+    monkeypatch.setattr("clusterfn.integrations.dask.block.ConnectedScheduler.start", fails)
     with pytest.raises(KeyboardInterrupt), clusterfn.dask_client("here", workers=1, nodes=1, **SMALL):
         pytest.fail("it began")
     until(lambda: not pids_of(here))

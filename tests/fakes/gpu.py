@@ -26,8 +26,8 @@ def no_gpu(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path_factory.mktemp("empty")))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: "")
-    monkeypatch.setattr("clusterfn.gpu.pytorch.find_version_file", lambda: None)
+    monkeypatch.setattr("clusterfn.gpu.devices.installed_torch_version", lambda: "")
+    monkeypatch.setattr("clusterfn.gpu.devices.find_torch_version_file", lambda: None)
     guards.say_once.cache_clear()
     smi.hung_at.clear()
 

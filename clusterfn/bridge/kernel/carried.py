@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
-    from .output_limit import OutputLimit
     from .stream import Frame, FrameStream
+    from .zmtp import OutputLimit
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 

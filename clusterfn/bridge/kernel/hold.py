@@ -23,10 +23,8 @@ from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
 from . import stream
 from .carried import READ, SOCKET, WRITE, CarriedConnections, SocketWatcher, make_private_folder, receive
-from .lab import LabProcess
-from .output_limit import OutputLimit
-from .process import DaskProcess, KernelProcess, how_it_ended
-from .zmtp import MessageReader, request_of
+from .process import DaskProcess, KernelProcess, LabProcess, how_it_ended
+from .zmtp import MessageReader, OutputLimit, request_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from .machine import MachineResources, Usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional, Sequence
+    from typing import Callable, Iterable, Optional, Sequence
 
     from ..supervisor.eligible_gpus import GpuInfo
     from ..supervisor.job import JobFolder
@@ -297,11 +297,8 @@ class AdmissionRequest:
 
     def _meets_unleased(self, held: "dict[str, Lease]") -> bool:
         """Look for processes without a lease on GPUs that are held: one may have come at any time before."""
-        # This import is late here and below, because many jobs ask for no GPU.
-        from ..supervisor import gpus
-
         try:
-            users = gpus.used_by_others(held)
+            users = self._look.used_by_others(held)
         except BaseException:  # no other process releases these leases when a signal handler raises here
             for lease in held.values():
                 lease.close()
@@ -469,6 +466,7 @@ class MachineLook:
         Raises:
             AttemptEnded: nvidia-smi fails.
         """
+        # This import is late here and below, because many jobs ask for no GPU.
         from ..supervisor import gpus
 
         self.gpus = gpus.list_gpus()
@@ -477,9 +475,13 @@ class MachineLook:
     def find_unleased(self) -> None:
         """Ask who uses GPUs without a lease, if others wait for some, or such a process was met before."""
         if self.every and (self.unleased or any(other.asked.gpus for other in self.held_names().waiting)):
-            from ..supervisor import gpus
+            self.unleased = self.used_by_others(gpu.uuid for gpu in self.gpus)
 
-            self.unleased = gpus.used_by_others(gpu.uuid for gpu in self.gpus)
+    def used_by_others(self, uuids: "Iterable[str]") -> "dict[str, str]":
+        """Return who uses each of these GPUs without a lease."""
+        from ..supervisor import gpus
+
+        return gpus.used_by_others(uuids)
 
     def held_names(self) -> lease_names.HeldNames:
         """Return all names that are held now, without the job's own as one that runs."""

@@ -7,7 +7,8 @@ import time
 
 from ..fast_start import namedtuple, signal
 from ..layout import INTERRUPTED, SPOOLER_LOG, SUPERVISE
-from ..supervisor import process_tree
+from ..supervisor import process_tree, worker_process
+from ..supervisor.attempt import final_attempt, release_claim
 from ..supervisor.job import DamagedFile, JobFolder
 from ..supervisor.process_tree import boot_id
 from ..supervisor.verdict import say
@@ -77,8 +78,6 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
     """
     # This import is late, because most jobs need no spooler.
     import subprocess
-
-    from ..supervisor import worker_process
 
     reads, writes = os.pipe()
     own, between = os.getpid(), os.fork()
@@ -189,9 +188,6 @@ def requeue_interrupted(root: str) -> bool:
 
 
 def _requeue(root: str, fields: "dict[str, Any]") -> None:
-    # This import is late, because machines are seldom restarted.
-    from ..supervisor.attempt import final_attempt, release_claim
-
     job = JobFolder(fields["folder"])
     if job.cancelled() or final_attempt(job) is not None:
         return

@@ -302,7 +302,6 @@ class _LeaseFolder:
     def __enter__(self) -> "_LeaseFolder":
         # This import is late, because most hosts have `lease: socket`.
         from ..agent.trusted import Trusted, user_name
-        from .private_tmp import private_source
 
         self._fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         status, trusted = os.fstat(self._fd), Trusted()
@@ -311,7 +310,7 @@ class _LeaseFolder:
             who = "other users may remove files in %s, which belongs to %s" % (FOLDER, user_name(status.st_uid))
             hint = "ask the administrator for `chown root %s; chmod 1777 %s`" % (FOLDER, FOLDER)
             raise _useless(who, hint)
-        private = private_source(FOLDER)
+        private = _private_source(FOLDER)
         if private:
             os.close(self._fd)
             hint = "remove `lease: file` from clusterfn.yml: locks by sockets need no %s" % FOLDER
@@ -390,6 +389,40 @@ class _LeaseFolder:
 def _useless(why: str, hint: str) -> AttemptEnded:
     message = "`lease: file` cannot keep GPUs apart: %s" % why
     return AttemptEnded(Verdict(ENVIRONMENT, message, stage="lease", hint=hint))
+
+
+# Some machines give each user, each login (pam_namespace) or a service (systemd's PrivateTmp) another /tmp.
+MOUNTS = "/proc/self/mountinfo"
+_OF_SYSTEMD, _OF_PAM = "systemd-private-", "tmp-inst"
+# What has been read, by the folder, its device and inode, and `MOUNTS`.
+_private_sources: "dict[tuple[str, int, int, str], str]" = {}
+
+
+def _private_source(folder: str) -> str:
+    """Return what is mounted in place of a folder for this user, login or service alone; "" if that is not so."""
+    status = os.stat(folder)
+    key = folder, status.st_dev, status.st_ino, MOUNTS
+    if key not in _private_sources:
+        _private_sources[key] = _read_private_source(folder)
+    return _private_sources[key]
+
+
+def _read_private_source(folder: str) -> str:
+    try:
+        with open(MOUNTS, encoding="utf-8", errors="replace") as file:
+            rows = [line.split(" ") for line in file]
+    except OSError:
+        # Only Linux has this file.
+        return ""
+    # Of several mounts at the same place, the last one hides the others.
+    shown = [row[3] for row in rows if len(row) > 4 and row[4] == folder][-1:]
+    return next(iter(source for source in shown if _is_private(source)), "")
+
+
+def _is_private(source: str) -> bool:
+    names, own = source.strip("/").split("/"), user_name(os.geteuid())
+    is_named = names[-1] == own or names[-1].endswith("_" + own)
+    return is_named or any(name.startswith((_OF_SYSTEMD, _OF_PAM)) for name in names)
 
 
 def lock_file(fd: int, how: int) -> bool:

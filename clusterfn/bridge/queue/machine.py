@@ -11,6 +11,7 @@ from ..fast_start import namedtuple
 from ..layout import MACHINES
 from ..supervisor.eligible_gpus import allowed_gpus, eligible_gpus, only_of, squeezed
 from ..supervisor.process_tree import read_proc
+from ..supervisor.text import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -296,3 +297,9 @@ class Usage:
         """Count a job that runs from now on."""
         self.gpus_ms += int(self._expected_ms * demand.gpus / self._gpus)
         self.cores_ms += int(self._expected_ms * demand.cores / self._cores)
+
+
+def use_in_words(used_ms: int) -> str:
+    """Say how long all of the machine was used, in whole minutes from one on: a reason must not change each second."""
+    seconds = used_ms // 1000
+    return format_duration(seconds if seconds < 60 else seconds // 60 * 60)

@@ -19,7 +19,7 @@ from ..supervisor.job import job_folders
 from ..supervisor.process_tree import read_proc
 from ..supervisor.publish import write_all
 from ..supervisor.text import portable
-from . import machine, report, users
+from . import machine, report
 from .lease import leases_of_kind
 
 TYPE_CHECKING = False
@@ -84,7 +84,12 @@ class Overview:
         if not self._lease:
             return {"t": time.time(), "own": own}
         names, now_s = leases_of_kind(self._lease).binders(), machine.now_s()
-        facts = {"t": time.time(), "own": own, "jobs": users.look(names, now_s), "false": users.false_names(names)}
+        facts = {
+            "t": time.time(),
+            "own": own,
+            "jobs": report.look_at_jobs(names, now_s),
+            "false": report.false_names(names),
+        }
         return dict(facts, machine=_machine(), **self._look_at_gpus(own))
 
     def _own_jobs(self) -> "list[dict[str, Any]]":

@@ -13,7 +13,7 @@ process without a lease on a GPU takes another GPU, which the next job must not 
 import os
 
 from ..supervisor.process_tree import user_name
-from .machine import CORES, GPUS, MEMORY, OWN, RemainingResources, Usage
+from .machine import CORES, GPUS, MEMORY, OWN, RemainingResources, Usage, use_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -275,11 +275,8 @@ class _Planning:
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
         first, used_ms = self._first, self.plan.places[ticket.job][0]
         if self._is_fair and first is not None and first.used.ms < used_ms:
-            # This import is late, because few jobs wait for another user.
-            from .usage import in_words
-
             resource = "GPUs" if first.asked.gpus else "cores"
-            used = in_words(first.used.ms), resource, in_words(used_ms)
+            used = use_in_words(first.used.ms), resource, use_in_words(used_ms)
             after += "; %s is next, with %s of all %s used lately (you: %s)" % ((_named(first.uid),) + used)
         return "%s; %s" % (text, after) if text else after
 

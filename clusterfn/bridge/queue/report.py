@@ -1,8 +1,10 @@
-"""Report one user's queue on this machine: why each job waits, and who holds or uses which GPU.
+"""Report the queue of this machine: why each of a user's jobs waits, who has which GPU, and what runs for whom.
 
 The spooler writes the reasons; `supervise.py queue ROOT` prints them, and starts a spooler if none runs.
 `supervise.py gpus ROOT LEASE` prints one look at the GPUs as a JSON object, and changes nothing. The journal says which
 GPUs the user's own jobs have. For others, it follows from the names of their leases and the processes on a GPU.
+`supervise.py users` prints the jobs of all users as a table for people on the machine, `supervise.py users LEASE` as a
+JSON object for a client. Everybody can read the names that those jobs hold, so it needs no rights.
 """
 
 import json
@@ -15,16 +17,16 @@ from ..layout import HOLDS, QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import describe_request
 from ..supervisor.job import NUMBER, WHOLE, DamagedFile, parse_record
-from ..supervisor.text import format_size, portable
+from ..supervisor.process_tree import user_name
+from ..supervisor.text import format_duration, format_size, portable
 from ..supervisor.verdict import AttemptEnded
 from . import launch, lease_names, machine, tickets
 from .lease import leases_of_kind
 from .tickets import Queue
-from .usage import in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Iterable, Optional
 
     from ..supervisor.gpus import GpuLoad, GpuProcess
     from .tickets import Ticket
@@ -232,9 +234,64 @@ def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
             request = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-            used = "; used %s of all GPUs lately" % in_words(other.used.ms) if names.is_fair else ""
+            used = "; used %s of all GPUs lately" % machine.use_in_words(other.used.ms) if names.is_fair else ""
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
                     "reason": _KEPT % request + used, "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
             waiting.append((place, line))
     return [line for _, line in sorted(waiting, key=lambda each: each[0])]
+
+
+_KINDS = ("socket", "file")
+_COLUMNS = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
+
+
+def print_users(*lease: str) -> int:
+    """Print the jobs of all users; with the kind of `lease`, as JSON."""
+    held = [leases_of_kind(kind).binders() for kind in lease or _KINDS]
+    rows = [row for names in held for row in look_at_jobs(names, machine.now_s())]
+    false = [row for names in held for row in false_names(names)]
+    text = json.dumps({"jobs": rows, "false": false}) if lease else as_table(rows)
+    sys.stdout.buffer.write((text + "\n").encode("utf-8", "replace"))
+    return 0
+
+
+def look_at_jobs(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
+    """Return `user`, `job`, `state` and what it asked for, of each job that runs or is next in its user's line.
+
+    Those that wait are in the order in which they come. `used`: how much of the machine their user has used, in
+    seconds, of all GPUs for jobs with GPUs, else of all cores; None where that is not published, as of a user of whom
+    no such job waits. None for all if the bridge of one is too old to say it, so that the oldest comes first.
+    """
+    held_names = lease_names.HeldNames(names, now_s)
+    used: "dict[tuple[int, bool], float]" = {}
+    # Of the jobs of one user, the first has the smallest value, which is that of the user.
+    for job in held_names.in_order() if held_names.is_fair else []:
+        used.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
+    jobs: "list[tuple[str, Any, Optional[float]]]" = []
+    jobs += [("RUNNING", job, used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(held_names.running)]
+    for job in held_names.in_order():
+        jobs.append(("PENDING", job, job.used.ms / 1000.0 if held_names.is_fair else None))
+    return [
+        dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state, used=used_s)
+        for state, job, used_s in jobs
+    ]
+
+
+def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
+    """Return `user` and `name` of each name that another user has bound than it says: it counts for nothing."""
+    false = lease_names.HeldNames(names, 0).false
+    return [{"user": user_name(uid), "name": name} for name, uid in sorted(false.items())]
+
+
+def as_table(rows: "list[dict[str, Any]]") -> str:
+    """Format the rows for people."""
+    lines = [_COLUMNS]
+    for row in rows:
+        used = "-" if row.get("used") is None else format_duration(int(row["used"]))
+        words = row["user"], row["job"], row["state"], str(row["gpus"]), str(row["cores"])
+        lines.append(words + (format_size(row["memory_mb"] << 20), used))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
+    shown = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
+    # Any user can choose names, and these must not control the terminal of the reader.
+    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in shown)

@@ -10,7 +10,6 @@ import os
 
 from ..fast_start import loads
 from ..layout import HOLDS
-from ..supervisor.text import format_duration
 from . import machine, tickets
 from .machine import Usage
 
@@ -160,9 +159,3 @@ def published_usage(
     both = (before.gpus_ms, usage.gpus_ms), (before.cores_ms, usage.cores_ms)
     differs = any(abs(new - old) > max(_WRONG_BY_MS, _WRONG_BY * new) for old, new in both)
     return usage if differs else before
-
-
-def in_words(used_ms: int) -> str:
-    """Say how long all of the machine was used, in whole minutes from one on: a reason must not change each second."""
-    seconds = used_ms // 1000
-    return format_duration(seconds if seconds < 60 else seconds // 60 * 60)

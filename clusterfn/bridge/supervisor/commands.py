@@ -8,7 +8,7 @@ import os
 import sys
 
 from ..layout import ATTEMPTS, CLAIM, SPEC
-from ..queue import launch, report, spooler, users
+from ..queue import launch, report, spooler
 from ..queue.machine import demand_of
 from ..queue.tickets import Queue
 from . import conclude, expire, group, listing, notify, publish, shell, takers
@@ -103,7 +103,7 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, takers.register_array),
     "list": ("ROOT [AFTER]", 1, 2, _list),
     "gpus": ("ROOT LEASE", 2, 2, report.print_gpus),
-    "users": ("[LEASE]", 0, 1, users.print_users),
+    "users": ("[LEASE]", 0, 1, report.print_users),
     "clean": ("ROOT KEEP OLDER dry", 4, 4, expire.clean),
     "queue": ("ROOT", 1, 1, lambda root: report.print_queue(root, _bridge())),
     "top": ("ROOT LEASE SECONDS LOOKS", 4, 4, _top),

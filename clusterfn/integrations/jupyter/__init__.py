@@ -1,6 +1,6 @@
 """Jupyter: what runs inside a notebook, and what a Jupyter client starts as its kernel.
 
-    cell_options ← cell_magic
+    cell_magic
     connection_file, kernel_job, kernel_link ← kernel_proxy ← tunnel        kernelspecs
 
 The first line is imported only inside IPython: `%%cluster`, and what a notebook shows of clusterfn. `kernel_proxy`

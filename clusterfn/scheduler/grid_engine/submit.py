@@ -7,14 +7,17 @@ and every value is an argument of theirs.
 
 from __future__ import annotations
 
+import math
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler import base
-from clusterfn.scheduler.grid_engine import qsub, site, states
+from clusterfn.scheduler.grid_engine import site, states
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
@@ -57,6 +60,24 @@ until record=$(qacct -j "$1" ${2:+-t "$2"} 2>&1); do
 done
 printf '%s\n' "$record"
 """
+# `-w e` rejects what can never run, which would otherwise wait without end, but does not say why. `-w v` says why, and
+# submits nothing.
+_SUBMIT = f"""\
+for name in {" ".join(base.PASSED_VARIABLES)}; do
+    eval "[ -z \\"\\${{$name+x}}\\" ]" || set -- -v "$name" "$@"
+done
+qsub -terse -w e "$@" && exit
+status=$?
+qsub -w v "$@" >&2
+exit "$status"
+"""
+_MISREAD = re.compile(r"[$:,%\\]")
+_MB = 2**20
+# h_vmem counts address space, whereas the supervisor limits the memory in use. Programs reserve more than they use.
+_OVERHEAD = 2**30
+# The supervisor enforces `time`. Grid Engine's limit comes later and only catches a supervisor that hangs.
+_TIME_MARGIN_S = 60
+_ERRAND_MEMORY = 4 * 2**30
 # Some sites' wrappers of qsub leave -terse out.
 _ID = re.compile(
     r"^(?:Your job(?:-array)? )?([0-9]+)(?:\.[0-9]+-[0-9]+:[0-9]+)?(?: \(.*\) has been submitted)?\s*$", re.MULTILINE
@@ -102,21 +123,36 @@ class GridEngine(base.Scheduler):
                 message = f"{word}= cannot be requested from Grid Engine: it counts GPUs without type or size"
                 raise ConfigError(message, host=self.host.name, hint=hint)
         if resources.gpus:
-            qsub.amount(self.host, "gpus", resources.gpus, resources.cores)
+            _amount(self.host, "gpus", resources.gpus, resources.cores)
         return resources
 
     # Submission
 
     def submission(self, job: JobSpec) -> base.Submission:
         """Run qsub with everything that the job and the host ask for."""
-        return qsub.submit(self.host, job)
+        folder = _folder(self.host, job)
+        options = _options(self.host, job, folder, posixpath.join(folder, layout.SCHEDULER_LOG))
+        return _submission(folder, [*options, posixpath.join(folder, layout.SCRIPT)])
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, base.Submission]]:
         """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
-        return qsub.elements(self.host, job, numbers, largest)
+        folder = _folder(self.host, job)
+        options = _options(self.host, job, folder, posixpath.join(folder, layout.element_log("$JOB_ID_$TASK_ID")))
+        arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
+        at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
+        script = posixpath.join(folder, layout.SCRIPT)
+        submissions = []
+        for some in arrays:
+            of_array = ["-t", f"1-{len(some)}", "-tc", str(at_once), script, str(some[0] - 1)]
+            submissions.append((some, _submission(folder, [*options, *of_array])))
+        return submissions
 
     def errand(self, line: str, name: str, log: str, partition: str) -> base.Submission:
-        return qsub.errand(self.host, line, name, log, partition)
+        """Run qsub with the line itself, and with what the host's other jobs need, such as the project."""
+        options = ["-N", name, "-o", log, "-j", "y", "-S", "/bin/sh", "-b", "y", "-shell", "n"]
+        options += _requests(self.host, Resources(memory_bytes=_ERRAND_MEMORY, time_s=self.host.defaults.time_s))
+        options += ["-q", partition] if partition else _queue_option(self.host, 0)
+        return _submission(posixpath.dirname(log), [*options, *_project(self.host), "/bin/sh", "-c", f"exec {line}"])
 
     def submitted(self, answer: base.Answer) -> str:
         """Return the job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
@@ -168,7 +204,7 @@ class GridEngine(base.Scheduler):
         """Run qalter, whose `-l` replaces all that the job asks for. Users may only lower a priority."""
         options: list[str] = []
         if change.time_s is not None or change.memory_bytes is not None:
-            options += qsub.requests(self.host, resources)
+            options += _requests(self.host, resources)
         if change.priority is not None:
             if not _LOWEST_PRIORITY <= change.priority <= 0:
                 raise ConfigError(
@@ -192,10 +228,10 @@ class GridEngine(base.Scheduler):
 
     def gpus(self) -> base.NodeGpusQuestions:
         """Ask qhost for what is free, and qconf for what there is."""
-        name = qsub.option(self.host, "gpus") or ""
+        name = _option(self.host, "gpus") or ""
         nodes = ("/bin/sh", "-c", site.GPU_NODES_PROGRAM, "sh", name)
         return base.NodeGpusQuestions(
-            qsub.queue(self.host, 1),
+            _queue(self.host, 1),
             base.Question(nodes, lambda text: site.read_gpu_nodes(text, name)),
             [base.Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))],
         )
@@ -205,3 +241,86 @@ def _read_limits(outputs: Sequence[str]) -> base.SchedulerLimits:
     """Read what qconf says, whose 0 means no limit."""
     limits = {name: int(value) for name, value in _LIMIT.findall(outputs[0])}
     return base.SchedulerLimits(limits.get("max_aj_tasks") or None, limits.get("max_u_jobs") or None)
+
+
+def _requests(host: Host, resources: Resources) -> list[str]:
+    """Return the options `-l`; each resource that Grid Engine multiplies is a slot's share."""
+    amounts: dict[str, object] = dict(host.scheduler_options.get("resources", {}))
+    memory = _option(host, "memory")
+    if resources.memory_bytes is not None and memory is not None:
+        needed = math.ceil((resources.memory_bytes + _OVERHEAD) / _MB)
+        amounts[memory] = f"{_amount(host, 'memory', needed, resources.cores)}M"
+    if resources.gpus:
+        amounts[str(_option(host, "gpus"))] = _amount(host, "gpus", resources.gpus, resources.cores)
+    if resources.time_s is not None:
+        amounts["h_rt"] = math.ceil(resources.time_s) + _TIME_MARGIN_S
+    return [word for name, value in amounts.items() for word in ("-l", f"{name}={value}")]
+
+
+def _amount(host: Host, kind: str, total: int, slots: int) -> int:
+    """Return what one slot asks for: memory is rounded up; GPUs that slots cannot share equally are rejected."""
+    name = _option(host, kind)
+    if name is None:
+        message = f"gpus={total} cannot be asked for: `grid_engine: gpus:` is null for {host.name} ({host.source})"
+        raise ConfigError(message, host=host.name, hint="name the site's own resource")
+    if name in host.scheduler_options.get("per_job", ()):
+        return total
+    if kind == "gpus" and total % slots:
+        message = f"gpus={total} with cores={slots}: Grid Engine gives each slot the same number of GPUs"
+        hint = f"ask for cores={total}; or, if `qconf -sc` says JOB for {name}: grid_engine: {{per_job: [{name}]}}"
+        raise ConfigError(message, host=host.name, hint=hint)
+    return math.ceil(total / slots)
+
+
+def _option(host: Host, key: str) -> str | None:
+    """Return the site's own name, or the usual one."""
+    value: str | None = host.scheduler_options.get(key, site.USUAL_NAMES[key])
+    return value
+
+
+def _queue(host: Host, gpus: int) -> str:
+    """Return the queue that clusterfn.yml names for jobs with so many GPUs; "" for the default."""
+    named = host.scheduler_options.get("queue")
+    return (named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or ""
+
+
+def _submission(folder: str, arguments: Sequence[str]) -> base.Submission:
+    return base.Submission("run", ("/bin/sh", "-c", _SUBMIT, "sh", *arguments), folder)
+
+
+def _folder(host: Host, job: JobSpec) -> str:
+    folder = layout.job_dir(job.root, job.id)
+    if _MISREAD.search(folder):
+        message = f"{folder!r}: Grid Engine expands or splits paths at $ : , % and \\"
+        raise ConfigError(message, host=host.name, hint="set `root:` to a folder without these characters")
+    return folder
+
+
+def _options(host: Host, job: JobSpec, folder: str, log: str) -> list[str]:
+    """Return the options of a job. With `-C ""`, lines of the script that begin with #$ are none."""
+    name = layout.job_name(job.name, job.id)
+    if name[0].isdecimal():
+        message = f"name={job.name!r}: Grid Engine takes no name that begins with a digit"
+        raise ConfigError(message, host=host.name, hint="begin name= with a letter")
+    options = ["-N", name, "-wd", folder, "-o", log, "-j", "y", "-S", "/bin/sh", "-C", ""]
+    # Grid Engine starts the job again after the loss of its host, where the site allows that.
+    options += ["-r", "y" if job.retries else "n"]
+    # Grid Engine takes a name that is no longer in the queue for a job that has ended.
+    if job.after:
+        options += ["-hold_jid", ",".join(job.scheduler_names_of_dependencies())]
+    resources = job.resources
+    time_s = job.group.element_s if job.group else resources.time_s
+    if resources.cores > 1:
+        options += ["-pe", str(_option(host, "parallel_environment")), str(resources.cores)]
+    needs = _requests(host, resources._replace(time_s=time_s))
+    return [*options, *needs, *_queue_option(host, resources.gpus), *_project(host)]
+
+
+def _queue_option(host: Host, gpus: int) -> list[str]:
+    named = _queue(host, gpus)
+    return ["-q", named] if named else []
+
+
+def _project(host: Host) -> list[str]:
+    project = host.scheduler_options.get("project")
+    return ["-P", str(project)] if project else []

@@ -22,7 +22,7 @@ from clusterfn.bridge.schedulers.slurm import complaints
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import base
-from clusterfn.scheduler.slurm import OBEYED, answers, gres, sbatch, site
+from clusterfn.scheduler.slurm import OBEYED, gres, sbatch, site
 from clusterfn.scheduler.slurm import states as slurm_states
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ class Slurm(base.Scheduler):
     def notes(self, answer: base.Answer) -> Sequence[str]:
         # What `enter` has written for the user begins with a word of its own.
         held = [line[len(_NOTE) :] for line in answer.err.splitlines() if line.startswith(_NOTE)]
-        return [*held, *answers.notes(answer)]
+        return [*held, *sbatch.notes(answer)]
 
     def again(self, request: base.Submission, answer: base.Answer) -> base.Submission | None:
-        return None if _ID.search(answer.out) else answers.again(request, answer, self._clusters)
+        return None if _ID.search(answer.out) else sbatch.again(request, answer, self._clusters)
 
     def limits(self, gpus: int) -> base.LimitsQuestion:
         """Ask about the configuration and the partition of a job with so many GPUs, and what one's associations allow.
@@ -127,13 +127,13 @@ class Slurm(base.Scheduler):
         output = (answer.err or answer.out).strip()
         message, maybe = answer.without_number("sbatch"), answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED)
         kind: type[ClusterfnError] = SubmitError
-        if not maybe and any(text in output.lower() for text in answers.NEVER_MET):
+        if not maybe and any(text in output.lower() for text in sbatch.NEVER_MET):
             kind, message = Unsatisfiable, f"{message}: SLURM on {self.host.name} can never run it"
-        hint, evidence = answers.submit_hint(output, self.host), output.splitlines()
+        hint, evidence = sbatch.submit_hint(output, self.host), output.splitlines()
         raise kind(message, host=self.host.name, stage="submit", evidence=evidence, hint=hint, retryable=maybe)
 
     def refused_for_now(self, answer: base.Answer) -> str:
-        return "" if _ID.search(answer.out) else answers.full(answer.err)
+        return "" if _ID.search(answer.out) else sbatch.full(answer.err)
 
     def watch_command(self) -> tuple[str, ...]:
         """Ask squeue for all of the user's jobs, those included that ended a short while ago.
@@ -201,7 +201,7 @@ class Slurm(base.Scheduler):
         return slurm_states.explain(evidence)
 
     def loosen_command(self, state: base.JobState, time_s: float | None) -> tuple[str, ...]:
-        return answers.loosen(state, time_s, self._clusters)
+        return sbatch.loosen(state, time_s, self._clusters)
 
     def gpus(self) -> base.NodeGpusQuestions:
         """Ask sinfo for each kind of node once, and squeue, whose columns older versions do not all have."""

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from clusterfn import ConfigError, gpu
-from clusterfn.gpu import pytorch, smi
+from clusterfn.gpu import devices, smi
 from tests.waiting import until
 
-VERSION_FILE = pytorch.find_version_file  # the fixtures replace it
+VERSION_FILE = devices.find_torch_version_file  # the fixtures replace it
 
 pytest_plugins = ["tests.fakes.gpu"]
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -69,8 +69,8 @@ def test_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeyp
     if text is not None:
         (package / "version.py").write_text(text)
     monkeypatch.syspath_prepend(package.parent)
-    monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: version)
-    monkeypatch.setattr("clusterfn.gpu.pytorch.find_version_file", VERSION_FILE)
+    monkeypatch.setattr("clusterfn.gpu.devices.installed_torch_version", lambda: version)
+    monkeypatch.setattr("clusterfn.gpu.devices.find_torch_version_file", VERSION_FILE)
 
     hardware = gpu.detect_hardware()
 

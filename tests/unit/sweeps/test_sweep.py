@@ -20,12 +20,11 @@ from IPython.core.formatters import DisplayFormatter
 from clusterfn import ClusterfnError, ConfigError
 from clusterfn.config.options import parse_options
 from clusterfn.sweeps import journal as journals
-from clusterfn.sweeps import scoring, space, store
+from clusterfn.sweeps import scoring, space
 from clusterfn.sweeps.fingerprint import Unstable, fingerprint
-from clusterfn.sweeps.journal import SweepJournal
+from clusterfn.sweeps.journal import Kept, Store, SweepJournal, forget_old_values, values_beside
 from clusterfn.sweeps.report import SweepResult, Trial
 from clusterfn.sweeps.run import ResultStore
-from clusterfn.sweeps.store import Kept, Store
 
 RETRIEVAL = {
     "embedder": ["e5", "bge", "gte", "minilm", "splade"],
@@ -416,11 +415,11 @@ def test_values_are_forgotten_with_whose_journal_nobody_has_gone_on_for_two_week
     for name, days in (("old", 15), ("young", 13), ("open", 15)):
         with SweepJournal(tmp_path / f"{name}.jsonl") as journal:
             journal.add("begin")
-        Store(store.beside(journal.path)).put("GRID_0000", Kept(1, 0.0))
+        Store(values_beside(journal.path)).put("GRID_0000", Kept(1, 0.0))
         os.utime(journal.path, (time.time() - days * 86400,) * 2)
 
     with SweepJournal(tmp_path / "open.jsonl"):
-        store.forget_old(tmp_path)
+        forget_old_values(tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "old.jsonl", "open.jsonl", "open.jsonl.values", "young.jsonl", "young.jsonl.values",

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from jupyter_client.session import Session
 
-from clusterfn.bridge.kernel.output_limit import OutputLimit
-from clusterfn.bridge.kernel.zmtp import GREETING, MessageReader, message, socket_ready
+from clusterfn.bridge.kernel.zmtp import GREETING, MessageReader, OutputLimit, message, socket_ready
 
 KEY = "key"
 SESSION = Session(key=KEY.encode())

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.queue import lease, lease_names, private_tmp, socket_table
+from clusterfn.bridge.queue import lease, lease_names, socket_table
 from clusterfn.bridge.queue.arrivals import KEPT_S, AdmissionLock
 from clusterfn.bridge.supervisor.process_tree import user_name
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
@@ -155,7 +155,7 @@ def mounted(folder: Path, source: str, tmp_path: Path, monkeypatch: pytest.Monke
     """Let a folder be a mount of another one of the same file system, as /proc/self/mountinfo tells."""
     rows = ["22 1 8:1 / / rw - ext4 /dev/sda1 rw", f"30 22 8:1 {source} {folder} rw shared:9 - ext4 /dev/sda1 rw"]
     (tmp_path / "mountinfo").write_text("".join(f"{row}\n" for row in rows))
-    monkeypatch.setattr(private_tmp, "MOUNTS", str(tmp_path / "mountinfo"))
+    monkeypatch.setattr(lease, "MOUNTS", str(tmp_path / "mountinfo"))
 
 
 @pytest.mark.parametrize(

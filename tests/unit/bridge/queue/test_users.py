@@ -6,7 +6,7 @@ import json
 import os
 import pwd
 
-from clusterfn.bridge.queue import lease_names, machine, users
+from clusterfn.bridge.queue import lease_names, machine, report
 from clusterfn.bridge.queue.machine import ANY, Demand, Used, Waiting
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -26,12 +26,12 @@ def test_the_jobs_of_all_users_are_listed_with_what_they_asked_for():
         ("4000000", "90aa000011112222.3", "RUNNING", 0, 1, 0, None),
         (ME, "c0de000011112222", "PENDING", 1, 1, 512, None),
     ]
-    assert users.look(NAMES, 500) == [dict(zip(words, row)) for row in rows]
+    assert report.look_at_jobs(NAMES, 500) == [dict(zip(words, row)) for row in rows]
 
 
 def test_the_table_has_a_line_for_each_and_no_name_obeys_on_the_terminal():
-    rows = users.look([*NAMES, "run/7/\x1b[2Jevil/0/1/0"], 500)
-    lines = users.as_table(rows).splitlines()
+    rows = report.look_at_jobs([*NAMES, "run/7/\x1b[2Jevil/0/1/0"], 500)
+    lines = report.as_table(rows).splitlines()
 
     assert lines[0].split() == ["USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED"]
     assert len(lines) == 5 and not any("\x1b" in line for line in lines)
@@ -45,11 +45,11 @@ def test_a_job_that_holds_its_name_is_seen_by_both_ways_of_asking(capfdbinary, m
         def binders(self):
             return dict.fromkeys(held)
 
-    monkeypatch.setattr(users, "leases_of_kind", lambda kind: Leases())
-    assert machine.now_s() > 0 and users.print_users("socket") == 0
+    monkeypatch.setattr(report, "leases_of_kind", lambda kind: Leases())
+    assert machine.now_s() > 0 and report.print_users("socket") == 0
     (job,) = json.loads(capfdbinary.readouterr().out)["jobs"]
     assert (job["user"], job["memory_mb"]) == (ME, 64)
-    assert users.print_users() == 0
+    assert report.print_users() == 0
     assert capfdbinary.readouterr().out.decode().count("7f3a000011112222") == 2  # once for each kind of lease
 
 
@@ -61,16 +61,16 @@ def test_who_waits_is_listed_in_the_order_in_which_they_come_with_what_their_use
         lease_names.run(4_000_000, "cccc000011112222", Demand(2, 1, 0)),
         lease_names.run(4_000_000, "dddd000011112222", Demand(0, 1, 0)),
     ]
-    rows = users.look(names, 500)
+    rows = report.look_at_jobs(names, 500)
 
     assert [(row["job"][:4], row["used"]) for row in rows[:2]] == [("cccc", 7200.0), ("dddd", None)]
     rows = rows[2:]
     assert [(row["user"], row["used"]) for row in rows] == [("4000001", 40.0), ("4000000", 7200.0)]
-    assert users.as_table(rows).splitlines()[1].endswith("40 s") and users.as_table(rows).endswith("2 h")
+    assert report.as_table(rows).splitlines()[1].endswith("40 s") and report.as_table(rows).endswith("2 h")
 
 
 def test_a_name_that_another_user_has_bound_is_reported_and_no_job():
     names = dict.fromkeys(NAMES[1:2], 4_000_009)
 
-    assert users.look(names, 500) == []
-    assert users.false_names(names) == [{"user": "4000009", "name": NAMES[1]}]
+    assert report.look_at_jobs(names, 500) == []
+    assert report.false_names(names) == [{"user": "4000009", "name": NAMES[1]}]

@@ -6,7 +6,7 @@ import pytest
 
 from clusterfn.config.options import CallOptions, parse_options
 from clusterfn.errors import ConfigError
-from clusterfn.integrations.jupyter.cell_options import parse_line, values_of
+from clusterfn.integrations.jupyter.cell_magic import parse_line, values_of
 
 
 def test_options_are_those_of_the_decorator_and_variables_go_in_and_out():
