@@ -26,8 +26,8 @@
             ├── DiskFull      also an OSError, as the one that the function met
             └── ActorLost
 
-`bridge/supervisor/error_texts.py` has the texts of OutOfMemory and TimeLimit, and `classify_exit` beside it those of
-most other ends of a job. Other errors have theirs where they are raised.
+`bridge/supervisor/classify_exit.py` has the texts of most ends of a job. Other errors have theirs where they are
+raised.
 
 A function's own exception is re-raised with its own type, not as one of these. Every error pickles with all its facts.
 """

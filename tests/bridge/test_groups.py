@@ -122,7 +122,7 @@ os.fsync = tell
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says which file a descriptor is")
 @pytest.mark.parametrize("how", ["run", "cancelled", "bury"])
 def test_no_loss_of_power_leaves_a_chunk_that_is_done_without_its_lines(bench, tmp_path, monkeypatch, how):
-    bridge = layout_bridge(tmp_path / "telling", ("supervisor/journal.py", "import time", FLUSHES))
+    bridge = layout_bridge(tmp_path / "telling", ("supervisor/group_files.py", "import time", FLUSHES))
     monkeypatch.setattr(bench, "bridge", bridge)
     group = Group(bench, 3, 3, waiting=(1,))
     monkeypatch.setenv("FLUSHED", str(tmp_path / "flushed"))

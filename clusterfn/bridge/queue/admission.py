@@ -373,16 +373,16 @@ class AdmissionRequest:
         if not ticket.after:
             return ""
         # These imports are late, because few jobs take values of others.
-        from ..supervisor import item_inputs, takers
+        from ..supervisor import awaiting
         from .held_back import HeldBack
 
         held_back = HeldBack(job.root)
         if ticket.standing is not None or not self._may_queue:
             return held_back.reasons([ticket.own()]).get(job.id, "")
-        inputs = item_inputs.item_inputs_of(job.home, job.spec, held_back.values)
+        inputs = awaiting.item_inputs_of(job.home, job.spec, held_back.values)
         waits = held_back.values.describe_open(ticket.after)
         if waits and inputs is not None:
-            takers.register(job.root, job.spec["id"], inputs.producers())
+            awaiting.register_group(job.root, job.spec["id"], inputs.producers())
         return waits
 
     def _others_wait(self) -> bool:

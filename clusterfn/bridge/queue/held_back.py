@@ -4,15 +4,15 @@ An element of a group whose items start one by one may start as soon as an item 
 elements as many may start as there are such items, in the order of their tickets.
 """
 
+from ..supervisor.awaiting import item_inputs_of
 from ..supervisor.dependencies import Dependencies
-from ..supervisor.item_inputs import item_inputs_of
 from ..supervisor.job import DamagedFile, read_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Sequence
 
-    from ..supervisor.item_inputs import ItemInputs
+    from ..supervisor.awaiting import ItemInputs
     from .tickets import Ticket
 
 

@@ -3,7 +3,7 @@
 import os
 
 from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TIME
-from ..supervisor import error_texts, publish
+from ..supervisor import classify_exit, publish
 from ..supervisor.verdict import Verdict
 from .base import HostScheduler, run_command
 
@@ -67,7 +67,7 @@ class SlurmOnHost(HostScheduler):
         if state.startswith("CANCELLED"):
             return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
         if state in ("TIMEOUT", "DEADLINE"):
-            message, hint = error_texts.ended_for_time("the scheduler", "time limit")
+            message, hint = classify_exit.ended_for_time("the scheduler", "time limit")
             return Verdict(TIME, message, stage="scheduler", hint=hint)
         if state in ("PREEMPTED", "REVOKED"):
             return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")

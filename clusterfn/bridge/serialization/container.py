@@ -141,18 +141,14 @@ def _packed(
     obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: hints.Hints | None
 ) -> Packed:  # fmt: skip
     work = functools.partial(_pack, obj, on_object, names)
-    if target not in (None, pickler.HERE):
-        # This import is late, because calls within one Python version do not need it.
-        from . import crossing
+    target = target or pickler.HERE
+    if target == pickler.HERE:
+        with contextlib.suppress(pickler.LibraryMade):
+            return work(functools.partial(pickler.Pickler, in_parts=False))
+    # This import is late, because most calls are within one Python version, and take no class that a library made.
+    from . import crossing
 
-        return replace(crossing.twice(work, target), as_text=True)
-    try:
-        return work(functools.partial(pickler.Pickler, in_parts=False))
-    except pickler.LibraryMade:
-        # This import is late, because most calls do not need it.
-        from . import crossing
-
-        return crossing.twice(work, pickler.HERE)
+    return replace(crossing.twice(work, target), as_text=target != pickler.HERE)
 
 
 def _pack(

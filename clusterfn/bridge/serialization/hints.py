@@ -3,13 +3,18 @@
 `typing.get_type_hints`, dataclasses and pydantic look them up where the function or class is loaded. What such a name
 means travels if it is of the script, or of the standard library. A module or class of another package goes only with a
 class whose statement is executed there, and is left out where that package is missing.
+
+Libraries look such names up in the `__dict__` of a module, which on a host is another one. `found_in_module` shows them
+there while a class or function is made again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -133,3 +138,41 @@ def _is_of_library(module: Any) -> bool:
     if not isinstance(file, str):
         return facts.get("__name__") in sys.builtin_module_names
     return file.startswith(_LIBRARY) and "site-packages" not in file
+
+
+@contextlib.contextmanager
+def found_in_module(scope: dict[str, Any]) -> Iterator[None]:
+    """Show these globals as the `__dict__` of their module, to this thread; to others it stays as it is."""
+    module = sys.modules.get(str(scope.get("__name__")))
+    if module is None:
+        yield
+        return
+    with _looking:
+        if "_scopes" not in vars(type(module)):
+            object.__setattr__(module, "__class__", _kind_with_scopes(type(module)))
+        kind: Any = type(module)
+        mine = kind._scopes.setdefault(threading.get_ident(), [])
+        mine.append(scope)
+    try:
+        yield
+    finally:
+        with _looking:
+            mine.pop()
+            if not any(kind._scopes.values()):
+                object.__setattr__(module, "__class__", kind.__bases__[0])
+
+
+_looking = threading.Lock()
+
+
+def _kind_with_scopes(kind: type) -> type:
+    """Return the class of a module whose `__dict__` is, to each thread, the globals of its statement."""
+    scopes: dict[int, list[dict[str, Any]]] = {}
+
+    def names(module: Any) -> dict[str, Any]:
+        mine = scopes.get(threading.get_ident())
+        own: dict[str, Any] = super(type(module), module).__dict__
+        return mine[-1] if mine else own
+
+    body = {"__module__": kind.__module__, "__dict__": property(names), "_scopes": scopes}
+    return type(kind.__name__, (kind,), body)

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import module_names, stand_ins
+from . import hints, stand_ins
 from .classes import core
 
 pydantic: Any = stand_ins.Library("pydantic")
@@ -83,7 +83,7 @@ def validated(function: Any, config: Any, returns: bool, names: Mapping[str, Any
     """Wrap a function as `validate_call` does, which looks up the names in its annotations."""
     for name, value in stand_ins.present(names).items():
         function.__globals__.setdefault(name, value)
-    with module_names.found_in_module(function.__globals__):
+    with hints.found_in_module(function.__globals__):
         return pydantic.validate_call(config=config, validate_return=returns)(function)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import by_identity, classes, library_state, module_names, pickler, source
+from . import by_identity, classes, hints, library_state, pickler, source
 from .classes import core
 from .source import FoundDefinition, Snippet, Text
 
@@ -212,7 +212,7 @@ def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -
     """Execute a class statement in these globals, with these variables of enclosing functions."""
     source.arrive(snippet)
     own: dict[str, Any] = {_DECORATE: _decorated}
-    with module_names.found_in_module(scope):
+    with hints.found_in_module(scope):
         exec(compiled(snippet), scope, own)
         values = [outer[name] for name in snippet.free]
         cls: Any = own[_around(snippet)](*values, _decorated) if snippet.scope else own[snippet.name]

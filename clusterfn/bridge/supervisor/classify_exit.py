@@ -1,14 +1,16 @@
 """Turn how the worker ended into a verdict: what it reported, or what its silence means.
 
-It reads only the disk, and leaves nothing there.
+It reads only the disk, and leaves nothing there. The texts of OutOfMemory and TimeLimit are here for all who find such
+an end: the supervisor, `conclude` and each scheduler's module, which gets the message and the hint. A limit that only
+one scheduler has is described in its own module.
 """
 
 import errno
 import os
 
 from ..fast_start import loads, signal, suppress
-from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL
-from .text import format_size
+from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL, TIME
+from .text import format_duration, format_size
 from .verdict import Verdict
 
 TYPE_CHECKING = False
@@ -28,6 +30,8 @@ _WORDS = {
 }  # fmt: skip
 _PASSED_ON = ("exception", "hint", "transient", "cause", "code", "signal")
 _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
+_MORE_MEMORY = 'ask for more: memory="..."; or use less at a time'
+_MORE_TIME = 'ask for more: time="..."'
 
 
 def classify_report(done: "dict[str, Any]") -> Verdict:
@@ -76,11 +80,15 @@ def _is_deeper(value: "Any", levels: int) -> bool:
 
 def too_much_memory(used: int, limit: int) -> Verdict:
     """Describe that the processes used more memory than the job asked for."""
-    # This import is late, because few jobs use too much memory.
-    from . import error_texts
-
-    message, hint = error_texts.too_much_memory(used, limit)
+    message = "the job used %s of memory and asked for %s" % (format_size(used), format_size(limit))
+    hint = "ask for more, for example memory=%r" % ("%dGB" % (used * 3 // 2 // 2**30 + 1))
     return Verdict(MEMORY, message, hint=hint)
+
+
+def too_long(limit_s: float) -> Verdict:
+    """Return the verdict that the job ran past its time limit."""
+    hint = "ask for more, for example time=%r" % ("%dmin" % max(1, round(limit_s / 30.0)))
+    return Verdict(TIME, "the job ran longer than the %s it had" % format_duration(limit_s), hint=hint)
 
 
 def classify_silence(
@@ -118,9 +126,9 @@ def classify_silence(
         message += ": it had reached %s" % limit_hit
         hint = "find `ulimit` in the shell's start-up files on the host, or ask its administrator for a higher limit"
     elif number == signal.SIGKILL and oom:
-        from . import error_texts
-
-        kind, (message, hint) = MEMORY, error_texts.process_killed_for_memory(peak, limit, oom)
+        asked = "asked for %s" % format_size(limit) if limit else "did not say how much it needs"
+        message = "the function's process was killed for memory: the job used up to %s and %s; %s"
+        kind, message, hint = MEMORY, message % (format_size(peak), asked, oom), _MORE_MEMORY
     return Verdict(kind, message, signal=name, stage=stage, hint=hint)
 
 
@@ -201,3 +209,29 @@ def describe_signal(number: int) -> str:
         return Signals(number).name
     except ValueError:
         return "signal %d" % number
+
+
+def job_killed_for_memory(proof: str) -> "tuple[str, str]":
+    """Return what to say where the job's supervisor was killed too."""
+    return "the job was killed for memory: %s" % proof, _MORE_MEMORY
+
+
+def ended_for_memory(scheduler: str, limit: str = "it asked for") -> "tuple[str, str]":
+    """Return what to say where a scheduler has ended the job, which used more than this."""
+    return "%s ended the job for using more memory than %s" % (scheduler, limit), _MORE_MEMORY
+
+
+def ended_for_memory_or_time(scheduler: str, limit: str) -> "tuple[str, str]":
+    """Return what to say where a scheduler does not tell this limit of memory from the time limit of a queue."""
+    message = "%s ended the job at a limit: of its memory (%s), or of the time that its queue gives"
+    return message % (scheduler, limit), _MORE_MEMORY + '; or time="..."'
+
+
+def ended_for_time(scheduler: str, limit: str) -> "tuple[str, str]":
+    """Return what to say where a scheduler has ended the job at its limit."""
+    return "%s ended the job at its %s" % (scheduler, limit), _MORE_TIME
+
+
+def ended_by_queue() -> "tuple[str, str]":
+    """Return what to say where the job had no limit of its own."""
+    return "its queue's time limit ended the job", _MORE_TIME

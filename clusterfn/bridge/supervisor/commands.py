@@ -1,4 +1,4 @@
-"""The supervisor's other commands: conclude or change a job, fail items of a group, and ask about a root.
+"""The supervisor's other commands: conclude or change a job, fail items of a group, ask about a root, open a shell.
 
 job.sh calls `after`, the spooler and the agent the others; docs/reference/protocol.md says what each takes and prints.
 """
@@ -7,17 +7,19 @@ import json
 import os
 import sys
 
-from ..layout import ATTEMPTS, CLAIM, SPEC
+from ..layout import ATTEMPTS, CLAIM, OUTCOME, SPEC, TAG, WORK
 from ..queue import launch, report, spooler
 from ..queue.machine import demand_of
 from ..queue.tickets import Queue
-from . import conclude, expire, group, listing, notify, publish, shell, takers
+from . import awaiting, conclude, expire, group, listing, notify, publish
+from .attempt import Attempt, read_events
+from .environ import DescribedJob, expand_cwd, worker_environment
 from .job import JobFolder, each_folder
 from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Optional
 
 
 def _alter(folder: str) -> int:
@@ -89,6 +91,72 @@ def _tunnel(port: str) -> int:
     return tunnel.carry_to_port(int(port))
 
 
+_WITHOUT_FILES = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"], "tcsh": ["-f"]}
+
+
+def _start_shell(folder: str, facts: str) -> int:
+    """Become a shell next to a job, or in an environment of the host: what `clusterfn shell` opens.
+
+    A shell reads none of the user's own files: they would put other interpreters before that of the environment. This
+    returns only if there can be no shell.
+
+    Args:
+        folder: Of the job; "" for an environment of the host.
+        facts: Then its `python`, `activation` and `env`, as JSON.
+    """
+    if folder:
+        job = JobFolder(folder)
+        name = job.id[:4]
+        where, environ = _beside(job)
+    else:
+        spec = dict(json.loads(facts), resources={"cores": os.cpu_count() or 1, "gpus": 0}, root="", scheduler="bare")
+        environ = worker_environment(DescribedJob("shell", "", spec), 0, os.environ, None)
+        # These variables belong to a job, and there is none.
+        del environ["CUDA_VISIBLE_DEVICES"], environ["CLUSTERFN_CHECKPOINT"]
+        where, name = os.path.expanduser("~"), os.uname().nodename
+    if where is None:
+        return 1
+    for variable in ("TERM", "LANG", "LC_ALL", "HOME", "USER", "LOGNAME"):
+        if variable in os.environ:
+            environ[variable] = os.environ[variable]
+    # With the tag, the end of the job would end the shell.
+    environ.pop(TAG, None)
+    shell = os.environ.get("SHELL", "")
+    shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
+    environ["PS1"] = "(%s) $ " % name
+    os.chdir(where)
+    sys.stdout.flush()
+    os.execve(shell, [shell, *_WITHOUT_FILES.get(os.path.basename(shell), []), "-i"], environ)
+    # This is never reached, because the shell has taken the place of this process.
+    return 1
+
+
+def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":
+    """Return the folder and the variables of the job's newest attempt; no folder if there can be no shell."""
+    numbers = job.attempts()
+    if not numbers:
+        say("job %s has not started: it has no folder yet" % job.id)
+        return None, {}
+    attempt = Attempt(job, numbers[-1])
+    folder = expand_cwd(job.spec) or attempt.path(WORK)
+    if os.path.exists(attempt.path(OUTCOME)):
+        return folder, worker_environment(job, attempt.number, os.environ, [])
+    starts = [event for event in read_events(attempt) if event["event"] == "starting"]
+    started = starts[-1] if starts else {}
+    if started.get("node") != job.node:
+        say("job %s runs on %s, and this is %s" % (job.id, started.get("node"), job.node))
+        return None, {}
+    try:
+        with open("/proc/%d/environ" % started["pid"], "rb") as file:
+            pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if pair]
+    except OSError as error:
+        say("the environment of job %s cannot be read: %s" % (job.id, error))
+        return None, {}
+    values: "dict[str, Optional[str]]" = {name: value for name, _, value in pairs}
+    values.update(started.get("late") or {})
+    return folder, {name: value for name, value in values.items() if value is not None}
+
+
 _ANY = 1 << 30
 # A command -> its words for people, how many it takes at least and at most, and its function.
 _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
@@ -100,7 +168,7 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "alter": ("JOB", 1, 1, _alter),
     "notify": ("JOB", 1, 1, notify.tell_again),
     "tunnel": ("PORT", 1, 1, _tunnel),
-    "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, takers.register_array),
+    "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, awaiting.register_array),
     "list": ("ROOT [AFTER]", 1, 2, _list),
     "gpus": ("ROOT LEASE", 2, 2, report.print_gpus),
     "users": ("[LEASE]", 0, 1, report.print_users),
@@ -109,7 +177,7 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "top": ("ROOT LEASE SECONDS LOOKS", 4, 4, _top),
     "sizes": ("ROOT [JOB...]", 1, _ANY, expire.print_sizes),
     "remove": ("ROOT dry [JOB...]", 2, _ANY, expire.remove_jobs),
-    "shell": ("JOB FACTS", 2, 2, shell.start_shell),
+    "shell": ("JOB FACTS", 2, 2, _start_shell),
     "spool": (
         "ROOT LEASE FD [JOB UNTIL FD]",
         3,

@@ -17,7 +17,7 @@ from .. import layout
 from ..fast_start import signal
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
-from . import classify_exit, dependencies, error_texts, notify, process_tree, retries, watch
+from . import classify_exit, dependencies, notify, process_tree, retries, watch
 from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions, script_of
 from .job import DamagedFile, JobFolder, dependencies_of
 from .publish import last_bytes
@@ -108,7 +108,7 @@ def _why(job: JobFolder, status: str) -> Verdict:
         return _not_set_up(*status.split(":", 1))
     oom = job.scheduler.find_oom(last_bytes(job.path(layout.SCHEDULER_LOG)))
     if oom is not None:
-        message, hint = error_texts.job_killed_for_memory(oom)
+        message, hint = classify_exit.job_killed_for_memory(oom)
         return Verdict(layout.MEMORY, message, hint=hint)
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
         hint = "make room there, or point root: elsewhere"
@@ -124,7 +124,7 @@ def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
     stopped_s = sum(event.get("stopped_s", 0.0) for event in events if event["event"] == "resumed")
     if job.scheduler.has_nodes or limit is None or not begun or time.time() - begun[-1] - stopped_s < limit:
         return None
-    found = watch.too_long(limit)
+    found = classify_exit.too_long(limit)
     return found.replace(message=found.message + "; its supervisor did not answer any more, and was killed")
 
 

@@ -12,8 +12,8 @@ from .. import layout
 from ..fast_start import loads, namedtuple
 from ..schedulers.registry import scheduler_named
 from . import publish
+from .group_files import ItemEnds
 from .job import ITEM_LINE, JOB_OUTCOME, DamagedFile, Dependency, checked, describe_waiting, each_folder, read_spec
-from .journal import ItemEnds
 from .process_tree import boot_id, script_runs
 from .publish import names_in, numbers_in
 from .text import native

@@ -9,9 +9,8 @@ from ..fast_start import loads
 from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
 from . import publish, retries
 from .attempt import Attempt, make_folder, read_live_usage
-from .chunks import NO_ELEMENT, Chunks
+from .group_files import NO_ELEMENT, Chunks, ItemJournal, journal_lines
 from .job import JobFolder
-from .journal import ItemJournal, journal_lines
 from .publish import numbers_in
 from .text import native
 from .verdict import Verdict, requested

@@ -15,15 +15,13 @@ from ..fast_start import suppress
 from . import group, publish
 from .attempt import WholeAttempt
 from .attempt_loop import AttemptLoop, nothing_can_be_written
-from .awaiting import await_values
-from .chunks import NO_ELEMENT
+from .awaiting import Takers, await_values, known_inputs
 from .dependencies import Dependencies, keep_exception
 from .group import SETTLE_S, ItemRecorder
-from .item_inputs import known_inputs
+from .group_files import NO_ELEMENT
 from .job import describe_place
 from .limits import clock
 from .run import ensure_environment, look_at_bridge
-from .takers import Takers
 from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
 from .worker_template import WorkerTemplate
 
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
+    from .group_files import ItemJournal
     from .job import JobFolder
-    from .journal import ItemJournal
     from .run import AttemptRun
     from .watch import EndWatch
 

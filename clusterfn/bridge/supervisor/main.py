@@ -66,7 +66,7 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProc
         if ended != EXIT_QUEUED or not signals.asked_to_end():
             launch.revive_spooler(job.root, job.spec["bridge"])
     elif job.element is None and os.path.isdir(job.path(TAKERS)):
-        from .takers import Takers
+        from .awaiting import Takers
 
         Takers(job).tell()
     if os.path.exists(os.path.join(job.home, NOTIFY)):

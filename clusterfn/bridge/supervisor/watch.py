@@ -12,7 +12,7 @@ import time
 from ..agent.libc import libc_function, pointer_type
 from ..fast_start import signal, suppress
 from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
-from . import publish
+from . import classify_exit, publish
 from .limits import clock
 from .text import format_duration
 from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, concluded_by_another
@@ -270,7 +270,7 @@ class EndWatch:
         return cancelled()
 
     def _too_long(self) -> Verdict:
-        return too_long(self._job.spec["resources"]["time_s"] or 0.0)
+        return classify_exit.too_long(self._job.spec["resources"]["time_s"] or 0.0)
 
     def terminated(self) -> Verdict:
         """Return the verdict on a SIGTERM to this process."""
@@ -281,15 +281,6 @@ class EndWatch:
         found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
         unknown = Verdict(None, "the supervisor was asked to end, without a reason", exit_status=EXIT_LEFT_TO_AFTER)
         return found or unknown
-
-
-def too_long(limit_s: float) -> Verdict:
-    """Return the verdict that the job ran past its time limit."""
-    # This import is late, because few jobs run too long.
-    from . import error_texts
-
-    message, hint = error_texts.too_long(limit_s)
-    return Verdict(TIME, message, hint=hint)
 
 
 def cancelled() -> Verdict:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from xml.etree import ElementTree
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor import error_texts
+from clusterfn.bridge.supervisor import classify_exit
 from clusterfn.config.spec import Host
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Evidence, JobState, SchedulerVerdict, most_alive
 
@@ -242,13 +242,13 @@ def _enforced(facts: Mapping[str, str], proof: tuple[str, ...]) -> SchedulerVerd
     limits = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", facts.get("category", "")))
     limit_s = limits.get("h_rt", "")
     if limit_s.isdecimal() and _number(facts.get("ru_wallclock", "")) < int(limit_s) and "h_vmem" in limits:
-        message, hint = error_texts.ended_for_memory("Grid Engine", f"its h_vmem={limits['h_vmem']} for each slot")
+        message, hint = classify_exit.ended_for_memory("Grid Engine", f"its h_vmem={limits['h_vmem']} for each slot")
         return SchedulerVerdict(layout.MEMORY, message, proof, hint)
     if not limit_s and "h_vmem" in limits:
-        message, hint = error_texts.ended_for_memory_or_time("Grid Engine", "h_vmem")
+        message, hint = classify_exit.ended_for_memory_or_time("Grid Engine", "h_vmem")
         return SchedulerVerdict(layout.MEMORY, message, proof, hint)
-    by_own_limit = error_texts.ended_for_time("Grid Engine", f"limit of {limit_s} s")
-    message, hint = by_own_limit if limit_s else error_texts.ended_by_queue()
+    by_own_limit = classify_exit.ended_for_time("Grid Engine", f"limit of {limit_s} s")
+    message, hint = by_own_limit if limit_s else classify_exit.ended_by_queue()
     return SchedulerVerdict(layout.TIME, message, proof, hint)
 
 

@@ -9,7 +9,7 @@ import datetime
 import re
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor import error_texts
+from clusterfn.bridge.supervisor import classify_exit
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -182,10 +182,10 @@ _ENDINGS = {
     "DEADLINE": (layout.TIME, "the job passed its deadline", "remove `deadline` from `slurm:`"),
     "LAUNCH_FAILED": (layout.LOST, "the node {node} could not start the job", _RELEASE),
     "NODE_FAIL": (layout.NODE, "the node {node} went down", _AGAIN),
-    "OUT_OF_MEMORY": (layout.MEMORY, *error_texts.ended_for_memory("SLURM")),
+    "OUT_OF_MEMORY": (layout.MEMORY, *classify_exit.ended_for_memory("SLURM")),
     "PREEMPTED": (layout.LOST, "SLURM took the node {node} back and does not restart the job", _AGAIN),
     "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
-    "TIMEOUT": (layout.TIME, *error_texts.ended_for_time("SLURM", "limit of {limit}")),
+    "TIMEOUT": (layout.TIME, *classify_exit.ended_for_time("SLURM", "limit of {limit}")),
 }
 
 

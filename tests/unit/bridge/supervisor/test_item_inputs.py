@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor.chunks import Chunks
+from clusterfn.bridge.supervisor.awaiting import ItemInputs, Takers, item_inputs_of, register_array
 from clusterfn.bridge.supervisor.dependencies import Dependencies
-from clusterfn.bridge.supervisor.item_inputs import ItemInputs, item_inputs_of
+from clusterfn.bridge.supervisor.group_files import Chunks
 from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.bridge.supervisor.takers import Takers, register_array
 from tests.fakes.job_spec import job_spec
 from tests.unit.bridge.supervisor.test_dependencies import end
 

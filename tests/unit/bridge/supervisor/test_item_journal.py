@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.layout import JOURNAL, RETURNED, VALUES
-from clusterfn.bridge.supervisor.journal import ItemJournal, journal_line
+from clusterfn.bridge.supervisor.group_files import ItemJournal, journal_line
 from clusterfn.bridge.supervisor.verdict import Verdict
 
 
