@@ -21,7 +21,7 @@ from clusterfn.config.host_text import reading
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 from clusterfn.hosts import serialization
 from clusterfn.integrations.jupyter import cell_options
-from clusterfn.packing import source_imports
+from clusterfn.packing import module_sources
 from clusterfn.public_api import public_api
 
 _NAME = "cell"
@@ -65,7 +65,7 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
     try:
         options = request.options if request.options.name else request.options._replace(name=_NAME)
         cell_call = (source, file, values, request.outputs)
-        result = call.run_call(wire.run_cell, cell_call, {}, options, source_imports.imported(source))
+        result = call.run_call(wire.run_cell, cell_call, {}, options, module_sources.imported(source))
     except Exception as error:
         # The code of the cell may raise anything. What it displayed before is sent with the exception.
         _show(vars(error).pop(wire.SHOWN, ()))
