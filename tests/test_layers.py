@@ -293,7 +293,7 @@ ONE_PLACE = {
     "os.replace(": {
         "bridge/supervisor/publish.py": "writes a file whole or not at all",
         "bridge/kernel/dask_program.py": "is a program of the environment's Python, and has no bridge",
-        "api/in_job/training.py": "writes as it saves, because a state may not fit into memory twice",
+        "api/in_job/checkpoint.py": "writes as it saves, because a state may not fit into memory twice",
         "environment/download.py": "gives what was downloaded its name",
     },
     "flock(": {
