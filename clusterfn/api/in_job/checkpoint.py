@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +62,9 @@ def save_training(path: str | Path | None = None, **parts: Any) -> Path:
     Example:
         >>> clusterfn.save_training(model=model, optimizer=optimizer, step=step)
     """
+    # Most functions only ask for the folder, and `tempfile` and `random` take some milliseconds to import.
+    import tempfile
+
     target = _file("save_training", path)
     target.parent.mkdir(parents=True, exist_ok=True)
     states = {name: part.state_dict() for name, part in parts.items() if _has_state(part)}
@@ -157,6 +158,8 @@ def _read(source: Path) -> dict[str, Any]:
 
 
 def _random_states() -> dict[str, Any]:
+    import random
+
     states: dict[str, Any] = {"random": random.getstate()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
@@ -169,6 +172,8 @@ def _random_states() -> dict[str, Any]:
 
 
 def _set_random_states(states: dict[str, Any]) -> None:
+    import random
+
     random.setstate(states["random"])
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and "numpy" in states:
