@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from clusterfn.api.configure import configure
     from clusterfn.api.decorator import ClusterFunction, cluster
     from clusterfn.api.executor import Executor
-    from clusterfn.api.in_job.checkpoint import checkpoint
+    from clusterfn.api.in_job.checkpoint import checkpoint, load_training, save_training
     from clusterfn.api.in_job.ending import TimeAlmostUp, on_warning
-    from clusterfn.api.in_job.training import load_training, save_training
     from clusterfn.api.login import login, logout
     from clusterfn.api.session import Session
     from clusterfn.calls.attach import attach, jobs
@@ -151,8 +150,8 @@ _HOMES = {
     "checkpoint": "api.in_job.checkpoint",
     "TimeAlmostUp": "api.in_job.ending",
     "on_warning": "api.in_job.ending",
-    "load_training": "api.in_job.training",
-    "save_training": "api.in_job.training",
+    "load_training": "api.in_job.checkpoint",
+    "save_training": "api.in_job.checkpoint",
     "SweepResult": "sweeps.report",
     "sweep": "sweeps.search",
 }

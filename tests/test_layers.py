@@ -54,6 +54,7 @@ BLIND = {
     "packing/labels.py": "the user's own `__repr__` and properties",
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
+    "api/executor.py": "sends a call on behalf of a caller who has gone on",
     "api/session_map.py": "what a call raised takes the place of its value",
     "bridge/serialization/container.py": "code of the user's, which is pickled again without its hints",
     "bridge/serialization/load_failure.py": "modules of the user's, which are loaded again to say which one failed",
@@ -77,7 +78,6 @@ BLIND = {
     "calls/job_entry.py": "a thread's outermost frame; loads the user's value",
     "calls/item_results.py": "the same, for the items of a map",
     "calls/session_job.py": "a thread's outermost frame",
-    "calls/worker_limit.py": "sends a call on behalf of a caller who has gone on",
     "integrations/joblib_backend.py": "gives joblib the exception as that of the batch",
     "sweeps/run.py": "calls the user's way of scoring",
     "sweeps/journal.py": "pickles and loads the user's values",
@@ -294,7 +294,7 @@ ONE_PLACE = {
     "os.replace(": {
         "bridge/supervisor/publish.py": "writes a file whole or not at all",
         "bridge/kernel/dask_program.py": "is a program of the environment's Python, and has no bridge",
-        "api/in_job/training.py": "writes as it saves, because a state may not fit into memory twice",
+        "api/in_job/checkpoint.py": "writes as it saves, because a state may not fit into memory twice",
         "environment/download.py": "gives what was downloaded its name",
     },
     "flock(": {

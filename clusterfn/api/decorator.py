@@ -5,7 +5,9 @@ Options are checked at decoration; the configuration is read at the first call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import inspect
 import os
 import sys
@@ -17,7 +19,7 @@ from clusterfn.config import import_time
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import HOST_VARIABLE, CallOptions, Options, changed, parse_options
 from clusterfn.errors import ConfigError
-from clusterfn.public_api import public_api, show_options
+from clusterfn.public_api import check_arguments, public_api, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec, TypeAlias, Unpack
@@ -260,11 +262,44 @@ class BoundFunction(ClusterFunction[P, R]):
 def _begin_first_call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
 ) -> None:
-    """Connect before the modules of calls are loaded, which takes as long as a host needs to start the agent."""
-    if "clusterfn.calls.call" not in sys.modules:
-        from clusterfn.calls import first_call
+    """Connect to the host of the first call of this process, and load what calls need while it starts its agent.
 
-        first_call.connect(function, args, kwargs, options)
+    Both take a noticeable time, and neither waits for the other.
+
+    Raises:
+        TypeError, ConfigError, HostError: As the call itself would.
+    """
+    if "clusterfn.calls.call" in sys.modules:
+        return
+    check_arguments(function, args, kwargs)
+    # A program that only decorates functions reads no configuration.
+    from clusterfn.config import config_file
+
+    try:
+        chosen = config_file.host_of_call(options)
+        with contextlib.ExitStack() as stack:
+            if chosen.host.address and not chosen.host.is_this_machine:
+                from clusterfn.hosts.transports import ssh_config
+
+                stack.enter_context(ssh_config.resolving_ahead(chosen.host))
+            # These imports come after that, because ssh reads its configuration in the meantime.
+            from clusterfn.hosts.environment_choice import EnvironmentRequest
+            from clusterfn.hosts.host_state import open_session
+
+            session = open_session(chosen.host)
+            session.expect(EnvironmentRequest(chosen.options.environment, chosen.options.packages))
+            session.connect(meanwhile=_load_calls)
+    except KeyboardInterrupt:
+        from clusterfn.calls import job_display
+
+        with job_display.nothing_runs():
+            raise
+
+
+def _load_calls() -> None:
+    # The caller imports the module again, and gets the error there: it must not look like one of the connection.
+    with contextlib.suppress(ImportError, OSError):
+        importlib.import_module("clusterfn.calls.call")
 
 
 def _anchor(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:

@@ -16,11 +16,11 @@ from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator
 from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import failed_items, job_display
+from clusterfn.calls import group_state, job_display
 from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.job import Job
-from clusterfn.calls.session_actor import ActorCall, actor_lost
 from clusterfn.calls.session_job import SessionJob
+from clusterfn.calls.session_tracker import ActorCall, actor_lost
 from clusterfn.config import import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
@@ -127,17 +127,17 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     @overload
     def map(
         self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: failed_items.OnError = "raise",
+        chunksize: int = 1, buffersize: int | None = None, on_error: group_state.OnError = "raise",
     ) -> Iterator[R]: ...  # fmt: skip
     @overload
     def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: failed_items.OnError = "raise",
+        chunksize: int = 1, buffersize: int | None = None, on_error: group_state.OnError = "raise",
     ) -> Iterator[R]: ...  # fmt: skip
     @public_api
     def map(
         self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: failed_items.OnError = "raise",
+        chunksize: int = 1, buffersize: int | None = None, on_error: group_state.OnError = "raise",
     ) -> Iterator[Any]:  # fmt: skip
         """Send `fn(*each)` for each tuple of `zip(*iterables)`; the values in order, as they come.
 
@@ -166,7 +166,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...         print(score)
         """
         parse_size("chunksize", chunksize)
-        failed_items.check_on_error(on_error)
+        group_state.check_on_error(on_error)
         if timeout is not None and (isinstance(timeout, (str, bool)) or not timeout >= 0):
             raise ConfigError(f"timeout={timeout!r} is not a number of seconds", hint="give seconds: timeout=60")
         most = None if buffersize is None else parse_size("buffersize", buffersize)
@@ -175,7 +175,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             return self._call(fn, args, {}, follow=False)
 
         lists = as_lists(iterables, getattr(fn, "__name__", "the function"))
-        return SessionMap(send, lists, timeout, most, failed_items.collects(on_error)).values()
+        return SessionMap(send, lists, timeout, most, group_state.collects(on_error)).values()
 
     @public_api
     def actor(self, cls: type, /, *args: Any, **kwargs: Any) -> Actor:
@@ -202,8 +202,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...     labels = model.predict(batch)
         """
         # Most sessions have no actors, and these imports take time.
-        from clusterfn.api.actor import Actor
-        from clusterfn.api.actor_class import ActorClass
+        from clusterfn.api.actor import Actor, ActorClass
 
         kind = ActorClass(cls)
         kind.check_construction(args, kwargs)

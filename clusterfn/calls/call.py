@@ -44,12 +44,13 @@ from clusterfn.scheduler import scheduler_for
 if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
     from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.worker_limit import WorkerLimit
     from clusterfn.config.options import Options
     from clusterfn.scheduler.base import Scheduler
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None", Place], payloads.Payload]
+# Calls the function that sends a job, now or at the job's turn.
+SendAtTurn = Callable[[Job[Any], Tracker, Callable[[], None]], None]
 # Sentences and files that users of this process have already read about.
 _reported: set[str | Path] = set()
 _NAMED = 5
@@ -92,15 +93,15 @@ def _run_live(prepared: Prepared, options: Options) -> Any:
 
 def submit_call(
     function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options,
-    limit: WorkerLimit | None = None,
+    at_turn: SendAtTurn | None = None,
 ) -> Job[R]:  # fmt: skip
     """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays.
 
     Args:
-        limit: Decides when it is sent; None sends it now.
+        at_turn: Decides when it is sent; None sends it now.
     """
     prepared = prepare(function, args, kwargs, options)
-    job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), limit=limit, in_turn=True)
+    job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), at_turn=at_turn, in_turn=True)
     entry_of(job).on_interrupt = options.on_interrupt
     return job
 
@@ -296,13 +297,13 @@ def tell_left_out(payload: payloads.Payload) -> None:
 
 
 def send_call(
-    prepared: Prepared, live: bool = False, limit: WorkerLimit | None = None, in_turn: bool = False
+    prepared: Prepared, live: bool = False, at_turn: SendAtTurn | None = None, in_turn: bool = False
 ) -> tuple[Job[Any], Tracker]:  # fmt: skip
     """Send a prepared call, start it, and follow it; return its Job and what follows it.
 
     Args:
         live: Whether what it prints is followed.
-        limit: Decides when it is sent; None sends it now.
+        at_turn: Decides when it is sent; None sends it now.
         in_turn: Whether to follow it only once it is one of the oldest jobs of its host, or begins.
     """
     session, spec = prepared.session, prepared.job
@@ -322,10 +323,10 @@ def send_call(
         console.warn(f"{name} has changed since this process imported it; the job gets the current file")
     for note in prepared.payload.notes:
         console.tell(f"in the arguments {note}")
-    if limit is None:
+    if at_turn is None:
         _send_now(prepared, entry, tracker, in_turn)
     else:
-        limit.send(job, tracker, lambda: _send_now(prepared, entry, tracker, in_turn))
+        at_turn(job, tracker, lambda: _send_now(prepared, entry, tracker, in_turn))
     return job, tracker
 
 

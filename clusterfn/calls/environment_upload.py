@@ -1,7 +1,7 @@
 """Uploads an environment's packages to a host that lacks them, and starts its builder there: nothing twice.
 
 The host fetches what it can reach, and is sent the rest. The builder continues by itself; a job waits for it on the
-host.
+host. It makes the environment by plan.json, which is written here, and `bridge/builder/plan.py` reads it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import hashlib
 import json
 import posixpath
 import secrets
@@ -22,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.builder.progress import in_words
 from clusterfn.bridge.supervisor.text import counted, format_size
-from clusterfn.calls import build_plan, submit
+from clusterfn.calls import submit
 from clusterfn.calls.submission import Started, WaitingJob
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.display import console
-from clusterfn.display.build_display import BuildDisplay
+from clusterfn.display.console import Pace
 from clusterfn.environment import download
+from clusterfn.environment.lock import WHEEL
 from clusterfn.environment.project import GIT
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
 from clusterfn.hosts import environment_builder, loop
@@ -36,8 +38,8 @@ from clusterfn.hosts.transfer import Transfer
 from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
-    from clusterfn.calls.entry import Entry
     from clusterfn.calls.group_state import GroupState
+    from clusterfn.calls.queue_tracker import Entry
     from clusterfn.environment.lock import LockedPackage
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.connection import Reply
@@ -57,6 +59,10 @@ _OFTEN_S = 0.5
 # The user hears of uploads of this many bytes and more.
 MUCH = 10**9
 _LARGEST = 3
+# Where lines stay on the screen, a stage of a build gets so many.
+_QUARTERS = 4
+# The version of what goes into the hash of a built wheel: a change here builds all of them again.
+_WHEEL_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -179,10 +185,10 @@ def upload_missing(
     """
     if not session.missing([environment.ready]):
         return EnvironmentUpload()
-    draft = json.dumps(build_plan.document(session, environment, session.host.making.fetch_on != "client", {})).encode()
+    draft = json.dumps(plan_document(session, environment, session.host.making.fetch_on != "client", {})).encode()
     lines = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)
     # The host fetches some of what is missing, and the rest is sent.
-    wheel, lock = build_plan.zstd(session), environment.lock
+    wheel, lock = zstd_wheel(session), environment.lock
     archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
     known = {each.sha256: each for each in archives}
     with reading(session.host.name, "which archives it lacks"):
@@ -197,7 +203,7 @@ def upload_missing(
     tell_download(environment, theirs, ours, {**lacking["sizes"], **sizes}, say)
     sent = [*session.bridge.lay_out(), *_send(session, environment, ours, sum(sizes.values()), on_progress)]
     plan = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
-    document = json.dumps(build_plan.document(session, environment, bool(theirs), lacking["sizes"])).encode()
+    document = json.dumps(plan_document(session, environment, bool(theirs), lacking["sizes"])).encode()
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
     # The builder goes on by itself from here, even if this process ends.
@@ -301,3 +307,104 @@ def _seldom(on_progress: Progress) -> Progress:
             on_progress(progress)
 
     return tell
+
+
+def plan_document(
+    session: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return plan.json, as decision 14 describes it, with facts that only people read."""
+    wheel, archives = zstd_wheel(session), environment.lock.archives(environment.platform)
+    setup = job_script.modules_setup(session.host) if any(each.is_source for each in archives) else ""
+    return {
+        "format": layout.FORMAT, "id": environment.id, "root": environment.root, "platform": environment.platform,
+        "python": list(environment.interpreter.version),
+        "packages": [planned_package(each, environment, setup, sizes) for each in archives],
+        "base": {"path": environment.base.path, "version": environment.base.version} if environment.base else None,
+        "setup": setup, "fetch": fetch, "zstd": _entry(wheel) if wheel else None,
+        "verify": ["torch"] if environment.has_torch else [], "timeout_s": session.host.making.timeout_s,
+        "purged": session.host.making.purge_days is not None, "owners": list(session.host.owners),
+        "about": environment.title, "wanted": list(environment.wanted), "cuda": environment.cuda,
+        "why": environment.why, "virtual": environment.lock.virtual_packages(environment.platform),
+    }  # fmt: skip
+
+
+def zstd_wheel(session: HostState) -> LockedPackage | None:
+    """Return the wheel by which the host's Python reads .conda archives, if there is one."""
+    facts = session.connection.facts
+    return download.zstandard_wheel(facts.version, facts.platform.partition("-")[2])
+
+
+def planned_package(
+    package: LockedPackage, environment: LockedEnvironment, setup: str, sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return a package of a plan: a source distribution as the wheel that is built from it, whose hash says of what.
+
+    Args:
+        setup: Lines of shell that load the host's modules.
+        sizes: Of archives, by their hashes.
+    """
+    entry = _entry(package, sizes)
+    if not package.is_source:
+        return entry
+    # The hash covers all that the build sees. So a difference gives another wheel, and environments without a
+    # difference share one.
+    others = [each.sha256 for each in environment.lock.archives(environment.platform) if each.manager != WHEEL]
+    builds = [each.sha256 for each in package.builds_with]
+    base = environment.base.identity if environment.base else ()
+    seen = [
+        _WHEEL_FORMAT, environment.platform, package.sha256, sorted(builds), sorted(others), [*base],
+        environment.glibc, setup,
+    ]  # fmt: skip
+    return {
+        **entry, "file": f"{package.name}-{package.version}-built.whl", "url": "", "size": 0,
+        "sha256": hashlib.sha256(json.dumps(seen).encode()).hexdigest(), "source": entry,
+        "requires": [_entry(each, sizes) for each in package.builds_with],
+    }  # fmt: skip
+
+
+def _entry(package: LockedPackage, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
+    names = ("name", "version", "build", "manager", "file", "url", "sha256")
+    entry = {name: getattr(package, name) for name in names}
+    if package.url.startswith(GIT):
+        # The host never reads repositories: this machine sends what it reads from them.
+        entry["url"] = ""
+    return entry if sizes is None else {**entry, "size": sizes.get(package.sha256, 0)}
+
+
+class BuildDisplay(console.StatusLine):
+    """How far a build is: one bar for each stage on a terminal, elsewhere a line for each quarter of a stage.
+
+    Args:
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._began = clock()
+        self._stage = ""
+        self._pace = Pace(clock, self._began)
+        self._quarter = ""
+
+    def show(self, progress: BuildProgress) -> None:
+        """Show how far it is."""
+        done, of, words = progress.get("bytes") or 0, progress.get("size") or 0, in_words(progress)
+        if not of:
+            done, of = progress.get("done") or 0, progress.get("of") or 0
+        if progress["stage"] != self._stage:
+            self._stage, self._pace = progress["stage"], Pace(self._clock, self._began)
+        # The text of a transfer has the remaining time already.
+        left = "" if progress.get("text") else self._pace.left(done, of)
+        if console.can_redraw():
+            share = (done, of) if of > 1 else None
+            self.redraw(", ".join(filter(None, [words, self._pace.elapsed(), left])), share)
+        elif (quarter := f"{self._stage} {done * _QUARTERS // (of or 1)}") != self._quarter:
+            self._quarter = quarter
+            console.tell(words)
+
+    def __enter__(self) -> BuildDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.line:
+            self.redraw("")

@@ -21,10 +21,9 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import OF_EVENT, PENDING, STARTING
 from clusterfn.calls import job_display, outcome
 from clusterfn.calls.arriving import RECEIVING, Arriving
-from clusterfn.calls.entry import ENDED, Entry
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.liveness import LivenessMonitor
-from clusterfn.calls.queue_tracker import FollowedJob
+from clusterfn.calls.queue_tracker import ENDED, Entry, FollowedJob
 from clusterfn.config.host_text import Lines
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, Unreachable
 from clusterfn.hosts import loop, remote_files

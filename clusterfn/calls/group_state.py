@@ -1,7 +1,9 @@
-"""The state of one group: what it waits for, and what is known of its items together.
+"""The state of one group: what it waits for, what is known of its items together, and what it means that some fail.
 
 Asks no host and prints nothing. Its `GroupBackend`, of which `group_tracker` has the rest, reports here what happens on
 the host; displays and sweeps read it, and what a user sees of it is `group.JobGroup`.
+
+A map over a session also takes the words of `on_error=` from here; `session_map` says what becomes of its other calls.
 """
 
 from __future__ import annotations
@@ -10,20 +12,25 @@ import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import outcome_errors
 from clusterfn.calls.group_items import GroupItems
 from clusterfn.calls.queue_tracker import QueueTracker
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, ConfigError, MapError
 
 if TYPE_CHECKING:
+    from clusterfn.calls.group_items import ItemOutcome
     from clusterfn.calls.item_results import ItemResults
     from clusterfn.config.job_spec import Group, JobSpec
     from clusterfn.config.spec import Resources
     from clusterfn.hosts.transfer import Transfer
+
+OnError = Literal["collect", "raise"]
+_CAUSES, _ITEMS = 10, 8  # causes in an error, and items that each of them names
 
 
 class GroupState(GroupItems):
@@ -41,7 +48,7 @@ class GroupState(GroupItems):
         backend: What follows it; None if nothing of it was sent.
         send_again: Sends the items of these indices as a new group; None if nothing of it was sent.
         on_interrupt: "detach" or "stop".
-        on_error: What becomes of the exception of an item, as `failed_items` has it.
+        on_error: What becomes of the exception of an item: "collect" or "raise".
         shown: How many ended items have been shown to the user.
         asked: What each item asked for, if that is known.
         sent_here: Whether this process has sent it, and saw all of it.
@@ -212,3 +219,73 @@ class GroupBackend(QueueTracker):
     def cannot_conclude(self, error: ClusterfnError) -> None:
         """Take the error of an element that the host cannot conclude."""
         raise NotImplementedError
+
+
+def check_on_error(on_error: str) -> None:
+    """Check the keyword of a map that says what becomes of the exception of an item.
+
+    Raises:
+        ConfigError: It is neither "collect" nor "raise".
+    """
+    if on_error not in get_args(OnError):
+        raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
+
+
+def collects(on_error: str) -> bool:
+    """Whether an exception takes the place of a value, instead of being raised."""
+    return on_error == "collect"
+
+
+def raise_unless_collected(ended: ItemOutcome, on_error: str) -> None:
+    """Raise the exception of an item that has failed, unless it takes the place of the item's value."""
+    if ended.error is not None and not collects(on_error):
+        raise ended.error
+
+
+def results_of(group: GroupState) -> list[Any]:
+    """Return the value of each item, or the exception in its place; all of them have ended.
+
+    Raises:
+        MapError: Every item failed; it lists each distinct cause with its count.
+    """
+    errors = list(group.failed.values())
+    if errors and len(errors) == len(group):
+        raise _error_of_all(group, errors)
+    return [group.end_of(index, None).result for index in range(len(group))]
+
+
+def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -> list[str]:
+    """List each distinct cause with its count, the most frequent first.
+
+    Args:
+        errors: Index of an item -> why it failed.
+        most: How many causes are listed.
+        named: Whether each cause names its items.
+
+    Example:
+        >>> causes({7: ValueError("no"), 23: ValueError("no")}, most=5)
+        ['2 x ValueError: no (items 7, 23)']
+    """
+    items: dict[str, list[int]] = {}
+    for index, error in sorted(errors.items()):
+        items.setdefault(outcome_errors.in_a_line(error), []).append(index)
+    frequent = sorted(items.items(), key=lambda each: -len(each[1]))
+    shown = [f"{len(which)} x {cause}{_items(which) if named else ''}" for cause, which in frequent[:most]]
+    return shown + ([f"and {len(items) - most} other causes"] if len(items) > most else [])
+
+
+def _items(which: Sequence[int]) -> str:
+    more = ", …" if len(which) > _ITEMS else ""
+    return f" (item{'s' if len(which) > 1 else ''} {', '.join(map(str, which[:_ITEMS]))}{more})"
+
+
+def _error_of_all(group: GroupState, errors: Sequence[BaseException]) -> MapError:
+    """Return the error of a group of which no item returned."""
+    error = MapError(
+        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function",
+        evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
+        hint="group.failed has each exception, group.logs(index) what that item printed",
+        log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
+    )  # fmt: skip
+    error.__cause__ = errors[0]
+    return error

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import conclusion, job_display, liveness, outcome, remote_state, withdrawal
-from clusterfn.calls.array_tasks import ArrayTask
-from clusterfn.calls.group_elements import GroupElements
+from clusterfn.calls import conclusion, job_display, liveness, outcome, remote_state
+from clusterfn.calls.group_elements import ArrayTask, GroupElements
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.queue_tracker import is_from_host
 from clusterfn.config.job_spec import JobSpec
@@ -323,7 +322,7 @@ class GroupTracker(GroupElements):
                     loop.begin(element.tracker.liveness.look_until_it_ends())
 
         group = self.group
-        loop.begin(withdrawal.end_if_stuck(self, group.done, lambda left: group.set_state(group.state, left), look))
+        loop.begin(conclusion.end_if_stuck(self, group.done, lambda left: group.set_state(group.state, left), look))
         # The host continues without an answer.
         with contextlib.suppress(Unreachable):
             self._await_failed(self._verdict())
@@ -333,7 +332,7 @@ class GroupTracker(GroupElements):
         if self._stop_sending():
             return
         self.await_submissions()
-        self._await_failed(conclusion.WITHDRAWN)
+        self._await_failed(conclusion.WITHDRAWN_ITEM)
 
     def _await_failed(self, verdict: SchedulerVerdict) -> None:
         what = f"waiting for {self.group.host} to conclude what has not begun of {self.group.id[:SHORT]}"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.display import console
-from clusterfn.display.live_output import STREAMS, OutputWriter
+from clusterfn.display.console import STREAMS, OutputWriter
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.transfer import TELL_EVERY_S, Sending

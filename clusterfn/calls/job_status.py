@@ -24,7 +24,7 @@ from clusterfn.bridge.job_states import (
     seen_state,
 )
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls.entry import Entry
+from clusterfn.calls.queue_tracker import Entry
 
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend

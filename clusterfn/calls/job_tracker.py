@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING, SUSPENDED
-from clusterfn.calls import remote_state, withdrawal
+from clusterfn.calls import conclusion, remote_state
 from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.queue_tracker import JobBackend, is_from_host
@@ -253,7 +253,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if (unsent is not None and unsent[0]()) or self._stop_sending():
             return True
         self.await_submissions()
-        answer = self.liveness.conclusion.ask(withdrawal.WITHDRAWN).result(_TIMEOUT_S)
+        answer = self.liveness.conclusion.ask(conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)
         won = parse_conclusion(answer, self.session.host, self.folder).get("won") is True
         if won and not self._is_withdrawn_by_number():
             self._leave_queue()
@@ -273,14 +273,14 @@ class Tracker(Follower, JobBackend, WaitingJob):
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self._leave_queue()
             look = self.liveness.look_until_it_ends
-            loop.begin(withdrawal.end_if_stuck(self, lambda: self.has_outcome, on_left, look))
+            loop.begin(conclusion.end_if_stuck(self, lambda: self.has_outcome, on_left, look))
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""
         reply = self.cancel_at_scheduler()
         if reply is None:
             return
-        withdrawal.check_removed(self.session, self.scheduler_name, reply.result(_TIMEOUT_S))
+        conclusion.check_removed(self.session, self.scheduler_name, reply.result(_TIMEOUT_S))
 
 
 def _script_id(started: str) -> str:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import failed_items, job_display, outcome_errors
+from clusterfn.calls import group_state, job_display, outcome_errors
 from clusterfn.display import console
-from clusterfn.display.pace import Pace
+from clusterfn.display.console import Pace
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
             counter.add(group.label(index), result_in_words(ended), ended.error is not None, group.id[:SHORT], group)
         else:
             counter.skip(ended.error is not None)
-        failed_items.raise_unless_collected(ended, group.on_error)
+        group_state.raise_unless_collected(ended, group.on_error)
     if before < len(group):
         counter.close()
         say_how_it_ended(len(group), errors, time.monotonic() - begun if group.sent_here else None)
@@ -187,7 +187,7 @@ def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: fl
     console.say(f"clusterfn: {total - len(errors)}/{total} returned{took}\n", level)
     # For a group without any value, `results` raises the causes.
     if len(errors) < total:
-        for cause in failed_items.causes(errors, most=_LISTED):
+        for cause in group_state.causes(errors, most=_LISTED):
             console.say(f"  {cause}\n", level)
 
 

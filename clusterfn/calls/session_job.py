@@ -21,9 +21,16 @@ from clusterfn.calls import job_display, submit
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
 from clusterfn.calls.job import entry_of
-from clusterfn.calls.session_actor import ActorCall, Actors, is_packed_at_once
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
-from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker, lost_with, without
+from clusterfn.calls.session_tracker import (
+    ActorCall,
+    Actors,
+    SessionCallJob,
+    SessionCallTracker,
+    is_packed_at_once,
+    lost_with,
+    without,
+)
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import exit_flush, loop, spoken_wait

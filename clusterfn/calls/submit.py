@@ -31,10 +31,9 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
-    from clusterfn.calls.entry import Entry
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.calls.queue_tracker import QueueTracker
+    from clusterfn.calls.queue_tracker import Entry, QueueTracker
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.host_state import HostState

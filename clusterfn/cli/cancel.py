@@ -15,13 +15,13 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, last_lines
-from clusterfn.calls import withdrawal
+from clusterfn.calls import conclusion
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
+from clusterfn.calls.conclusion import WithdrawnJob
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
-from clusterfn.calls.withdrawal import WithdrawnJob
 from clusterfn.cli import screen
 from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.parser import NOT_ALTERABLE
@@ -80,13 +80,13 @@ def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
     for job_id, host in jobs:
         ids.setdefault(host, []).append(job_id)
     config = config_file.load()
-    parts: list[withdrawal.Withdrawal] = []
+    parts: list[conclusion.Withdrawal] = []
     for name in ids:
         with contextlib.suppress(ClusterfnError):
             # `_cancel` asks about each job again, and so reports a host that does not answer.
-            parts += withdrawal.split(open_session(config.resolve(name)[0]), ids[name])
+            parts += conclusion.withdrawals(open_session(config.resolve(name)[0]), ids[name])
     withdrawn: dict[str, WithdrawnJob] = {}
-    for answer in at_once(parts, withdrawal.Withdrawal.request, "withdrawing jobs that wait, fifty at a time"):
+    for answer in at_once(parts, conclusion.Withdrawal.request, "withdrawing jobs that wait, fifty at a time"):
         with contextlib.suppress(ClusterfnError):
             # `_cancel` asks about each of these jobs again, and reports the error.
             withdrawn.update((job.id, job) for job in answer.result())

@@ -27,7 +27,7 @@ from clusterfn.cli.complaint import describe_error, error_facts
 from clusterfn.cli.run import written
 from clusterfn.cli.selection import Selection, select, select_one
 from clusterfn.display import console
-from clusterfn.display.live_output import OutputWriter
+from clusterfn.display.console import OutputWriter
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, JobError, MapError
 from clusterfn.hosts import spoken_wait
 

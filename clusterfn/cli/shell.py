@@ -18,13 +18,13 @@ from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import environment_upload
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
+from clusterfn.calls.environment_upload import BuildDisplay
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli import target
 from clusterfn.cli.output import has_ended
 from clusterfn.cli.selection import select_one
 from clusterfn.config import config_file
 from clusterfn.display import console
-from clusterfn.display.build_display import BuildDisplay
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.environment_choice import EnvironmentRequest

@@ -1,4 +1,4 @@
-"""What clusterfn itself prints: sentences, and one line that is redrawn on a terminal and in a notebook.
+"""What clusterfn prints: sentences, one line that is redrawn on a terminal and in a notebook, and output of jobs.
 
 The only module that writes to a terminal, apart from the tables of the command line. tqdm draws the bar of the line: it
 knows where other bars of the program are. It is optional, and the text next to the bar is the same without it.
@@ -6,6 +6,7 @@ knows where other bars of the program are. It is optional, and the text next to 
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import logging
 import os
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any, Optional, TextIO
 
+from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
 from clusterfn.config import quiet
 from clusterfn.config.units import is_on
@@ -32,6 +34,9 @@ _NUMBERS_EVERY_S = 600.0
 
 # How much is done, of how much, and how much of it failed.
 Progress = Optional[tuple[int, ...]]
+# Less work than this says nothing about the rest.
+_SURE_S = 1.0
+STREAMS = (layout.STDOUT, layout.STDERR)
 
 
 class TerminalLine:
@@ -338,3 +343,59 @@ def write(stream: TextIO | None, text: str) -> None:
 def _encodable(text: str, stream: TextIO) -> str:
     encoding = stream.encoding or "ascii"
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+class Pace:
+    """Measures from the moment at which work was first seen, so that waiting in a queue does not count.
+
+    Args:
+        clock: Seconds that never go back.
+        began: Since when the elapsed time is counted.
+    """
+
+    def __init__(self, clock: Callable[[], float], began: float) -> None:
+        self._clock = clock
+        self._began = began
+        self._from: tuple[float, int] | None = None
+
+    def elapsed(self) -> str:
+        """Return such as "00:12 elapsed"."""
+        return f"{as_clock(self._clock() - self._began)} elapsed"
+
+    def left(self, done: int, total: int, works: bool = True) -> str:
+        """Return such as "00:20 left"; "" while that cannot be said.
+
+        Args:
+            done, total: How much is done, of how much.
+            works: Whether anything has begun.
+        """
+        now = self._clock()
+        if self._from is None:
+            if not works and not done:
+                return ""
+            self._from = (now, done)
+        since, before = self._from
+        if done <= before or done >= total or now - since < _SURE_S:
+            return ""
+        return f"{as_clock((now - since) / (done - before) * (total - done))} left"
+
+
+class OutputWriter:
+    """Prints what one job prints: its stdout to stdout, and its stderr to stderr."""
+
+    def __init__(self) -> None:
+        # A piece of output may end in the middle of a character.
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in STREAMS}
+        self._is_within_a_line = False
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Print more of a stream."""
+        text = self._decoders[stream].decode(data)
+        self._is_within_a_line = not text.endswith("\n")
+        write(sys.stdout if stream == layout.STDOUT else sys.stderr, text)
+
+    def end_line(self) -> None:
+        """Begin a new line for a text of ours if the job has not ended its own."""
+        if self._is_within_a_line:
+            say("\n")
+            self._is_within_a_line = False

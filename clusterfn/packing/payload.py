@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.packing import module_sources, own_modules, source_imports
+from clusterfn.packing import module_sources, own_modules
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
 from clusterfn.packing.files import Directory, File, FileUpload, shipment
 from clusterfn.public_api import check_arguments
@@ -170,7 +170,7 @@ def imports_of(payload: Payload) -> frozenset[str]:
     """Return the top-level names of modules that a call and its own modules need, and that do not travel."""
     files = payload.sources.files if payload.sources else {}
     modules = (data for name, data in files.items() if name.endswith(".py"))
-    names = payload.needs.union(*map(source_imports.imported, modules))
+    names = payload.needs.union(*map(module_sources.imported, modules))
     compiled = {each.name.partition(".")[0] for each in payload.compiled}
     return frozenset(name for name in names if name in compiled or not own_modules.is_own(name))
 
@@ -299,7 +299,7 @@ class Needs:
         for name, (value, file, scope) in self._flags.items():
             # A notebook keeps the text of its cells in `In`.
             cells = [each for each in scope.get("In") or () if isinstance(each, str)]
-            guards = (source_imports.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
+            guards = (module_sources.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
             missing = next((module for each in guards if each and (module := each.missing(value))), "")
             if missing:
                 yield (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clusterfn.bridge.supervisor import text
-from clusterfn.calls import failed_items, map_display, outcome_errors
+from clusterfn.calls import group_state, map_display, outcome_errors
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
 from clusterfn.display import console
@@ -148,7 +148,7 @@ class SweepResult(NotebookDisplay, Generic[R]):
         return Summary(
             f"sweep: {len(ranking)} of {counted(len(self.results))} completed",
             columns=("", "name", "score", "time", *keys), rows=rows,
-            lines=[*failed_items.causes(failures, most=5, named=False), *ghosts, f"journal {self.journal}"],
+            lines=[*group_state.causes(failures, most=5, named=False), *ghosts, f"journal {self.journal}"],
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import RUNNING, SHORT
 from clusterfn.calls import attach, job_display, mapping
-from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.mapping import MapOptions
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
 from clusterfn.hosts import serialization

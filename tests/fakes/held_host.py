@@ -20,7 +20,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import submit, withdrawal
+from clusterfn.calls import conclusion, submit
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
@@ -238,7 +238,7 @@ class World:
 
     def _stop(self) -> None:
         look = self.tracker.liveness.look_until_it_ends
-        loop.begin(withdrawal.end_if_stuck(self.tracker, self.job.done, lambda _: None, look))
+        loop.begin(conclusion.end_if_stuck(self.tracker, self.job.done, lambda _: None, look))
 
     def _answers(self, request: Request) -> Sequence[Any]:
         if request.what in ("follow", "still"):

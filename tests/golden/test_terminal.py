@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn import OutOfMemory
+from clusterfn.calls.environment_upload import BuildDisplay
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress, result_in_words, say_how_it_ended
 from clusterfn.display import console
-from clusterfn.display.build_display import BuildDisplay
 from clusterfn.sweeps.report import SweepProgress, Trial, named
 from tests.golden.golden import matches
 

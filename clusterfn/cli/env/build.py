@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import environment_upload
+from clusterfn.calls.environment_upload import BuildDisplay
 from clusterfn.cli import screen
 from clusterfn.cli.env.manage import read_ready, seconds
 from clusterfn.cli.target import host_state
@@ -17,7 +18,6 @@ from clusterfn.config import config_file
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.spec import Host, Resources
 from clusterfn.display import console
-from clusterfn.display.build_display import BuildDisplay
 from clusterfn.environment import resolve, solver, torch_build
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from clusterfn import ActorLost, ConfigError, cluster
-from clusterfn.api.actor import ActorMethod
-from clusterfn.api.actor_class import ActorClass
-from clusterfn.calls.session_actor import ActorCall, Actors, is_packed_at_once
+from clusterfn.api.actor import ActorClass, ActorMethod
+from clusterfn.calls.session_tracker import ActorCall, Actors, is_packed_at_once
 
 
 class Model:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.builder.plan import parse_package
-from clusterfn.calls.build_plan import planned_package
+from clusterfn.calls.environment_upload import planned_package
 from clusterfn.config.spec import Host
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.python_source import HostPython

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfn.calls import chunking
-from clusterfn.calls.chunking import MachineCapacity, MapOptions
+from clusterfn.calls import mapping
+from clusterfn.calls.mapping import MachineCapacity, MapOptions
 from clusterfn.config.job_spec import Group
 from clusterfn.scheduler.base import SchedulerLimits
 from clusterfn.scheduler.slurm.site import read_limits
@@ -25,7 +25,7 @@ COUNTS = st.integers(1, 20_000)
 @settings(deadline=None)
 @given(COUNTS, st.integers(1, 500), st.none() | st.integers(1, 300), st.none() | st.floats(1, 1e5))
 def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
-    group = chunking.in_arrays(
+    group = mapping.in_arrays(
         count, MapOptions(at_once, chunk), item_s, SchedulerLimits(array=1000, jobs=10_000, time_s=3600.0)
     )
 
@@ -39,22 +39,22 @@ def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
 def test_an_element_asks_for_the_time_of_its_chunk_and_no_more_than_there_is():
     limits = SchedulerLimits(time_s=3600.0)
 
-    assert chunking.in_arrays(10_000, MapOptions(50, None), 600.0, limits) == Group(
+    assert mapping.in_arrays(10_000, MapOptions(50, None), 600.0, limits) == Group(
         10_000, 5, 2000, 50, None, 3000.0, 1800.0
     )
-    assert chunking.in_arrays(10, MapOptions(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
-    assert chunking.in_arrays(1000, MapOptions(50, None), 600.0, SchedulerLimits()) == Group(
+    assert mapping.in_arrays(10, MapOptions(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
+    assert mapping.in_arrays(1000, MapOptions(50, None), 600.0, SchedulerLimits()) == Group(
         1000, 5, 200, 50, None, 3000.0, 1800.0
     )
-    assert chunking.in_arrays(100, MapOptions(50, 10), 600.0, limits).element_s == 3540.0
+    assert mapping.in_arrays(100, MapOptions(50, 10), 600.0, limits).element_s == 3540.0
     assert (
-        chunking.in_arrays(4, MapOptions(2, None), 7200.0, limits).element_s == 7200.0
+        mapping.in_arrays(4, MapOptions(2, None), 7200.0, limits).element_s == 7200.0
     )  # SLURM itself says that it cannot
 
 
 def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
-    assert chunking.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits()) == Group(1000, 1, 1000, 50, 1, None)
-    assert chunking.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits(jobs=100)) == Group(
+    assert mapping.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits()) == Group(1000, 1, 1000, 50, 1, None)
+    assert mapping.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits(jobs=100)) == Group(
         1000, 1, 100, 50, None, None
     )
 
@@ -85,7 +85,7 @@ def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
 )
 def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(count, how, item_s, said):
     limits = SchedulerLimits(time_s=3600.0)
-    told = chunking.load_on_controller(chunking.in_arrays(count, how, item_s, limits), how, item_s, limits, "SLURM")
+    told = mapping.load_on_controller(mapping.in_arrays(count, how, item_s, limits), how, item_s, limits, "SLURM")
 
     assert all(part in told for part in said) and bool(told) == bool(said)
     if how.chunk is None:
@@ -95,7 +95,7 @@ def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(co
 @settings(deadline=None)
 @given(COUNTS, st.integers(1, 500), st.integers(1, 64), st.none() | st.integers(0, 64), st.none() | st.integers(0, 8))
 def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores, memory, cards):
-    group = chunking.on_machine(count, MapOptions(most, None), MachineCapacity(cores, memory, cards))
+    group = mapping.on_machine(count, MapOptions(most, None), MachineCapacity(cores, memory, cards))
 
     room = min(each for each in (most, cores, memory, cards, count) if each is not None)
     assert 1 <= group.elements == group.at_once <= max(1, room)
@@ -105,7 +105,7 @@ def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores,
 @pytest.mark.parametrize(("count", "cards", "at_once"), [(2, 1, 1), (2, 2, 2), (3, 2, 2), (2, 0, 1), (8, 3, 3)])
 def test_two_items_that_would_share_a_gpu_run_one_after_another(count, cards, at_once):
     assert (
-        chunking.on_machine(count, MapOptions(50, None), MachineCapacity(by_cores=16, by_gpus=cards)).at_once == at_once
+        mapping.on_machine(count, MapOptions(50, None), MachineCapacity(by_cores=16, by_gpus=cards)).at_once == at_once
     )
 
 
@@ -114,10 +114,10 @@ def test_two_items_that_would_share_a_gpu_run_one_after_another(count, cards, at
     [(2, 2, None, 1), (3, 2, None, 3), (5, 5, 8, 1), (2, 0, 1, 1), (2, None, None, 2), (2, 0, None, 2)],
 )
 def test_how_many_take_turns_can_be_said_with_and_without_gpus(count, up_to, cards, at_once):
-    group = chunking.on_machine(count, MapOptions(sequential_up_to=up_to), MachineCapacity(by_cores=16, by_gpus=cards))
+    group = mapping.on_machine(count, MapOptions(sequential_up_to=up_to), MachineCapacity(by_cores=16, by_gpus=cards))
 
     assert group.at_once == at_once
-    on_slurm = chunking.in_arrays(count, MapOptions(sequential_up_to=up_to), None, SchedulerLimits())
+    on_slurm = mapping.in_arrays(count, MapOptions(sequential_up_to=up_to), None, SchedulerLimits())
     assert on_slurm.at_once == (1 if up_to and count <= up_to else count)  # each has GPUs of its own there
 
 

@@ -62,8 +62,8 @@ def test_what_this_machine_sends_counts_too_and_what_is_unknown_is_reported(tmp_
     "answer", [{"stage": "none"}, {"missing": ["of no package"], "unreachable": [], "sizes": {}}, {"missing": 3}]
 )
 def test_a_host_that_lacks_what_nobody_named_is_reported_as_such(answer: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(environment_upload.build_plan, "document", lambda *_: {})
-    monkeypatch.setattr(environment_upload.build_plan, "zstd", lambda _: None)
+    monkeypatch.setattr(environment_upload, "plan_document", lambda *_: {})
+    monkeypatch.setattr(environment_upload, "zstd_wheel", lambda _: None)
     monkeypatch.setattr(environment_upload.environment_builder, "run_builder", lambda *_, **__: [answer])
     session: Any = SimpleNamespace(missing=list, host=HOST)
     lock = EnvironmentLock(Path("e.conda-lock.yml"), (package("torch"),), ("linux-64",))

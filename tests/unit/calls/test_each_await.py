@@ -27,7 +27,6 @@ STORY = [
         "job_tracker",
         "liveness",
         "conclusion",
-        "silent_jobs",
     )  # fmt: skip
 ]
 # The first two are of groups. A host asks for content again only if it has lost some, which does not happen here.

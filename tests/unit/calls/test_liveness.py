@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.calls import silent_jobs
+from clusterfn.calls import liveness
 from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError
@@ -42,7 +42,7 @@ def test_what_the_scheduler_says_of_another_job_with_the_number_is_no_word_about
         session=SimpleNamespace(scheduler=scheduler_for(SLURM, {"user": "ada"})), folder=folder.format(own)
     )
 
-    verdict = silent_jobs.explain(tracker, line, "", "30")
+    verdict = liveness.explain(tracker, line, "", "30")
 
     assert verdict is not None and "30 is another job now" in verdict.message
-    assert silent_jobs.explain(tracker, line.replace("kill.aaaa00000000000e", f"train.{own}"), "", "30") is None
+    assert liveness.explain(tracker, line.replace("kill.aaaa00000000000e", f"train.{own}"), "", "30") is None

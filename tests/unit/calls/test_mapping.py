@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn.calls import chunking, mapping
-from clusterfn.calls.chunking import MapOptions
+from clusterfn.calls import mapping
+from clusterfn.calls.mapping import MapOptions
 from clusterfn.config import units
 from clusterfn.config.job_spec import EnvironmentRef, Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Limits, Resources
@@ -29,7 +29,7 @@ def session(host: Host, **facts: Any) -> Any:
 
 
 def at_once(host: Host, asked: Resources) -> int:
-    return chunking.on_machine(100, MapOptions(), mapping.machine_capacity(session(host), asked)).at_once
+    return mapping.on_machine(100, MapOptions(), mapping.machine_capacity(session(host), asked)).at_once
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterfn.display import console
-from clusterfn.display.pace import Pace
+from clusterfn.display.console import Pace
 
 
 def test_time_in_a_queue_counts_as_elapsed_and_not_for_the_rest():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import silent_jobs
+from clusterfn.calls import liveness
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.rpc.reply import Reply
@@ -98,7 +98,7 @@ def made(host: SlowHost, count: int) -> list[Job]:
 
 def ask(host: Any, jobs: Sequence[Any]) -> None:
     for job in jobs:
-        silent_jobs.of_host(host).ask(job)
+        liveness.of_host(host).ask(job)
     settle()
 
 
@@ -171,7 +171,7 @@ def test_a_question_that_fails_ends_none_of_the_later_ones(answered: int) -> Non
 
 @pytest.mark.parametrize("answered", range(2))
 def test_a_question_that_took_too_long_is_asked_again(answered: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silent_jobs, "AGAIN_S", 0.05)
+    monkeypatch.setattr(liveness, "AGAIN_S", 0.05)
     host = SlowHost()
     (job,) = made(host, 1)
     ask(host, [job])
