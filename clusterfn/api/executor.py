@@ -17,8 +17,7 @@ from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, describe_open_jobs, entry_of
 from clusterfn.calls.worker_limit import WorkerLimit
 from clusterfn.config import import_time
-from clusterfn.config.options import JobOptions, Options, changed, parse_options
-from clusterfn.config.unknown_option import SESSION_IS_ONE
+from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import spoken_wait
 from clusterfn.public_api import public_api, show_options

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.config.option_checks import read_requeue
-from clusterfn.config.options import CallOptions, Options, parse_options
-from clusterfn.config.unknown_option import ALIASES, OF_SLURM
+from clusterfn.config.options import ALIASES, OF_SLURM, CallOptions, Options, parse_options
 from clusterfn.errors import ConfigError, did_you_mean
 
 # The annotations decide how each option is read, so that a new one needs no line here.
