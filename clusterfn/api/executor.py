@@ -24,8 +24,7 @@ from clusterfn.calls.at_once import at_once
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, describe_open_jobs, entry_of
 from clusterfn.config import import_time
-from clusterfn.config.options import JobOptions, Options, changed, parse_options
-from clusterfn.config.unknown_option import SESSION_IS_ONE
+from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, SubmitError
 from clusterfn.hosts import spoken_wait

@@ -8,8 +8,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 
-from clusterfn.config.options import SCRIPTS, CallOptions
-from clusterfn.config.unknown_option import ALIASES, OF_SLURM
+from clusterfn.config.options import ALIASES, OF_SLURM, SCRIPTS, CallOptions
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 # Maps names from other programs to our commands.

@@ -1,11 +1,67 @@
-"""Forms that options of calls and keys of clusterfn.yml share: an address, a module, a variable, an environment."""
+"""Forms that options of calls and keys of clusterfn.yml share: an environment, a file, an address, and who is notified.
+
+Each kind of environment that is on a host already, as in `environment="venv:~/v"`, is written once, here. `@cluster`,
+clusterfn.yml and `clusterfn check` take the words from here, messages the examples, and `environment.existing` looks
+where an environment of the kind has its interpreter.
+
+`notify=` of a call and `notify:` of a host say who is told when a job ends. The address of a webhook lets everybody
+write there. So it is never written down: `$NAME` names the variable with it.
+"""
 
 from __future__ import annotations
 
+import posixpath
 import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NAME_ENVIRONMENT
-from clusterfn.errors import nearest_word
+from clusterfn.config.units import VARIABLE, parse_time
+from clusterfn.errors import ConfigError, did_you_mean, nearest_word
+
+# Where conda, mamba and micromamba are installed, with environments in envs/ below; `clusterfn init` looks there too.
+CONDA_PLACES = (
+    "~/.conda", "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "~/conda",
+    "~/.local/share/mamba", "/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/mambaforge", "/opt/anaconda3",
+    "/opt/micromamba",
+)  # fmt: skip
+# The list that conda keeps of all environments; `~/.conda/environments.txt:NAME` is what has that name in it.
+CONDA_LIST = "~/.conda/environments.txt"
+
+
+class EnvironmentKind(NamedTuple):
+    """A kind of environment; the word before the colon names it.
+
+    Attributes:
+        example: What may be behind the colon, for messages.
+        interpreters: Where its interpreter may be on the host, by what is behind the colon: absolute, below `~/`, or a
+            name in PATH. The first that can be executed is used.
+        if_missing: What to do where it is not there; `{value}` is what is behind the colon.
+    """
+
+    example: str
+    interpreters: Callable[[str], Sequence[str]]
+    if_missing: str = "find it on the host, and correct the path"
+
+
+def _in_folder(folder: str) -> Sequence[str]:
+    return [posixpath.join(folder, "bin", "python")]
+
+
+def _of_conda(name: str) -> Sequence[str]:
+    parts = () if name == "base" else ("envs", name)
+    return [*(posixpath.join(place, *parts, "bin", "python") for place in CONDA_PLACES), f"{CONDA_LIST}:{name}"]
+
+
+ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {
+    "python": EnvironmentKind("/path/to/python", lambda path: [path]),
+    "venv": EnvironmentKind("~/v", _in_folder, "create it on the host, `python3 -m venv {value}`, or correct the path"),
+    "prefix": EnvironmentKind("/path", _in_folder),
+    "conda": EnvironmentKind(
+        "name", _of_conda, 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
+    ),
+}
+*_others, _last = (f'"{word}:{kind.example}"' for word, kind in ENVIRONMENT_KINDS.items())
+NAME_ENVIRONMENT = f"name one on the host: {', '.join(_others)} or {_last}"
 
 # No address may begin with a hyphen, because ssh would take it for an option. The same is true of modules.
 ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
@@ -23,6 +79,10 @@ _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 _IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
+NOTIFY_KEYS = ("mail", "webhook", "command", "after")
+# The host's mail program, too, would take a hyphen for an option.
+_MAIL = re.compile(r"[\w.+][\w.+-]*@[\w][\w.-]*")
+_RECIPIENTS = '"ada@example.edu", "$SLACK_WEBHOOK", or a dict with mail, webhook, command and after'
 
 
 def nearly_a_file(text: str) -> str:
@@ -106,3 +166,60 @@ def python_version(environment: str) -> str:
 def is_set_by_clusterfn(variable: str) -> bool:
     """Whether a job's variable of this name is not the user's to set."""
     return variable == "CUDA_VISIBLE_DEVICES" or variable.startswith("CLUSTERFN_")
+
+
+class Notify(NamedTuple):
+    """Who is told.
+
+    Attributes:
+        mail: An address, which the host's own mail program writes to.
+        webhook: The name of a variable of this process that holds the address to which JSON is posted.
+        command: A line of shell for the host.
+        after_s: Only if the job ended at least so long after it was sent.
+    """
+
+    mail: str = ""
+    webhook: str = ""
+    command: str = ""
+    after_s: float = 0.0
+
+
+def parse_notify(value: Any, name: str) -> Notify:
+    """Return what `notify=` says; with an empty dict, no notice is sent.
+
+    Raises:
+        ConfigError: It says something else.
+
+    Example:
+        >>> parse_notify("$SLACK_WEBHOOK", "notify").webhook
+        'SLACK_WEBHOOK'
+        >>> parse_notify({"mail": "ada@example.edu", "after": "10min"}, "notify").after_s
+        600.0
+    """
+    if isinstance(value, Notify):
+        return value
+    if isinstance(value, str):
+        # An address on the web counts as a webhook, so that the error below explains how to pass it safely.
+        value = {"webhook" if value.startswith(("$", "http")) else "mail": value}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}={value!r:.60} does not say whom to tell", hint=f"write {_RECIPIENTS}")
+    for key, each in value.items():
+        if key not in NOTIFY_KEYS:
+            near = did_you_mean(key, NOTIFY_KEYS) if isinstance(key, str) else ""
+            raise ConfigError(f"{name}= has no key {key!r}{near}", hint=f"the keys are {', '.join(NOTIFY_KEYS)}")
+        if key != "after" and (not isinstance(each, str) or not each.strip() or "\0" in each):
+            raise ConfigError(f"{name}[{key!r}] is not a text", hint=f"write {_RECIPIENTS}")
+    if "mail" in value and not _MAIL.fullmatch(value["mail"]):
+        raise ConfigError(f"{name}: {value['mail']!r:.80} is not a mail address", hint=f"write {_RECIPIENTS}")
+    after_s = parse_time(value["after"], f"{name} after") if "after" in value else 0.0
+    webhook = _webhook(value["webhook"], name) if "webhook" in value else ""
+    return Notify(value.get("mail", ""), webhook, value.get("command", ""), after_s)
+
+
+def _webhook(text: str, name: str) -> str:
+    """Return the name of the variable; the text, which may be the secret address itself, is not shown."""
+    variable = text.removeprefix("$")
+    if not text.startswith("$") or not VARIABLE.fullmatch(variable):
+        problem = f"{name}: a webhook is given by a variable that holds its address, which is a secret"
+        raise ConfigError(problem, hint="export SLACK_WEBHOOK=https://…, and write webhook: $SLACK_WEBHOOK")
+    return variable

@@ -12,10 +12,9 @@ from typing import Any
 
 from clusterfn.config import value_kinds as kinds
 from clusterfn.config.option_checks import HOST_NAME
-from clusterfn.config.options import keywords
+from clusterfn.config.options import ALIASES, keywords
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import DATA, Limits, Resources
-from clusterfn.config.unknown_option import ALIASES
 from clusterfn.config.value_kinds import WRITTEN, Form, Key, Kind, form_of
 from clusterfn.config.yamlfile import Value
 

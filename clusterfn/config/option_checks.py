@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Callable
 
-from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS
 from clusterfn.config.forms import (
     ADDRESS,
     ASK_FOR_GPUS,
     CHOOSE_ENVIRONMENT,
+    ENVIRONMENT_KINDS,
     is_set_by_clusterfn,
     names_a_file,
     nearly_a_file,

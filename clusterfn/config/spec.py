@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from clusterfn.config.notify import Notify
+from clusterfn.config.forms import Notify
 
 # The value of `results` that accepts only plain data.
 DATA = "data"

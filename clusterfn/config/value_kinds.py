@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 
 from clusterfn.bridge.supervisor.eligible_gpus import is_gpu_id
 from clusterfn.config import forms, units
-from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS
-from clusterfn.config.notify import KEYS as NOTIFY_KEYS
-from clusterfn.config.notify import Notify, parse_notify
+from clusterfn.config.forms import ENVIRONMENT_KINDS, NOTIFY_KEYS, Notify, parse_notify
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 

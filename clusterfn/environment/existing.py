@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.config import environment_kinds
-from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NAME_ENVIRONMENT
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT
+from clusterfn.config import forms
+from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -218,7 +217,7 @@ class ExistingEnvironment(NamedTuple):
 
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
-    of_conda = [each for place in environment_kinds.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
+    of_conda = [each for place in forms.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
     if kind in ("conda", "found"):
         return "\n".join(of_conda if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
     above = posixpath.dirname(value.rstrip("/")) or "/"
@@ -249,7 +248,7 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
     reasons = found[_WHY] or ["it does not exist"]
     if kind == "conda":
         reasons = [f"no conda on the host has an environment {value}"]
-        places = (*environment_kinds.CONDA_PLACES, environment_kinds.CONDA_LIST)
+        places = (*forms.CONDA_PLACES, forms.CONDA_LIST)
         evidence = evidence or [f"searched {', '.join(places)}"]
     near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
     if reasons[0].startswith(_LOCKED):
@@ -272,7 +271,7 @@ def _as_written(kind: str, program: str, home: str) -> str:
     if kind == "python":
         return "" if program.endswith("-config") else short
     if kind == "conda" and path != program:
-        return "base" if short in environment_kinds.CONDA_PLACES else posixpath.basename(path)
+        return "base" if short in forms.CONDA_PLACES else posixpath.basename(path)
     return short if path != program else ""
 
 

@@ -21,7 +21,7 @@ from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
-    from clusterfn.hosts.survey.commands import FoundCommands
+    from clusterfn.hosts.scheduler_commands import FoundCommands
     from clusterfn.scheduler.base import Scheduler
 
 _BELIEVED_S = 3600.0
@@ -297,12 +297,12 @@ class ConnectedHost:
     def _find_commands(self, connection: HostConnection) -> None:
         """Ask a login shell for the scheduler's commands, which a command over ssh does not find."""
         # Imported late, because hardly any host hides the commands of its scheduler from a non-interactive shell.
-        from clusterfn.hosts.survey import commands
+        from clusterfn.hosts import scheduler_commands
 
         with contextlib.suppress(HostError):
             # Do not fail here: `HostCapacity.enough` rejects the call
             # later, and names the missing command and the key for it.
-            answer = commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
+            answer = scheduler_commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
             self.command_places = answer.schedulers.get(self.host.scheduler)
 
     @functools.cached_property

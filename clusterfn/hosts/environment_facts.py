@@ -14,7 +14,7 @@ from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.existing import CALLER
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
-from clusterfn.hosts.gpus import ask_types
+from clusterfn.hosts.host_capacity import ask_types
 from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:

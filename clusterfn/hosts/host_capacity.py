@@ -1,22 +1,51 @@
-"""What the jobs of a host may get: its cores, memory and GPUs, within what its administrator allows."""
+"""What the jobs of a host may get: its cores, memory and GPUs, within what its administrator allows.
+
+nvidia-smi or the scheduler says which GPUs there are; the host itself decides which of them are free. The rules of a
+machine without a scheduler are in its /etc/clusterfn.yml, as the agent told it. The supervisors there obey them
+themselves. Here they make a call that can never run fail before anything is sent.
+
+`clusterfn.gpu.smi` reads nvidia-smi in the user's own process, where only the standard library may be imported.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterfn.bridge.supervisor.eligible_gpus import eligible_gpus
-from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.config.units import exact_memory
-from clusterfn.errors import ConfigError, Unsatisfiable
-from clusterfn.hosts import gpus, site_rules
+from clusterfn.bridge.supervisor import nvidia_smi
+from clusterfn.bridge.supervisor.eligible_gpus import (
+    GpuInfo,
+    allowed_gpus,
+    describe_gpus,
+    describe_only,
+    describe_request,
+    eligible_gpus,
+    gpus_in,
+    is_called,
+    is_gpu_id,
+    is_gpu_type,
+    suggest_gpus,
+)
+from clusterfn.bridge.supervisor.text import format_size, in_one_line
+from clusterfn.config.spec import Host, Limits, Resources
+from clusterfn.config.units import exact_memory, exact_time
+from clusterfn.errors import ConfigError, HostError, Unsatisfiable, nearest_word
 from clusterfn.hosts.connected_host import ConnectedHost
-from clusterfn.hosts.site_rules import SiteRules
 
 if TYPE_CHECKING:
-    from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
-    from clusterfn.config.spec import Host, Resources
+    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.scheduler.base import Scheduler
+
+SITE_FILE = "/etc/clusterfn.yml"
+PATIENCE_S = 30.0
+_FIELDS = ("index", "uuid", "memory.total", "name")
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "gpus": str, "cores": str, "memory_bytes": exact_memory, "jobs": str, "time_s": exact_time,
+}  # fmt: skip
 
 
 class HostCapacity:
@@ -36,7 +65,7 @@ class HostCapacity:
         if self._session.scheduler.has_nodes:
             self.require_commands()
             if request.gpu_type:
-                gpus.require_type(self.gpu_types, request, self._host.name, self._session.scheduler.title)
+                require_type(self.gpu_types, request, self._host.name, self._session.scheduler.title)
             return
         facts, limits, host = self._session.connection.facts, self.limit(self._host).limits, self._host
         amounts = (("gpus", request.gpus, limits.gpus, str), ("cores", request.cores, limits.cores, str),
@@ -51,7 +80,7 @@ class HostCapacity:
                 raise Unsatisfiable(
                     f"{name}={as_text(amount)} is more than all your jobs on {host.name} may have: {as_text(limit)}",
                     host=host.name, stage="submit", hint=f"ask for at most {as_text(limit)}{'' if by_site else mend}",
-                    evidence=[f"the administrator has set it in {site_rules.FILE} on {host.name}"] if by_site else [],
+                    evidence=[f"the administrator has set it in {SITE_FILE} on {host.name}"] if by_site else [],
                 )  # fmt: skip
         # A user may allow more cores than the machine has, because cores are shared in time.
         self._reject_above("cores", request.cores, max(facts.cpus, limits.cores or 0), str)
@@ -59,10 +88,10 @@ class HostCapacity:
         available = self.gpus if request.gpus else None
         if available is not None:
             if self._host.gpus_only:
-                gpus.enough_allowed(available, request, self._host)
+                _require_allowed(available, request, self._host)
             self._reject_above("gpus", request.gpus, len(available), str)
             if request.gpu_type or request.gpu_memory_bytes:
-                gpus.enough(available, request, self._host.name)
+                _require_gpus(available, request, self._host.name)
 
     def require_commands(self) -> None:
         """Reject a host on which not even a login shell finds the commands of its scheduler.
@@ -81,7 +110,7 @@ class HostCapacity:
     def rules(self) -> SiteRules | None:
         """What the administrator allows there, None for all there is; a scheduler has rules of its own."""
         text = self._session.connection.facts.site
-        return site_rules.read(text) if text and not self._session.scheduler_rules.has_nodes else None
+        return read_site_rules(text) if text and not self._session.scheduler_rules.has_nodes else None
 
     def limit(self, host: Host) -> Host:
         """Return the host, with the options of a call, within what the administrator allows."""
@@ -113,8 +142,8 @@ class HostCapacity:
             )
         if not request.gpus or self._host.gpus_only or "gpus" in self._warned:
             return
-        if gpus.hides_some(facts.visible_gpus, len(self.gpus or ())) and is_new("gpus"):
-            yield gpus.about_visible(facts.visible_gpus, name)
+        if hides_gpus(facts.visible_gpus, len(self.gpus or ())) and is_new("gpus"):
+            yield about_hidden_gpus(facts.visible_gpus, name)
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:
@@ -133,14 +162,241 @@ class HostCapacity:
             Unsatisfiable: `gpus: {only: …}` names one that the host does not have.
         """
         if not self._gpus:
-            self._gpus = gpus.ask(self._session.connection)
-        return gpus.allowed(self._gpus, self._host) if self._gpus and self._host.gpus_only else self._gpus
+            self._gpus = _ask_gpus(self._session.connection)
+        return _allowed_here(self._gpus, self._host) if self._gpus and self._host.gpus_only else self._gpus
 
     @functools.cached_property
     def gpu_types(self) -> Sequence[str] | None:
         """The types of a cluster's GPUs, as its scheduler says; None if it does not."""
-        return gpus.ask_types(self._session.connection, self._session.scheduler)
+        return ask_types(self._session.connection, self._session.scheduler)
 
     def count_gpus_for(self, request: Resources) -> int:
         """Return how many GPUs of the requested type and size it has; 0 if that is not known."""
         return len(eligible_gpus(self.gpus or (), request.gpu_type, request.gpu_memory_bytes))
+
+
+def _ask_gpus(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
+    """Return all GPUs of a host; none only where nvidia-smi is not installed.
+
+    Returns:
+        None if nvidia-smi hangs, fails or prints something else: the supervisor asks again and reports that.
+
+    Raises:
+        HostError: The connection failed.
+    """
+    try:
+        answer = connection.run(nvidia_smi.query(_FIELDS), timeout_s=PATIENCE_S).result(PATIENCE_S + 10.0)
+    except HostError as error:
+        if error.kind == "missing":
+            return ()
+        if not error.kind:
+            # An error without a kind does not come from the agent: the connection itself has failed.
+            raise
+        return None
+    text = answer.out.decode("utf-8", "replace")
+    if nvidia_smi.has_failed(answer.rc, text):
+        return None
+    return read_gpus(text, connection.facts.memory_bytes >> 20)
+
+
+def read_gpus(text: str, machine_mib: int) -> tuple[GpuInfo, ...] | None:
+    """Read the GPUs from a table of nvidia-smi; return None for anything else. Pure.
+
+    Args:
+        text: What it printed.
+        machine_mib: The memory of the host, which a GPU without its own uses.
+    """
+    table = nvidia_smi.read_table(text, _FIELDS)
+    return None if table.other or not table.rows else tuple(gpus_in(table.rows, machine_mib))
+
+
+def _allowed_here(gpus: tuple[GpuInfo, ...], host: Host) -> tuple[GpuInfo, ...]:
+    """Return the GPUs that `gpus: {only: …}` of the host leaves.
+
+    Raises:
+        Unsatisfiable: It names a GPU that is not there.
+    """
+    for name in host.gpus_only:
+        if not any(is_called(gpu, name) for gpu in gpus):
+            near = nearest_word(name, [gpu.uuid for gpu in gpus], 0.75)
+            has = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in gpus)
+            raise Unsatisfiable(
+                f"{describe_only(host.gpus_only)} names {name}, and {host.name} has no such GPU", host=host.name,
+                stage="submit", evidence=[f"it has {has}"],
+                hint=f"did you mean {near}?" if near else f"correct it in {host.source}",
+            )  # fmt: skip
+    return tuple(allowed_gpus(gpus, host.gpus_only))
+
+
+def _require_allowed(gpus: tuple[GpuInfo, ...], request: Resources, host: Host) -> None:
+    """Reject more GPUs than `gpus: {only: …}` leaves.
+
+    Raises:
+        Unsatisfiable: Names the key.
+    """
+    if request.gpus > len(gpus):
+        most = f"ask for at most {len(gpus)}, or change gpus:" if gpus else "remove gpus=, or change gpus:"
+        raise Unsatisfiable(
+            f"gpus={request.gpus} is more than {describe_only(host.gpus_only)} leaves of {host.name}: {len(gpus)}",
+            host=host.name, stage="submit", hint=f"{most} in {host.source}",
+        )  # fmt: skip
+
+
+def hides_gpus(setting: str, there: int) -> bool:
+    """Return whether a variable of the account leaves fewer GPUs than the host has.
+
+    The runtimes of containers set one that names each GPU of the container, often by its number outside.
+
+    Args:
+        setting: As NAME=VALUE; "" for none.
+        there: How many GPUs the host has.
+    """
+    return bool(setting) and len(set(_visible_gpus(setting))) < there
+
+
+def _visible_gpus(setting: str) -> list[str]:
+    value = setting.partition("=")[2]
+    return [name for name in re.split("[, ]+", value) if is_gpu_id(name)]
+
+
+def about_hidden_gpus(setting: str, host: str) -> str:
+    """Say that a variable of the account does not choose the GPUs of jobs.
+
+    Args:
+        setting: As NAME=VALUE.
+        host: Its name.
+    """
+    only = describe_only(_visible_gpus(setting) or ["0"])
+    return (
+        f"{in_one_line(setting)} is set on {host}, but clusterfn itself chooses the GPUs of each job; "
+        f"to use only some of them, write `{only}` for {host} in clusterfn.yml"
+    )
+
+
+def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:
+    """Ask a cluster for the types of its GPUs; None if it cannot say, and the submission shows it."""
+    question = scheduler.gpus().types
+    if question is None:
+        return None
+    try:
+        answer = connection.run(question.argv, unset=scheduler.unset, timeout_s=20.0).result(30.0)
+    except HostError:
+        return None
+    return question.read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
+
+
+def _require_gpus(gpus: tuple[GpuInfo, ...] | None, request: Resources, host: str) -> None:
+    """Reject a type or a size of which the host has too few.
+
+    Raises:
+        Unsatisfiable: Names the GPUs of the host.
+    """
+    if gpus is None or len(eligible_gpus(gpus, request.gpu_type, request.gpu_memory_bytes)) >= request.gpus:
+        return
+    raise _unsatisfiable(request, host, f"{host} has {describe_gpus(gpus)}", suggest_gpus(gpus, request.gpu_type))
+
+
+def require_type(types: Sequence[str] | None, request: Resources, host: str, scheduler: str) -> None:
+    """Reject a type that no GPU of a cluster has.
+
+    Args:
+        scheduler: Its name for people.
+
+    Raises:
+        Unsatisfiable: Names the types of the cluster.
+    """
+    kind = request.gpu_type or ""
+    if types is None or kind in types:
+        return
+    names = [each for each in types if each]
+    near = next((each for each in names if is_gpu_type(each, kind)), None) or nearest_word(kind, names, 0.75)
+    other = "ask for one of these types, or choose another host" if names else "leave gpu_type= out"
+    do = f'did you mean gpu_type="{near}"?' if near else other if types else "choose another host"
+    if not types:
+        offer = f"no node of {host} has a gres named gpu"
+    elif not names:
+        offer = f"the GPUs of {host} have no types in {scheduler}"
+    else:
+        some = "; some of its GPUs have none" if "" in types else ""
+        offer = f"the types of {host} are: {', '.join(names)}{some}"
+    raise _unsatisfiable(request, host, offer, do)
+
+
+def _unsatisfiable(request: Resources, host: str, offer: str, do: str) -> Unsatisfiable:
+    words = describe_request(request.gpus, request.gpu_type, request.gpu_memory_bytes)
+    return Unsatisfiable(f"the call asks for {words}, and {offer}", host=host, stage="submit", hint=do)
+
+
+class SiteRules(NamedTuple):
+    """The rules of one machine.
+
+    Attributes:
+        limits: Of all running jobs of one user together.
+        longest_s: The longest time of one job.
+        memory_bytes, time_s: Of a job that asks for none.
+        trouble: The lines that could not be read, and why.
+    """
+
+    limits: Limits = Limits()
+    longest_s: float | None = None
+    memory_bytes: int | None = None
+    time_s: float | None = None
+    trouble: tuple[str, ...] = ()
+
+    def limit(self, host: Host) -> Host:
+        """Return the host with limits that are no wider than these, and with these defaults where it has none."""
+        pairs = zip(host.limits, self.limits)
+        least = Limits(*(min((each for each in pair if each is not None), default=None) for pair in pairs))
+        memory = host.defaults.memory_bytes or self.memory_bytes or self.limits.memory_bytes
+        defaults = host.defaults._replace(memory_bytes=memory, time_s=host.defaults.time_s or self.time_s)
+        return host._replace(limits=least, defaults=defaults)
+
+    def limit_time(self, request: Resources, host: str) -> Resources:
+        """Return what a job asks for with a time that is allowed.
+
+        Raises:
+            Unsatisfiable: It asks for more.
+        """
+        if self.longest_s is None:
+            return request
+        if request.time_s is not None and request.time_s > self.longest_s:
+            most = exact_time(self.longest_s)
+            raise Unsatisfiable(
+                f"time={exact_time(request.time_s)!r} is more than a job on {host} may take: {most}", host=host,
+                stage="submit", evidence=[f"the administrator has set it in {SITE_FILE} on {host}"],
+                hint=f"ask for time={most!r} at most, and continue in a further job (resume=)",
+            )  # fmt: skip
+        return request._replace(time_s=request.time_s or self.longest_s)
+
+    def in_words(self) -> list[str]:
+        """List the limits as they stand in the file."""
+        limits = {**self.limits._asdict(), "time_s": self.longest_s}
+        return [f"{name.partition('_')[0]}: {_SHOWN[name](each)}" for name, each in limits.items() if each is not None]
+
+
+def read_site_rules(text: str) -> SiteRules:
+    """Read what an agent told of the file: a JSON object. A host that tells nonsense limits nothing."""
+    try:
+        rules = json.loads(text)
+        most, defaults = dict(rules["limits"]), dict(rules["defaults"])
+        trouble = tuple(str(line)[:200] for line in rules["trouble"])
+        longest = _number(most.pop("time_s", None))
+        limits = Limits(**{name: _whole(most.get(name)) for name in Limits._fields})
+        memory, time_s = _whole(defaults.get("memory_bytes")), _number(defaults.get("time_s"))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        return SiteRules(trouble=(f"it was not understood: {error}",))
+    return SiteRules(limits, longest, memory, time_s, trouble)
+
+
+def _whole(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(ascii(value)[:40])
+    return value
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 < float(value) < math.inf:
+        raise ValueError(ascii(value)[:40])
+    return float(value)

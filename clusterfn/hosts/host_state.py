@@ -1,4 +1,4 @@
-"""What this process knows of one host: its environments, what jobs may get there, and how its scheduler's queue is."""
+"""What this process knows of one host: its environments, what jobs may get, its queue, and which jobs are followed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import functools
 import os
 import posixpath
 import time
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.environment import existing
@@ -16,7 +17,6 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.connected_host import ConnectedHost
 from clusterfn.hosts.connection import HostConnection, Reply
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
-from clusterfn.hosts.follow_window import FollowWindow
 from clusterfn.hosts.host_capacity import HostCapacity
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
 HELD_S = 5.0
+# Each job that is followed takes some hundred objects here, which Python's garbage collector walks through, and watches
+# of folders on the host. With twenty thousand jobs, one walk takes seconds, and no end is reported meanwhile.
+MOST_FOLLOWED = 4000
+T = TypeVar("T")
 
 
 class HostState(ConnectedHost):
@@ -130,3 +134,42 @@ def _follow_none() -> None:
 if hasattr(os, "register_at_fork"):
     # The parent follows its own jobs, so a forked child must not count them in its window.
     os.register_at_fork(after_in_child=_follow_none)
+
+
+class FollowWindow(Generic[T]):
+    """The trackers of jobs that are followed in turn, and of those that wait, in their order; for any thread.
+
+    The oldest are followed, and those that begin. Thousands that wait cost next to nothing. Those that begin ahead of
+    older ones take no place from these: what a look at the queue misses may not have begun.
+    """
+
+    def __init__(self) -> None:
+        self._in_turn: set[T] = set()
+        self._waiting: OrderedDict[T, None] = OrderedDict()
+
+    def enter(self, tracker: T) -> bool:
+        """Return whether the job is followed from now on; else it waits for its turn."""
+        if len(self._in_turn) < MOST_FOLLOWED and not self._waiting:
+            self._in_turn.add(tracker)
+            return True
+        self._waiting[tracker] = None
+        return False
+
+    def hurry(self, tracker: T) -> bool:
+        """Follow a waiting job ahead of older ones. Return False if it was not waiting."""
+        with contextlib.suppress(KeyError):
+            del self._waiting[tracker]
+            return True
+        return False
+
+    def leave(self, tracker: T) -> list[T]:
+        """Take note that the job has ended; return the jobs whose turn has come."""
+        self._in_turn.discard(tracker)
+        self._waiting.pop(tracker, None)
+        begun: list[T] = []
+        with contextlib.suppress(KeyError):
+            # `popitem` raises KeyError once no job waits any more.
+            while len(self._in_turn) < MOST_FOLLOWED:
+                begun.append(self._waiting.popitem(last=False)[0])
+                self._in_turn.add(begun[-1])
+        return begun

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn.hosts.survey import commands
+from clusterfn.hosts import scheduler_commands
 from clusterfn.scheduler import SCHEDULERS, kind_of_site, login_node
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts run Unix")
@@ -64,7 +64,7 @@ class Place:
         env = {"HOME": str(self.home), "PATH": f"{self.bin}:/usr/bin:/bin", "SHELL": shell, **environ}
         argv = [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(asked)]
         ran = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=100)
-        return commands.read(ran.stdout)
+        return scheduler_commands.read(ran.stdout)
 
 
 @pytest.fixture
@@ -77,7 +77,9 @@ def test_a_login_shell_shows_folder_and_variable(place: Place) -> None:
 
     found = place.look().schedulers["slurm"]
 
-    assert found == commands.FoundCommands("by a login shell", (str(place.slurm),), {"SLURM_CONF": "/etc/a.conf"})
+    assert found == scheduler_commands.FoundCommands(
+        "by a login shell", (str(place.slurm),), {"SLURM_CONF": "/etc/a.conf"}
+    )
     assert found.in_words() == f"scheduler_path: [{place.slurm}], scheduler_env: {{SLURM_CONF: /etc/a.conf}}"
 
 
@@ -242,7 +244,7 @@ def test_an_answer_that_makes_no_sense_finds_nothing() -> None:
         b'{"found": {}, "signs": {"files": 3}}',
         b'{"found": {"slurm": {"how": "x", "path": ["/a\\n  evil: 1"], "env": {}}}}',
     ):
-        assert commands.read(printed) == commands.LoginShellAnswer()
+        assert scheduler_commands.read(printed) == scheduler_commands.LoginShellAnswer()
 
 
 def test_both_schedulers_say_how_their_commands_are_found() -> None:

@@ -99,7 +99,7 @@ def test_ctrl_c_at_the_end_of_a_program_that_still_sends_lets_it_go_and_shows_no
 SLOW_LINE = """
 import os, sys, threading, time, traceback
 import clusterfn
-from clusterfn.hosts.transports.local import ProcessStream
+from clusterfn.hosts.transports.base import ProcessStream
 
 write = ProcessStream.write
 def slowly(self, data):

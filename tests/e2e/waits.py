@@ -15,7 +15,7 @@ from unittest import mock
 
 from clusterfn.calls import follower, job
 from clusterfn.hosts import connection
-from clusterfn.hosts.rpc import answers, link
+from clusterfn.hosts.rpc import link, link_stream
 from clusterfn.hosts.rpc.reply import Reply
 
 
@@ -40,7 +40,7 @@ class Waits:
         """While this lasts, trips are counted."""
         patched = [
             (link.Link, "ask", self._send),
-            (answers.AnswerReader, "_answer", self._answer),
+            (link_stream.AnswerReader, "_answer", self._answer),
             (link.Link, "_try_to_connect", self._reconnect),
             (Reply, "_wait", self._wait),
             (Reply, "substitute", self._substitute),

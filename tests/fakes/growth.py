@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn import Executor
-from clusterfn.hosts import follow_window
+from clusterfn.hosts import host_state
 from tests.fakes.slurm_hosts import SlurmHosts
 from tests.waiting import until
 
@@ -47,7 +47,7 @@ def grow(world: SlurmHosts, jobs: int, measures_memory: bool) -> Grown:
         tracemalloc.start()
     made = [executors[number % len(executors)].submit(abs, -1) for number in range(jobs)]
     submitted = time.process_time()
-    followed = min(jobs, len(executors) * (follow_window.MOST - 1))
+    followed = min(jobs, len(executors) * (host_state.MOST_FOLLOWED - 1))
     until(lambda: (world.asked - before)["still"] >= followed)
     gc.collect()
     size = tracemalloc.get_traced_memory()[0] if measures_memory else 0

@@ -27,7 +27,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
-from clusterfn.hosts.follow_window import FollowWindow
+from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.hosts.rpc.reply import RequestCancelled
 from clusterfn.packing.payload import pack
 from clusterfn.scheduler import scheduler_for

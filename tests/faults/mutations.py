@@ -231,8 +231,8 @@ MUTATIONS: list[Mutation] = [
          "return None", "supervisor and job.sh killed-bare", "all killed together-bare"),
     _one("another boot is the same", BARE, "if boot != submitted_boot:", "if False:", "host restarted-bare"),
     # before the job
-    _one("the last error counts", "hosts/rpc/answers.py", "failed = self._requests.failed_before(request) or failed",
-         "pass", "disk full at upload-tiny"),
+    _one("the last error counts", "hosts/rpc/link_stream.py",
+         "failed = self._requests.failed_before(request) or failed", "pass", "disk full at upload-tiny"),
     _one("no advice about a root", "hosts/rpc/frames.py", 'elif kind == "denied":', "elif False:",
          "read-only home-readonly"),
     _one("any Python will do", "environment/existing.py", "if (major, minor) < OLDEST:", "if False:",

@@ -20,7 +20,7 @@ from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ClusterfnError
 from clusterfn.gpu import smi
 from clusterfn.hosts import serialization
-from clusterfn.hosts.survey import parse as surveyed
+from clusterfn.hosts import survey as surveyed
 from clusterfn.plain_data import reader
 from clusterfn.scheduler.site import Section
 from tests.fuzz import damaged, fuzzed, twisted
@@ -76,8 +76,10 @@ def test_what_a_machine_prints_at_length_is_read_in_a_moment(text: str) -> None:
     lines = text.splitlines()
     with in_a_moment():
         read_as_a_machines(text)
-        surveyed.surveyed_gpus(Section("gpus", 0, lines))
-        surveyed.volume(Section("volume", 0, ["/r"], {"path": ["/r"], "df": lines, "inodes": lines, "lfs": lines}), {})
+        surveyed.read_gpus(Section("gpus", 0, lines))
+        surveyed.read_volume(
+            Section("volume", 0, ["/r"], {"path": ["/r"], "df": lines, "inodes": lines, "lfs": lines}), {}
+        )
         smi.read_rows(text)
 
 

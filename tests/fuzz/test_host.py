@@ -28,8 +28,8 @@ from clusterfn.bridge.supervisor.process_tree import boot_id
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from clusterfn.errors import ClusterfnError
 from clusterfn.gpu import smi
-from clusterfn.hosts import gpus
-from clusterfn.hosts.survey import parse as surveyed
+from clusterfn.hosts import host_capacity
+from clusterfn.hosts import survey as surveyed
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
 from clusterfn.scheduler.site import Section
@@ -142,8 +142,8 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
         with contextlib.suppress(AttemptEnded):
             read()
     bridge_gpus.GpuUsageMonitor(["GPU-1"], []).read_answer(text)
-    gpus.read(text, 1024)
-    surveyed.surveyed_gpus(Section("gpus", 0, text.splitlines()))
+    host_capacity.read_gpus(text, 1024)
+    surveyed.read_gpus(Section("gpus", 0, text.splitlines()))
     smi.read_rows(text)
 
 

@@ -23,8 +23,8 @@ from clusterfn.errors import ClusterfnError, HostError, ResultError
 from clusterfn.hosts import serialization
 from clusterfn.hosts.connected_host import HostContents
 from clusterfn.hosts.connection import Followed, HostConnection, Reply
-from clusterfn.hosts.follow_window import FollowWindow
-from clusterfn.hosts.rpc import reconnect
+from clusterfn.hosts.host_state import FollowWindow
+from clusterfn.hosts.rpc import link
 from clusterfn.hosts.rpc.frames import FrameReader, Header, pack
 from tests.fakes.transport import HELLO, FakeTransport, Far, agent
 from tests.fuzz import damaged, fuzzed, twisted
@@ -116,7 +116,7 @@ class Answering(agent):
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconnect, "PAUSE_LAST_S", 0.001)
+    monkeypatch.setattr(link, "PAUSE_LAST_S", 0.001)
 
 
 @fuzzed(weight=0.1, answers=twisted([ANSWERS]))

@@ -12,11 +12,11 @@ import time
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli import clean, target
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS
+from clusterfn.config.forms import ENVIRONMENT_KINDS
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts import gpus as host_gpus
+from clusterfn.hosts import host_capacity
+from clusterfn.hosts.host_capacity import SITE_FILE
 from clusterfn.hosts.host_state import open_session
-from clusterfn.hosts.site_rules import FILE
 from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.hosts.transports.ssh_config import resolve
 from clusterfn.scheduler import kind_of_site
@@ -258,11 +258,11 @@ def limits(state: CheckState) -> str:
         raise StepSkipped("the scheduler sets them")
     rules = state.session.capacity.rules
     if rules is None:
-        raise StepSkipped(f"the host has no {FILE}")
+        raise StepSkipped(f"the host has no {SITE_FILE}")
     if rules.trouble:
-        hint = f"show this to the administrator of {state.name}; the other lines of {FILE} are obeyed"
-        raise StepFailed(f"parts of {FILE} on the host cannot be obeyed", hint, list(rules.trouble))
-    return f"{FILE} on the host allows you {', '.join(rules.in_words()) or 'all there is'}"
+        hint = f"show this to the administrator of {state.name}; the other lines of {SITE_FILE} are obeyed"
+        raise StepFailed(f"parts of {SITE_FILE} on the host cannot be obeyed", hint, list(rules.trouble))
+    return f"{SITE_FILE} on the host allows you {', '.join(rules.in_words()) or 'all there is'}"
 
 
 _RELOAD = (
@@ -294,8 +294,8 @@ def gpus(state: CheckState) -> str:
     if state.session.host.gpus_only:
         names = ", ".join(str(gpu.index) for gpu in state.session.capacity.gpus or ())
         summary += f"; jobs get only GPU {names}, by gpus: in {state.session.host.source}"
-    elif host_gpus.hides_some(setting, len(surveyed.names)):
-        raise StepWarning(summary, host_gpus.about_visible(setting, state.name))
+    elif host_capacity.hides_gpus(setting, len(surveyed.names)):
+        raise StepWarning(summary, host_capacity.about_hidden_gpus(setting, state.name))
     if surveyed.lost:
         do = "does" if len(surveyed.lost) == 1 else "do"
         raise StepWarning(f"{summary}; {len(surveyed.lost)} more {do} not answer: {surveyed.lost[0]}", _LOST)

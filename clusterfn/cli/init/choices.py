@@ -13,8 +13,7 @@ from typing import Any
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli.init.answers import Answers, say
-from clusterfn.config.environment_kinds import CONDA_PLACES
-from clusterfn.config.forms import names_a_file, split_file
+from clusterfn.config.forms import CONDA_PLACES, names_a_file, split_file
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER
 from clusterfn.errors import ConfigError, EnvironmentBuildError

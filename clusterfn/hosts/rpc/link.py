@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import threading
 import time
 import weakref
@@ -14,14 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
-from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
+from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import keepalive, loop
 from clusterfn.hosts.keepalive import ASK, DEAD
-from clusterfn.hosts.rpc import reconnect
-from clusterfn.hosts.rpc.answers import PING_ID, AnswerReader, wrapped
 from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, error_of
+from clusterfn.hosts.rpc.link_stream import PING_ID, AnswerReader, LinkStream, PendingRequests, RequestSender, wrapped
 from clusterfn.hosts.rpc.reply import OF_PARENT, AnsweringLink, Reply, RequestCancelled
-from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
 
@@ -34,6 +33,11 @@ SOON_S = 10.0
 MOST_WAITS = 20
 # While there is no connection, callers wait once so many requests are queued: those of about a thousand jobs.
 MOST_UNSENT = 4_000
+PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
+# A host that has just booted accepts logins before home folders and Python are mounted. Only later is this an error.
+NO_AGENT_S = 600.0
+# The agent's word for a root that another user could change. No retry makes it safe.
+_UNSAFE = "refused"
 _CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
 
 _log = logging.getLogger("clusterfn")
@@ -87,7 +91,7 @@ class Link:
         )
         # A dict, because thousands of jobs listen, and each must be able to stop at once.
         self._listeners: dict[object, Callable[[ConnectionState], None]] = {}
-        self._tries = reconnect.Tries()
+        self._tries = Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
         if first is not None:
@@ -267,7 +271,7 @@ class Link:
     def _try_to_connect(self, waits: int) -> bool:
         """Try once; return whether to stop: connected, refused for good, or closed."""
         with self.line.changed:
-            self.line.changed.wait_for(lambda: self.line.over is not None, reconnect.pause_s(waits))
+            self.line.changed.wait_for(lambda: self.line.over is not None, pause_s(waits))
         if self.line.over is not None:
             return True
         try:
@@ -382,3 +386,36 @@ class Link:
         if health == DEAD:
             # Closing may take seconds, and nothing may block the loop's thread.
             await loop.in_thread(lambda: self.line.lose(opened), "clusterfn-hang-up")
+
+
+def pause_s(waits: int) -> float:
+    """Return the pause after so many pauses: exponential backoff with jitter."""
+    longest = min(PAUSE_FIRST_S * 2**waits, PAUSE_LAST_S) if waits else 0.0
+    return longest * random.uniform(0.5, 1.0)
+
+
+class Tries:
+    """The tries of one link to reach its host again."""
+
+    def __init__(self) -> None:
+        self._no_agent_since: float | None = None
+
+    def once(self, opener: Callable[[], AgentStream]) -> AgentStream:
+        """Try once.
+
+        Raises:
+            AuthenticationError: A person has to log in.
+            Unreachable: The host cannot be reached now; or it has started no agent, for less than `NO_AGENT_S`.
+            HostError, ConfigError: It is refused for good.
+        """
+        since, self._no_agent_since = self._no_agent_since, None
+        try:
+            return opener()
+        except (AuthenticationError, HostKeyError, Unreachable):
+            raise
+        except HostError as error:
+            now = time.monotonic()
+            self._no_agent_since = now if since is None else since
+            if error.kind == _UNSAFE or now - self._no_agent_since >= NO_AGENT_S:
+                raise
+            raise Unreachable(error.message) from error

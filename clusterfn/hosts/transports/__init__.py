@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from clusterfn.config.spec import Host
-from clusterfn.hosts.transports.base import Stream, Transport
-from clusterfn.hosts.transports.local import LocalTransport
+from clusterfn.hosts.transports.base import LocalTransport, Stream, Transport
 from clusterfn.hosts.transports.prompts import Asker
 
 __all__ = ["Asker", "Stream", "Transport", "can_hold", "is_held", "transport_for"]

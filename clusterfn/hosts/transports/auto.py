@@ -12,10 +12,10 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts.transports import host_keys, openssh
 from clusterfn.hosts.transports.base import Stream, Transport
-from clusterfn.hosts.transports.load_paramiko import load_paramiko
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.shared_login import ReusingTransport
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
+from clusterfn.hosts.transports.ssh_config_file import load_paramiko
 
 KLIST_S = 5.0
 

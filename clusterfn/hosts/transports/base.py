@@ -1,20 +1,32 @@
-"""The interface of a transport: it opens a byte stream to a command on a host, and nothing else.
+"""The interface of a transport, which opens a byte stream to a command on a host, and what transports share.
 
-Each implementation translates the errors of its library, and passes tests/contract/test_transport_contract.py.
+Each implementation translates the errors of its library, and passes tests/contract/test_transport_contract.py. The
+simplest runs a command in /bin/sh of this machine (POSIX only). The process has its own session: the terminal's Ctrl-C
+does not reach it, and it cannot ask on the terminal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import random
+import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
-from clusterfn.errors import Unreachable
+from clusterfn.bridge.agent.pipes import USUAL, widen_pipe
+from clusterfn.errors import ConfigError, Unreachable
+from clusterfn.hosts.transports.prompts import Asker
 
-if TYPE_CHECKING:
-    from clusterfn.hosts.transports.prompts import Asker
+T = TypeVar("T")
+PAUSES_S = (0.3, 1.0, 2.0)
+STDERR_KEPT = 8192
+PATIENCE_S = 2.0
 
 
 class Stream(Protocol):
@@ -104,10 +116,6 @@ def closed_on_failure(close: Callable[[], object]) -> Iterator[None]:
         raise
 
 
-T = TypeVar("T")
-PAUSES_S = (0.3, 1.0, 2.0)
-
-
 def open_with_retries(
     open_once: Callable[[], T], hung_up: tuple[type[BaseException], ...], pauses_s: Sequence[float]
 ) -> T:
@@ -122,3 +130,138 @@ def open_with_retries(
             # A busy sshd drops many programs at the same time, so spread their retries.
             time.sleep(pause * random.uniform(0.5, 1.5))
     return open_once()
+
+
+class ListeningStream:
+    """What streams have in common that keep the last words of a command's stderr, which a thread reads."""
+
+    def __init__(self) -> None:
+        self._stderr_tail = b""
+        self._closed = False
+        self._closings = itertools.count()
+        # Held by a thread that reads, until which no other may close what it reads: its number may be given again.
+        self._reading = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
+        self._listener.start()
+
+    def _begin_closing(self) -> bool:
+        """Take note that this side closes the stream; return whether that is new."""
+        self._closed = True
+        # `next` is atomic: of several threads that close the stream, only one gets the 0.
+        return next(self._closings) == 0
+
+    def _read_stderr(self) -> bytes:
+        """Wait for bytes of stderr; return none once it has ended."""
+        raise NotImplementedError
+
+    def _listen(self) -> None:
+        while piece := self._read_stderr():
+            self._hear(piece)
+
+    def _hear(self, piece: bytes) -> None:
+        self._stderr_tail = (self._stderr_tail + piece)[-STDERR_KEPT:]
+
+
+class ProcessStream(ListeningStream):
+    """A started process; see `Stream`.
+
+    Attributes:
+        process: The process itself.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            bufsize=0, env=env,
+        )  # fmt: skip
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self._in, self._out, self._err = self.process.stdin, self.process.stdout, self.process.stderr
+        super().__init__()
+
+    def read(self, size: int) -> bytes:
+        with self._reading:
+            if self._closed:
+                return b""
+            piece = os.read(self._out.fileno(), size)
+            # A full pipe shows that much data comes. With a wider one, both sides wake less often.
+            if len(piece) >= USUAL:
+                widen_pipe(self._out.fileno())
+            return piece
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            if len(data) >= USUAL:
+                widen_pipe(self._in.fileno())
+            while rest:
+                if self._closed:
+                    raise BrokenPipeError("this process closed the stream")
+                rest = rest[os.write(self._in.fileno(), rest) :]
+        except ValueError as error:
+            # A closed file raises ValueError instead of an OSError.
+            raise BrokenPipeError("this process closed the stream") from error
+
+    def close(self) -> None:
+        self._close(PATIENCE_S)
+
+    def _close(self, patience_s: float) -> None:
+        """Close its input; kill its group if it has not ended by then."""
+        if not self._begin_closing():
+            return
+        self._in.close()
+        try:
+            self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self.process.wait()
+        self._listener.join(PATIENCE_S)
+        if self._listener.is_alive():
+            # The process has ended, but a child of it still holds the pipes, which would block the close below.
+            with contextlib.suppress(ProcessLookupError):
+                self._kill()
+        with self._reading:
+            self._out.close()
+        self._listener.join(PATIENCE_S)
+        self._err.close()
+
+    def _kill(self) -> None:
+        if sys.platform == "win32":
+            self.process.kill()
+        else:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def cause(self) -> str | None:
+        if self._closed:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return how_it_ended(self.process.wait(PATIENCE_S))
+        return None
+
+    def stderr(self) -> str:
+        if self.process.poll() is not None:
+            self._listener.join(PATIENCE_S)
+        return self._stderr_tail.decode(errors="replace")
+
+    def _read_stderr(self) -> bytes:
+        return self._err.read(STDERR_KEPT)
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a process ended whose `Popen.returncode` this is."""
+    return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
+
+
+class LocalTransport(Transport):
+    """Commands on this machine."""
+
+    via = "a process of this machine"
+
+    def __init__(self, host: str = "local") -> None:
+        self.host = host
+
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
+        """Start `command`; see `Transport.open`."""
+        if sys.platform == "win32":
+            hint = "add a Linux host to clusterfn.yml (address: NAME, scheduler: bare), or run this inside WSL"
+            raise ConfigError("Jobs cannot run on a Windows machine itself", host=self.host, hint=hint)
+        return ProcessStream(["/bin/sh", "-c", command])

@@ -24,8 +24,7 @@ from clusterfn.hosts.keepalive import SSH_PROBE_S, SSH_PROBES
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
 from clusterfn.hosts.transports.base import DeliveringStream, Stream, Transport
 from clusterfn.hosts.transports.paramiko_login import log_in
-from clusterfn.hosts.transports.paramiko_receiving import QuickSocket, ReceivedPieces
-from clusterfn.hosts.transports.paramiko_sending import QuickPacketizer, send_all
+from clusterfn.hosts.transports.paramiko_packets import QuickPacketizer, QuickSocket, ReceivedPieces, send_all
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
@@ -35,7 +34,7 @@ WINDOW = 16 * 2**20
 NEAR_WINDOW = 2**20
 # A login takes at least two round trips. One that is faster than this shows that the host is near.
 _NEAR_S = 0.04
-# In order of preference. AES-GCM comes first, because `paramiko_sending` avoids most copies only with it.
+# In order of preference. AES-GCM comes first, because `paramiko_packets` avoids most copies only with it.
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
 STATUS_S = 10.0

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import importlib
+import importlib.util
 import os
 import re
 import shlex
 import sys
+import types
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports.load_paramiko import load_paramiko
 
 Options = dict[str, list[str]]
 
@@ -223,3 +225,34 @@ def system_file() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / "ssh" / "ssh_config"
     return Path("/etc/ssh/ssh_config")
+
+
+def load_paramiko() -> None:
+    """Import paramiko without `invoke`, unless it is imported already; `invoke` comes with its first use.
+
+    It takes longer to import than paramiko itself, and serves only its `Match exec`. clusterfn rejects `Match exec`
+    where it reads an ssh configuration by paramiko. A program that uses it itself gets `invoke` when paramiko first
+    calls it.
+    """
+    later = _LaterInvoke("invoke")
+    if "paramiko" not in sys.modules and "invoke" not in sys.modules and importlib.util.find_spec("invoke") is not None:
+        # Threads need no lock: `setdefault` never replaces what is there, and each removes only what it put there.
+        sys.modules.setdefault("invoke", later)
+    try:
+        importlib.import_module("paramiko")
+    finally:
+        _restore_invoke(later)
+
+
+class _LaterInvoke(types.ModuleType):
+    """Take the place of `invoke`, and import it at its first use. Not importlib's LazyLoader: `import` loads that."""
+
+    def __getattr__(self, name: str) -> Any:
+        _restore_invoke(self)
+        return getattr(importlib.import_module("invoke"), name)
+
+
+def _restore_invoke(later: _LaterInvoke) -> None:
+    """Let the next `import invoke` find the real one."""
+    if sys.modules.get("invoke") is later:
+        del sys.modules["invoke"]

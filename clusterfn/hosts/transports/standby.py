@@ -18,9 +18,8 @@ from pathlib import Path
 
 from clusterfn.hosts import loop
 from clusterfn.hosts.transports import openssh, ssh_errors
-from clusterfn.hosts.transports.base import Standby
+from clusterfn.hosts.transports.base import PATIENCE_S, STDERR_KEPT, ListeningStream, Standby, how_it_ended
 from clusterfn.hosts.transports.held_connections import HeldConnection, socket_path
-from clusterfn.hosts.transports.local import PATIENCE_S, STDERR_KEPT, ListeningStream, how_it_ended
 
 # How long an agent waits after the last program. It counts as use of the held connection, and so must end some time.
 IDLE_S = 3600.0

@@ -23,8 +23,8 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, HostKeyError
 from clusterfn.hosts.transports import host_keys, openssh, ssh_errors
 from clusterfn.hosts.transports.host_keys import KnownKey
-from clusterfn.hosts.transports.load_paramiko import load_paramiko
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
+from clusterfn.hosts.transports.ssh_config_file import load_paramiko
 
 KINDS = (
     ("ssh-ed25519",),

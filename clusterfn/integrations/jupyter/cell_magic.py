@@ -22,8 +22,7 @@ from clusterfn.calls import call
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.option_checks import read_requeue
-from clusterfn.config.options import CallOptions, Options, parse_options
-from clusterfn.config.unknown_option import ALIASES, OF_SLURM
+from clusterfn.config.options import ALIASES, OF_SLURM, CallOptions, Options, parse_options
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 from clusterfn.hosts import serialization
 from clusterfn.packing import module_sources

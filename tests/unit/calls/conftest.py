@@ -15,7 +15,7 @@ from clusterfn.calls import session_stream
 from clusterfn.hosts import connection
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.rpc import reconnect
+from clusterfn.hosts.rpc import link
 from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
 from tests.fakes.transport import FakeTransport, agent
 from tests.unit.calls.waiters import HOST, silent
@@ -81,8 +81,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
 @pytest.fixture
 def on_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HostState, FakeTransport]]:
     """The session of a host that answers nothing, and its transport. Pauses are short."""
-    monkeypatch.setattr(reconnect, "PAUSE_FIRST_S", 0.001)
-    monkeypatch.setattr(reconnect, "PAUSE_LAST_S", 0.01)
+    monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(link, "PAUSE_LAST_S", 0.01)
     transport = FakeTransport(agent(silent))
     monkeypatch.setattr(connection, "transport_for", lambda host: transport)
     session = HostState(HOST._replace(name=f"lab8-{os.urandom(4).hex()}"))

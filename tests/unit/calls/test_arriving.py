@@ -17,7 +17,7 @@ from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ResultError
 from clusterfn.hosts import landing, serialization
-from clusterfn.hosts.follow_window import FollowWindow
+from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.hosts.rpc.reply import Reply
 from tests.waiting import WAIT_S
 

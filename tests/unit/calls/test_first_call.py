@@ -12,7 +12,7 @@ import pytest
 BEGIN = """
 import sys
 import clusterfn
-from clusterfn.hosts.transports.local import ProcessStream
+from clusterfn.hosts.transports.base import ProcessStream
 
 begun, first_answer, read = [], [], ProcessStream.read
 

@@ -17,7 +17,7 @@ from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.spec import ResultPolicy
-from clusterfn.hosts import follow_window, loop
+from clusterfn.hosts import host_state, loop
 from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.rpc.requests import Followed
@@ -69,7 +69,7 @@ def test_jobs_whose_heartbeats_stop_together_cost_a_controller_one_look(
 def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(
     hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_window, "MOST", 2)
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 2)
     world = hosts(1)
     (name, node), *_ = world.nodes.items()
     jobs = [Executor(name).submit(abs, -1) for _ in range(8)]
@@ -97,7 +97,7 @@ def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waite
 def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_followed_yet(
     hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_window, "MOST", 1)
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     jobs = [Executor(name).submit(abs, -1) for _ in range(1500)]
     until(lambda: node.asked["sbatch"] == 1500)
@@ -111,7 +111,7 @@ def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_follow
 def test_a_turn_comes_only_by_the_connection_by_which_the_job_was_sent(
     hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_window, "MOST", 1)
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     session = open_session(config_file.load().resolve(name)[0])
     tracker = Tracker(session, "7f3a000011112222", "train")
@@ -132,8 +132,8 @@ def test_a_turn_comes_only_by_the_connection_by_which_the_job_was_sent(
 def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(follow_window, "MOST", 1)
-    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=follow_window.FollowWindow())
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
+    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=host_state.FollowWindow())
     files: list[Followed] = []
     session.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
     tracker = Tracker(session, "7f3a000011112222", "train")
@@ -159,7 +159,7 @@ def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of
 def test_a_forked_child_has_a_window_of_its_own(
     hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_window, "MOST", 1)
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     (name,) = hosts(1).nodes
     session = open_session(config_file.load().resolve(name)[0])
     assert session.follow_window.enter("one") and not session.follow_window.enter("another")
@@ -175,7 +175,7 @@ def test_a_forked_child_has_a_window_of_its_own(
 def test_a_refused_job_keeps_no_place_among_those_that_are_followed(
     hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow_window, "MOST", 1)
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     session = open_session(config_file.load().resolve(name)[0])
     trackers = [Tracker(session, f"7f3a00001111222{number}", "train") for number in range(3)]

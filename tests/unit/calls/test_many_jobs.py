@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import Executor, Job
-from clusterfn.hosts import follow_window
+from clusterfn.hosts import host_state
 from tests.fakes.growth import grow
 from tests.fakes.slurm_hosts import SlurmHosts
 from tests.waiting import until
@@ -96,7 +96,7 @@ def test_twenty_thousand_jobs_on_one_host(
 ) -> None:
     # The same share of both is followed only when others end, which is a part of the cost of an end.
     with monkeypatch.context() as patch:
-        patch.setattr(follow_window, "MOST", follow_window.MOST // 20)
+        patch.setattr(host_state, "MOST_FOLLOWED", host_state.MOST_FOLLOWED // 20)
         few = grow(hosts(1, scheduler), 1_000, measures_memory=False)
     began = time.monotonic()
     many = grow(hosts(1, scheduler), 20_000, measures_memory=False)

@@ -29,7 +29,7 @@ from clusterfn.errors import (
 )
 from clusterfn.hosts.connection import ConnectionState, HostConnection
 from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.rpc import link, reconnect
+from clusterfn.hosts.rpc import link
 from clusterfn.hosts.rpc.link import describe_trouble
 from tests.fakes.taken import Taken
 from tests.fakes.transport import FakeTransport, agent
@@ -49,8 +49,8 @@ LOST = "no connection to lab8 since 14:03:07, reconnecting: the host no longer a
 
 
 def test_the_first_attempt_is_made_at_once_and_each_pause_is_twice_as_long_up_to_half_a_minute() -> None:
-    longest = [max(reconnect.pause_s(waits) for _ in range(300)) for waits in range(12)]
-    shortest = [min(reconnect.pause_s(waits) for _ in range(300)) for waits in range(12)]
+    longest = [max(link.pause_s(waits) for _ in range(300)) for waits in range(12)]
+    shortest = [min(link.pause_s(waits) for _ in range(300)) for waits in range(12)]
 
     assert longest[0] == 0.0
     for waits, wanted in enumerate([1.0, 2.0, 4.0, 8.0, 16.0, *6 * [30.0]], 1):
@@ -60,7 +60,7 @@ def test_the_first_attempt_is_made_at_once_and_each_pause_is_twice_as_long_up_to
 
 def test_the_pauses_grow_while_a_host_is_away_and_begin_again_once_it_was_back(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(reconnect, "pause_s", lambda waited: waits.append(waited) or 0.001)
+    monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
     monkeypatch.setattr(link, "SOON_S", 0.0)  # a stream that ends is not taken for one that broke at once
     transport = FakeTransport(agent(lambda request, body: [({"end": True, "ok": True}, b"")]))
     connection = HostConnection(HOST, transport)
@@ -82,7 +82,7 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_again_once_it_was_back(m
 def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_the_next_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reconnect, "pause_s", lambda _: 0.001)
+    monkeypatch.setattr(link, "pause_s", lambda _: 0.001)
     asked: list[str] = []
 
     def answers(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
@@ -210,8 +210,8 @@ def test_a_waiting_caller_learns_at_once_why_the_connection_has_ended_for_good(
 
 def test_a_host_that_lets_in_and_starts_no_agent_is_tried_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(reconnect, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    tries, failing = reconnect.Tries(), iter([*3 * ["home"], "away", *3 * ["home"]])
+    monkeypatch.setattr(link, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: clock[0]}))
+    tries, failing = link.Tries(), iter([*3 * ["home"], "away", *3 * ["home"]])
 
     def opener() -> Any:
         raise Unreachable("away") if next(failing) == "away" else no_agent("the home is not there")

@@ -16,7 +16,7 @@ from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connected_host import HostContents
 from clusterfn.hosts.connection import Reply
-from clusterfn.hosts.follow_window import FollowWindow
+from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.packing import payload
 from clusterfn.scheduler.base import PENDING, RUNNING, SchedulerVerdict, Submission
 from clusterfn.scheduler.slurm.states import SlurmState

@@ -19,8 +19,8 @@ from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWa
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import Completed
+from clusterfn.hosts.scheduler_commands import FoundCommands, LoginShellAnswer
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
-from clusterfn.hosts.survey.commands import FoundCommands, LoginShellAnswer
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 

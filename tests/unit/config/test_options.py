@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 
 from clusterfn.config.keys import HOST_KEYS
-from clusterfn.config.options import CallOptions, Options, keywords, parse_options
+from clusterfn.config.options import ALIASES, OF_HOSTS, CallOptions, Options, keywords, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.units import parse_time
-from clusterfn.config.unknown_option import ALIASES, OF_HOSTS
 from clusterfn.errors import ConfigError, did_you_mean
 
 

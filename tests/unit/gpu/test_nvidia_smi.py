@@ -13,8 +13,8 @@ from clusterfn.cli.check.host import describe_gpus
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import Unsatisfiable
 from clusterfn.gpu import get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage
+from clusterfn.hosts import survey
 from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.survey import parse
 from clusterfn.scheduler.site import Section
 from tests.fakes import driver
 
@@ -98,7 +98,7 @@ def test_a_gpu_without_memory_of_its_own_has_that_of_the_machine(path: Path, hos
 def test_check_and_init_say_whose_memory_it_is():
     row = "NVIDIA GB10, [N/A], 580.95.05, 12.1"
 
-    found = parse.surveyed_gpus(Section("gpus", 0, [row]), 120 << 30)
+    found = survey.read_gpus(Section("gpus", 0, [row]), 120 << 30)
 
     assert found and describe_gpus(found).startswith("1 x NVIDIA GB10, 120 GB, shared with the CPU, ")
 
@@ -145,7 +145,7 @@ def test_a_warning_of_the_driver_is_no_row_and_its_exit_code_not_that_of_the_tab
     assert [process.name for process in gpus.gpu_processes()["GPU-1"]] == ["python"]
     assert len(get_safe_gpu_info().devices) == 2
     host.capacity.enough(Resources(gpus=2))
-    surveyed = parse.surveyed_gpus(Section("gpus", rc, [warning, "NVIDIA RTX A6000, 49140, 575.57.08, 8.6", warning]))
+    surveyed = survey.read_gpus(Section("gpus", rc, [warning, "NVIDIA RTX A6000, 49140, 575.57.08, 8.6", warning]))
     assert surveyed is not None and (surveyed.names, surveyed.trouble) == (("NVIDIA RTX A6000",), "")
     host.connection.close()
 
@@ -160,7 +160,7 @@ def test_a_machine_whose_only_gpu_is_lost_is_not_one_without_gpus(path: Path):
 def test_check_names_the_gpu_that_does_not_answer():
     rows = ["NVIDIA RTX A6000, 49140, 575.57.08, 8.6", str(LOST[2])]
 
-    found = parse.surveyed_gpus(Section("gpus", 15, rows))
+    found = survey.read_gpus(Section("gpus", 15, rows))
 
     assert found is not None
     assert (found.names, found.lost, found.trouble) == (("NVIDIA RTX A6000",), (LOST[2],), "")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.rpc import reconnect
+from clusterfn.hosts.rpc import link
 from tests.fakes.transport import DeliveringFakeStream, FakeStream, FakeTransport, Handler, agent
 from tests.unit.hosts.in_memory import HOST
 
@@ -18,7 +18,7 @@ def connected(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[Handler], tuple[HostConnection, FakeTransport]]]:
     """A connection to a fake host with this handler, and its transport. Reconnecting pauses are short."""
-    monkeypatch.setattr(reconnect, "PAUSE_FIRST_S", 0.01)
+    monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.01)
     opened: list[HostConnection] = []
 
     def make(handler: Handler) -> tuple[HostConnection, FakeTransport]:

@@ -24,7 +24,7 @@ from clusterfn.hosts import connection as hosts
 from clusterfn.hosts import keepalive, loop
 from clusterfn.hosts.connection import ConnectionState, Followed, HostConnection, Reply
 from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.rpc import boot, link, reconnect
+from clusterfn.hosts.rpc import boot, link
 from clusterfn.hosts.rpc.file_requests import pieces_of
 from clusterfn.hosts.rpc.frames import CHUNK, FRAME, LONGEST_HEADER, pack
 from clusterfn.hosts.rpc.requests import MemorySink
@@ -135,7 +135,7 @@ def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
     connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(reconnect, "pause_s", lambda waited: waits.append(waited) or 0.001)
+    monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
     connection, transport = connected(silent)
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
@@ -533,7 +533,7 @@ def test_streams_that_break_at_once_are_made_after_pauses(
 ) -> None:
     waits: list[int] = []
     connection, transport = connected(lambda request, body: [] if len(waits) == 5 else transport.drop() or [])  # type: ignore[func-returns-value]
-    monkeypatch.setattr(reconnect, "pause_s", lambda pauses: waits.append(pauses) or 0.0)
+    monkeypatch.setattr(link, "pause_s", lambda pauses: waits.append(pauses) or 0.0)
 
     connection.run(["a program that kills the agent"])
 
@@ -712,7 +712,7 @@ def test_a_probe_goes_with_the_hello_and_is_answered_once(monkeypatch: pytest.Mo
 
 
 def test_a_probe_that_was_not_answered_is_sent_again_to_the_next_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconnect, "PAUSE_FIRST_S", 0.01)
+    monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.01)
     answers = iter([silent, ran, ran])
     transport = FakeTransport(agent(lambda request, body: next(answers)(request, body)))
     connection = HostConnection(HOST, transport, probe=PROBE)

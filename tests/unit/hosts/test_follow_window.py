@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.hosts import follow_window
-from clusterfn.hosts.follow_window import FollowWindow
+from clusterfn.hosts import host_state
+from clusterfn.hosts.host_state import FollowWindow
 
 
 @pytest.fixture
 def window(monkeypatch: pytest.MonkeyPatch) -> FollowWindow[int]:
-    monkeypatch.setattr(follow_window, "MOST", 3)
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 3)
     return FollowWindow()
 
 

@@ -11,7 +11,7 @@ import pytest
 from clusterfn.bridge.supervisor import gpus as bridge_gpus
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import Unsatisfiable
-from clusterfn.hosts import gpus
+from clusterfn.hosts import host_capacity
 from clusterfn.hosts.host_state import HostState
 
 WANTED = Resources(gpus=2, gpu_type="a6000")
@@ -19,7 +19,7 @@ WANTED = Resources(gpus=2, gpu_type="a6000")
 
 @pytest.mark.parametrize("types", [None, ["a6000"], ["", "a6000", "v100"]])
 def test_a_type_that_is_there_or_may_be_is_asked_for(types):
-    gpus.require_type(types, WANTED, "hpc", "SLURM")
+    host_capacity.require_type(types, WANTED, "hpc", "SLURM")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_type_that_is_there_or_may_be_is_asked_for(types):
 )
 def test_a_type_that_is_not_there_is_refused_with_those_that_are(types, says, hint):
     with pytest.raises(Unsatisfiable) as caught:
-        gpus.require_type(types, WANTED, "hpc", "SLURM")
+        host_capacity.require_type(types, WANTED, "hpc", "SLURM")
 
     assert caught.value.message.startswith("the call asks for 2 GPUs of type a6000, and ")
     assert caught.value.message.endswith(says)
@@ -75,11 +75,11 @@ def session(smi: object, tmp_path: Path) -> Iterator[HostState]:
 def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
     session: HostState, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
 ):
-    monkeypatch.setattr(gpus, "PATIENCE_S", 0.5 if failure == "sleep 20" else 60.0)
+    monkeypatch.setattr(host_capacity, "PATIENCE_S", 0.5 if failure == "sleep 20" else 60.0)
     smi(failure)
     session.capacity.enough(Resources(gpus=1))  # the supervisor asks nvidia-smi itself, and reports the failure
 
-    monkeypatch.setattr(gpus, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(host_capacity, "PATIENCE_S", 60.0)
     smi(TABLE)
     with pytest.raises(Unsatisfiable, match="gpus=2 is more than here has: 1"):
         session.capacity.enough(Resources(gpus=2))
@@ -95,7 +95,7 @@ def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: Ho
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[Unknown Error]"])
 def test_numbers_that_are_none_leave_a_gpu_of_unknown_size(number: str):
-    (card,) = gpus.read(f"{number}, GPU-1, {number}, NVIDIA RTX A6000\n", 1024) or ()
+    (card,) = host_capacity.read_gpus(f"{number}, GPU-1, {number}, NVIDIA RTX A6000\n", 1024) or ()
 
     assert (card.index, card.total_mib, card.unified, card.uuid) == (0, None, False, "GPU-1")
 

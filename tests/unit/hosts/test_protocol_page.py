@@ -17,7 +17,7 @@ from clusterfn.bridge.agent.server import HANDLERS
 from clusterfn.config.spec import Host
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.connection import Followed, HostConnection, Needed, Reply, TreeFile
-from clusterfn.hosts.rpc import boot, reconnect
+from clusterfn.hosts.rpc import boot, link
 from tests.fakes.slurm_hosts import slurm_hosts
 from tests.fakes.transport import FakeTransport, agent
 from tests.waiting import WAIT_S, until
@@ -76,7 +76,7 @@ class Silent(FakeTransport):
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HostConnection, Silent]]:
-    monkeypatch.setattr(reconnect, "PAUSE_FIRST_S", 0.01)
+    monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.01)
     transport = Silent()
     connection = HostConnection(HOST, transport)
     yield connection, transport

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.agent.frames import Inbox
-from clusterfn.hosts.rpc import request_queue
+from clusterfn.hosts.rpc import link_stream
 from tests.waiting import until
 
 
@@ -27,8 +27,8 @@ class Line:
         self.pauses = 0
         self.may_go_on = threading.Event()
         clock = SimpleNamespace(monotonic=self.monotonic, sleep=self.pause)
-        monkeypatch.setattr(request_queue, "time", clock)
-        self.sender = request_queue.RequestSender(self, lambda number: True, lambda *_: None)  # type: ignore[arg-type]
+        monkeypatch.setattr(link_stream, "time", clock)
+        self.sender = link_stream.RequestSender(self, lambda number: True, lambda *_: None)  # type: ignore[arg-type]
         self.thread = threading.Thread(target=self.sender.run)
         self.thread.start()
 

@@ -14,7 +14,7 @@ from clusterfn.bridge.agent import site_rules
 from clusterfn.bridge.queue.machine import UserLimits, limits_of
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.errors import Unsatisfiable
-from clusterfn.hosts import site_rules as on_client
+from clusterfn.hosts import host_capacity as on_client
 from tests.fakes.job_spec import job_spec
 
 TEXT = """\
@@ -48,7 +48,7 @@ def file(tmp_path, monkeypatch) -> Path:
 
 
 def rules_of(text: str) -> on_client.SiteRules:
-    return on_client.read(json.dumps(site_rules.parse(text)))
+    return on_client.read_site_rules(json.dumps(site_rules.parse(text)))
 
 
 def test_the_file_is_read_as_yaml_would_read_it(file):
@@ -144,7 +144,7 @@ def test_a_job_without_a_time_gets_the_longest_and_one_that_asks_for_more_is_rej
              '{"limits": {"time_s": -1}, "defaults": {}, "trouble": []}', "[" * 100_000]
 )  # fmt: skip
 def test_a_host_that_tells_nonsense_limits_nothing_and_is_named_by_check(told):
-    rules = on_client.read(told)
+    rules = on_client.read_site_rules(told)
 
     assert rules.limits == Limits() and rules.trouble
 

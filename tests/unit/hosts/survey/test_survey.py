@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from clusterfn.config.spec import Host
+from clusterfn.hosts import survey
 from clusterfn.hosts.connection import Completed
-from clusterfn.hosts.survey import Site, SurveyedGpus, Volume, parse, read_site, survey
-from clusterfn.hosts.survey.parse import QuotaLeft, parse_quotas
+from clusterfn.hosts.survey import QuotaLeft, Site, SurveyedGpus, Volume, parse_quotas, read_site
 from clusterfn.scheduler.site import Section
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 from tests.waiting import until
@@ -77,7 +77,7 @@ OVERFULL = """
     ],
 )
 def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
-    found = parse.volume(folder(df), {})
+    found = survey.read_volume(folder(df), {})
 
     assert found is not None
     assert (found.device, found.kind, found.free_bytes, found.shared) == (device, kind, free, shared)
@@ -94,7 +94,7 @@ def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
     ],
 )
 def test_inodes_are_read_where_there_are_such(inodes, files):
-    found = parse.volume(folder(XFS, inodes), {})
+    found = survey.read_volume(folder(XFS, inodes), {})
 
     assert found is not None
     assert found.free_files == files
@@ -103,7 +103,7 @@ def test_inodes_are_read_where_there_are_such(inodes, files):
 def test_what_is_no_folder_is_no_volume():
     section = Section("volume-1", 1, ["$DATA", "sh: 1: cd: can't cd to /data/ann"])
 
-    assert parse.volume(section, {}) is None
+    assert survey.read_volume(section, {}) is None
 
 
 QUOTA = """
@@ -143,7 +143,7 @@ def test_no_quota_bounds_nothing(said):
 
 
 def test_quota_belongs_to_its_device():
-    found = parse.volume(folder(XFS), {"/dev/sdb1": QuotaLeft(7 * GB, 12), "/dev/sda1": QuotaLeft(0, 0)})
+    found = survey.read_volume(folder(XFS), {"/dev/sdb1": QuotaLeft(7 * GB, 12), "/dev/sda1": QuotaLeft(0, 0)})
 
     assert found is not None
     assert (found.quota_bytes, found.quota_files, found.room_bytes, found.room_files) == (7 * GB, 12, 7 * GB, 12)
@@ -164,8 +164,8 @@ OF_GROUP_OVER = """
 
 
 def test_of_all_quotas_of_lustre_the_smallest_counts():
-    user = parse.volume(folder(LUSTRE, lfs=text(OF_USER)), {})
-    both = parse.volume(folder(LUSTRE, lfs=text(OF_USER) + text(OF_GROUP_OVER)), {})
+    user = survey.read_volume(folder(LUSTRE, lfs=text(OF_USER)), {})
+    both = survey.read_volume(folder(LUSTRE, lfs=text(OF_USER) + text(OF_GROUP_OVER)), {})
 
     assert user is not None and both is not None
     assert (user.quota_bytes, user.quota_files) == (2999000 * KB, None)
@@ -186,14 +186,14 @@ def test_a_full_folder_is_distinguished_from_a_forbidden_one(said, writable, quo
     section = folder(XFS, write=[said])
     del section.parts["run"], section.parts["link"]
 
-    found = parse.volume(section, {})
+    found = survey.read_volume(section, {})
 
     assert found is not None
     assert (found.writable, found.quota_bytes, found.noexec, found.links) == (writable, quota, False, None)
 
 
 def test_a_script_that_cannot_be_started_shows_noexec():
-    found = parse.volume(folder(XFS, run=["sh: 1: ./.clusterfn-survey-9-1: Permission denied"]), {})
+    found = survey.read_volume(folder(XFS, run=["sh: 1: ./.clusterfn-survey-9-1: Permission denied"]), {})
 
     assert found is not None
     assert found.noexec
@@ -204,7 +204,7 @@ OLD = text('Field "compute_cap" is not a valid field to query.')
 
 
 def test_gpus_are_read():
-    found = parse.surveyed_gpus(Section("gpus", 0, CARDS))
+    found = survey.read_gpus(Section("gpus", 0, CARDS))
 
     assert found == SurveyedGpus(
         ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 40960 * 2**20, "570.86.15", ("8.0", "8.0")
@@ -222,7 +222,7 @@ def test_gpus_are_read():
     ],
 )
 def test_what_nvidia_smi_says_instead_of_gpus_is_its_trouble(rc, lines, trouble):
-    found = parse.surveyed_gpus(Section("gpus", rc, lines))
+    found = survey.read_gpus(Section("gpus", rc, lines))
 
     assert found is not None
     assert trouble in found.trouble
@@ -246,11 +246,11 @@ IN_A_SESSION = ["0::/user.slice/user-1000.slice/session-3.scope"]
     ],
 )
 def test_logind_ends_what_runs_in_a_session_where_it_is_configured_to(cgroup, kill, lives):
-    assert parse.lingering(Section("logind", 0, cgroup, {"kill": kill})) is lives
+    assert survey.read_lingering(Section("logind", 0, cgroup, {"kill": kill})) is lives
 
 
 def test_sections_survive_noise_and_what_did_not_end():
-    found = parse.sections("Welcome!\nM\nM one 0\na\nM.part\nb\n\nM.part\nc\nM two \nd", "M")
+    found = survey.split_sections("Welcome!\nM\nM one 0\na\nM.part\nb\n\nM.part\nc\nM two \nd", "M")
 
     assert list(found) == ["one", "two"]
     assert (found["one"].rc, found["one"].lines, found["one"].part("part")) == (0, ["a"], ["b", "c"])
@@ -267,7 +267,7 @@ def test_what_looks_like_a_number_and_is_none_breaks_nothing(odd):
         f"M quotas 0\n/dev/x {odd}T 1 1\n"
         f"M volume-1 {odd}\n$HOME\nM.path\n/x\nM.df\n/dev/x nfs 1 1 {odd} 5% /\n"
     )
-    found = read_site(parse.sections(text, "M"))
+    found = read_site(survey.split_sections(text, "M"))
 
     assert found.schedulers == {"slurm": SlurmSite((Partition("main", True, "up", "1:00", 0, "gpu"),))}
     assert found.gpus is not None and found.gpus.names == ("B100",)
@@ -334,7 +334,7 @@ def ask(tmp_path: Path) -> Callable[..., Site]:
             path.parent.mkdir(exist_ok=True)
             path.write_text(f"#!/bin/sh\n{lines}\n")
             path.chmod(0o755)
-        return survey(connection(tmp_path), timeout_s)
+        return survey.survey(connection(tmp_path), timeout_s)
 
     (tmp_path / "root").mkdir()
     return run

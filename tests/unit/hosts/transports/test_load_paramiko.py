@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LOAD = "import sys; from clusterfn.hosts.transports.load_paramiko import load_paramiko; load_paramiko(); "
+LOAD = "import sys; from clusterfn.hosts.transports.ssh_config_file import load_paramiko; load_paramiko(); "
 
 
 def printed(program: str) -> str:
@@ -55,7 +55,7 @@ def test_a_thread_that_imports_invoke_meanwhile_gets_it_whole() -> None:
     # a stand-in for paramiko, whose import does what another thread may do at that moment
     code = (
         "import sys, types; from importlib import abc, machinery, util\n"
-        "from clusterfn.hosts.transports.load_paramiko import load_paramiko\n"
+        "from clusterfn.hosts.transports.ssh_config_file import load_paramiko\n"
         "class Finder(abc.MetaPathFinder, abc.Loader):\n"
         "    def find_spec(self, name, path, target=None):\n"
         "        return machinery.ModuleSpec(name, self) if name == 'paramiko' else None\n"

@@ -16,7 +16,7 @@ from paramiko.common import cMSG_CHANNEL_WINDOW_ADJUST
 
 from clusterfn.hosts.rpc.frames import FrameReader, pack
 from clusterfn.hosts.transports.paramiko import ParamikoStream
-from clusterfn.hosts.transports.paramiko_receiving import QuickSocket, ReceivedPieces
+from clusterfn.hosts.transports.paramiko_packets import QuickSocket, ReceivedPieces
 from tests.waiting import WAIT_S, until
 
 

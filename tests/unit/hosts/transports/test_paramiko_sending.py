@@ -16,10 +16,9 @@ from typing import Any
 import paramiko
 import pytest
 
-from clusterfn.hosts.transports import paramiko_sending
+from clusterfn.hosts.transports import paramiko_packets
 from clusterfn.hosts.transports.paramiko import CIPHERS
-from clusterfn.hosts.transports.paramiko_receiving import QuickSocket
-from clusterfn.hosts.transports.paramiko_sending import MOST, QuickPacketizer, send_all
+from clusterfn.hosts.transports.paramiko_packets import MOST, QuickPacketizer, QuickSocket, send_all
 
 WAIT_S = 30.0
 Connect = Callable[..., AbstractContextManager["tuple[paramiko.Channel, paramiko.Channel]"]]
@@ -191,9 +190,9 @@ class Watched(QuickPacketizer):
 def test_a_cryptography_that_encrypts_only_bytes_gets_bytes(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, takes_memory: bool
 ) -> None:
-    if takes_memory and not paramiko_sending.encrypts_memory():
+    if takes_memory and not paramiko_packets.encrypts_memory():
         pytest.skip("the cryptography of this Python encrypts only bytes")
-    monkeypatch.setattr(paramiko_sending, "encrypts_memory", lambda: takes_memory)
+    monkeypatch.setattr(paramiko_packets, "encrypts_memory", lambda: takes_memory)
     with connect(CIPHERS[0], packetizer=Watched) as (ours, theirs):
         send_all(ours, b"data" * 9999)
         assert received(theirs, 4 * 9999) == b"data" * 9999

@@ -15,7 +15,7 @@ from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.scheduler import SCHEDULERS, SURVEY_UNSET, kinds_of_sites, login_node
 
-_PROGRAM = Path(__file__).parents[2] / "bridge" / "login_shell.py"
+_PROGRAM = Path(__file__).parents[1] / "bridge" / "login_shell.py"
 # The program tries up to so many login shells, one after another, so the limit allows for all of them.
 _SHELLS = 4
 _SPARE_S = 20.0
