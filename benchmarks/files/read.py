@@ -13,8 +13,8 @@ from benchmarks.files.collect import kind_of
 from benchmarks.files.others import Rejected
 from clusterfn.environment import environment_files, lock
 from clusterfn.environment.conda_solver import SolveTarget
+from clusterfn.environment.python_source import nearest_minors
 from clusterfn.environment.specification import Specification
-from clusterfn.environment.wheel_solver import nearest_minors
 from clusterfn.environment.wheels import WheelFinder
 from clusterfn.errors import ClusterfnError
 

@@ -17,7 +17,7 @@ from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.remote_state import remove_jobs
 from clusterfn.cli import screen, target
-from clusterfn.cli.complaint import error_facts
+from clusterfn.cli.command_line import error_facts
 from clusterfn.cli.selection import ENDED, Selection, select
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading, shaped

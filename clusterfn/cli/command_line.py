@@ -1,18 +1,26 @@
-"""Run one command to its exit code, and report what went wrong: as text on stderr, with `--json` as JSON on stdout."""
+"""Run one command to its exit code, and report what went wrong: as text on stderr, with `--json` as JSON on stdout.
+
+How an error reads is decided here for all commands: its text, its facts for `--json`, and the exit code.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from clusterfn.cli.argument_parser import WrongUsage
-from clusterfn.cli.complaint import USAGE, Complaint, describe_error
 from clusterfn.cli.parser import make_parser
 from clusterfn.config.quiet import be_verbose, is_verbose
+from clusterfn.errors import ClusterfnError, ConfigError
 
 # The exit code by which shells report Ctrl-C: 128 and the number of SIGINT.
 INTERRUPTED = 130
+_FAILED, _USAGE = 1, 2
+_FACTS = ("host", "job", "stage", "evidence", "hint", "log")
 
 
 def run_command(words: Sequence[str]) -> int:
@@ -31,7 +39,7 @@ def run_command(words: Sequence[str]) -> int:
         return code
     except WrongUsage as error:
         facts = {"type": "UsageError", "message": error.message}
-        return _print_complaint(Complaint(f"{error.usage}{error}", USAGE, facts), as_json)
+        return _print_complaint(Complaint(f"{error.usage}{error}", _USAGE, facts), as_json)
     except SystemExit as leaving:
         # argparse has printed its help, and exits.
         return int(leaving.code or 0)
@@ -67,3 +75,65 @@ def _print_complaint(complaint: Complaint, as_json: bool) -> int:
     if as_json:
         print(screen.as_json({"error": {**complaint.facts, "exit_code": complaint.code}}), flush=True)
     return complaint.code
+
+
+class FileFailed(Exception):
+    """The user's file cannot be imported; the text is Python's own complaint, from the user's lines on."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What to print to stderr, the exit code, and the same as facts for `--json`."""
+
+    text: str
+    code: int
+    facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+def describe_error(error: BaseException, loud: bool = False) -> Complaint | None:
+    """Return how an error reads on the command line; None for an unforeseen one.
+
+    Args:
+        loud: Whether to show our own traceback before it.
+    """
+    facts = error_facts(error)
+    if isinstance(error, FileFailed):
+        text, code = str(error), _USAGE
+    elif isinstance(error, ClusterfnError):
+        text = f"{type(error).__name__}: {error}"
+        code = _USAGE if isinstance(error, ConfigError) else getattr(error, "exit_status", _FAILED)
+    elif remote := facts.get("traceback"):
+        # Show the traceback as the host wrote it. Add the exception as it arrived if that says more.
+        arrived = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+        text, code = remote if remote.endswith(arrived) else f"{remote}\n{arrived}", _FAILED
+    else:
+        return None
+    if loud:
+        own_traceback = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        text = f"{own_traceback}\n{text}"
+    return Complaint(text, code, facts)
+
+
+def error_facts(error: BaseException) -> dict[str, Any]:
+    """Return what `--json` shows of an error: type, message, and each fact that it has."""
+    if isinstance(error, ClusterfnError):
+        details = {name: getattr(error, name) for name in _FACTS}
+        return {"type": type(error).__name__, "message": str(error.message), **{k: v for k, v in details.items() if v}}
+    facts = {"type": type(error).__name__, "message": str(error)}
+    remote = _remote_traceback(error)
+    return facts if remote is None else {**facts, "traceback": remote.strip('"').strip("\n")}
+
+
+def _remote_traceback(error: BaseException) -> str | None:
+    """Return the traceback from the host for what the function itself raised; None if it came from no job."""
+    # Imported late, because it takes time, and `clusterfn --help` must be fast.
+    from clusterfn.calls.outcome_errors import RemoteTraceback
+
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        if isinstance(following, RemoteTraceback):
+            return following.text
+        seen.add(id(following))
+        following = following.__cause__ or following.__context__
+    return None

@@ -245,7 +245,7 @@ def _add_jobs(commands: Any) -> None:
     # Accept these options, so that `alter` itself can say why it does not change them.
     for other in NOT_ALTERABLE:
         command.add_argument(f"--{other}", help=argparse.SUPPRESS)
-    _add_several(commands, "pull", "pull.pull", "fetch the files that jobs have left on their hosts", {
+    _add_several(commands, "pull", "output.pull", "fetch the files that jobs have left on their hosts", {
         "--only PATTERN*": "files to fetch, such as '*.pt'; can be repeated (the outputs= of the job, else all)",
         "--to FOLDER=.": "where to put them (the working directory); several jobs get a folder each",
     }, "one object; an array for several jobs")  # fmt: skip
@@ -288,16 +288,16 @@ def _add_env(commands: Any, show_help: Command) -> None:
     }, json="one object")  # fmt: skip
     about = "list the environments on a host, most recently used first"
     times = "one array, times in seconds since 1970"
-    add_command(words, "list", "env.manage.list_environments", about, _HOST, json=times)
+    add_command(words, "list", "env.list_environments", about, _HOST, json=times)
     one, usage = {"words ID+": _ENVIRONMENT_ID}, "%(prog)s [options] ID|FILE [HOST]"
     for name, run, about, more in (
-        ("show", "env.manage.show_environment", "show everything about an environment", {}),
-        ("verify", "env.verify.verify_environment", "restore missing files, and import its packages",
+        ("show", "env.show_environment", "show everything about an environment", {}),
+        ("verify", "env.verify_environment", "restore missing files, and import its packages",
          {"--gpus N=0": "also run PyTorch on a GPU, in a job"}),
-        ("remove", "env.manage.remove_environment", "remove an environment that no job uses", {}),
+        ("remove", "env.remove_environment", "remove an environment that no job uses", {}),
     ):  # fmt: skip
         add_command(words, name, run, about, {**one, **more}, json="one object", usage=usage, mixes=True)
-    add_command(words, "gc", "env.manage.remove_unused", "remove environments not used for a long time", {
+    add_command(words, "gc", "env.remove_unused", "remove environments not used for a long time", {
         **_HOST, "--days N=30.0": "not used for N days (30)", "--keep N=5": "keep the N most recently used (5)",
         **_DRY_RUN,
     }, json="one object, sizes in bytes")  # fmt: skip

@@ -22,7 +22,7 @@ from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import jobs as jobs_on
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli import target
-from clusterfn.cli.complaint import describe_error, error_facts
+from clusterfn.cli.command_line import describe_error, error_facts
 from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
 from clusterfn.display import console

@@ -24,7 +24,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
-from clusterfn.cli.complaint import FileFailed
+from clusterfn.cli.command_line import FileFailed
 from clusterfn.config import config_file, import_time
 from clusterfn.config.options import HOST_VARIABLE
 from clusterfn.config.spec import Host

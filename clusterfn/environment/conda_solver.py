@@ -17,10 +17,9 @@ from typing import Optional
 
 from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import package_sources
-from clusterfn.environment.cuda import TorchChoice
 from clusterfn.environment.lock import CONDA, LockedPackage
+from clusterfn.environment.package_sources import without_password
 from clusterfn.environment.specification import Specification
-from clusterfn.environment.wheel_files import without_password
 from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
@@ -31,6 +30,22 @@ OLDEST_GLIBC = "2.17"
 PATIENCE_S = 15.0
 # A solver may give hundreds of reasons, of which the first say enough.
 MANY = 25
+
+
+@dataclass(frozen=True)
+class TorchChoice:
+    """A build of PyTorch that fits.
+
+    Attributes:
+        cuda: Its version of CUDA, "12.8".
+        torch: The minor version of PyTorch that it was chosen for, "2.8".
+        backend: PyTorch's tag of its own index that has it, "cu128"; "" for the Python package index.
+    """
+
+    cuda: str
+    torch: str
+    backend: str
+
 
 TorchChooser = Callable[[str], Optional[TorchChoice]]
 """Returns what to resolve with again, if a version of PyTorch does not run on the GPUs."""

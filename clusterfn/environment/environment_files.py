@@ -17,8 +17,20 @@ from typing import Any
 
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment import package_sources
-from clusterfn.environment.local_packages import digest, digests, local_packages, source_tables, workspace_root
-from clusterfn.environment.project import PYLOCK, PYPROJECT, UV_LOCK, ProjectFile, load_toml, normalize, split_parts
+from clusterfn.environment.project import (
+    PYLOCK,
+    PYPROJECT,
+    UV_LOCK,
+    ProjectFile,
+    digest,
+    digests,
+    load_toml,
+    local_packages,
+    normalize,
+    source_tables,
+    split_parts,
+    workspace_root,
+)
 from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import WITH_EXTRAS, Requirement, Specification, conda_requirement
 from clusterfn.errors import ConfigError, did_you_mean

@@ -24,6 +24,7 @@ import yaml
 from clusterfn.environment.specification import USUAL_CHANNEL
 
 PYPI = "https://pypi.org/simple"
+PYTORCH = "https://download.pytorch.org/whl/"
 _FOR_REQUESTS = {"REQUESTS_CA_BUNDLE": "cert", "HTTPS_PROXY": "proxy", "HTTP_PROXY": "proxy"}
 # Of two sections with the same key, pip takes the later.
 _SECTIONS = ("global", "download", "install")
@@ -184,6 +185,12 @@ def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
         return ""
     user = f"{quote(found[0], safe='')}:{quote(found[2] or '', safe='')}" if found else ""
     return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc}")) if user else ""
+
+
+def without_password(url: str) -> str:
+    """Return an address without user, password and fragment."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
 
 
 def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -3,7 +3,7 @@
     environment="pyproject.toml[python:host]"     in brackets, for one function
     env_python: /usr/bin/python3.11               in clusterfn.yml, for a host
 
-`wheel_solver` finds the archive. Of the host's interpreters one is chosen by what each says about itself: `question` is
+`wheels` finds the archive. Of the host's interpreters one is chosen by what each says about itself: `question` is
 the command to run there, and `choose` reads what it printed. Nothing here contacts the host.
 """
 

@@ -15,9 +15,18 @@ from pathlib import Path
 
 from clusterfn.bridge.builder.plan import local_path, masked
 from clusterfn.config.text_file import read_text
-from clusterfn.environment.local_packages import EXTRAS, digest_of_archive, local_packages, relative_path
 from clusterfn.environment.lock import file_name
-from clusterfn.environment.project import GIT, PIP_LINES, REQUIREMENTS, ProjectFile, normalize
+from clusterfn.environment.project import (
+    EXTRAS,
+    GIT,
+    PIP_LINES,
+    REQUIREMENTS,
+    ProjectFile,
+    digest_of_archive,
+    local_packages,
+    normalize,
+    relative_path,
+)
 from clusterfn.environment.specification import Requirement, Specification, at, wheel_requirement
 from clusterfn.errors import ConfigError
 

@@ -21,11 +21,11 @@ from clusterfn.config.spec import Host, Interpreter
 from clusterfn.environment import environment_files, solver, torch_build
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import Say, SolveTarget
-from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.packages import from_packages
 from clusterfn.environment.python_source import HostPython, split_source
 from clusterfn.environment.specification import Specification
+from clusterfn.environment.torch_build import GpuCapabilities
 from clusterfn.errors import ConfigError
 
 ID_DIGITS = 20

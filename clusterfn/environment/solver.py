@@ -2,7 +2,7 @@
 
 A lock is solved again only if the specification changed, or if it has nothing for the platform. Other reasons are that
 it was solved for more than the host has (a newer glibc or CUDA), or without a GPU. A message names the reason, and what
-changed. A lock made by other tools is used as it is. `conda_solver` solves, and `wheel_solver` where wheels are wanted.
+changed. A lock made by other tools is used as it is. `conda_solver` solves, and `wheels` where wheels are wanted.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def lock_for(
     say(f"solving {spec.title} for {target.platform} ({host}): {reason}")
     if spec.wheels:
         # Most calls solve nothing, so they need not wait for this import.
-        from clusterfn.environment import wheel_solver
+        from clusterfn.environment import wheels
 
-        packages = wheel_solver.solve_with_wheels(spec, target, before, say)
+        packages = wheels.solve_with_wheels(spec, target, before, say)
     else:
         packages = conda_solver.solve(spec, target, say)
     data = lock_content(packages, target, same, spec)

@@ -1,21 +1,39 @@
-"""Find uv, which resolves wheels for another platform than this one's; its settings, what it is given and says."""
+"""Find uv, which resolves wheels for another platform than this one's; its settings, what it is given and says.
+
+It says in a pylock.toml which packages a host needs, and their addresses. Which of several files fits best is decided
+here. Asks no server.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
+
+from clusterfn.bridge.builder.plan import local_path
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, machine_of
-from clusterfn.environment.local_packages import workspace_root
-from clusterfn.environment.package_sources import DEFAULT_INDEX, MORE_INDEXES, PYPI, PipConfig
-from clusterfn.environment.project import load_toml
+from clusterfn.environment.lock import LockedPackage, Unsolved, file_name
+from clusterfn.environment.package_sources import DEFAULT_INDEX, MORE_INDEXES, PYPI, PipConfig, without_password
+from clusterfn.environment.project import (
+    ProjectFile,
+    admits_release,
+    digest_of_archive,
+    load_toml,
+    normalize,
+    workspace_root,
+)
 from clusterfn.errors import LockError
 
 LINUX = ("linux-64", "linux-aarch64")
@@ -147,3 +165,120 @@ def _tables(folder: Path) -> Iterator[dict[str, Any]]:
         own = [os.environ.get("APPDATA", "~"), os.environ.get("PROGRAMDATA", "C:/ProgramData")]
     paths = (Path(each).expanduser() / "uv" / "uv.toml" for each in own)
     yield from (load_toml(path) for path in paths if path.is_file())
+
+
+_MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
+# Only such a version of conda's is one of an index's, too.
+PEP_440 = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
+
+
+def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, platform: str) -> list[Mapping[str, Any]]:
+    """Return the packages of a pylock.toml that are for a Python, "3.11.7", and a platform, as uv names it.
+
+    Raise Unsolved if it is for other hosts, and LockError if a marker cannot be read.
+    """
+    host: dict[str, Any] = {
+        "implementation_name": "cpython", "implementation_version": python, "os_name": "posix", "extra": "",
+        "platform_machine": platform.partition("-")[0], "platform_python_implementation": "CPython",
+        "platform_release": "0", "platform_system": "Linux", "platform_version": "0", "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]), "sys_platform": "linux", "extras": set(project.extras),
+        "dependency_groups": {*project.groups, *map(str, tree.get("default-groups", []))},
+    }  # fmt: skip
+    environments, release = list(map(str, tree.get("environments", []))), tuple(map(int, python.split(".")))
+    try:
+        found = [
+            each for each in tree.get("packages", [])
+            if not each.get("marker") or Marker(str(each["marker"])).evaluate(host, "lock_file")
+        ]  # fmt: skip
+        wants = {str(each["name"]): str(each.get("requires-python", "")) for each in found}
+        others = [name for name, versions in wants.items() if not admits_release(versions, release)]
+        fits = not environments or any(Marker(each).evaluate(host, "lock_file") for each in environments)
+    except (InvalidMarker, UndefinedComparison, ValueError) as error:
+        # `packaging` compares some texts as versions, and raises ValueError for others.
+        raise LockError(f"{project.path.name}: {error}", hint="correct it, or lock the project again") from error
+    if others or not fits:
+        raise Unsolved(
+            f"{project.path.name} is for other machines or another Python than {python}",
+            evidence=others or [f"environments: {', '.join(environments)}"], hint="lock the project for this one, too",
+        )  # fmt: skip
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def wheel_tags(python: str, platform: str) -> dict[Tag, int]:
+    """Return the tags of the wheels that a Python can use on a host, each with its rank: 0 fits best."""
+    machine, _, glibc = platform.partition("-manylinux_2_")
+    names = [name for minor in range(int(glibc), 4, -1) for name in (f"manylinux_2_{minor}", _MANYLINUX.get(minor))]
+    platforms = [f"{name}_{machine}" for name in [*names, "linux"] if name]
+    major, minor = map(int, python.split(".")[:2])
+    own = cpython_tags((major, minor), [f"cp{major}{minor}"], platforms)
+    others = compatible_tags((major, minor), f"cp{major}{minor}", platforms)
+    return {tag: rank for rank, tag in enumerate([*own, *others])}
+
+
+def file_rank(file: str, tags: Mapping[Tag, int]) -> tuple[int, BuildTag]:
+    """Rank the files of one version: the highest is the wheel that fits best; below 0 are wheels that do not fit."""
+    try:
+        _, _, build, theirs = parse_wheel_filename(file)
+    except InvalidWheelFilename:
+        # A source distribution fits everywhere, and any wheel that fits is better.
+        return 0, ()
+    return max(len(tags) - tags[each] if each in tags else -1 for each in theirs), build
+
+
+def choose_file(package: Mapping[str, Any], base: Path, python: str, platform: str, title: str) -> tuple[str, str, str]:
+    """Choose the file of a package in a pylock.toml that fits a host best; return its version, address and SHA-256.
+
+    Paths count from `base`. Raise Unsolved if none fits.
+    """
+    tags = wheel_tags(python, platform)
+    files = [*package.get("wheels", []), *(package[key] for key in ("archive", "sdist") if key in package)]
+    addresses = [
+        str(file["url"]) if "url" in file else Path(base.absolute(), str(file["path"])).resolve().as_uri()
+        for file in files
+    ]
+    address, file = max(zip(addresses, files), key=lambda each: file_rank(file_name(each[0]), tags))
+    url = without_password(address)
+    version = str(package.get("version", "")) or _version_of(file_name(url))
+    if file_rank(file_name(url), tags)[0] < 0:
+        what = f"{normalize(str(package['name']))} {version} has no file for Python {python} on {platform}"
+        raise Unsolved(f"there is no solution for {title}: {what}", hint="lock it again")
+    sha256 = str(file.get("hashes", {}).get("sha256", "")).lower()
+    # uv 0.12 writes none for a file on this machine.
+    return version, url, sha256 or digest_of_archive(Path(local_path(url)))
+
+
+def _version_of(file: str) -> str:
+    """Return the version that a file's name has: "1.0" of my-toy-1.0.tar.gz, and of my_toy-1.0-py3-none-any.whl."""
+    bare = re.sub(r"(\.tar\.\w+|\.zip|\.whl)$", "", file)
+    return bare.split("-")[1] if file.endswith(".whl") else bare.rpartition("-")[2]
+
+
+def write_placeholders(provided: Mapping[str, str], folder: Path) -> list[str]:
+    """Write a wheel without content for each name and version; return the requirement of each."""
+    folder.mkdir()
+    lines = []
+    for name, version in ((name, version) for name, version in provided.items() if PEP_440.fullmatch(version)):
+        stem = f"{name.replace('-', '_')}-{version}"
+        path = folder / f"{stem}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"{stem}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            archive.writestr(f"{stem}.dist-info/RECORD", "")
+        lines.append(f"{name} @ {path.as_uri()}")
+    return lines
+
+
+def check_hashes(wheels: Sequence[LockedPackage], project: ProjectFile) -> None:
+    """Raise LockError if the user names hashes, and a wheel has none of them: uv does not compare them here."""
+    for wheel in wheels if project.hashes else ():
+        if wheel.name not in project.hashes:
+            what = f"{project.path.name} has hashes, but none for {wheel.name} {wheel.version}"
+            hint = f"add {wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}"
+            raise LockError(what, evidence=[wheel.file], hint=hint)
+        if wheel.sha256 not in project.hashes[wheel.name]:
+            raise LockError(
+                f"{project.path.name}: {wheel.name} {wheel.version} has another hash than the file allows",
+                evidence=[f"{wheel.file} has sha256:{wheel.sha256}"],
+                hint="if the file is right, list the hashes of all of its wheels: `uv pip compile --generate-hashes`",
+            )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.environment import python_source, resolve, torch_build
-from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.existing import CALLER
+from clusterfn.environment.torch_build import GpuCapabilities
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_capacity import ask_types

@@ -11,7 +11,7 @@ import pytest
 from clusterfn import LockError
 from clusterfn.config.spec import Host
 from clusterfn.environment import environment_files, resolve, torch_build
-from clusterfn.environment.cuda import GpuCapabilities
+from clusterfn.environment.torch_build import GpuCapabilities
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
 

@@ -1,4 +1,7 @@
-"""Build one environment, from top to bottom: one process builds it, others wait and follow its progress.
+"""The builder: its commands, and the build of one environment from top to bottom.
+
+It runs in the host's old Python. The client starts it through the agent, and it outlives both. Each command prints JSON
+lines. One process builds an environment, and others wait and follow its progress.
 
 The files are put into a temporary folder. Until the result is verified, a symbolic link at the final path leads to it,
 so whatever embeds the prefix embeds the final one. Then READY is written, and one rename puts the folder in its place.
@@ -12,35 +15,156 @@ is not available, the client learns which one to send.
 import contextlib
 import ctypes
 import os
+import sys
+import tempfile
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from ..layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
-from . import bytecode, cleanup, package_formats, programs, progress, stopping
+from ..layout import ABOUT, BLOBS, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
+from ..removal import DAY_S, size_of
+from . import cleanup, leases, permissions, programs, progress
 from .errors import BuildFailed, from_os_error
-from .link import Linker
+from .link import Linker, compile_missing, remove_damaged
 from .locks import FolderLock, LockHolder, OtherHolder, try_unlink
-from .packages import Packages
-from .plan import BuildPlan, read_document, write_document
+from .package_formats import layout_of_plan
+from .packages import Packages, find_missing_archives
+from .plan import BuildPlan, check_id, read_document, read_plan, write_document
 
+_USAGE = """usage: build.py build PLAN | lacking <PLAN | repair ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP
+                | gc-dry ROOT DAYS KEEP"""
+_STOPPED = 143
+_FAILED = 1
+_REUSED = {"ok": True, "reused": True}
 _LINKERS = 4
 _LINKED_TOGETHER = 256
 _WHO_S = 1.0
-REUSED = {"ok": True, "reused": True}
+
+
+def main(argv: "list[str]") -> int:
+    """Run one command and return the exit code: 0 done, 1 failed, 2 not understood, 143 stopped."""
+    commands: "dict[tuple[str, int], Callable[..., int]]" = {
+        ("build", 1): build, ("repair", 2): repair, ("list", 1): list_environments, ("remove", 2): remove,
+        ("gc", 3): collect, ("gc-dry", 3): preview_collect, ("lacking", 0): print_missing,
+    }  # fmt: skip
+    command = commands.get((argv[0] if argv else "", len(argv) - 1))
+    if command is None:
+        sys.stderr.write(_USAGE + "\n")
+        return 2
+    try:
+        return command(*argv[1:])
+    except programs.BuildStopped:
+        progress.print_line({"stage": "failed", "text": "the builder was stopped", "at": "stopped"})
+        return _STOPPED
+    except BuildFailed as failed:
+        return _print_failure(failed.document())
+    except OSError as error:
+        return _print_failure(from_os_error(error, argv[1] if len(argv) > 1 else "/").document())
+
+
+def _print_failure(document: "dict[str, Any]") -> int:
+    progress.print_line(dict(document, stage="failed", text=document["message"], at=document["stage"]))
+    return _FAILED
+
+
+def build(path: str, is_purged: bool = False) -> int:
+    """Build the environment of a plan, or wait for the process that does."""
+    what = read_plan(path)
+    what = what._replace(purged=what.purged or is_purged)
+    programs.end_on_signals()
+    permissions.refuse_untrusted(what.root, what.owners, what.id)
+    outcome = dict(_REUSED)
+    if what.purged or not _is_ready(what.root, what.id):
+        with permissions.writing_below(what.root), LockHolder(what.root) as holder:
+            outcome = _build_or_wait(what, holder)
+    if not outcome["ok"]:
+        return _print_failure(outcome)
+    progress.print_line(dict(outcome, stage="done", done=1, of=1))
+    return 0
+
+
+def repair(root: str, env_id: str) -> int:
+    """Restore the files that a purging file system took from an environment."""
+    own = os.path.join(environment_dir(root, check_id(env_id)), ABOUT, PLAN)
+    # A purging file system may have taken either of the two.
+    path = own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN)
+    return build(path, is_purged=True)
+
+
+def list_environments(root: str) -> int:
+    """Print a line for each environment."""
+    names = ("id", "about", "python", "torch_cuda", "bytes", "files", "built")
+    for env_id in cleanup.list_environments(root):
+        ready = read_document(os.path.join(environment_dir(root, env_id), READY))
+        # Another process may remove it meanwhile.
+        if ready is not None:
+            used, used_by = cleanup.last_used(root, env_id), leases.jobs_using(root, env_id)
+            progress.print_line(dict({name: ready[name] for name in names}, used=used, used_by=used_by))
+    return 0
+
+
+def remove(root: str, env_id: str) -> int:
+    """Remove an environment, and the packages that no other environment uses."""
+    with permissions.writing_below(root), LockHolder(root) as holder:
+        result = cleanup.remove_environment(root, check_id(env_id), holder)
+        if result["removed"]:
+            count, freed = cleanup.remove_packages(root, holder)
+            result = dict(result, packages=count, freed=result["freed"] + freed)
+    progress.print_line(result)
+    return 0 if result["removed"] else _FAILED
+
+
+def collect(root: str, days: str, keep: str) -> int:
+    """Remove environments and packages that were not used for `days` days; keep the `keep` environments used last."""
+    limit_s = float(days) * DAY_S
+    with permissions.writing_below(root), LockHolder(root) as holder:
+        cleanup.sweep_leftovers(root, holder)
+        for each in cleanup.list_environments(root):
+            leases.sweep_ended_leases(root, each)
+        old = cleanup.unused_environments(root, limit_s, int(keep))
+        results = [cleanup.remove_environment(root, each, holder) for each in old]
+        removed = [each["id"] for each in results if each["removed"]]
+        count, freed = cleanup.remove_packages(root, holder, 0.0 if removed else limit_s)
+        freed += cleanup.remove_old_parts(root) + sum(each["freed"] for each in results if each["removed"])
+    kept = [each for each in results if not each["removed"]]
+    progress.print_line({"removed": removed, "packages": count, "freed": freed, "kept": kept})
+    return 0
+
+
+def preview_collect(root: str, days: str, keep: str) -> int:
+    """Print what `collect` would remove, and about how many bytes that would free."""
+    unused = cleanup.unused_environments(root, float(days) * DAY_S, int(keep))
+    old = [each for each in unused if not leases.jobs_using(root, each)]
+    # A file with a third name belongs to another environment, too. So only those with at most two are freed.
+    freed = sum(size_of(environment_dir(root, each), 2) for each in old)
+    progress.print_line({"removed": old, "kept": [], "freed": freed})
+    return 0
+
+
+def print_missing() -> int:
+    """Print which archives of the plan on stdin have to be fetched or sent; create the folders for them."""
+    what = read_plan(os.dup(0))
+    permissions.refuse_untrusted(what.root, what.owners)
+    with permissions.writing_below(what.root):
+        for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
+            os.makedirs(folder, exist_ok=True)
+            # Only an attempt shows whether the folder can be written to.
+            os.rmdir(tempfile.mkdtemp(dir=folder))
+    progress.print_line(find_missing_archives(what))
+    return 0
 
 
 class _LockLost(Exception):
     """Another builder has taken the lock, because this process was stopped until it was taken for dead."""
 
 
-def is_ready(root: str, env_id: str) -> bool:
+def _is_ready(root: str, env_id: str) -> bool:
     """Return whether the environment exists and is whole."""
     return os.path.exists(os.path.join(environment_dir(root, env_id), READY))
 
 
-def build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
+def _build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
     """Build the environment, or wait for the process that does; return the content of outcome.json.
 
     Raises:
@@ -51,12 +175,12 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
         lock, waited = FolderLock(os.path.join(folder, LOCK), holder), _Waiting(folder)
         # A builder that loses the lock, because it was stopped, waits for its successor in the next turn.
         with contextlib.suppress(_LockLost), lock.held(waited.look):
-            if is_ready(plan.root, plan.id) and not plan.purged:
-                return dict(REUSED)
+            if _is_ready(plan.root, plan.id) and not plan.purged:
+                return dict(_REUSED)
             # An environment that was whole once still has its list of sizes and its READY to restore.
             about = [read_document(os.path.join(prefix, ABOUT, name)) for name in (SIZES, READY)]
-            if is_ready(plan.root, plan.id) or not (os.path.islink(prefix) or None in about):
-                return dict(REUSED, mended=_Build(plan, holder, lock).repair())
+            if _is_ready(plan.root, plan.id) or not (os.path.islink(prefix) or None in about):
+                return dict(_REUSED, mended=_Build(plan, holder, lock).repair())
             outcome = read_document(os.path.join(folder, OUTCOME)) or {"ok": True}
             # The first error counts for all: the failure of the builder that was waited for.
             if not outcome["ok"] and outcome.get("by") in waited.tokens:
@@ -74,7 +198,7 @@ class _Waiting:
         self._who, self._due = "", 0.0
 
     def look(self, other: "Optional[OtherHolder]") -> None:
-        stopping.check()
+        programs.check_stopped()
         if other is None:
             return
         if other.token not in self.tokens:
@@ -109,7 +233,7 @@ class _Build:
         """Build it; return the content of outcome.json."""
         try:
             outcome: "dict[str, Any]" = {"ok": True, "reused": False, "ready": self._build()}
-        except (stopping.BuildStopped, _LockLost):
+        except (programs.BuildStopped, _LockLost):
             raise
         except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold anything
             failed = from_os_error(error, self._plan.root) if isinstance(error, OSError) else error
@@ -138,7 +262,7 @@ class _Build:
         try:
             facts = self._packages.retry_on_damage(self._make)
             return self._finish(dict(facts, fetched=self._packages.moved["fetch"]))
-        except stopping.BuildStopped:
+        except programs.BuildStopped:
             raise
         except BaseException:
             # An incomplete environment must not stay, whatever the reason.
@@ -158,7 +282,7 @@ class _Build:
         """Make the environment; return what it says about itself."""
         cleanup.delete(self._aside, self._holder)
         os.mkdir(self._aside)
-        layout = package_formats.layout_of_plan(self._plan, self._final)
+        layout = layout_of_plan(self._plan, self._final)
         maker = Linker(self._aside, self._final)
         targets = sorted(layout.targets.values())
 
@@ -178,7 +302,7 @@ class _Build:
         # No job uses an environment without READY, so the link can exist before the environment is whole.
         os.symlink(os.path.basename(self._aside), self._final)
         self._progress.report("compile", 0, 1)
-        self._timed("compile", lambda: maker.make(bytecode.compile_missing(layout)))
+        self._timed("compile", lambda: maker.make(compile_missing(layout)))
         messages = self._timed("scripts", programs.run_post_link_scripts, self._plan, self._final, self._progress)
         activation = {"set": programs.find_activation_variables(self._final, self._plan.timeout_s)}
         self._progress.report("verify", 0, 1)
@@ -203,7 +327,7 @@ class _Build:
         for name, document in ((SIZES, sizes), (PLAN, self._plan.document), (READY, ready)):
             write_document(os.path.join(self._aside, ABOUT, name), document)
         # All files must be on the disk before READY says that they are.
-        sync_file_system(self._aside)
+        _sync_file_system(self._aside)
         self._check_lock()
         # The link goes before READY exists. If this process were killed between them, jobs would use a folder that is
         # swept.
@@ -211,7 +335,7 @@ class _Build:
         write_document(os.path.join(self._aside, READY), ready)
         self._check_lock()
         os.rename(self._aside, self._final)
-        sync_file_system(os.path.dirname(self._final))
+        _sync_file_system(os.path.dirname(self._final))
         return ready
 
     def repair(self) -> "dict[str, Any]":
@@ -225,16 +349,16 @@ class _Build:
         expected: "dict[str, int]" = {} if listed is None else listed
         # Without a list, all files of the packages are expected. Those that exist count as whole, as jobs may use them.
         if listed is None:
-            names = self._packages.retry_on_damage(lambda: package_formats.layout_of_plan(self._plan, prefix)).targets
+            names = self._packages.retry_on_damage(lambda: layout_of_plan(self._plan, prefix)).targets
             expected = dict(dict.fromkeys(names, -1), **there)
         missing = {path: size for path, size in expected.items() if there.get(path) != size}
 
         def link_again() -> None:
-            layout, maker = package_formats.layout_of_plan(self._plan, prefix), Linker(prefix, prefix)
+            layout, maker = layout_of_plan(self._plan, prefix), Linker(prefix, prefix)
             maker.make(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
             if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
-                bytecode.remove_damaged(layout, missing)
-                maker.make(each for each in bytecode.compile_missing(layout) if each.path in missing)
+                remove_damaged(layout, missing)
+                maker.make(each for each in compile_missing(layout) if each.path in missing)
 
         if missing:
             self._packages.retry_on_damage(link_again)
@@ -249,7 +373,7 @@ class _Build:
         return {"files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost), "lost": lost}
 
 
-def sync_file_system(folder: str) -> None:
+def _sync_file_system(folder: str) -> None:
     """Flush the whole file system of a folder to the disk: one call instead of one for each of 20000 files."""
     fd = os.open(folder, os.O_RDONLY)
     try:

@@ -17,12 +17,11 @@ from typing import Any, Callable, Iterable, Optional, TypeVar
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..supervisor.text import format_size
-from . import archives, fetch, permissions, stopping
-from .archives import Opener
+from . import fetch, package_formats, permissions, programs
 from .errors import ROOM, BuildFailed
 from .link import FORMAT, Manifest, PackageDamaged, PackageFile
 from .locks import FolderLock, LockHolder
-from .package_formats import describe_package
+from .package_formats import Opener, describe_package
 from .plan import CONDA, WHEEL, BuildPlan, PlannedPackage, local_path, write_document
 from .progress import ProgressWriter
 from .wheel_builds import build_wheel
@@ -128,12 +127,12 @@ class Packages:
             raise BuildFailed("%s has %s" % (self.plan.root, lack), stage="space", hint=ROOM)
         brought = self.plan.zstd
         if any(each.kind == CONDA for each in self._missing):
-            self._zstd = archives.find_zstd()
+            self._zstd = package_formats.find_zstd()
             if self._zstd is None and brought is not None:
                 if not self._is_there(brought):
                     self._one(self._unpack, brought)
                 wheel = os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES)
-                self._zstd = archives.find_zstd(wheel)
+                self._zstd = package_formats.find_zstd(wheel)
             if self._zstd is None:
                 hint = "the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2]
                 message = "this host cannot read zstd: no module compression.zstd, no program zstd"
@@ -218,12 +217,12 @@ class Packages:
             only = PackageFile(package.file, os.path.getsize(archive))
             return Manifest(package.name, package.version, "source", {}, None, [], [only])
         try:
-            found = archives.extract_archive(archive, package.kind, self._zstd, folder, self._count)
+            found = package_formats.extract_archive(archive, package.kind, self._zstd, folder, self._count)
             return describe_package(package, folder, found)
         except BuildFailed as error:
             error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
             raise
-        except archives.DAMAGED as error:
+        except package_formats.DAMAGED as error:
             message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
             raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
 
@@ -238,9 +237,9 @@ class Packages:
 
     def _stop(self, *_: object) -> None:
         """End this thread if the builder is to end, or another thread has failed."""
-        stopping.check()
+        programs.check_stopped()
         if self._failed.is_set():
-            raise stopping.BuildStopped
+            raise programs.BuildStopped
 
     def _count(self, count: int, stage: str = "unpack") -> None:
         self._stop()
@@ -278,7 +277,7 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
         return os.path.exists(os.path.join(package_dir(plan.root, package.sha256), MANIFEST))
 
     packages = list(plan.packages)
-    if plan.zstd is not None and any(each.kind == CONDA for each in packages) and archives.find_zstd() is None:
+    if plan.zstd is not None and any(each.kind == CONDA for each in packages) and package_formats.find_zstd() is None:
         packages.append(plan.zstd)
     unbuilt = [package for package in packages if package.source is None or not is_unpacked(package)]
     needed = {archive.sha256: archive for package in unbuilt for archive in package.archives}

@@ -1,4 +1,8 @@
-"""Run programs with a time limit: in a linked environment its scripts and its Python.
+"""Run programs with a time limit, in a linked environment its scripts and its Python; and end with them.
+
+SIGTERM or Ctrl-C asks the builder to end. Long steps look whether it was asked, and release their locks on the way.
+Programs carry a variable of the builder, and a process of its own waits for the builder's end. So no pip outlives the
+builder, even if that is killed.
 
 Post-link scripts (`bin/.<name>-post-link.sh`) run as conda runs them, at the final path; one that fails fails the
 build. Pre-link scripts are not run, as in current versions of conda. Activation scripts (`etc/conda/activate.d/*.sh`)
@@ -11,12 +15,12 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 from ..supervisor import process_tree
 from ..supervisor.limits import Stall
 from ..supervisor.text import format_duration, last_lines, native
-from . import stopping
 from .errors import BuildFailed
 
 TYPE_CHECKING = False
@@ -93,7 +97,7 @@ def run_program(argv: "list[str]", environ: "Mapping[str, str]", idle_s: float, 
         try:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, cwd="/", start_new_session=True,
-                env=dict(environ, **stopping.identifying_variable()),
+                env=dict(environ, **_identifying_variable()),
             )  # fmt: skip
         except OSError as error:
             # Not the error's own text, which repeats the path in Python 3.6.
@@ -117,7 +121,7 @@ def _wait(process: "subprocess.Popen[bytes]", printed: int, idle_s: float, most_
 
     try:
         while process.poll() is None:
-            stopping.check()
+            check_stopped()
             if most_s is not None and time.monotonic() - began > most_s:
                 return "it took longer than %s" % format_duration(most_s)
             size, has_proc = os.fstat(printed).st_size, os.path.exists(process_tree.PROC)
@@ -229,3 +233,51 @@ def refuse_changed(base: "dict[str, str]") -> None:
             "now; if its machines differ, name a Python that all have, or take it from elsewhere (env_python: "
             "standalone)",
         )  # fmt: skip
+
+
+_VARIABLE = "CLUSTERFN_BUILDER"
+_asked = threading.Event()
+
+
+class BuildStopped(Exception):
+    """The builder was asked to end, or another of its threads failed."""
+
+
+def end_on_signals() -> None:
+    """Let signals ask this process to end, but those that it was started to ignore; have what it starts end with it.
+
+    Call it while there is one thread.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: _asked.set())
+    (variable,) = ["%s=%s" % each for each in _identifying_variable().items()]
+    # The system closes the writing end when this process ends, however it does.
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(reading)
+        return
+    try:
+        # A signal to the group of the builder must not reach this process.
+        os.setsid()
+        os.chdir("/")
+        os.close(writing)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(null, fd)
+        os.read(reading, 1)
+        process_tree.end(lambda: process_tree.carrying(variable), lambda: None)
+    finally:
+        os._exit(0)
+
+
+def check_stopped(*_: object) -> None:
+    """Raise BuildStopped if it was asked to end."""
+    if _asked.is_set():
+        raise BuildStopped
+
+
+def _identifying_variable() -> "dict[str, str]":
+    """Return the variable that every program of this process carries."""
+    pid = os.getpid()
+    return {_VARIABLE: "%d/%s" % (pid, process_tree.start_time(pid))}

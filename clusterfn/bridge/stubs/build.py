@@ -5,6 +5,6 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from _clusterfn.bridge.builder import main  # type: ignore[import-not-found]
+from _clusterfn.bridge.builder import build  # type: ignore[import-not-found]
 
-sys.exit(main.main(sys.argv[1:]))
+sys.exit(build.main(sys.argv[1:]))

@@ -18,8 +18,8 @@ from clusterfn.bridge.job_states import PENDING
 from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
+from clusterfn.cli import env
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
-from clusterfn.cli.env import verify
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, did_you_mean
@@ -101,7 +101,7 @@ def pytorch(state: CheckState) -> str:
     keywords = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
     options = parse_options(keywords)
     try:
-        probe = send_probe(verify.gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
+        probe = send_probe(env.gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting for a GPU ({waiting})") from waiting
     except TooLate as late:
@@ -113,8 +113,8 @@ def pytorch(state: CheckState) -> str:
     if not available or count < state.gpus:
         sees = f"sees {count} of {state.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
         raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
-    if total != verify.TOTAL:
-        raise StepFailed(f"{build} computes {total} instead of {verify.TOTAL} on {node}", "ask the administrator")
+    if total != env.TOTAL:
+        raise StepFailed(f"{build} computes {total} instead of {env.TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {counted(count, 'GPU')}, compute capability {capability}"
 
 

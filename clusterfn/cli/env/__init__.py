@@ -1,5 +1,360 @@
-"""`clusterfn env`: environments locked on this machine, and built, shown, repaired and removed on hosts.
+"""`clusterfn env list`, `show`, `remove`, `gc` and `verify`: the environments on a host; `build` locks and builds them.
 
-`build` locks and builds, `manage` shows and removes, and `verify` repairs and tests. Data goes to stdout, sentences and
-progress to stderr.
+Data goes to stdout, sentences and progress to stderr. `verify` says whether an environment is whole, and works. It runs
+a program under the environment's own Python, from 3.9 on. The program imports what was asked for; with --gpus a job
+also calculates on a GPU.
 """
+
+from __future__ import annotations
+
+import argparse
+import json
+import posixpath
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line
+from clusterfn.calls import call
+from clusterfn.cli import screen, target
+from clusterfn.config.forms import names_a_file
+from clusterfn.config.host_text import reading
+from clusterfn.config.options import parse_options
+from clusterfn.display import console
+from clusterfn.environment import resolve
+from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
+from clusterfn.hosts import environment_builder, environment_facts, remote_files
+from clusterfn.hosts.environment_builder import BuildProgress, Built
+from clusterfn.hosts.host_state import HostState
+
+# With fewer digits, a typing error could easily name another environment.
+_LEAST_DIGITS = 4
+
+
+def _environment_and_host(args: argparse.Namespace, command: str) -> tuple[Built, HostState]:
+    """Find the one environment that a command is about, on the host that is named with it.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+    """
+    word, host = target.one_and_host(args.words, "ID", f"env {command}")
+    session = target.host_state(host, f"env {command}")
+    return _find_environment(word, session), session
+
+
+def _find_environment(word: str, session: HostState) -> Built:
+    """Find an environment on the host by its id, the beginning of its id, or its file.
+
+    Raises:
+        ConfigError: There is none, or there are several.
+        LockError: The lock next to the file cannot be read.
+    """
+    root = environment_facts.environments_root(session)
+    begin = word.lower()
+    if names_a_file(word):
+        # The lock must exist already: this command solves no environment.
+        spec = resolve.read_specification(word, ())
+        if why := environment_facts.explain_stale_lock(session, spec, 0):
+            hint = f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
+            raise ConfigError(f"{word} is not locked: {why}", hint=hint)
+        begin = environment_facts.lock_environment(session, spec, 0, console.tell).id
+    environments = environment_builder.list_environments(session, root)
+    exact = [each for each in environments if each.id == begin]
+    matches = exact or [each for each in environments if each.id.startswith(begin)]
+    if len(matches) == 1 and len(begin) >= _LEAST_DIGITS:
+        return matches[0]
+    hint = f"clusterfn env list {session.host.name}"
+    if matches:
+        raise ConfigError(f"{word!r} matches several environments", evidence=[each.id for each in matches], hint=hint)
+    raise ConfigError(f"there is no environment {word!r} on {session.host.name}", hint=hint)
+
+
+_LIST_HEAD = ("ID", "MADE FROM", "PYTHON", "CUDA", "SIZE", "FILES", "AGE", "USED", "USED BY")
+_DIGITS = 8
+_ABOUT = 40
+_SHOWN_JOBS = 3
+
+
+def list_environments(args: argparse.Namespace) -> int:
+    """Print the environments of a host, the one used last first."""
+    session = target.host_state(args.host, "env list")
+    environments = environment_builder.list_environments(session, environment_facts.environments_root(session))
+    if args.json:
+        print(screen.as_json([asdict(each) for each in environments]))
+    elif environments:
+        print(screen.table(_LIST_HEAD, _rows(environments)))
+        total = format_size(sum(each.size for each in environments))
+        count = counted(len(environments), "environment")
+        console.tell(f"{count}, {total}; files that several environments share are counted in each")
+    else:
+        console.tell(f"no environments on {session.host.name}")
+    return 0
+
+
+def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
+    now = time.time()
+    for each in environments:
+        about = each.about if len(each.about) <= _ABOUT else each.about[: _ABOUT - 1] + "…"
+        users = " ".join(job[:_DIGITS] for job in each.used_by[:_SHOWN_JOBS])
+        users += f" and {len(each.used_by) - _SHOWN_JOBS} more" if len(each.used_by) > _SHOWN_JOBS else ""
+        ages = [format_duration(now - each.built), format_duration(now - each.used)]
+        sizes = [format_size(each.size), str(each.files)]
+        yield [each.id[:_DIGITS], about, each.python, each.cuda or "-", *sizes, *ages, users]
+
+
+def show_environment(args: argparse.Namespace) -> int:
+    """Print all that is known of an environment."""
+    built, session = _environment_and_host(args, "show")
+    prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
+    record, plan = read_ready(session, prefix), _read_plan(session, prefix)
+    if args.json:
+        print(screen.as_json({**asdict(built), "prefix": prefix, "ready": record, "plan": plan}))
+        return 0
+    facts = [(name, in_one_line(value)) for name, value in _facts(built, prefix, record, plan) if value]
+    print("\n".join(f"{name:<12}{value}" for name, value in facts))
+    print(screen.table(("PACKAGE", "VERSION", "BUILD", "BY"), sorted(record["packages"])))
+    return 0
+
+
+def _facts(built: Built, prefix: str, record: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    now = time.time()
+    yield "id", built.id
+    yield "made from", built.about
+    yield "asked for", " ".join(plan.get("wanted") or ())
+    yield "folder", prefix
+    base = record.get("base")
+    yield "python", f"{built.python}, the host's own: {base['path']}" if base else built.python
+    yield "CUDA", built.cuda or ("none" if built.cuda == "" else "")
+    yield "because", plan.get("why") or ""
+    yield "locked for", _virtual(plan.get("virtual") or {})
+    fetched = f"{format_size(record['fetched'])} fetched by the host"
+    yield "size", f"{format_size(built.size)} in {built.files} files; {fetched}"
+    yield "built", f"{format_duration(now - built.built)} ago on {record['host']}, in {seconds(record['seconds'])}"
+    yield "used", f"{format_duration(now - built.used)} ago"
+    yield "used by", " ".join(built.used_by)
+    yield "messages", " / ".join(record["messages"])
+
+
+def seconds(stages: Mapping[str, Any]) -> str:
+    """Say how long each stage took, and all of them together.
+
+    Example:
+        >>> seconds({"packages": 4.0, "link": 0.5})
+        '4.5 s (packages 4.0, link 0.5)'
+    """
+    each = ", ".join(f"{name} {value:.1f}" for name, value in stages.items())
+    return f"{sum(stages.values()):.1f} s ({each})"
+
+
+def _virtual(packages: Mapping[str, str]) -> str:
+    """Say what was assumed of the host.
+
+    Example:
+        >>> _virtual({"__glibc": "2.28", "__unix": "0"})
+        'glibc 2.28'
+    """
+    return ", ".join(f"{name.lstrip('_')} {value}" for name, value in packages.items() if value != "0")
+
+
+def read_ready(session: HostState, prefix: str) -> dict[str, Any]:
+    """Read what the builder wrote at the end of the build."""
+    return _read(session, posixpath.join(prefix, layout.READY))
+
+
+def _read_plan(session: HostState, prefix: str) -> dict[str, Any]:
+    """Read the plan that the builder was given."""
+    return _read(session, posixpath.join(prefix, layout.ABOUT, layout.PLAN))
+
+
+def _read(session: HostState, path: str) -> dict[str, Any]:
+    text = remote_files.read_text(session.connection, path)
+    if not text:
+        hint = "run clusterfn env verify, which restores missing files"
+        raise ClusterfnError(f"{path} no longer exists", host=session.host.name, hint=hint)
+    with reading(session.host.name, path):
+        return dict(json.loads(text))
+
+
+def remove_environment(args: argparse.Namespace) -> int:
+    """Remove an environment that no job uses."""
+    built, session = _environment_and_host(args, "remove")
+    outcome = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
+    if not outcome["removed"]:
+        raise EnvironmentBuildError(
+            f"{built.id} was not removed: {outcome['why']}", host=session.host.name, stage="environment",
+            evidence=[f"used by job {job}" for job in outcome.get("used_by") or ()],
+            hint="wait for these jobs, or end them: clusterfn cancel ID",
+        )  # fmt: skip
+    if args.json:
+        print(screen.as_json({"removed": [built.id], "freed": outcome["freed"] or 0, "packages": outcome["packages"]}))
+    else:
+        print(in_one_line(f"removed {built.id} ({built.about}); {_freed(outcome)}"))
+    return 0
+
+
+def remove_unused(args: argparse.Namespace) -> int:
+    """Remove environments that were not used for long; say which jobs hold the others."""
+    session = target.host_state(args.host, "env gc")
+    root = environment_facts.environments_root(session)
+    environments = {each.id: each for each in environment_builder.list_environments(session, root)}
+    outcome = environment_builder.remove_unused_environments(session, root, args.days, args.keep, dry=args.dry_run)
+    if args.json:
+        print(screen.as_json({"removed": outcome["removed"], "kept": outcome["kept"], "freed": outcome["freed"] or 0}))
+        return 0
+    done = "would remove" if args.dry_run else "removed"
+    for env_id in outcome["removed"]:
+        about = environments[env_id].about if env_id in environments else "built meanwhile"
+        print(in_one_line(f"{done} {env_id} ({about})"))
+    for each in outcome["kept"]:
+        console.tell(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
+    if args.dry_run:
+        of = counted(len(environments), "environment")
+        print(f"{len(outcome['removed'])} of {of} would go, about {format_size(outcome['freed'])}")
+        return 0
+    removed = len(outcome["removed"])
+    print(f"{counted(removed, 'environment')} removed, {len(environments) - removed} kept; {_freed(outcome)}")
+    return 0
+
+
+def _freed(outcome: BuildProgress) -> str:
+    packages = counted(outcome["packages"], "package")
+    return f"{format_size(outcome['freed'] or 0)} freed, with {packages} that no other environment has"
+
+
+# The first import from a shared file system may take minutes.
+_IMPORT_TIMEOUT_S = 600.0
+_MOST_LINES = 20
+_REPORT_PREFIX = "clusterfn imports "
+
+# The program finds the distribution of a package by its name, and the
+# distribution lists its modules. conda calls torch "pytorch".
+_IMPORT_PROGRAM = r"""
+import importlib, importlib.metadata as metadata, importlib.util, json, sys
+NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "torch"}
+
+def modules(name):
+    name = NAMES.get(name, name)
+    try:
+        distribution = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        plain = name.replace("-", "_")
+        return [plain] if plain.isidentifier() and importlib.util.find_spec(plain) else []
+    listed = (distribution.read_text("top_level.txt") or "").split()
+    if not listed:
+        files = [path for path in distribution.files or () if path.suffix in (".py", ".so")]
+        places = [path.parts for path in files if len(path.parts) < 3]
+        listed = [parts[0].partition(".")[0] for parts in places if parts[-1] in ("__init__.py", parts[0])]
+    return sorted({each for each in listed if each.isidentifier() and not each.startswith("_")})
+
+report = {"python": "%d.%d.%d" % sys.version_info[:3], "imported": [], "failed": {}}
+for name in [each for package in sys.argv[1:] for each in modules(package) if package not in ("python", "pip")]:
+    try:
+        module = importlib.import_module(name)
+    # Importing runs the code of a package, which may raise anything.
+    except BaseException as error:
+        report["failed"][name] = "%s: %s" % (type(error).__name__, error)
+        continue
+    version = getattr(module, "__version__", None)
+    report["imported"].append("%s %s" % (name, version) if version else name)
+    if name == "torch":
+        report["cuda"] = module.version.cuda
+print("\n" + PREFIX + json.dumps(report), flush=True)
+""".replace("PREFIX", repr(_REPORT_PREFIX))
+
+# The correct result of the calculation below.
+TOTAL = 4.0
+OnGpu = tuple[str, str, str, bool, int, str, float]
+
+
+def gpu_kernel() -> Callable[[], OnGpu | None]:
+    """Return a function that calculates on a GPU with PyTorch and reports it; None where there is no PyTorch."""
+
+    # A nested function has no name that a host could import, so it is sent by value.
+    def kernel() -> OnGpu | None:
+        import importlib
+        import importlib.util
+        import platform
+
+        if importlib.util.find_spec("torch") is None:
+            return None
+        torch = importlib.import_module("torch")
+        build = platform.node(), torch.__version__, torch.version.cuda
+        if not torch.cuda.is_available():
+            return (*build, False, 0, "", 0.0)
+        capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
+        ones = torch.ones(2, device="cuda")
+        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()))
+
+    return kernel
+
+
+def verify_environment(args: argparse.Namespace) -> int:
+    """Check that an environment is whole and works; print a line for each check."""
+    built, session = _environment_and_host(args, "verify")
+    root = environment_facts.environments_root(session)
+    prefix = layout.environment_dir(root, built.id)
+    mended = environment_builder.repair_environment(session, root, built.id)
+    plan = _read_plan(session, prefix)
+    report = _imported(session, prefix, plan.get("wanted") or [])
+    lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(report)]
+    if not args.json:
+        print("\n".join(in_one_line(line) for line in lines))
+    lost = mended["lost"]
+    problems = [f"{counted(len(lost), 'lost file')}: {', '.join(lost[:_MOST_LINES])}"] if lost else []
+    problems += [*(f"{name} cannot be imported: {why}" for name, why in report["failed"].items())]
+    if problems:
+        raise EnvironmentBuildError(
+            f"the environment {built.id} does not work", host=session.host.name, stage="environment",
+            evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it again",
+        )  # fmt: skip
+    kernel = _run_on_gpu(session, prefix, args.gpus) if args.gpus else None
+    if args.json:
+        files = {"files": mended["files"], "restored": mended["relinked"]}
+        print(screen.as_json({"id": built.id, **files, **report, "gpu": kernel}))
+    elif kernel is not None:
+        print(in_one_line(f"gpu       {kernel}"))
+    return 0
+
+
+def _imported(session: HostState, prefix: str, packages: list[str]) -> dict[str, Any]:
+    """Import in its own Python what was asked for; return what came of it."""
+    argv = [f"{prefix}/bin/python", "-I", "-c", _IMPORT_PROGRAM, *packages]
+    # Test the environment alone: variables of the login must not add libraries or modules to it.
+    unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
+    answer = session.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
+    lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()
+    reports = [line[len(_REPORT_PREFIX) :] for line in lines if line.startswith(_REPORT_PREFIX)]
+    if not reports:
+        raise EnvironmentBuildError(
+            f"{prefix}/bin/python does not report what it imports", host=session.host.name, stage="environment",
+            evidence=lines[-_MOST_LINES:], hint="remove it with clusterfn env remove, and build it again",
+        )  # fmt: skip
+    with reading(session.host.name, "what its environment imports"):
+        return dict(json.loads(reports[-1]))
+
+
+def _modules(report: dict[str, Any]) -> list[str]:
+    modules = ", ".join(report["imported"]) or "nothing else, because no package was asked for by name"
+    cuda = [f"cuda      {report['cuda'] or 'none'}, according to torch.version.cuda"] if "cuda" in report else []
+    return [f"imports   Python {report['python']}, {modules}", *cuda]
+
+
+def _run_on_gpu(session: HostState, prefix: str, gpus: int) -> str:
+    """Run a kernel in an ordinary job, because only a job gets GPUs; say where it ran."""
+    where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
+    probe = call.run_call(gpu_kernel(), (), {}, parse_options(where))
+    node, torch, cuda, available, _, capability, total = probe or ("", "", "", False, 0, "", 0.0)
+    if not available:
+        raise EnvironmentBuildError(
+            f"PyTorch {torch} sees no GPU on {node}" if probe else f"{prefix} has no PyTorch", host=session.host.name,
+            stage="environment", hint="run nvidia-smi in a job on that host",
+        )  # fmt: skip
+    if total != TOTAL:
+        raise EnvironmentBuildError(
+            f"a kernel of PyTorch {torch} computes {total} instead of {TOTAL} on {node}", host=session.host.name,
+            stage="environment", hint="ask the administrator to look at the GPU",
+        )  # fmt: skip
+    return f"{node}: a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}"

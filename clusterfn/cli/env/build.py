@@ -12,7 +12,7 @@ from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import environment_upload
 from clusterfn.calls.environment_upload import BuildDisplay
 from clusterfn.cli import screen
-from clusterfn.cli.env.manage import read_ready, seconds
+from clusterfn.cli.env import read_ready, seconds
 from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
 from clusterfn.config.forms import names_a_file

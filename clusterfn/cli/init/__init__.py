@@ -16,7 +16,7 @@ from pathlib import Path
 from clusterfn.cli import check
 from clusterfn.cli.check.step import CheckState
 from clusterfn.cli.init import choices
-from clusterfn.cli.init.answers import Answers, say
+from clusterfn.cli.init.choices import Answers, say
 from clusterfn.cli.init.host import Begun, begin, connected, say_way, with_room
 from clusterfn.cli.login import trust_hosts
 from clusterfn.config import writing

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn.cli.init.answers import Answers, say
+from clusterfn.cli.init.choices import Answers, say
 from clusterfn.config import writing
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostDiskFull, HostError

@@ -23,7 +23,7 @@ from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome_errors import RemoteTraceback
 from clusterfn.cli import argument_parser, jobs, main, output, parser, screen, selection, target
 from clusterfn.cli.check import function as check_function
-from clusterfn.cli.complaint import describe_error
+from clusterfn.cli.command_line import describe_error
 from clusterfn.cli.run import written
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.cli import main, parser, script_job
+from clusterfn.cli import main, parser, run
 from clusterfn.cli.submission import call_options
 
 
@@ -21,7 +21,7 @@ def test_a_script_of_any_name_gives_its_job_a_name_that_fits(file, name, tmp_pat
         sent.append(called.__name__)
         return 0
 
-    monkeypatch.setattr(script_job, "start_detached", send)
+    monkeypatch.setattr(run, "start_detached", send)
 
     assert main(["run", "--detach", file]) == 0
     assert sent == [name]

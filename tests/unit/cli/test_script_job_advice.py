@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from clusterfn.cli.script_job import advise
+from clusterfn.cli.run import advise
 from clusterfn.errors import CommandFailed
 from clusterfn.packing.project import Project
 

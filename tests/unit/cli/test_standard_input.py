@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.cli import script_job
+from clusterfn.cli import run
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import spoken_wait
 
@@ -38,7 +38,7 @@ def piped(text: bytes) -> int:
 def test_a_pipe_is_read_to_its_end_and_said(standard, named, capsys):
     standard(piped(b"one\n\xff"))
 
-    copied = script_job.read_input(named)
+    copied = run.read_input(named)
 
     assert Path(copied or "").read_bytes() == b"one\n\xff"
     assert "the command gets 5 bytes of standard input" in capsys.readouterr().err
@@ -50,7 +50,7 @@ def test_of_a_file_the_rest_is_read(standard, tmp_path):
     os.read(descriptor, 4)
     standard(descriptor)
 
-    assert Path(script_job.read_input(None) or "").read_text() == "two\n"
+    assert Path(run.read_input(None) or "").read_text() == "two\n"
 
 
 def nothing() -> int:
@@ -79,30 +79,30 @@ def inherited_socket() -> int:
 def test_nothing_is_read_where_nobody_has_piped_anything(standard, made, capsys):
     standard(made())
 
-    assert script_job.read_input(None) is None
+    assert run.read_input(None) is None
     assert capsys.readouterr().err == ""
 
 
 def test_without_any_standard_input_there_is_nothing_to_read(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
 
-    assert script_job.read_input(None) is None
+    assert run.read_input(None) is None
     with pytest.raises(ConfigError, match="--stdin - reads a pipe or a file, and standard input is neither"):
-        script_job.read_input("-")
+        run.read_input("-")
 
 
 def test_a_file_that_is_named_counts_instead(standard):
     standard(piped(b"one"))
 
-    assert script_job.read_input("input.txt") == "input.txt"
+    assert run.read_input("input.txt") == "input.txt"
 
 
 def test_too_much_is_rejected_with_what_to_do(standard, monkeypatch):
-    monkeypatch.setattr(script_job, "MOST_BYTES", 2)
+    monkeypatch.setattr(run, "MOST_BYTES", 2)
     standard(piped(b"one"))
 
     with pytest.raises(ConfigError, match="standard input is more than 2 bytes") as caught:
-        script_job.read_input(None)
+        run.read_input(None)
     assert "--stdin FILE" in caught.value.hint
 
 
@@ -120,5 +120,5 @@ def test_a_pipe_without_an_end_is_said(standard, monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Ending())
 
-    assert script_job.read_input(None) is None
+    assert run.read_input(None) is None
     assert "add < /dev/null if the command needs none" in sys.stderr.getvalue()

@@ -15,30 +15,29 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.environment import (
     conda_solver,
-    cuda,
     environment_files,
     lock,
     package_sources,
     packages,
     resolve,
     solver,
+    torch_build,
     uv,
-    wheel_solver,
     wheels,
 )
 from clusterfn.environment.conda_solver import SolveTarget
-from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.package_sources import PipConfig
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import Specification
+from clusterfn.environment.torch_build import GpuCapabilities
 from clusterfn.errors import LockError
 from tests.lock.conftest import make_wheel
 
 CHANNEL = "https://conda.anaconda.org/conda-forge"
 MIRROR = "https://pythons.example"
 HOST = SolveTarget("linux-64", "2.28", None, "3.11")
-BUILDS = cuda.load_table()
+BUILDS = torch_build.load_table()
 
 
 def of_channel(minor: str, platform: str) -> list[LockedPackage]:
@@ -144,7 +143,7 @@ def capabilities(driver: str, *capabilities: str) -> GpuCapabilities:
 
 def choose_builds(monkeypatch: pytest.MonkeyPatch, choose: Callable[[Iterable[Any]], Iterable[Any]]) -> None:
     """Let there be no other builds of PyTorch than those chosen from the real ones."""
-    monkeypatch.setattr(cuda, "load_table", lambda: replace(BUILDS, builds=tuple(choose(BUILDS.builds))))
+    monkeypatch.setattr(torch_build, "load_table", lambda: replace(BUILDS, builds=tuple(choose(BUILDS.builds))))
 
 
 @contextmanager
@@ -173,6 +172,6 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
         return replace(python, sha256="a" * 64)
 
     monkeypatch.setattr(conda_solver, "solve", solve)
-    monkeypatch.setattr(wheel_solver, "find_python", find_python)
-    monkeypatch.setattr(wheel_solver, "with_hash", with_hash)
+    monkeypatch.setattr(wheels, "find_python", find_python)
+    monkeypatch.setattr(wheels, "with_hash", with_hash)
     yield made

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterfn.environment import cuda
-from clusterfn.environment.cuda import GpuCapabilities, choose_build, warnings
+from clusterfn.environment import torch_build
+from clusterfn.environment.torch_build import GpuCapabilities, choose_build, cuda_warnings
 from clusterfn.errors import EnvironmentBuildError
 
 ROWS = yaml.safe_load(Path(__file__).with_name("cuda_rows.yml").read_text())
@@ -38,13 +38,16 @@ def test_there_are_rows_enough() -> None:
 
 
 def _written_out() -> str:
-    lines = [f"PyTorch and CUDA without a wish, by the table of {cuda.load_table().date}", "driver".ljust(12) + " card"]
+    lines = [
+        f"PyTorch and CUDA without a wish, by the table of {torch_build.load_table().date}",
+        "driver".ljust(12) + " card",
+    ]
     for driver in DRIVERS:
         for card in CARDS:
             try:
                 gpus = GpuCapabilities(driver, (card,))
                 choice = choose_build(gpus)
-                warns = " (warns)" if warnings(choice.cuda, gpus) else ""
+                warns = " (warns)" if cuda_warnings(choice.cuda, gpus) else ""
                 told = f"torch {choice.torch} with CUDA {choice.cuda}{warns}"
             except EnvironmentBuildError as error:
                 told = f"refused; {error.hint}"
@@ -60,8 +63,8 @@ def test_the_table_of_choices_is_the_one_that_was_looked_at() -> None:
 
 def test_what_is_newer_than_the_table_is_not_refused() -> None:
     newer_card = GpuCapabilities("580.65.06", ("14.0",))
-    assert "newer than the table" in warnings(choose_build(newer_card).cuda, newer_card)[0]
-    assert cuda.runs_on("2.99.0", "13.9", newer_card)
+    assert "newer than the table" in cuda_warnings(choose_build(newer_card).cuda, newer_card)[0]
+    assert torch_build.runs_on("2.99.0", "13.9", newer_card)
 
 
 def test_a_refusal_says_what_would_run() -> None:
@@ -77,7 +80,7 @@ def test_mixed_gpus_get_what_all_of_them_run() -> None:
 
 def test_an_older_driver_of_the_same_major_version_is_warned_of() -> None:
     gpus = GpuCapabilities("525.60.13", ("8.6",))
-    (warning,) = warnings(choose_build(gpus, "2.9.1").cuda, gpus)
+    (warning,) = cuda_warnings(choose_build(gpus, "2.9.1").cuda, gpus)
     assert "560.28.03" in warning and "PTX" in warning
 
 

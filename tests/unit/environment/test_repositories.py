@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import download, repositories
+from clusterfn.environment import download
+from clusterfn.environment.download import commit_of
 from clusterfn.environment.lock import LockedPackage
-from clusterfn.environment.wheel_files import commit_of
 from clusterfn.errors import EnvironmentBuildError, LockError
 from tests.builder import toys
 from tests.unit.environment.shelf import Shelf, shelf_in
@@ -106,7 +106,7 @@ def test_an_address_of_somebody_else_is_no_option_of_git_and_starts_no_program(
     commit = git(repository, "rev-parse", "HEAD")
 
     with pytest.raises(LockError, match="is no commit of a git repository"):
-        repositories.pack(address.format(commit, repository), "gift")
+        download.pack_commit(address.format(commit, repository), "gift")
 
     assert not list(tmp_path.rglob("came-in*"))
 
@@ -122,7 +122,7 @@ def test_a_subdirectory_is_in_the_repository(repository: Path, tmp_path: Path, i
     address = f"git+{repository.as_uri()}@{git(repository, 'rev-parse', 'HEAD')}"
 
     with pytest.raises(LockError, match="git cannot read"):
-        repositories.pack(f"{address}#subdirectory={inside.format(secret)}", "gift")
+        download.pack_commit(f"{address}#subdirectory={inside.format(secret)}", "gift")
 
 
 def test_a_hook_of_git_that_runs_this_program_keeps_its_own_repository(
@@ -138,7 +138,7 @@ def test_a_hook_of_git_that_runs_this_program_keeps_its_own_repository(
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(own / ".git"))
         hook.setenv("GIT_INDEX_FILE", str(own / ".git" / "index"))
-        repositories.pack(address, "gift")
+        download.pack_commit(address, "gift")
 
     assert git(own, "status", "--short", "--branch") == before
 
@@ -149,11 +149,11 @@ def test_the_archive_is_the_same_whatever_git_is_set_to(
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", str(repository), str(clone))
     commit = git(repository, "rev-parse", "HEAD")
-    first = repositories.pack(f"git+{repository.as_uri()}@{commit}", "gift")
+    first = download.pack_commit(f"git+{repository.as_uri()}@{commit}", "gift")
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".gitconfig").write_text("[core]\nautocrlf = true\n[safe]\ndirectory = *\n")
 
-    assert repositories.pack(f"git+{clone.as_uri()}@{commit}", "gift") == first
+    assert download.pack_commit(f"git+{clone.as_uri()}@{commit}", "gift") == first
 
 
 @pytest.mark.parametrize(

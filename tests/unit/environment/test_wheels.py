@@ -14,10 +14,10 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.environment import conda_solver, download, package_sources, resolve, uv
-from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.package_sources import PipConfig
-from clusterfn.environment.wheel_files import file_rank, wheel_tags
+from clusterfn.environment.torch_build import GpuCapabilities
+from clusterfn.environment.uv import file_rank, wheel_tags
 from clusterfn.errors import EnvironmentBuildError, LockError
 from tests.lock.conftest import sha256
 from tests.unit.environment.shelf import HOST, Shelf

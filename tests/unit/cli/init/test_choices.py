@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clusterfn.cli.init import choices
-from clusterfn.cli.init.answers import Answers
+from clusterfn.cli.init.choices import Answers
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
 from clusterfn.scheduler.grid_engine.site import GridEngineSite

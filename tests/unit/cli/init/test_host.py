@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.cli.init.answers import Answers
+from clusterfn.cli.init.choices import Answers
 from clusterfn.cli.init.host import begin
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports import ssh_config_file

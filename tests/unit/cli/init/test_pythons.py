@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.cli.init import choices
-from clusterfn.cli.init.answers import Answers
+from clusterfn.cli.init.choices import Answers
 from clusterfn.config.forms import CONDA_PLACES
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
