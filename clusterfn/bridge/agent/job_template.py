@@ -60,17 +60,17 @@ class JobTemplates:
         Returns:
             Its process; None if it must be started.
         """
-        wanted = header.get("template")
-        if not wanted:
+        template = header.get("template")
+        if not template:
             return None
-        words, key, now = wanted["argv"], (wanted["argv"][3], wanted["alike"]), time.monotonic()
+        words, key, now = template["argv"], (template["argv"][3], template["alike"]), time.monotonic()
         is_repeated = key == self._last and now - self._last_at < USED_S
         self._last, self._last_at = key, now
         if self._template is not None and self._template.key == key:
             self._template.used_at = now
             order = {
-                "script": header["argv"], "supervise": [*words[:4], "run", wanted["folder"]], "cwd": header["cwd"],
-                "folder": wanted["folder"], "env": env,
+                "script": header["argv"], "supervise": [*words[:4], "run", template["folder"]], "cwd": header["cwd"],
+                "folder": template["folder"], "env": env,
             }  # fmt: skip
             job = ForkedJob(self._agent, on_exit, on_loaded, on_failed)
             return job if self._template.fork(order, fds, job) else None
@@ -89,7 +89,7 @@ class JobTemplates:
             self._template.close()
         self._template = None
 
-    def collect_strangers(self) -> None:
+    def collect_orphans(self) -> None:
         """Collect orphans of jobs, which this process has adopted beside the jobs themselves."""
         # A job whose pid is not known yet must not be taken for one.
         if not sys.platform.startswith("linux"):
@@ -128,7 +128,7 @@ class JobTemplates:
             self._unfit.add(template.key)
         # Where it cannot start, not each job is to try.
         self._last = ()
-        self.collect_strangers()
+        self.collect_orphans()
 
     def _end_if_idle(self, template: "_Template") -> None:
         left_s = template.used_at + USED_S - time.monotonic()
@@ -239,14 +239,14 @@ class _Template:
             self.is_ready = False
         return bool(data)
 
-    def _take(self, said: "Header") -> None:
-        if "trouble" in said:
-            self.is_unfit = bool(said["trouble"] or self._has_printed())
+    def _take(self, line: "Header") -> None:
+        if "trouble" in line:
+            self.is_unfit = bool(line["trouble"] or self._has_printed())
             self.is_ready = not self.is_unfit
         elif self.open_orders:
             job = self.open_orders.popleft()
-            if said["pid"]:
-                job.begin(said["pid"])
+            if line["pid"]:
+                job.begin(line["pid"])
             else:
                 job.fail()
 

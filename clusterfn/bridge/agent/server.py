@@ -137,7 +137,7 @@ class Agent(AgentServices):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 self.children.pop(pid)(status)
-        self.templates.collect_strangers()
+        self.templates.collect_orphans()
 
     def read(self, _fd: int) -> None:
         try:

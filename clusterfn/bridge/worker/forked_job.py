@@ -67,7 +67,7 @@ class JobForks:
         order = native(order)
         folder, script, supervise = order["folder"], order["script"], order["supervise"]
         try:
-            _stand_in(order, fds)
+            _begin_script(order, fds)
             os.write(answer, b"%d" % os.getpid())
         except BaseException:  # noqa: BLE001 - without an answer the agent starts the job, which says what is wrong
             os._exit(1)
@@ -138,7 +138,7 @@ class JobForks:
         return [*argv[2:], str(report), str(control)]
 
 
-def _stand_in(order: Mapping[str, Any], fds: list[int]) -> None:
+def _begin_script(order: Mapping[str, Any], fds: list[int]) -> None:
     """Do in this process what job.sh does before it starts the supervisor."""
     env, folder = order["env"], order["folder"]
     os.chdir(order["cwd"])
@@ -201,16 +201,16 @@ def _end(status: int) -> NoReturn:
 
 def _files_read_at_start() -> list[str]:
     """Return the files and folders that decide which modules an interpreter finds when it starts."""
-    found = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), sys.argv[0]]
+    paths = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), sys.argv[0]]
     for folder in [each for each in sys.path if os.path.basename(each) in _SITES and os.path.isdir(each)]:
         # A new file changes the date of its folder.
-        found += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
-    found += [os.path.join(folder, name) for folder in sys.path for name in ("sitecustomize.py", "usercustomize.py")]
-    known = (os.path.dirname(os.__file__), os.path.dirname(os.path.abspath(sys.argv[0])))
+        paths += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
+    paths += [os.path.join(folder, name) for folder in sys.path for name in ("sitecustomize.py", "usercustomize.py")]
+    own = (os.path.dirname(os.__file__), os.path.dirname(os.path.abspath(sys.argv[0])))
     for file in [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]:
-        if file.startswith("/") and (not file.startswith(known) or any("/%s/" % name in file for name in _SITES)):
-            found.append(file)
-    return found
+        if file.startswith("/") and (not file.startswith(own) or any("/%s/" % name in file for name in _SITES)):
+            paths.append(file)
+    return paths
 
 
 def _stamp(files: list[str]) -> list[object]:

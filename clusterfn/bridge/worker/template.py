@@ -162,7 +162,7 @@ def _fork_orphan() -> None:
         os.setpgid(0, 0)
         os.fork()
     finally:
-        # Without an answer, as when no process can be started, whoever ordered it starts one itself, or reports why it
+        # Without an answer, as when no process can be started, the other side starts one itself, or reports why it
         # cannot.
         if os.getpid() == own:
             os._exit(0)
