@@ -36,9 +36,9 @@ ended() {
 }
 trap ended EXIT
 # A supervisor that was forked from a template has ended so, and this process has waited for it.
-if [ -n "${@@variable-}" ]; then
-    clusterfn_stage=supervisor clusterfn_status=$@@variable
-    unset @@variable
+if [ -n "${CLUSTERFN_SUPERVISOR_STATUS-}" ]; then
+    clusterfn_stage=supervisor clusterfn_status=$CLUSTERFN_SUPERVISOR_STATUS
+    unset CLUSTERFN_SUPERVISOR_STATUS
     exit "$clusterfn_status"
 fi
 clusterfn_libraries=${LD_LIBRARY_PATH-}

@@ -60,7 +60,6 @@ def job_script(job: JobSpec) -> str:
             "supervise": quote(posixpath.join(job.bridge, layout.SUPERVISE)),
             "job": _folder(job),
             "started": layout.STARTED,
-            "variable": layout.SUPERVISOR_STATUS,
             "element": element if job.group else "",
             "returned": str(layout.EXIT_RETURNED),
             "published": str(layout.EXIT_PUBLISHED),
