@@ -88,11 +88,6 @@ def end_with_supervisor(supervisor: int) -> None:
     die_with_parent(_ENDED, supervisor)
 
 
-def peak() -> int:
-    """Return the most memory that this process has had, in bytes."""
-    return process_tree.peak_of(os.getpid())
-
-
 def _show(words: list[str], variables: Mapping[str, str]) -> None:
     # Nothing but people depends on it here, and not every kernel lets a process do it.
     with contextlib.suppress(OSError, ImportError, AttributeError):

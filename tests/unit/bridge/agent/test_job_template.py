@@ -91,10 +91,10 @@ def test_a_job_that_is_not_forked_starts_as_a_program(
 
 
 def test_one_that_is_not_used_ends(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_template, "USED_S", 1.0)
+    monkeypatch.setattr(job_template, "USED_S", 3.0)
     jobs = Jobs(client, tmp_path, "refuses")
     # The machine may be busy for longer than that.
-    until(lambda: jobs.run() and (jobs.folder / "template").exists())
+    until(lambda: jobs.run() and jobs.run() and client.turns(5) is None and (jobs.folder / "template").exists())
     pid = jobs.template_pid()
 
     until(lambda: client.turns(1) or not _lives(pid))
