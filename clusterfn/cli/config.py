@@ -96,7 +96,9 @@ def _below(value: Any) -> dict[str, Any]:
 
 
 def _with_unit(field: str, value: Any) -> Any:
-    """Return a number as the file would have it: the name of its field ends with its unit."""
+    """Return a value as the file would have it: the name of the field of a number ends with its unit."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if value is not None and field.endswith("_bytes"):
         return exact_memory(value)
     seconds = {"s": 1, "days": 86400}.get(field.rpartition("_")[2])

@@ -25,6 +25,10 @@ _HOSTS: Form = {
     "additionalProperties": {"$ref": "#/definitions/host"},
 }
 
+# What YAML reads as true and false.
+_ON, _OFF = ("on", "true", "yes"), ("off", "false", "no")
+_SWITCH = (*_ON, *_OFF)
+
 # The keys at the left margin, with the attribute of Config that each becomes.
 FILE_KEYS: Mapping[str, Key] = {
     "hosts": Key("hosts", Kind(Value.mapping, _HOSTS), "none", "",
@@ -144,7 +148,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "[wait](../how-to/gpu-server.md#limit-what-your-own-jobs-take). You may allow more cores than the machine "
         "has. Only without a scheduler: SLURM and Grid Engine set their own limits"),
     "spare": Key(
-        "spare", Kind(lambda value: value.as_choice(("on", "off")) == "on", {"enum": ["on", "off", True, False]}),
+        "spare", Kind(lambda value: value.as_choice(_SWITCH) in _ON, {"enum": ["on", "off", True, False]}),
         "`on`", "off", "`off`: no process waits on the host for your next call, which then takes longer "
         "([details](../how-to/many-calls.md#single-calls-in-a-row)). Only without a scheduler"),
     "poll_floor": Key("poll_floor_s", kinds.TIME, "`2s`", "30s",

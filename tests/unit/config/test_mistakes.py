@@ -72,7 +72,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nlimits: {cards: 4}", "4:14", 'unknown key "cards"', "cores, gpus, jobs, memory"),
     ("scheduler: bare\nlimits: {jobs: 0}", "4:20", "not a whole number of at least 1", ""),
     ("scheduler: slurm\nspare: off", "4:12", "no process waits on the host between calls", "remove it"),
-    ("scheduler: bare\nspare: never", "4:12", "choose one of on, off", ""),
+    ("scheduler: bare\nspare: never", "4:12", "choose one of on, true, yes, off, false, no", ""),
     ("scheduler: slurm\nlimits: {gpus: 4}", "4:13", "with SLURM the scheduler sets limits, by QOS", "remove it"),
     ("scheduler: bare\nlease: flock", "4:12", '"flock" is not allowed', "socket, file"),
     ("scheduler: bare\nmodules: [a b]", "4:14", '"a b" cannot name a module', "a list"),
