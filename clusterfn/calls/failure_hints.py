@@ -113,6 +113,11 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
         return f"{top} is a module of {version}, which {python} lacks: use an environment with {version}"
     package = PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {host}"
+    if missing.get("user"):
+        return (
+            f"{lacking}. `pip install --user` has put it beside that Python, where jobs do not look: install {package} "
+            "in a virtual environment, and name that"
+        )
     files: list[Path] = []
     # The working directory may have been removed.
     with contextlib.suppress(OSError):

@@ -68,3 +68,20 @@ def test_what_a_conda_environment_sets_when_it_is_activated_is_set(hosts, lab, h
 
     assert found["GDAL_DATA"] == f"{prefix}/share/gdal"
     assert (found["CONDA_PREFIX"], found["CONDA_DEFAULT_ENV"]) == (str(prefix), "conda env")
+
+
+def test_a_package_of_the_user_alone_is_named_as_such(here, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    packages = tmp_path / ".local" / "lib" / f"python{MINOR}" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "usermod.py").write_text("")
+
+    @cluster
+    def use():
+        import usermod
+
+        return usermod
+
+    with pytest.raises(ModuleNotFoundError, match="usermod") as caught:
+        use()
+    assert "`pip install --user` has put it beside that Python" in "".join(caught.value.__notes__)

@@ -1,6 +1,6 @@
-"""Classes of ctypes: as what was declared of them, from which ctypes makes their fields again.
+"""Classes of ctypes: as what was declared of them, from which ctypes makes their fields again; and open libraries.
 
-A field that ctypes made can be neither pickled nor set.
+A field that ctypes made can be neither pickled nor set. A library that was opened is opened again by its name.
 """
 
 from __future__ import annotations
@@ -67,3 +67,33 @@ def prototype(flags: int, result: Any, *args: Any) -> Any:
 
     make: Any = ctypes.PYFUNCTYPE if flags & _OF_PYTHON else ctypes.CFUNCTYPE
     return make(result, *args) if not flags & _ERRNO else make(result, *args, use_errno=True)
+
+
+def reduce_library(obj: Any) -> tuple[Any, ...]:
+    """Reduce an open library to its name, and what was declared of its functions."""
+    functions = {
+        name: (each.restype, each.argtypes, getattr(each, "errcheck", None))
+        for name, each in vars(obj).items()
+        if isinstance(each, obj._FuncPtr)
+    }
+    return open_library, (type(obj).__name__, obj._name, bool(obj._FuncPtr._flags_ & _ERRNO), functions)
+
+
+def open_library(kind: str, name: str | None, uses_errno: bool, functions: dict[str, tuple[Any, Any, Any]]) -> Any:
+    """Open a library, and declare its functions again.
+
+    Raises:
+        OSError: There is none of that name.
+        AttributeError: It lacks one of the functions.
+    """
+    import ctypes
+
+    library = getattr(ctypes, kind)(name, use_errno=uses_errno)
+    for each, (result, arguments, check) in functions.items():
+        function = getattr(library, each)
+        function.restype = result
+        if arguments is not None:
+            function.argtypes = arguments
+        if check is not None:
+            function.errcheck = check
+    return library

@@ -283,6 +283,9 @@ def _reduce_named(obj: Any) -> Any:
     if kind is io.TextIOWrapper and obj is not sys.stdout and obj is not sys.stderr:
         # cloudpickle would read the whole file and send its content.
         raise TypeError("cannot pickle '_io.TextIOWrapper' object")
+    if kind.__module__ == "ctypes" and kind.__name__ in ("CDLL", "PyDLL"):
+        # cloudpickle would send the address of the library in this process.
+        return c_types.reduce_library(obj)
     # The object holds a lock up to Python 3.11.
     if kind is functools.cached_property:
         return kind, (obj.func,), {name: value for name, value in vars(obj).items() if name != "lock"}

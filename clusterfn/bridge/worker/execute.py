@@ -141,6 +141,8 @@ def _summary(error: BaseException) -> dict[str, Any]:
         facts = exceptions.bare_summary(error, broken)
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
         facts["missing"] = {"module": error.name, "python": sys.executable}
+        if _is_in_user_site(error.name.partition(".")[0]):
+            facts["missing"]["user"] = True
         if "." in error.name:
             from _clusterfn_wire import load_failure
 
@@ -149,6 +151,14 @@ def _summary(error: BaseException) -> dict[str, Any]:
         if type(error).__name__ == "PackageNotFoundError":
             facts["missing"]["metadata"] = True
     return facts
+
+
+def _is_in_user_site(module: str) -> bool:
+    """Whether `pip install --user` has installed a module, which no job finds."""
+    import site
+    from importlib.machinery import PathFinder
+
+    return PathFinder.find_spec(module, [site.getusersitepackages()]) is not None
 
 
 def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again: str) -> str:
