@@ -51,7 +51,10 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
         # This import is late, because the templates of items do not need the supervisor.
         from . import forked_job
 
-        jobs = forked_job.JobForks()
+        try:
+            jobs = forked_job.JobForks()
+        except (OSError, ImportError, AttributeError) as error:
+            trouble = str(error) or type(error).__name__
     _say(report, trouble=trouble)
     if trouble:
         return None
