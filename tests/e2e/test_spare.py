@@ -15,11 +15,23 @@ import pytest
 
 import clusterfn
 from clusterfn import cluster
+from clusterfn.bridge.agent.libc import libc_function
 from tests.bridge.test_template import SEEN
 from tests.e2e.conftest import local_host
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")
+_PR_SET_MM, _PR_SET_MM_MAP_SIZE = 35, 15
+
+
+def _can_change_what_it_shows() -> bool:
+    """Whether the kernel lets a process do so: Linux that can restore processes says how large its map is."""
+    return (
+        sys.platform.startswith("linux")
+        and libc_function("prctl")(_PR_SET_MM, _PR_SET_MM_MAP_SIZE, b"\0" * 4, 0, 0) == 0
+    )
+
+
+pytestmark = pytest.mark.skipif(not _can_change_what_it_shows(), reason="the kernel has no CONFIG_CHECKPOINT_RESTORE")
 
 
 def _made_here() -> Callable[[], bool]:
