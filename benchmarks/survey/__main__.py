@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
 def _of_code(part: str) -> str:
     """Return a name for the code that is surveyed and the code that surveys: a change of either makes results old."""
     serialization = ROOT / "clusterfn" / "bridge" / "serialization"
-    files = [ROOT / "clusterfn" / "calls" / name for name in ("payload.py", "outcome.py")]
+    files = [ROOT / "clusterfn" / name for name in ("packing/payload.py", "calls/outcome.py")]
     files += [*sorted(serialization.glob("*.py")), *sorted(HERE.glob("*.*")), *sorted((HERE / part).glob("*.*"))]
     own = [file for file in files if file.suffix in (".py", ".txt") and file.name not in ("report.py", "__main__.py")]
     return hashlib.sha256(b"".join(file.read_bytes() for file in own)).hexdigest()[:12]

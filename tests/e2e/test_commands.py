@@ -250,6 +250,7 @@ def test_a_script_of_sbatch_starts_its_tasks_by_srun(hosts, project):
 
 
 RANKS = """
+import os
 import sys
 import torch
 import torch.distributed as distributed
@@ -257,16 +258,19 @@ import torch.distributed as distributed
 distributed.init_process_group("gloo")
 total = torch.ones(1) * (distributed.get_rank() + 1)
 distributed.all_reduce(total)
-print("rank", distributed.get_rank(), "of", distributed.get_world_size(), total.item(), flush=True)
+# In one write, so that the lines of two ranks do not mix.
+line = f"rank {distributed.get_rank()} of {distributed.get_world_size()} {total.item()}\n"
+os.write(1, line.encode())
 distributed.destroy_process_group()
 """
 REDUCES = """
+import os
 import torch
 from accelerate import Accelerator
 
 here = Accelerator(cpu=True)
 total = here.reduce(torch.ones(1) * (here.process_index + 1))
-print("rank", here.process_index, "of", here.num_processes, total.item(), flush=True)
+os.write(1, f"rank {here.process_index} of {here.num_processes} {total.item()}\n".encode())
 """
 
 
