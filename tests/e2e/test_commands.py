@@ -259,7 +259,7 @@ distributed.init_process_group("gloo")
 total = torch.ones(1) * (distributed.get_rank() + 1)
 distributed.all_reduce(total)
 # In one write, so that the lines of two ranks do not mix.
-line = f"rank {distributed.get_rank()} of {distributed.get_world_size()} {total.item()}\n"
+line = f"rank {distributed.get_rank()} of {distributed.get_world_size()} {total.item()}\\n"
 os.write(1, line.encode())
 distributed.destroy_process_group()
 """
@@ -270,7 +270,7 @@ from accelerate import Accelerator
 
 here = Accelerator(cpu=True)
 total = here.reduce(torch.ones(1) * (here.process_index + 1))
-os.write(1, f"rank {here.process_index} of {here.num_processes} {total.item()}\n".encode())
+os.write(1, f"rank {here.process_index} of {here.num_processes} {total.item()}\\n".encode())
 """
 
 
