@@ -63,7 +63,7 @@ class Entry:
         """Show what it prints, "stdout" or "stderr" with bytes, or a "note" about it, to those who listen."""
 
     def note_silence(self) -> None:
-        """Record that no heartbeat has come for `SILENT_AFTER_S`; that is said again while it lasts."""
+        """Record that no heartbeat has come for `SILENT_AFTER_S`; the host repeats this while it lasts."""
 
     def note_quiet(self, why: str, item: str = "") -> None:
         """Record, in words, that it has made no progress for long; "" once it makes progress again."""

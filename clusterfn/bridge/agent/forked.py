@@ -206,7 +206,7 @@ class ForkedJob:
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether it was sent a signal before that."""
+        """Whether a signal was sent to it before its process was known."""
         return bool(self._signal and not self.pid)
 
     def begin(self, pid: int) -> None:
@@ -231,8 +231,8 @@ class ForkedJob:
         if self.pid and not self._is_over:
             try:
                 os.killpg(self.pid, number)
-            except ProcessLookupError:
-                # Its status is still to come.
+            except (ProcessLookupError, PermissionError):
+                # It has ended, and its status is still to come; or it is another user's by now.
                 return
 
     def _exited(self, status: int) -> None:

@@ -1,7 +1,7 @@
 """Fork jobs from a template: a process that has loaded what the supervisor and the worker of the last jobs need.
 
 A template serves one environment, which two jobs have used within a minute. It ends a minute after the last one, and
-with this agent. `bridge/supervisor/job_template.py` is what runs in it.
+with this agent. `supervisor/job_template.py` starts it, and `worker/forked_job.py` is what a job does in it.
 """
 
 import _socket
@@ -55,7 +55,7 @@ class JobTemplates:
         Args:
             header: Of its `spawn`.
             fds: Its stdin, stdout and stderr, which are closed here if it is forked.
-            on_exit: As the other two, an argument of `ForkedJob`.
+            on_exit, on_loaded, on_failed: As for `ForkedJob`.
 
         Returns:
             Its process; None if it must be started.
@@ -91,9 +91,9 @@ class JobTemplates:
 
     def collect_orphans(self) -> None:
         """Collect orphans of jobs, which this process has adopted beside the jobs themselves."""
-        # A job whose pid is not known yet must not be taken for one.
         if not sys.platform.startswith("linux"):
             return
+        # While an order is open, an ended process may be its job, whose pid is not known yet.
         while self._adopts and not (self._template is not None and self._template.open_orders):
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -126,7 +126,7 @@ class JobTemplates:
             self._template = None
         if template.is_unfit:
             self._unfit.add(template.key)
-        # Where it cannot start, not each job is to try.
+        # If it cannot start, only every second job tries again.
         self._last = ()
         self.collect_orphans()
 

@@ -10,7 +10,6 @@ import contextlib
 import faulthandler
 import json
 import os
-import resource
 import signal
 from collections.abc import Iterable, Mapping
 
@@ -23,13 +22,11 @@ from ..supervisor.environ import expand_cwd
 from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
 from ..worker import children, execute, finish, loaded_modules, outputs, payload, preload, random_numbers
 from ..worker.descriptors import out_of_reach
-from ..worker.report import Report
+from ..worker.report import Report, peak_bytes
 from . import prefault
 
 # Nothing is prepared for the next call until then: with few cores, the value would reach its client later.
 REST_S = 0.0015
-# getrusage counts in kibibytes.
-_KIB = 1024
 
 
 class SpareProcess(WorkerProcess):
@@ -162,9 +159,7 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     except execute.CallRejected as rejected:
         facts = rejected.facts
     # In the line that says the end: each further line would wake the runner once more.
-    facts.update(
-        loaded=loaded_modules.loaded_since(known), peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
-    )
+    facts.update(loaded=loaded_modules.loaded_since(known), peak=peak_bytes())
     execute.report_outcome(report, facts)
     if call["rests"]:
         sleep(REST_S)

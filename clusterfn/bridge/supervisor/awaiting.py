@@ -4,7 +4,7 @@ A job that waits here may hold an allocation. So it begins only when its schedul
 
 The items of such a group start in blocks, mostly of one item. An element takes blocks whose inputs have ended, and ends
 or waits in the queue again when there are none: it must not hold anything that its inputs may need. A scheduler with
-nodes is told for each element once to start it. So element k of m starts when k of m parts of the blocks can run. Those
+nodes gets one request to start each element. So element k of m starts when k of m parts of the blocks can run. Those
 before it have taken at most the parts before, and the last finds all that is left.
 
 The group leaves a file in the folder of each job whose value one of its items takes: the job tells the scheduler of the

@@ -36,13 +36,13 @@ class JobForks:
     """What a template has for the jobs that are forked from it: the modules of the supervisor, and how it started.
 
     Raises:
-        OSError, ValueError, IndexError: This kernel does not let a process change the words that it shows.
+        OSError, ImportError, AttributeError: As `shown_words.show`.
     """
 
     def __init__(self) -> None:
-        # An interpreter may change its own, as for the locale "C".
         self._given = environment_of(os.getpid()) or {}
-        self._changed = {name: os.environ.get(name) for name in changed_names(self._given, dict(os.environ))}
+        # An interpreter sets LC_CTYPE for the locale "C". Those that change others have no template.
+        self._set_at_start = {name: value for name, value in os.environ.items() if self._given.get(name) != value}
         self._files = _files_read_at_start()
         self._stamp = _stamp(self._files)
         shown_words.show([sys.executable, sys.argv[0], layout.TEMPLATE, layout.JOBS], self._given)
@@ -125,12 +125,7 @@ class JobForks:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGPIPE, signal.SIG_IGN)
             os.environ.clear()
-            os.environ.update(env)
-            for name, value in self._changed.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+            os.environ.update({**env, **self._set_at_start})
             shown_words.show(argv, env)
         except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
             say_not_started(report, argv[0], cwd, error)

@@ -17,7 +17,6 @@ import faulthandler
 import gc
 import json
 import os
-import resource
 import sys
 from typing import Any
 
@@ -27,7 +26,7 @@ from . import children, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
 from .loaded_modules import last_loaded
-from .report import Report, receive_order
+from .report import Report, peak_bytes, receive_order
 
 
 def main(argv: list[str]) -> None:
@@ -68,16 +67,10 @@ def main(argv: list[str]) -> None:
     except CallRejected as rejected:
         facts = rejected.facts
     # The supervisor does not wait for this process to exit before it publishes the outcome.
-    facts["peak"] = _peak_bytes()
+    facts["peak"] = peak_bytes()
     report_outcome(report, facts)
     if supervisor:
         finish.end_item(last)
-
-
-def _peak_bytes() -> int:
-    """Return the most memory that this process has had."""
-    # getrusage counts in kibibytes, and in bytes on macOS.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _await_begin(control: int) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import _socket
 import json
 import os
+import resource
 import sys
 from typing import Any
 
@@ -36,6 +37,12 @@ def receive_order(connection: _socket.socket) -> tuple[bytes, list[int]]:
         line = line + more if more else b""
     packed = b"".join(each for _, _, each in rights)
     return line, [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4)]
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had."""
+    # getrusage counts in kibibytes, and in bytes on macOS.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class Report:
