@@ -73,16 +73,14 @@ def test_jobs_that_wait_keep_their_order_and_their_variables(box, monkeypatch):
     until(lambda: call()[0])
     holder = cluster(host=box[0], gpus=8)(hold).submit(600.0)
     until(lambda: holder.state == "RUNNING")
-    jobs = []
-    for _ in range(4):
-        jobs.append(call.submit())
-        until(lambda: jobs[-1].reason)
+    jobs = [call.submit() for _ in range(8)]
+    until(lambda: all(job.reason for job in jobs))
     holder.stop()
 
     found = [job.result() for job in jobs]
 
     assert [each[1] for each in found] == sorted(each[1] for each in found)
-    assert [each[2] for each in found] == [alone] * 4
+    assert [each[2] for each in found] == [alone] * 8
 
 
 HELD = "8 of 8 GPUs held by you (8); waiting for 1"
