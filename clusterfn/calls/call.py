@@ -269,6 +269,11 @@ def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
         if sentence not in _reported:
             _reported.add(sentence)
             console.tell(sentence)
+    for name, sentence in payload.changed_here.items():
+        # The sentence has the value, which may be another one at each call.
+        if name not in _reported:
+            _reported.add(name)
+            console.warn(sentence)
 
 
 def tell_left_out(payload: payloads.Payload) -> None:

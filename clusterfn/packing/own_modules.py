@@ -27,6 +27,8 @@ _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
 _seen: dict[Path, tuple[int, int]] = {}
 _reported: set[tuple[Path, tuple[int, int]]] = set()
+# The modules that were not imported from the file that there is now, as `edited` has found.
+differing: set[str] = set()
 # What looks like a key or a password, and was left out.
 withheld: set[Path] = set()
 # Data files that were left out.
@@ -183,6 +185,11 @@ def edited(imported: Iterable[str]) -> list[str]:
             # A byte code file has 32 bits for each.
             in_byte_code = (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
             is_new = before != now if compiled is None else compiled != in_byte_code
+            # Without a byte code file, nothing says whether the module was loaded again since.
+            if is_new:
+                differing.add(name)
+            elif compiled is not None:
+                differing.discard(name)
             if is_new and (path, now) not in _reported:
                 _reported.add((path, now))
                 changed.append(name)

@@ -58,6 +58,8 @@ class Payload(NamedTuple):
         compiled: The user's own modules that are not among `sources`, because they have compiled extensions.
         inputs: The jobs and groups whose values it takes.
         after: The same as `JobSpec.after`.
+        changed_here: Names of the user's modules, such as "conf.LR", that this process has changed and the job does not
+            find so -> a sentence about it.
         decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
             values of jobs on other hosts, and what the function's code does otherwise in a job.
     """
@@ -72,6 +74,7 @@ class Payload(NamedTuple):
     given: Mapping[str, PurePath] = {}
     crcs: Mapping[str, int] = {}
     decided_here: tuple[str, ...] = ()
+    changed_here: Mapping[str, str] = {}
     inputs: tuple[Reference, ...] = ()
     after: Mapping[str, Mapping[str, Any]] = {}
     compiled: tuple[module_sources.Compiled, ...] = ()
@@ -255,6 +258,8 @@ class Needs:
         self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
         self.known: set[str] = set()
+        # The functions that are sent, and the classes of what is sent, by their ids: a class may have no hash.
+        self.roots: dict[int, Any] = {}
         self._paths: dict[str, set[PurePath]] = {}
         self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
 
@@ -263,10 +268,11 @@ class Needs:
     ) -> Payload:  # fmt: skip
         """Return the payload of these bytes, with all that was noted for it."""
         sources, compiled = module_sources.collect(self.modules) if self.modules else (None, ())
+        edited = tuple(own_modules.edited(module_sources.modules_in(sources))) if sources else ()
         return Payload(
             data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled, notes=tuple(notes),
             shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
-            edited=tuple(own_modules.edited(module_sources.modules_in(sources))) if sources else (),
+            edited=edited, changed_here=self.changed_here(sources),
             needs=frozenset(name.partition(".")[0] for name in self.known),
             after={
                 job: {"name": self.inputs[job].name, "items": items and sorted(items)}
@@ -293,6 +299,17 @@ class Needs:
 
             read[self.place.host] = inner_calls.notes(function, self.place.host)
         self.of_code = read[self.place.host]
+
+    def changed_here(self, sources: FileBundle | None) -> Mapping[str, str]:
+        """Return what of the modules that are sent the job finds otherwise than this process, as `Payload` has it."""
+        if self.place is None or sources is None:
+            return {}
+        # It is missing in jobs, as `inner_calls` is.
+        from clusterfn.packing import unsent_changes
+
+        # The functions that use one by value have its changes.
+        modules = [name for name in module_sources.modules_in(sources) if not _goes_by_value(name)]
+        return unsent_changes.find(modules, sources.files, list(self.roots.values()), self.texts)
 
     def decided_here(self) -> Iterator[str]:
         """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
@@ -331,6 +348,9 @@ class Needs:
                 self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
+            cls = obj if issubclass(kind, type) else kind
+            if type(cls) is type and attribute(cls, "__module__") in self.modules:
+                self.roots[id(cls)] = cls
         return NotImplemented
 
     def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
@@ -382,9 +402,12 @@ class Needs:
     def _function(self, function: types.FunctionType) -> Any:
         by_name = found_by_name(function)
         if by_name is None:
+            self.roots[id(function)] = function
             self._by_value(function)
             return NotImplemented
         self.note(function.__module__)
+        if function.__module__ in self.modules:
+            self.roots[id(function)] = function
         if by_name is function:
             return NotImplemented
         return serialization.part("stand_ins").plain_by_name, (function.__module__, function.__qualname__)
