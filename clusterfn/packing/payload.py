@@ -309,7 +309,7 @@ class Needs:
 
         # The functions that use one by value have its changes.
         modules = [name for name in module_sources.modules_in(sources) if not _goes_by_value(name)]
-        return unsent_changes.find(modules, sources.files, list(self.roots.values()), self.texts)
+        return unsent_changes.find(modules, sources, list(self.roots.values()), self.texts)
 
     def decided_here(self) -> Iterator[str]:
         """Yield what the function would find otherwise on the host, as its module was run on this machine only."""

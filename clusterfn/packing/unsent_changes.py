@@ -10,14 +10,18 @@ import abc
 import ast
 import functools
 import linecache
+import re
 import sys
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
 from clusterfn.packing import function_uses, module_sources, own_modules, source_settings
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.bridge_bundle import FileBundle
 
 _NUMBERS = (bool, int, float, complex)
 _SIMPLE = frozenset([*_NUMBERS, str])
@@ -30,6 +34,10 @@ _INSTEAD = "set it inside the function"
 _MOST = 100
 # The names of each module that its source may set, with the time of the file.
 _known_names: dict[str, tuple[int, set[str]]] = {}
+# Whether the modules with this digest may set a name of a module.
+_set_elsewhere: dict[tuple[str, str, str], bool] = {}
+# More code is not read for this: that would delay the call.
+_MOST_CODE = 500_000
 
 
 class Change(NamedTuple):
@@ -80,26 +88,26 @@ class Change(NamedTuple):
 
 
 def find(
-    modules: Iterable[str], files: Mapping[str, bytes], roots: Collection[Any], texts: Mapping[str, str]
+    modules: Collection[str], sources: FileBundle, roots: Collection[Any], texts: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what a call would find changed on this machine but not in its job, such as "conf.LR", with a sentence.
 
     Args:
         modules: The user's own modules that are sent.
-        files: Their files.
+        sources: Their files.
         roots: The functions and classes of the call.
         texts: The sources of functions that are sent by value, by file.
     """
     try:
         changes = [change for name in modules for change in _changes(name)]
-        if changes and _script_is_sent(files):
+        if changes and _script_is_sent(sources):
             # What the script does at its top level, such as to register a function, the modules may do in the job too.
             changes = [each for each in changes if not (each.is_in_place or each.is_of_class or each.is_function)]
         if not changes:
             return {}
         uses = function_uses.uses_of(roots, frozenset(modules))
         by_script = _changed_by_script(roots, texts)
-        return {each.key: each.describe() for each in changes if _is_missed(each, uses, by_script, files)}
+        return {each.key: each.describe() for each in changes if _is_missed(each, uses, by_script, sources)}
     except Exception:  # noqa: BLE001 - the user's modules, classes and values, whose code may raise anything
         return {}
 
@@ -142,7 +150,8 @@ def _names_in_source(name: str, path: Path, mtime_ns: int, scope: Mapping[str, o
     before, names = _known_names.get(name, (0, set()))
     if before != mtime_ns:
         text = path.read_bytes()
-        names = {each for each in list(scope) if each.startswith("__") or each.encode() in text}
+        takes_all = re.search(rb"\bimport\s*\(?\s*\*", text)
+        names = {each for each in list(scope) if takes_all or each.startswith("__") or each.encode() in text}
         _known_names[name] = mtime_ns, names
     return names
 
@@ -171,9 +180,7 @@ def _is_same(here: Any, there: Any, scope: object) -> bool:
     return bool(here == there)
 
 
-def _is_missed(
-    change: Change, uses: function_uses.Uses, by_script: Collection[str], files: Mapping[str, bytes]
-) -> bool:
+def _is_missed(change: Change, uses: function_uses.Uses, by_script: Collection[str], sources: FileBundle) -> bool:
     """Whether the function uses what was changed, and nothing that runs in the job changes it so."""
     name = change.name.rpartition(".")[2]
     is_used = name in uses.attributes if change.is_of_class else _is_read(change, uses)
@@ -185,7 +192,7 @@ def _is_missed(
     if change.is_of_class and name not in by_script:
         return False
     sets_it_otherwise = _may_set(change.path.read_bytes(), change.name, change.is_new)
-    return not (sets_it_otherwise or _is_set_elsewhere(change, name, files))
+    return not (sets_it_otherwise or _is_set_elsewhere(change, name, sources))
 
 
 @functools.lru_cache(maxsize=512)
@@ -208,16 +215,27 @@ def _is_read(change: Change, uses: function_uses.Uses) -> bool:
     )
 
 
-def _is_set_elsewhere(change: Change, name: str, files: Mapping[str, bytes]) -> bool:
+def _is_set_elsewhere(change: Change, name: str, sources: FileBundle) -> bool:
     """Whether another module that is sent may set the attribute when it is imported."""
-    code = [data for file, data in files.items() if file.endswith(".py")]
-    last = change.module.rpartition(".")[2].encode()
-    if any(last in data and (b"setattr(" in data or b"__dict__" in data or b"vars(" in data) for data in code):
-        return True
-    near = [data for data in code if b"." + name.encode() in data]
+    asked = (sources.digest, change.module, name)
+    if asked not in _set_elsewhere:
+        code = [data for file, data in sources.files.items() if file.endswith(".py")]
+        _set_elsewhere[asked] = _may_set_any(code, change.module) or _may_set_attribute(code, name)
+    return _set_elsewhere[asked]
+
+
+def _may_set_any(code: Iterable[bytes], module: str) -> bool:
+    """Whether code may set attributes of a module that it does not name."""
+    last = module.rpartition(".")[2].encode()
+    return any(last in data and any(way in data for way in (b"setattr(", b"__dict__", b"vars(")) for data in code)
+
+
+def _may_set_attribute(code: Collection[bytes], name: str) -> bool:
+    """Whether importing code may set an attribute of that name."""
+    near = (data for data in code if b"." + name.encode() in data)
     if not any(source_settings.sets_attribute(_parsed(data), name) for data in near):
         return False
-    return source_settings.may_set_attribute(list(map(_parsed, code)), name)
+    return sum(map(len, code)) > _MOST_CODE or source_settings.may_set_attribute(list(map(_parsed, code)), name)
 
 
 @functools.lru_cache(maxsize=512)
@@ -229,10 +247,10 @@ def _parsed(source: bytes | str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _script_is_sent(files: Mapping[str, bytes]) -> bool:
+def _script_is_sent(sources: FileBundle) -> bool:
     """Whether the script is one of the modules, as with `python -m package.train`."""
     file = attribute(sys.modules["__main__"], "__file__", "")
-    return bool(file) and Path(file).is_file() and Path(file).read_bytes() in files.values()
+    return bool(file) and Path(file).is_file() and Path(file).read_bytes() in sources.files.values()
 
 
 def _changed_by_script(roots: Iterable[Any], texts: Mapping[str, str]) -> frozenset[str]:

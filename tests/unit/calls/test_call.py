@@ -87,6 +87,15 @@ def test_it_is_packed_again_where_that_turns_out_to_be_another(host, monkeypatch
     assert prepared.payload.edited == ("module",), "what has changed is told once, by the first"
 
 
+def test_a_changed_variable_is_named_once_whatever_its_value(capsys, monkeypatch):
+    monkeypatch.setenv("CLUSTERFN_QUIET", "1")
+    for value in (1, 2):
+        packed = payload.pack(double, (1,), {})._replace(changed_here={"test_call.RATE": f"RATE is {value} here"})
+        call.tell_decisions(packed, True)
+
+    assert capsys.readouterr().err == "clusterfn: RATE is 1 here\n"
+
+
 def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_asked(host):
     host.session = None
 
