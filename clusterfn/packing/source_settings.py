@@ -19,8 +19,10 @@ MUTATORS = frozenset(
     ["add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault",
      "sort", "update", "appendleft"]
 )  # fmt: skip
-# With these, code can set any name.
-DYNAMIC = frozenset(["__dict__", "__setattr__", "delattr", "exec", "globals", "locals", "modules", "setattr", "vars"])
+# With these, code can set any name. The last one makes globals of the members of an enumeration.
+DYNAMIC = frozenset(
+    ["__dict__", "__setattr__", "delattr", "exec", "globals", "locals", "modules", "setattr", "vars", "_convert_"]
+)
 
 
 def settings(tree: ast.Module) -> Mapping[str, object]:

@@ -32,8 +32,8 @@ _MISSING = object()
 _INSTEAD = "set it inside the function"
 # So many members of a container are looked at.
 _MOST = 100
-# The names of each module that its source may set, with the time of the file.
-_known_names: dict[str, tuple[int, set[str]]] = {}
+# The names of each module that its source may set, with the file and its time.
+_known_names: dict[str, tuple[tuple[Path, int], set[str]]] = {}
 # Whether the modules with this digest may set a name of a module.
 _set_elsewhere: dict[tuple[str, str, str], bool] = {}
 # More code is not read for this: that would delay the call.
@@ -117,7 +117,7 @@ def _changes(name: str) -> Iterator[Change]:
     # A module of a class of its own may compute what it has.
     if type(module) is not types.ModuleType or name in own_modules.differing:
         return
-    path = Path(module.__file__ or "")
+    path = Path(attribute(module, "__file__") or "")
     if path.suffix != ".py":
         return
     scope, mtime_ns = vars(module), path.stat().st_mtime_ns
@@ -131,7 +131,7 @@ def _changes(name: str) -> Iterator[Change]:
             yield Change(name, key, here, there, path)
     for key in scope.keys() - _names_in_source(name, path, mtime_ns, scope):
         is_usual = key.isascii() and key.isidentifier() and not key.startswith("__")
-        if is_usual and type(scope[key]) is not types.ModuleType:
+        if is_usual and not issubclass(type(scope[key]), types.ModuleType):
             yield Change(name, key, scope[key], None, path, is_new=True)
 
 
@@ -147,12 +147,12 @@ def _attribute_of_class(module: str, scope: Mapping[str, object], key: str) -> o
 
 def _names_in_source(name: str, path: Path, mtime_ns: int, scope: Mapping[str, object]) -> set[str]:
     """Return the names of a module that its source may set: those that stand in it anywhere."""
-    before, names = _known_names.get(name, (0, set()))
-    if before != mtime_ns:
+    before, names = _known_names.get(name, (None, set()))
+    if before != (path, mtime_ns):
         text = path.read_bytes()
         takes_all = re.search(rb"\bimport\s*\(?\s*\*", text)
         names = {each for each in list(scope) if takes_all or each.startswith("__") or each.encode() in text}
-        _known_names[name] = mtime_ns, names
+        _known_names[name] = (path, mtime_ns), names
     return names
 
 

@@ -159,6 +159,17 @@ def test_an_assigned_global_is_said_once(here, capsys):
     assert capsys.readouterr().err.count("sets_a_global sets the global counted in its job only") == 1
 
 
+def test_a_changed_variable_of_ones_own_module_is_named_once(here, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine_conf.py").write_text("LR = 0.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine_conf: Any = importlib.import_module("mine_conf")
+    mine_conf.LR = 0.5
+
+    assert [cluster(lambda: mine_conf.LR)() for _ in range(2)] == [0.1, 0.1]
+    assert capsys.readouterr().err.count("mine_conf.LR is 0.5 on this machine, and 0.1 in the job") == 1
+    del sys.modules["mine_conf"]
+
+
 UNCAUGHT = """
 from clusterfn import cluster
 

@@ -236,6 +236,22 @@ def test_nothing_is_said_of_names_that_come_with_an_import_of_all(project, monke
     assert changed(script(project, monkeypatch, text, conf="from more import *\n", more="RATE = 1\n")) == {}
 
 
+def test_nothing_is_said_of_globals_that_an_enumeration_makes(project, monkeypatch):
+    made = (
+        "import enum, signal\nenum.IntEnum._convert_('Own', __name__, lambda name: name.startswith('SIGIN'), signal)\n"
+    )
+
+    assert changed(script(project, monkeypatch, "import conf\n" + returns("conf.SIGINT"), conf=made)) == {}
+
+
+def test_a_module_without_a_file_does_not_hide_the_changes_of_others(project, monkeypatch):
+    text = "import conf, mine.inner\nconf.LR = 5\n" + returns("conf.LR, mine.inner.A")
+    function = script(project, monkeypatch, text, mine__init="", mine__inner="A = 1\n")
+    monkeypatch.delattr("mine.inner.__file__")
+
+    assert list(changed(function)) == ["conf.LR"]
+
+
 def test_what_a_script_registers_may_be_registered_in_the_job_where_it_is_a_module_too(project, monkeypatch):
     text = CHANGED["a registry"][1]
 
