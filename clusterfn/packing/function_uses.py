@@ -71,12 +71,12 @@ def uses_of(roots: Collection[Any], own: Collection[str]) -> Uses:
     whole = Uses()
     for root in roots:
         if root not in _known:
-            _known[root] = _Reader(own).read(root)
+            _known[root] = _UseFinder(own).read(root)
         whole.add(_known[root])
     return whole
 
 
-class _Reader:
+class _UseFinder:
     """Follows a function to those that it calls."""
 
     def __init__(self, own: Collection[str]) -> None:

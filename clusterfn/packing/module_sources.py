@@ -129,7 +129,7 @@ def modules_in(bundle: FileBundle) -> list[str]:
     return sorted(".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in files)
 
 
-class Source(NamedTuple):
+class ModuleSource(NamedTuple):
     """What was read from the source of a module.
 
     Attributes:
@@ -142,13 +142,13 @@ class Source(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def read(path: Path, mtime_ns: int) -> Source:
+def read(path: Path, mtime_ns: int) -> ModuleSource:
     """Read a file; the time is that of its last change."""
     try:
         tree = ast.parse(path.read_bytes())
-        return Source(frozenset(_imported(tree)), source_settings.settings(tree))
+        return ModuleSource(frozenset(_imported(tree)), source_settings.settings(tree))
     except (SyntaxError, ValueError):
-        return Source(frozenset(), {})
+        return ModuleSource(frozenset(), {})
 
 
 _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")

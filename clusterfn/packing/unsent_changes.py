@@ -40,7 +40,7 @@ _set_elsewhere: dict[tuple[str, str, str], bool] = {}
 _MOST_CODE = 500_000
 
 
-class Change(NamedTuple):
+class ChangedName(NamedTuple):
     """A name of a module whose value is not the one that importing the module gives it.
 
     Attributes:
@@ -112,7 +112,7 @@ def find(
         return {}
 
 
-def _changes(name: str) -> Iterator[Change]:
+def _changes(name: str) -> Iterator[ChangedName]:
     module = sys.modules.get(name)
     # A module of a class of its own may compute what it has.
     if type(module) is not types.ModuleType or name in own_modules.differing:
@@ -128,11 +128,11 @@ def _changes(name: str) -> Iterator[Change]:
         if here is there or here is _MISSING or (kind in _SIMPLE and kind is type(there) and here == there):
             continue
         if not _is_same(here, there, scope):
-            yield Change(name, key, here, there, path)
+            yield ChangedName(name, key, here, there, path)
     for key in scope.keys() - _names_in_source(name, path, mtime_ns, scope):
         is_usual = key.isascii() and key.isidentifier() and not key.startswith("__")
         if is_usual and not issubclass(type(scope[key]), types.ModuleType):
-            yield Change(name, key, scope[key], None, path, is_new=True)
+            yield ChangedName(name, key, scope[key], None, path, is_new=True)
 
 
 def _attribute_of_class(module: str, scope: Mapping[str, object], key: str) -> object:
@@ -180,7 +180,7 @@ def _is_same(here: Any, there: Any, scope: object) -> bool:
     return bool(here == there)
 
 
-def _is_missed(change: Change, uses: function_uses.Uses, by_script: Collection[str], sources: FileBundle) -> bool:
+def _is_missed(change: ChangedName, uses: function_uses.Uses, by_script: Collection[str], sources: FileBundle) -> bool:
     """Whether the function uses what was changed, and nothing that runs in the job changes it so."""
     name = change.name.rpartition(".")[2]
     is_used = name in uses.attributes if change.is_of_class else _is_read(change, uses)
@@ -204,7 +204,7 @@ def _may_set(source: bytes, key: str, is_new: bool) -> bool:
     return not source_settings.sets_once(tree, key)
 
 
-def _is_read(change: Change, uses: function_uses.Uses) -> bool:
+def _is_read(change: ChangedName, uses: function_uses.Uses) -> bool:
     if uses.reads(change.module, change.name):
         return True
     # Another module may have taken the same container: from conf import SETTINGS.
@@ -215,7 +215,7 @@ def _is_read(change: Change, uses: function_uses.Uses) -> bool:
     )
 
 
-def _is_set_elsewhere(change: Change, name: str, sources: FileBundle) -> bool:
+def _is_set_elsewhere(change: ChangedName, name: str, sources: FileBundle) -> bool:
     """Whether another module that is sent may set the attribute when it is imported."""
     asked = (sources.digest, change.module, name)
     if asked not in _set_elsewhere:

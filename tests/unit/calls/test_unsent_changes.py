@@ -266,7 +266,7 @@ def test_a_mock_in_place_of_a_function_is_named(project, monkeypatch):
     assert changed(function) == {}
 
 
-def test_a_submodule_is_named_and_where_it_stands_in_its_package_is_not_a_change(project, monkeypatch):
+def test_a_submodule_is_named_and_its_name_in_its_package_is_not_a_change(project, monkeypatch):
     text = "import mine.conf\nmine.conf.LR = 4\ndef f():\n    return mine.conf.LR\n"
 
     assert list(changed(script(project, monkeypatch, text, mine__init="", mine__conf="LR = 1\n"))) == ["mine.conf.LR"]
@@ -274,7 +274,7 @@ def test_a_submodule_is_named_and_where_it_stands_in_its_package_is_not_a_change
 
 def test_a_cell_of_a_notebook_counts_as_the_script_does(project, monkeypatch):
     function = script(project, monkeypatch, "import conf\ndef f():\n    return conf.NAMES\n")
-    sys.modules["conf"].NAMES.append("b")  # type: ignore[attr-defined]
+    sys.modules["conf"].NAMES.append("b")
     assert changed(function) == {}
 
     monkeypatch.setattr(
