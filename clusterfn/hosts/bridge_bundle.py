@@ -31,7 +31,7 @@ _NOT_IN_JOBS = (
     "api/actor", "api/command.py", "api/executor.py", "api/login.py", "api/session",
     "integrations/dask/", "integrations/hydra_launcher.py", "integrations/joblib_backend.py",
     "sweeps/choice.py", "sweeps/fingerprint.py", "sweeps/journal.py", "sweeps/run.py", "sweeps/search.py",
-    "config/writing.py", "packing/function_uses.py", "packing/inner_calls.py", "packing/payload_items.py",
+    "config/writing.py", "packing/inner_calls.py", "packing/payload_items.py",
     "packing/project.py", "packing/unsent_changes.py", "plain_data/",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/openssh.py", "hosts/transports/paramiko",

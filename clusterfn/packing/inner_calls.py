@@ -44,7 +44,7 @@ def notes(function: Any, host: str) -> list[str]:
     Raises:
         ConfigError: It sends jobs from its job.
     """
-    plain = plain_function(function)
+    plain = _plain(function)
     if plain is None:
         return []
     uses, assigned = _read(plain)
@@ -63,7 +63,7 @@ def notes(function: Any, host: str) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def plain_function(function: Any) -> types.FunctionType | None:
+def _plain(function: Any) -> types.FunctionType | None:
     """Return the Python function inside partials, methods and decorators."""
     for _ in range(20):
         if type(function) is types.FunctionType:
@@ -81,11 +81,11 @@ def _read(function: types.FunctionType) -> tuple[list[_Use], list[tuple[str, str
     while waiting and len(seen) < _MOST:
         each = waiting.pop()
         code, is_first = each.__code__, each is function
-        for used, name, certain in _loads(code, scope_of(each), is_first):
+        for used, name, certain in _loads(code, _scope(each), is_first):
             is_decorated = type(used).__module__ == "clusterfn.api.decorator" and attribute(used, "options") is not None
             if is_decorated and name not in _PLAIN:
                 uses.append(_Use(each.__name__, used, name, certain))
-            called = plain_function(used) if callable(used) else None
+            called = _plain(used) if callable(used) else None
             if called is not None and called not in seen and _is_own(called):
                 seen.add(called)
                 waiting.append(called)
@@ -98,7 +98,7 @@ def _is_own(function: types.FunctionType) -> bool:
     return module == "__main__" or (isinstance(module, str) and own_modules.is_own(module))
 
 
-def scope_of(function: types.FunctionType) -> dict[str, Any]:
+def _scope(function: types.FunctionType) -> dict[str, Any]:
     """Return what a function finds by name outside of it."""
     scope = dict(function.__globals__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -117,7 +117,7 @@ def _loads(code: types.CodeType, scope: dict[str, Any], certain: bool) -> Iterat
     """
     certain = certain and not _catches(code)
     held: Any = None
-    for step in steps(code):
+    for step in _steps(code):
         if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and held is not None:
             if issubclass(type(held), types.ModuleType):
                 held = vars(held).get(step.argval)
@@ -137,18 +137,18 @@ def _loads(code: types.CodeType, scope: dict[str, Any], certain: bool) -> Iterat
 
 
 @functools.lru_cache(maxsize=1024)
-def steps(code: types.CodeType) -> tuple[dis.Instruction, ...]:
+def _steps(code: types.CodeType) -> tuple[dis.Instruction, ...]:
     return tuple(step for step in dis.get_instructions(code) if step.opname not in _SKIPPED)
 
 
 def _catches(code: types.CodeType) -> bool:
     """Whether it may handle an exception itself."""
     table = getattr(code, "co_exceptiontable", None)
-    return bool(table) if table is not None else any(step.opname == "SETUP_FINALLY" for step in steps(code))
+    return bool(table) if table is not None else any(step.opname == "SETUP_FINALLY" for step in _steps(code))
 
 
 def _assigned(code: types.CodeType) -> Iterator[str]:
-    yield from (step.argval for step in steps(code) if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
+    yield from (step.argval for step in _steps(code) if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _assigned(constant)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import PayloadError
 from clusterfn.hosts.bridge_bundle import FileBundle, make
-from clusterfn.packing import own_modules, source_settings
+from clusterfn.packing import own_modules
 
 MAX_ALL_BYTES = 50 << 20
 
@@ -75,7 +75,7 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
         if total > MAX_ALL_BYTES:
             raise _too_large(files)
         code = [path for path in own.values() if path.suffix == ".py"]
-        waiting |= {each for path in code for each in read(path, path.stat().st_mtime_ns).imports} - done
+        waiting |= {each for path in code for each in _imports(path, path.stat().st_mtime_ns)} - done
     files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
     bundle = make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
     return bundle, tuple(each for name in sorted(done) for each in compiled_in(name))
@@ -129,26 +129,9 @@ def modules_in(bundle: FileBundle) -> list[str]:
     return sorted(".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in files)
 
 
-class ModuleSource(NamedTuple):
-    """What was read from the source of a module.
-
-    Attributes:
-        imports: Top-level names that it imports anywhere.
-        settings: As `source_settings.settings`.
-    """
-
-    imports: frozenset[str]
-    settings: Mapping[str, object]
-
-
 @functools.lru_cache(maxsize=4096)
-def read(path: Path, mtime_ns: int) -> ModuleSource:
-    """Read a file; the time is that of its last change."""
-    try:
-        tree = ast.parse(path.read_bytes())
-        return ModuleSource(frozenset(_imported(tree)), source_settings.settings(tree))
-    except (SyntaxError, ValueError):
-        return ModuleSource(frozenset(), {})
+def _imports(path: Path, mtime_ns: int) -> frozenset[str]:
+    return imported(path.read_bytes())
 
 
 _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")

@@ -258,8 +258,7 @@ class Needs:
         self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
         self.known: set[str] = set()
-        # The functions that are sent, and the classes of what is sent, by their ids: a class may have no hash.
-        self.roots: dict[int, Any] = {}
+        self.by_value: list[types.FunctionType] = []
         self._paths: dict[str, set[PurePath]] = {}
         self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
 
@@ -309,7 +308,7 @@ class Needs:
 
         # The functions that use one by value have its changes.
         modules = [name for name in module_sources.modules_in(sources) if not _goes_by_value(name)]
-        return unsent_changes.find(modules, sources, list(self.roots.values()), self.texts)
+        return unsent_changes.find(modules, sources, self.by_value)
 
     def decided_here(self) -> Iterator[str]:
         """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
@@ -348,9 +347,6 @@ class Needs:
                 self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
-            cls = obj if issubclass(kind, type) else kind
-            if type(cls) is type and attribute(cls, "__module__") in self.modules:
-                self.roots[id(cls)] = cls
         return NotImplemented
 
     def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
@@ -402,17 +398,15 @@ class Needs:
     def _function(self, function: types.FunctionType) -> Any:
         by_name = found_by_name(function)
         if by_name is None:
-            self.roots[id(function)] = function
             self._by_value(function)
             return NotImplemented
         self.note(function.__module__)
-        if function.__module__ in self.modules:
-            self.roots[id(function)] = function
         if by_name is function:
             return NotImplemented
         return serialization.part("stand_ins").plain_by_name, (function.__module__, function.__qualname__)
 
     def _by_value(self, function: types.FunctionType) -> None:
+        self.by_value.append(function)
         code = function.__code__
         for name in _globals_of(code):
             value = function.__globals__.get(name, code)

@@ -1,118 +1,112 @@
-"""Find what this process has changed in the user's own modules since their import: a job imports their files again.
+"""Find what this process has set in the user's own modules since their import: a job imports their files again.
 
-Only what the function uses counts, and only if neither importing the modules nor the function itself changes it so.
+Only numbers, strings and new names count, and only if the call may read them and nothing that is sent may set them.
 Where that is not certain, nothing is said. Why nothing of it is sent: docs/decisions/0069-changed-modules.md.
 """
 
 from __future__ import annotations
 
-import abc
 import ast
+import dis
 import functools
-import linecache
+import importlib.util
 import re
 import sys
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.packing import function_uses, module_sources, own_modules, source_settings
+from clusterfn.packing import own_modules
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
 
 _NUMBERS = (bool, int, float, complex)
-_SIMPLE = frozenset([*_NUMBERS, str])
-_CONTAINERS = (dict, list, set)
-_PLAIN_CLASSES = (type, abc.ABCMeta)
-_MAIN = ("__main__", "__mp_main__")
+_SIMPLE = frozenset([*_NUMBERS, str, type(None)])
 _MISSING = object()
-_INSTEAD = "set it inside the function"
-# So many members of a container are looked at.
-_MOST = 100
-# The names of each module that its source may set, with the file and its time.
-_known_names: dict[str, tuple[tuple[Path, int], set[str]]] = {}
-# Whether the modules with this digest may set a name of a module.
-_set_elsewhere: dict[tuple[str, str, str], bool] = {}
-# More code is not read for this: that would delay the call.
-_MOST_CODE = 500_000
+# A value with a backslash is left out, because to parse it may print a warning of Python.
+_ASSIGNMENT = re.compile(
+    r"""^([A-Za-z_]\w*)[ \t]*(?::[^=\n]*)?=[ \t]*((?=[-+.\d'"(TFNRUru])[^\\\n]{1,200}(?:\n[ \t)][^\\\n]*){0,50})$""",
+    re.MULTILINE,
+)
+# With these, code can set names that it does not name. The last one makes globals of the members of an enumeration.
+_SETTERS = ("__setattr__", "delattr", "exec", "globals", "locals", "setattr", "vars", "_convert_")
+_DYNAMIC_NAMES = frozenset([*_SETTERS, "__dict__", "patch"])
+# What an object does to itself is left out.
+_DYNAMIC_TEXT = re.compile(
+    rf"\b(?:{'|'.join(_SETTERS)})\b(?!\(self\b)|(?<!self\.)\b__dict__\b|\bpatch(?:\.\w+)?\(".encode()
+)
+_TAKES_ALL = re.compile(rb"\bimport\s*\(?\s*\*")
 
 
-class ChangedName(NamedTuple):
+class _Source(NamedTuple):
+    """What was read from the source of a module.
+
+    Attributes:
+        literals: What lines at the top level set to a number, a string, a bool, None or a tuple of these.
+        words: All words in it.
+    """
+
+    literals: Mapping[str, object]
+    words: frozenset[str]
+
+
+class _Change(NamedTuple):
     """A name of a module whose value is not the one that importing the module gives it.
 
     Attributes:
-        module, name: What was changed; the name may be such as "Model.SIZE".
-        here: Its value in this process.
-        there: Its value by the source; None if `is_new`.
-        path: Of the module.
-        is_new: Whether the source does not set it at all.
+        there: The value by the source; `_MISSING` if the source does not have the name.
     """
 
     module: str
     name: str
+    path: Path
     here: object
     there: object
-    path: Path
-    is_new: bool = False
 
     @property
     def key(self) -> str:
         return f"{self.module}.{self.name}"
 
-    @property
-    def is_in_place(self) -> bool:
-        """Whether a container was probably changed in place."""
-        return type(self.here) in _CONTAINERS and type(self.here) is type(self.there)
-
-    @property
-    def is_of_class(self) -> bool:
-        return "." in self.name
-
-    @property
-    def is_function(self) -> bool:
-        return self.there is source_settings.FUNCTION
-
     def describe(self) -> str:
         """Say what the job finds, and what to do. A string may be a password, so only numbers are shown."""
-        source = f"which imports {self.module} from its file: {_INSTEAD}"
-        if self.is_new:
+        source = f"which imports {self.module} from its file: set it inside the function"
+        if self.there is _MISSING:
             return f"{self.key} does not exist in the job, {source}"
-        if self.is_function:
-            return f"{self.key} is replaced on this machine, but not in the job, {source}"
         if all(value is None or type(value) in _NUMBERS for value in (self.here, self.there)):
             return f"{self.key} is {self.here!r} on this machine, and {self.there!r} in the job, {source}"
         return f"{self.key} was changed on this machine, but not in the job, {source}"
 
 
-def find(
-    modules: Collection[str], sources: FileBundle, roots: Collection[Any], texts: Mapping[str, str]
-) -> dict[str, str]:
+class _Mentions(NamedTuple):
+    """Whether the sources that are sent read a name of a module, and whether they may set it."""
+
+    are_reads: bool
+    may_set: bool
+
+
+# By the digest of the sources, the module, the name, and the value in the source.
+_mentions: dict[tuple[str, str, str, str], _Mentions] = {}
+
+
+def find(modules: Collection[str], sources: FileBundle, functions: Collection[types.FunctionType]) -> dict[str, str]:
     """Return what a call would find changed on this machine but not in its job, such as "conf.LR", with a sentence.
 
     Args:
         modules: The user's own modules that are sent.
         sources: Their files.
-        roots: The functions and classes of the call.
-        texts: The sources of functions that are sent by value, by file.
+        functions: Those that are sent by value.
     """
     try:
         changes = [change for name in modules for change in _changes(name)]
-        if changes and _script_is_sent(sources):
-            # What the script does at its top level, such as to register a function, the modules may do in the job too.
-            changes = [each for each in changes if not (each.is_in_place or each.is_of_class or each.is_function)]
-        if not changes:
-            return {}
-        uses = function_uses.uses_of(roots, frozenset(modules))
-        by_script = _changed_by_script(roots, texts)
-        return {each.key: each.describe() for each in changes if _is_missed(each, uses, by_script, sources)}
-    except Exception:  # noqa: BLE001 - the user's modules, classes and values, whose code may raise anything
+        return {change.key: change.describe() for change in changes if _is_missed(change, sources, functions)}
+    except Exception:  # noqa: BLE001 - the user's modules and values, whose code may raise anything
         return {}
 
 
-def _changes(name: str) -> Iterator[ChangedName]:
+def _changes(name: str) -> Iterator[_Change]:
     module = sys.modules.get(name)
     # A module of a class of its own may compute what it has.
     if type(module) is not types.ModuleType or name in own_modules.differing:
@@ -120,161 +114,138 @@ def _changes(name: str) -> Iterator[ChangedName]:
     path = Path(attribute(module, "__file__") or "")
     if path.suffix != ".py":
         return
-    scope, mtime_ns = vars(module), path.stat().st_mtime_ns
-    for key, there in module_sources.read(path, mtime_ns).settings.items():
-        here = scope.get(key, _MISSING) if "." not in key else _attribute_of_class(name, scope, key)
-        kind = type(here)
-        # Most values are found to be the same by these, at each call.
-        if here is there or here is _MISSING or (kind in _SIMPLE and kind is type(there) and here == there):
-            continue
-        if not _is_same(here, there, scope):
-            yield ChangedName(name, key, here, there, path)
-    for key in scope.keys() - _names_in_source(name, path, mtime_ns, scope):
+    scope, source = vars(module), _read(path, path.stat().st_mtime_ns)
+    for key, there in source.literals.items():
+        here = scope.get(key, _MISSING)
+        if here is not there and here is not _MISSING and not _is_same(here, there):
+            yield _Change(name, key, path, here, there)
+    for key in scope.keys() - source.words:
         is_usual = key.isascii() and key.isidentifier() and not key.startswith("__")
+        # An import sets a module in its package.
         if is_usual and not issubclass(type(scope[key]), types.ModuleType):
-            yield ChangedName(name, key, scope[key], None, path, is_new=True)
+            yield _Change(name, key, path, scope[key], _MISSING)
 
 
-def _attribute_of_class(module: str, scope: Mapping[str, object], key: str) -> object:
-    outer, _, inner = key.rpartition(".")
-    cls = scope.get(outer)
-    if type(cls) in _PLAIN_CLASSES and cls.__module__ == module:
-        here = vars(cls).get(inner, _MISSING)
-        # The class of a named tuple, for example, has descriptors in place of the literals.
-        return _MISSING if hasattr(type(here), "__get__") else here
-    return _MISSING
+@functools.lru_cache(maxsize=4096)
+def _read(path: Path, mtime_ns: int) -> _Source:
+    """Read a file; the time is that of its last change."""
+    text = importlib.util.decode_source(path.read_bytes())
+    literals = {}
+    for name, value in _ASSIGNMENT.findall(text):
+        try:
+            literal = ast.literal_eval(value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            # It is computed, or stands in a text.
+            continue
+        if _is_simple(literal) and not name.startswith("__"):
+            literals[name] = literal
+    return _Source(literals, frozenset(re.findall(r"\w+", text)))
 
 
-def _names_in_source(name: str, path: Path, mtime_ns: int, scope: Mapping[str, object]) -> set[str]:
-    """Return the names of a module that its source may set: those that stand in it anywhere."""
-    before, names = _known_names.get(name, (None, set()))
-    if before != (path, mtime_ns):
-        text = path.read_bytes()
-        takes_all = re.search(rb"\bimport\s*\(?\s*\*", text)
-        names = {each for each in list(scope) if takes_all or each.startswith("__") or each.encode() in text}
-        _known_names[name] = (path, mtime_ns), names
-    return names
+def _is_simple(value: object) -> bool:
+    return type(value) in _SIMPLE or (type(value) is tuple and all(map(_is_simple, value)))
 
 
-def _is_same(here: Any, there: Any, scope: object) -> bool:
+def _is_same(here: Any, there: Any) -> bool:
     """Whether a value is that of the source. It calls no code of the user's."""
-    if there is source_settings.FUNCTION:
-        if type(here) is types.FunctionType:
-            return here.__globals__ is scope or here.__globals__.get("__name__") not in _MAIN
-        # Tools may wrap a function, but nothing except a test puts a mock in its place.
-        return type(here).__module__ != "unittest.mock"
     if type(here) in _NUMBERS and type(there) in _NUMBERS:
         return bool(here == there)
+    if type(there) is tuple:
+        return type(here) is tuple and len(here) == len(there) and all(map(_is_same, here, there))
     # A float of NumPy is a float, too.
     kind: Any = type(there)
-    if kind in _SIMPLE and issubclass(type(here), kind):
-        return kind.__eq__(here, there) is True
-    if type(here) is not type(there):
+    return issubclass(type(here), kind) and kind.__eq__(here, there) is True
+
+
+def _is_missed(change: _Change, sources: FileBundle, functions: Collection[types.FunctionType]) -> bool:
+    """Whether the call may read what was changed, and nothing that is sent may set it."""
+    codes = [code for function in functions for code in _codes(function.__code__)]
+    if any(change.name in _set_by(code) or not _DYNAMIC_NAMES.isdisjoint(code.co_names) for code in codes):
         return False
-    if type(here) is dict:
-        return len(here) == len(there) and all(
-            key in here and _is_same(here[key], value, scope) for key, value in there.items()
-        )
-    if type(here) in (list, tuple):
-        return len(here) == len(there) and all(_is_same(*pair, scope) for pair in zip(here, there))
-    return bool(here == there)
+    asked = (sources.digest, change.module, change.name, repr(change.there))
+    if asked not in _mentions:
+        _mentions[asked] = _mentions_of(change, sources)
+    mentions = _mentions[asked]
+    return not mentions.may_set and (mentions.are_reads or any(_reads(function, change) for function in functions))
 
 
-def _is_missed(change: ChangedName, uses: function_uses.Uses, by_script: Collection[str], sources: FileBundle) -> bool:
-    """Whether the function uses what was changed, and nothing that runs in the job changes it so."""
-    name = change.name.rpartition(".")[2]
-    is_used = name in uses.attributes if change.is_of_class else _is_read(change, uses)
-    if not is_used or name in uses.stored or uses.may_set_any(change.module):
-        return False
-    if change.is_in_place:
-        # The module's own functions often fill a container, so it must be certain that the script does.
-        return name not in uses.filled and (name in by_script or _has_part_of_script(change.here))
-    if change.is_of_class and name not in by_script:
-        return False
-    sets_it_otherwise = _may_set(change.path.read_bytes(), change.name, change.is_new)
-    return not (sets_it_otherwise or _is_set_elsewhere(change, name, sources))
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
 
 
-@functools.lru_cache(maxsize=512)
-def _may_set(source: bytes, key: str, is_new: bool) -> bool:
-    """Whether the source of the module itself may set the name to another value than that of its literal."""
-    tree = _parsed(source)
-    if is_new:
-        return source_settings.is_dynamic(tree) or source_settings.imports_all(tree)
-    return not source_settings.sets_once(tree, key)
+@functools.lru_cache(maxsize=1024)
+def _set_by(code: types.CodeType) -> frozenset[str]:
+    """Return the attributes and globals that code sets."""
+    kinds = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
+    return frozenset(step.argval for step in dis.get_instructions(code) if step.opname in kinds)
 
 
-def _is_read(change: ChangedName, uses: function_uses.Uses) -> bool:
-    if uses.reads(change.module, change.name):
-        return True
-    # Another module may have taken the same container: from conf import SETTINGS.
-    return change.is_in_place and any(
-        name == change.name and vars(sys.modules[module]).get(name) is change.here
-        for module, name in uses.read
-        if module in sys.modules and module not in _MAIN
-    )
+def _reads(function: types.FunctionType, change: _Change) -> bool:
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    scope = function.__globals__
+    # A variable of the script with the same name has its own value.
+    is_own = change.name in scope and not any(scope.get(each) is sys.modules[change.module] for each in names)
+    return change.name in names and not is_own
 
 
-def _is_set_elsewhere(change: ChangedName, name: str, sources: FileBundle) -> bool:
-    """Whether another module that is sent may set the attribute when it is imported."""
-    asked = (sources.digest, change.module, name)
-    if asked not in _set_elsewhere:
-        code = [data for file, data in sources.files.items() if file.endswith(".py")]
-        _set_elsewhere[asked] = _may_set_any(code, change.module) or _may_set_attribute(code, name)
-    return _set_elsewhere[asked]
-
-
-def _may_set_any(code: Iterable[bytes], module: str) -> bool:
-    """Whether code may set attributes of a module that it does not name."""
-    last = module.rpartition(".")[2].encode()
-    return any(last in data and any(way in data for way in (b"setattr(", b"__dict__", b"vars(")) for data in code)
-
-
-def _may_set_attribute(code: Collection[bytes], name: str) -> bool:
-    """Whether importing code may set an attribute of that name."""
-    near = (data for data in code if b"." + name.encode() in data)
-    if not any(source_settings.sets_attribute(_parsed(data), name) for data in near):
-        return False
-    return sum(map(len, code)) > _MOST_CODE or source_settings.may_set_attribute(list(map(_parsed, code)), name)
-
-
-@functools.lru_cache(maxsize=512)
-def _parsed(source: bytes | str) -> ast.Module:
+def _mentions_of(change: _Change, sources: FileBundle) -> _Mentions:
+    own, last, name = change.path.read_bytes(), change.module.rpartition(".")[2].encode(), change.name
+    others = [data for file, data in sources.files.items() if file.endswith(".py") and data != own]
+    if _TAKES_ALL.search(own) or any(map(_DYNAMIC_TEXT.search, [own, *others])):
+        return _Mentions(False, True)
     try:
-        return ast.parse(source)
+        tree = ast.parse(own)
+        near = [(last in data, ast.parse(data)) for data in others if name.encode() in data]
     except (SyntaxError, ValueError):
-        # A cell of a notebook may have magics.
-        return ast.Module([], [])
+        return _Mentions(False, True)
+    is_sure = change.there is _MISSING or (_sets(tree, name) == 1 and _has_literal(tree, change))
+    are_reads = _is_read_in(tree, name) or any(knows and _is_read_in(each, name) for knows, each in near)
+    return _Mentions(are_reads, not is_sure or any(_sets_attribute(each, name) for _, each in near))
 
 
-def _script_is_sent(sources: FileBundle) -> bool:
-    """Whether the script is one of the modules, as with `python -m package.train`."""
-    file = attribute(sys.modules["__main__"], "__file__", "")
-    return bool(file) and Path(file).is_file() and Path(file).read_bytes() in sources.files.values()
+def _has_literal(tree: ast.Module, change: _Change) -> bool:
+    """Whether the top level sets the name to this value: what `_read` found may stand in a text."""
+    value = ast.dump(ast.parse(repr(change.there), mode="eval").body)
+    for each in tree.body:
+        if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value is not None:
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            if [getattr(target, "id", None) for target in targets] == [change.name]:
+                return ast.dump(each.value) == value
+    return False
 
 
-def _changed_by_script(roots: Iterable[Any], texts: Mapping[str, str]) -> frozenset[str]:
-    """Return the names that code of the script or the notebook changes, except for the functions that are sent."""
-    main = sys.modules["__main__"]
-    file = attribute(main, "__file__", "")
-    # A notebook keeps the text of its cells in `In`.
-    cells = [each for each in vars(main).get("In") or () if isinstance(each, str)]
-    scripts = [text for text in ("".join(linecache.getlines(file)) if file else "", *cells) if text.strip()]
-    lines: dict[str, set[int]] = {}
-    for root in roots:
-        if type(root) is types.FunctionType:
-            text = texts.get(root.__code__.co_filename, "").strip()
-            lines.setdefault(text, set()).add(root.__code__.co_firstlineno)
-    return frozenset().union(*(_changed_names(text, frozenset(lines.get(text.strip(), ()))) for text in scripts))
+def _sets(tree: ast.Module, name: str) -> int:
+    """Count how often code sets a variable or an attribute of that name, in whatever way."""
+    count = 0
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            count += name in node.names
+        elif isinstance(node, ast.alias):
+            count += name == (node.asname or node.name.partition(".")[0])
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            count += name == _name_of(node) and not isinstance(node.ctx, ast.Load)
+        else:
+            # Those are functions, classes, handlers of exceptions, and patterns of `match`.
+            count += name in (getattr(node, "name", None), getattr(node, "rest", None))
+    return count
 
 
-@functools.lru_cache(maxsize=512)
-def _changed_names(text: str, without: frozenset[int]) -> frozenset[str]:
-    return source_settings.changed_names(_parsed(text), without)
+def _sets_attribute(tree: ast.Module, name: str) -> bool:
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == name)
+    return any(not isinstance(each.ctx, ast.Load) for each in attributes)
 
 
-def _has_part_of_script(container: Any) -> bool:
-    """Whether a container has a function or class of the script, as one that it has registered."""
-    members = list(container.values() if type(container) is dict else container)[:_MOST]
-    kinds = (types.FunctionType, type)
-    return any(type(each) in kinds and attribute(each, "__module__") in _MAIN for each in members)
+def _is_read_in(tree: ast.Module, name: str) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Name, ast.Attribute)) and _name_of(node) == name and isinstance(node.ctx, ast.Load):
+            return True
+        if isinstance(node, ast.ImportFrom) and any(each.name == name for each in node.names):
+            return True
+    return False
+
+
+def _name_of(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
