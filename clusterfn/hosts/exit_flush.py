@@ -80,7 +80,7 @@ def run_in_thread(work: Callable[[], None], name: str) -> None:
     inbox: _Inbox = queue.SimpleQueue()
     inbox.put((work, name))
     try:
-        threading.Thread(target=_work_off, args=(inbox,), name=name, daemon=True).start()
+        _start(inbox, name)
     except RuntimeError:
         if is_main or not _spare:
             work()
@@ -95,25 +95,19 @@ def _start_spare() -> None:
     with contextlib.suppress(RuntimeError):
         # The interpreter may be exiting, or the machine may allow no
         # more threads. Then `run_in_thread` works without it.
-        threading.Thread(target=_work_off_spare, args=(inbox,), name="clusterfn-exit", daemon=True).start()
+        _start(inbox, "clusterfn-exit", is_spare=True)
         _spare.append(inbox)
 
 
-def _work_off_spare(inbox: _Inbox) -> None:
-    while True:
-        work, threading.current_thread().name = inbox.get()
-        try:
-            contextvars.Context().run(work)
-        except BaseException:  # noqa: BLE001 - as in a thread of its own: the next work must still be done
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
-        del work
+def _start(inbox: _Inbox, name: str, *, is_spare: bool = False) -> None:
+    threading.Thread(target=_work_off, args=(inbox, is_spare), name=name, daemon=True).start()
 
 
-def _work_off(inbox: _Inbox) -> None:
+def _work_off(inbox: _Inbox, is_spare: bool) -> None:
     this, is_taken = threading.current_thread(), False
     while True:
         try:
-            work, this.name = inbox.get(timeout=_IDLE_S)
+            work, this.name = inbox.get(timeout=None if is_spare else _IDLE_S)
         except queue.Empty:
             try:
                 _idle.remove(inbox)
@@ -126,12 +120,16 @@ def _work_off(inbox: _Inbox) -> None:
             is_taken = True
             continue
         is_taken = False
-        # Use a fresh context, as a new thread has: callbacks of users may set context variables.
-        contextvars.Context().run(work)
+        try:
+            # Use a fresh context, as a new thread has: callbacks of users may set context variables.
+            contextvars.Context().run(work)
+        except BaseException:  # noqa: BLE001 - as in a thread of its own: the next work must still be done
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), this)))
         # Drop the reference before the thread waits again, because the work may hold a large value.
         del work
-        _idle.append(inbox)
-        this.name = "clusterfn-idle"
+        if not is_spare:
+            _idle.append(inbox)
+            this.name = "clusterfn-idle"
 
 
 @functools.cache
