@@ -30,26 +30,28 @@ if TYPE_CHECKING:
 _EXIT_TIMEOUT_S = 60.0
 _MOMENT_S, _LOOK_S = 1.0, 0.001
 _IDLE_S = 10.0
-# Maps an answer to the seconds after which Python exits without it, until its follow-up requests were sent.
-unanswered: dict[Answer, float] = {}
+# Maps the future of an answer to that answer, and to the seconds after which Python exits without it. The entry stays
+# until the follow-up requests were sent.
+unanswered: dict[concurrent.futures.Future[Any], tuple[Answer, float]] = {}
 # Each function waits until the answers so far have led to all of their follow-up requests.
 settlers: list[Callable[[], None]] = []
 
 
-def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
-    """Delay the end of Python until `reply`, or the future of a coroutine, is done, or for `timeout_s`.
+def await_at_exit(answer: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+    """Delay the end of Python until `answer`, a reply or the future of a coroutine, is there, or for `timeout_s`.
 
-    Add its other callbacks first.
+    Whatever else waits for the answer must do so already.
     """
     finish_at_exit()
     _start_spare()
-
-    def answered(reply: Answer) -> None:
-        unanswered.pop(reply, None)
-
+    future = answer if isinstance(answer, concurrent.futures.Future) else answer.future
     # Add the entry before the callback, which runs at once if the answer has come already.
-    unanswered[reply] = timeout_s
-    reply.add_done_callback(answered)
+    unanswered[future] = answer, timeout_s
+    future.add_done_callback(_forget)
+
+
+def _forget(future: concurrent.futures.Future[Any]) -> None:
+    unanswered.pop(future, None)
 
 
 _Inbox = queue.SimpleQueue[tuple[Callable[[], None], str]]
@@ -161,13 +163,13 @@ def has_unanswered() -> bool:
 def _finish_all() -> None:
     begun = time.monotonic()
     while has_unanswered():
-        reply, timeout_s = next(iter(unanswered.items()))
+        future, (answer, timeout_s) = next(iter(unanswered.items()))
         # Ignore errors here, because the job's own future reports them.
         with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
-            reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
+            answer.exception(max(0.0, begun + timeout_s - time.monotonic()))
             # The answer wakes this thread before its callbacks have run, and one of them may send a follow-up request.
             # The last of them removes the entry.
             latest = time.monotonic() + _MOMENT_S
-            while reply in unanswered and time.monotonic() < latest:
+            while future in unanswered and time.monotonic() < latest:
                 time.sleep(_LOOK_S)
-        unanswered.pop(reply, None)
+        _forget(future)
