@@ -748,7 +748,7 @@ def test_all_output_comes_before_an_outcome_that_is_already_there(here: HostConn
     size = 20 * 2**20
     out = Followed(str(tmp_path / "job" / "out"), lambda data: order.extend(["out"] * (len(data) // 2**10)))
     wait = here.follow([out], str(tmp_path / "job" / "outcome"))
-    wait.add_done_callback(lambda _: order.append("outcome"))
+    wait.future.add_done_callback(lambda _: order.append("outcome"))
     (tmp_path / "aside").mkdir()
     (tmp_path / "aside" / "out").write_bytes(bytes(size))
     (tmp_path / "aside" / "outcome").write_bytes(b"{}")

@@ -192,7 +192,7 @@ def test_who_learns_of_an_unknown_end_can_ask_the_host_at_once(
     replies = [there.spawn(["sleep", "60"], folder, f"{folder}/log") for _ in range(2)]
     for reply in replies:
         reply.result(WAIT_S)
-        reply.exited.add_done_callback(lambda _: asked.put(there.have([folder])))
+        reply.exited.future.add_done_callback(lambda _: asked.put(there.have([folder])))
     broken()
 
     assert [asked.get(timeout=WAIT_S).result(WAIT_S) for _ in replies] == [[True], [True]]

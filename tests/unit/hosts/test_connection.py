@@ -406,7 +406,7 @@ def test_a_file_that_cannot_be_taken_fails_its_request_alone_wherever_it_is_take
     broken, whole, ends = Memory(fails=True), Memory(), []
 
     reply = connection.get("/p", broken)
-    reply.add_done_callback(lambda _: ends.append(threading.current_thread().name))
+    reply.future.add_done_callback(lambda _: ends.append(threading.current_thread().name))
 
     with pytest.raises(ZeroDivisionError):
         reply.result(WAIT_S)
@@ -555,14 +555,13 @@ def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: C
     follow = connection.follow([Followed("/p", lambda data: connection.run(["x"]).result())])
     told: list[BaseException | None] = []
 
-    def wait(reply: Reply[Any]) -> None:
-        reply.result()  # it is here
+    def wait(_: object) -> None:
         with pytest.raises(RuntimeError, match="A callback waits for the answer of lab8 to `have`") as caught:
             connection.ping().exception(WAIT_S)
         told.append(caught.value)
 
     assert isinstance(follow.exception(WAIT_S), RuntimeError)
-    connection.ping().add_done_callback(wait)
+    connection.ping().future.add_done_callback(wait)
     until(lambda: told)
     connection.ping().result(WAIT_S)
 

@@ -68,13 +68,13 @@ def test_a_thread_that_waits_keeps_nothing_of_its_work():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_work_that_fails_ends_its_thread_alone():
+def test_a_thread_whose_work_fails_does_the_next_all_the_same():
     def fail() -> None:
         raise ValueError("no")
 
     failed = ran_by(fail)
 
-    assert ran_by() is not failed
+    assert ran_by() is failed
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
