@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.apart import apart
-from tests.bridge.host import Job, is_running, layout_bridge
+from tests.bridge.host import Job, is_running
+from tests.bridge.layout import layout_bridge
 from tests.bridge.neighbours import PYTHON, Neighbour
 from tests.waiting import until
 

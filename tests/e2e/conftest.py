@@ -25,16 +25,6 @@ BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
 ON_BARE = pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
 ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", marks=pytest.mark.long)])
 ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
-# Goes before a script in which a second Ctrl-C counts: a busy machine may take longer than three seconds to send it.
-PATIENT = "from clusterfn.calls import job_display\njob_display._SECOND_INTERRUPT_S = 60.0\n"
-
-
-def session_of(host: str) -> Any:
-    """Return what this process knows of a host of clusterfn.yml; it connects where there is no connection."""
-    from clusterfn.config.config_file import load
-    from clusterfn.hosts.host_state import open_session
-
-    return open_session(load().hosts[host])
 
 
 def lab_venv(lab: Any, name: str, *packages: str, minor: str = MINOR) -> Path:

@@ -31,7 +31,7 @@ from clusterfn.cli import top
 from clusterfn.config import config_file
 from clusterfn.hosts import connected_host, connection
 from clusterfn.scheduler.slurm.submit import Slurm
-from tests.e2e.conftest import session_of
+from tests.e2e.inside import session_of
 from tests.e2e.test_administrators import apart, script
 from tests.e2e.test_executor import sent, until_there
 from tests.e2e.test_map import began, counted_until_told, square

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from clusterfn import EnvironmentBuildError, cluster
-from clusterfn.config.config_file import load
 from clusterfn.environment.resolve import read_specification
 from clusterfn.hosts.environment_facts import known_gpus, lock_environment
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState
 from tests.e2e.conftest import MINOR, Hosts, give_to
+from tests.e2e.inside import session_of
 from tests.lab import gpubox
 
 pytestmark = [
@@ -80,7 +80,7 @@ class Site:
 
     @property
     def session(self) -> HostState:
-        return open_session(load().resolve(self.host)[0])
+        return session_of(self.host)
 
     def chosen(self, gpus: int) -> str:
         """The CUDA of the environment that a call would get."""

@@ -24,7 +24,8 @@ from clusterfn import (
     WorkerLost,
     cluster,
 )
-from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, session_of
+from tests.e2e.conftest import ON_BARE, ON_SLURM
+from tests.e2e.inside import PATIENT, session_of
 from tests.e2e.many_items import measure
 from tests.waiting import until
 
