@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +15,10 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import HostConnection, connect
 from tests.interpreters import interpreter
+from tests.processes import parent_of
+from tests.waiting import WAIT_S
 
+Break = Callable[[], None]
 Connect = Callable[..., HostConnection]
 ODD = ["a b", "$HOME", "`id`", "it's", "", "-n", "*", "line\nbreak", "ü", "!", "\\", '"', "%j"]
 
@@ -67,3 +73,45 @@ def lab_host(lab: Any) -> Callable[[str], Host]:
         return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(lab.ssh_config), root=root)
 
     return make
+
+
+def name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def kill_agent(there: HostConnection) -> None:
+    with contextlib.suppress(ProcessLookupError):  # broken already, and not yet seen
+        os.kill(there.facts.pid, signal.SIGKILL)
+
+
+def kill_session(there: HostConnection) -> None:
+    """The sshd process that carries this connection, found from the agent upwards."""
+    pid = there.facts.pid
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        while name(pid) != "sshd":
+            pid = parent_of(pid)
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(params=["local", pytest.param("session", marks=pytest.mark.lab)])
+def there(request: pytest.FixtureRequest, connect_to: Connect, local_host: Host) -> HostConnection:
+    """A connection with `request.param` to be killed by `broken`."""
+    if request.param == "local":
+        return connect_to(local_host)
+    return connect_to(request.getfixturevalue("lab_host")("py36-bash"))
+
+
+@pytest.fixture
+def broken(request: pytest.FixtureRequest, there: HostConnection) -> Break:
+    """Breaks the connection: kills the agent here, or the sshd of a session there, by pid."""
+    kind = request.node.callspec.params["there"]
+    return lambda: kill_session(there) if kind == "session" else kill_agent(there)
+
+
+@pytest.fixture
+def folder(there: HostConnection) -> Iterator[str]:
+    """A folder on the host, removed after the test."""
+    path = f"{there.facts.root}/test-{os.getpid()}-{os.urandom(4).hex()}"
+    there.run(["mkdir", "-p", path]).result(WAIT_S)
+    yield path
+    there.run(["rm", "-rf", path]).result(WAIT_S)
