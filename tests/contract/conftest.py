@@ -14,6 +14,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import HostConnection, connect
+from clusterfn.hosts.transports import Stream, transport_for
 from tests.interpreters import interpreter
 from tests.processes import parent_of
 from tests.waiting import WAIT_S
@@ -73,6 +74,32 @@ def lab_host(lab: Any) -> Callable[[str], Host]:
         return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(lab.ssh_config), root=root)
 
     return make
+
+
+@pytest.fixture
+def configured(lab: Any, tmp_path: Path) -> Callable[..., Host]:
+    """A host with lines of its own in front of the lab's ssh_config."""
+
+    def make(alias: str, lines: str) -> Host:
+        path = tmp_path / "ssh_config"
+        path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
+        return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path))
+
+    return make
+
+
+@pytest.fixture
+def open_to() -> Iterator[Callable[[Host, str], Stream]]:
+    """A stream to a command on a host, closed after the test."""
+    opened: list[Stream] = []
+
+    def open_one(host: Host, command: str) -> Stream:
+        opened.append(transport_for(host).open(command))
+        return opened[-1]
+
+    yield open_one
+    for stream in opened:
+        stream.close()
 
 
 def name(pid: int) -> str:
