@@ -86,9 +86,8 @@ class Reaper:
 
     def _kill(self, kind: str, pid: int) -> None:
         words = command_line(pid)
-        if (
-            kind_of(words) != kind or kind_of(command_line(parent_of(pid))) == kind
-        ):  # a child that has not become itself yet
+        # A child that has not become itself yet has its parent's words.
+        if kind_of(words) != kind or kind_of(command_line(parent_of(pid))) == kind:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
