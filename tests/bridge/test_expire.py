@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.host import Bench, layout_bridge, obey_modes
+from tests.bridge.host import Bench, obey_modes
 from tests.bridge.host import Job as Laid
+from tests.bridge.layout import layout_bridge
 
 ONE = "def f():\n    return 1\n"
 DAY_S = 86400
