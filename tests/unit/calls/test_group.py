@@ -419,7 +419,7 @@ def test_the_newest_submission_decides_what_became_of_the_elements(elements_on_s
 
 def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_elements, monkeypatch):
     sleep = asyncio.sleep
-    monkeypatch.setattr(group_tracker.asyncio, "sleep", lambda seconds: sleep(min(seconds, 0.001)))
+    monkeypatch.setattr(group_tracker.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
     tracker, _, _ = told_elements
     tracker.conclude_rest(conclusion.STOPPED).result(WAIT_S)
 

@@ -20,9 +20,10 @@ from clusterfn.calls.submission import WaitingJob
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connected_host import HostContents
-from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
 from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.packing import payload
+from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, SchedulerVerdict, Submission
 from clusterfn.scheduler.slurm.states import SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm
@@ -304,3 +305,38 @@ def test_jobs_that_one_scancel_did_not_remove_together_are_cancelled_one_by_one(
 
     assert [each.error for each in withdrawn] == [None] * 6
     assert set(by_name) == queued
+
+
+class Told(WaitingJob):
+    """A job that keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def taken(self, started):
+        self.told.append("taken")
+
+    def queued(self):
+        self.told.append("queued")
+
+    async def script_ended(self):
+        self.told.append("ended")
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (None, ["taken", "queued", "ended"]), (0, ["taken", "ended"]),
+        (Bare("boot").queued_status, ["taken", "queued"]),
+    ],
+    ids=["unknown", "ended", "queued"],
+)  # fmt: skip
+def test_a_script_whose_end_nobody_saw_is_looked_for_in_the_queue_too(status, told):
+    spawned, job = SpawnReply(lambda: None), Told()
+    spawned.resolve(Spawned(5, 1))
+    spawned.exited.resolve(status)
+
+    loop.start(submit.see_started(Mock(scheduler=Bare("boot")), spawned, job)).result(WAIT_S)
+    settle()
+
+    assert job.told == told
