@@ -21,7 +21,7 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostError, Unreachable
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts import keepalive, loop
+from clusterfn.hosts import host_state, keepalive, loop
 from clusterfn.hosts.connection import ConnectionState, Followed, HostConnection, Reply
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, link
@@ -576,6 +576,28 @@ def test_a_process_keeps_no_connection_that_has_ended(monkeypatch: pytest.Monkey
 
     until(lambda: (gc.collect(), [each() for each in ended])[1] == [None] * 3)
     connection.close()
+
+
+def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    class Watch:
+        def __init__(self, connection: HostConnection, *_: Any, **__: Any) -> None:
+            self.connection = connection
+
+        def remove(self, job_name: str) -> None:
+            told.append(self.connection)
+
+    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
+    monkeypatch.setattr(host_state, "SchedulerWatch", Watch)
+    state = HostState(HOST._replace(address=f"lab8-{os.urandom(4).hex()}"))
+    state.watch.connection.close()  # type: ignore[attr-defined]
+    now = state.watch.connection  # type: ignore[attr-defined]
+
+    state.unwatch("f.7f3a")
+
+    assert told == [now]
+    now.close()
 
 
 def test_streams_that_break_at_once_are_made_after_pauses(
