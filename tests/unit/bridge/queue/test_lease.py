@@ -61,7 +61,10 @@ def test_who_inherits_a_name_holds_it_too(folder: Path):
 
     assert files.hold("gpu/one") is None
     os.close(heir)
-    assert files.hold("gpu/one") is not None
+    last = files.hold("gpu/one")
+    assert last is not None
+    last.close()
+    assert not list(folder.iterdir())
 
 
 def test_a_name_whose_file_is_removed_before_it_is_locked_is_claimed_again(folder: Path, monkeypatch):
@@ -257,6 +260,18 @@ def test_a_name_is_held_by_who_has_bound_it_though_nothing_listens(own_name: str
 
         assert lease.SocketLeases().hold(own_name) is None
         assert lease.SocketLeases().binders()[own_name] == os.getuid()
+
+
+def test_a_name_that_its_user_holds_with_an_ending_is_held(own_name: str):
+    own = f"run/{os.getuid()}/{own_name[4:]}/0/1/0"
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(f"\0clusterfn/{lease_names.with_ending(own, 'abcdef01')}")
+
+        assert lease.SocketLeases().hold(own) is None
+
+    mark = lease.SocketLeases().hold(own)
+    assert mark is not None
+    mark.close()
 
 
 def test_where_the_kernel_lists_no_sockets_the_table_of_proc_does(own_name: str, monkeypatch: pytest.MonkeyPatch):
