@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.queue import lease, lease_names, socket_table
+from clusterfn.bridge.queue import gpu_leases, lease, lease_names, socket_table
 from clusterfn.bridge.queue.arrivals import KEPT_S, AdmissionLock
 from clusterfn.bridge.supervisor.process_tree import user_name
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
@@ -271,6 +271,20 @@ def test_a_name_that_its_user_holds_with_an_ending_is_held(own_name: str):
 
     mark = lease.SocketLeases().hold(own)
     assert mark is not None
+    mark.close()
+
+
+def test_of_gpus_that_are_too_few_none_is_held(own_name: str):
+    uuids, leases = [f"{own_name[4:]}-{letter}" for letter in "abc"], lease.SocketLeases()
+    mark = leases.hold(lease_names.gpu(uuids[1]))
+    assert mark is not None
+
+    with pytest.raises(gpu_leases.TooFew):
+        gpu_leases.hold_gpus(leases, uuids, 3)
+
+    held = gpu_leases.hold_gpus(leases, uuids, 2)
+    assert list(held) == [uuids[0], uuids[2]]
+    gpu_leases.release_gpus(held)
     mark.close()
 
 
