@@ -440,6 +440,7 @@ def test_the_order_of_the_keys_of_a_grid_counts_as_names_do():
 
     says = ["order of the keys: lr, model in the journal, model, lr now"]
     assert journals.differences(json.loads(json.dumps(facts())), now) == says
+    assert journals.differences(facts(sampler="optuna"), {**now, "sampler": "optuna"}) == []
 
 
 class Tensor:

@@ -288,6 +288,17 @@ def test_of_gpus_that_are_too_few_none_is_held(own_name: str):
     mark.close()
 
 
+def test_a_gpu_that_another_program_uses_is_exchanged_for_one_that_was_not_met_yet(own_name: str, monkeypatch):
+    uuids, leases = [f"{own_name[4:]}-{letter}" for letter in "abc"], lease.SocketLeases()
+    looks = iter([{uuids[0]: "python3 (pid 812, bob)"}, {}])
+    monkeypatch.setattr(gpu_leases.gpus, "used_by_others", lambda _: next(looks))
+
+    held = gpu_leases.replace_used_gpus(leases, gpu_leases.hold_gpus(leases, uuids, 2), uuids)
+
+    assert list(held) == uuids[1:]
+    gpu_leases.release_gpus(held)
+
+
 def test_where_the_kernel_lists_no_sockets_the_table_of_proc_does(own_name: str, monkeypatch: pytest.MonkeyPatch):
     mark = lease.SocketLeases().hold(own_name)
     assert mark is not None
