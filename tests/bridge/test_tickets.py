@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.bridge.queue import tickets
+from clusterfn.bridge.queue import launch, tickets
 from clusterfn.bridge.queue.tickets import Queue
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a queue is on Linux")
@@ -112,3 +115,22 @@ def test_a_wait_counts_from_when_the_environment_was_there(tmp_path: Path, monke
         waited.append(tickets.waited_s(ticket))
 
     assert waited == [0, 100, 300], "while it is made, since it was made, and all of it if it was there before"
+
+
+def test_a_job_that_another_process_has_requeued_meanwhile_and_that_runs_again_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kept = tickets.kept_aside(str(tmp_path))
+    kept.write(told(10**9, None))
+    file = Path(kept.folder) / ELEMENT
+    file.write_text(json.dumps({**json.loads(file.read_text()), "boot": "the one before"}))
+
+    @contextlib.contextmanager
+    def lock(_: object) -> Iterator[None]:
+        kept.write(told(2 * 10**9, None))
+        yield
+
+    monkeypatch.setattr(launch, "AdmissionLock", lock)
+
+    assert not launch.requeue_interrupted(str(tmp_path))
+    assert kept.names() == [ELEMENT] and Queue(str(tmp_path)).names() == []
