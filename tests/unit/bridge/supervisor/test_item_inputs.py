@@ -104,7 +104,7 @@ def test_a_block_that_was_given_back_or_whose_element_has_died_lets_an_element_s
 
 
 def test_a_group_is_complete_once_each_chunk_is_done(tmp_path):
-    chunks = Chunks(str(tmp_path), {"count": 4, "chunk": 2})  # type: ignore[typeddict-item]
+    chunks = Chunks(str(tmp_path), {"count": 4, "chunk": 2})
     chunks.make_folders()
     assert [chunks.take(1, 2), chunks.take(2, 2), chunks.take(1, 2)] == [0, 1, None]
 
