@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 
-from clusterfn.bridge.builder import cleanup
+from clusterfn.bridge.builder import cleanup, locks
 from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.link import WRITE, Layout, Linker, TargetFile
 from clusterfn.bridge.builder.locks import FolderLock, LockHolder
@@ -28,6 +29,20 @@ def test_a_lock_is_free_once_it_is_released_though_its_holder_lives(tmp_path: Pa
         first.release()
 
         assert second.take() and not first.is_mine()
+
+
+def test_a_lock_that_another_builder_has_taken_meanwhile_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, publish = tmp_path / "lock", locks.publish.publish
+
+    def overtaken(*file: Any, **how: Any) -> bool:
+        (folder / "7").write_text("another")
+        return publish(*file, **how)
+
+    with LockHolder(str(tmp_path)) as holder:
+        with monkeypatch.context() as patched:
+            patched.setattr(locks.publish, "publish", overtaken)
+            assert not FolderLock(str(folder), holder).take()
+        assert [path.name for path in folder.iterdir()] == ["7"]
 
 
 def test_builders_whose_heartbeats_were_removed_take_no_turns_for_ever(tmp_path: Path):
