@@ -19,8 +19,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from _clusterfn_wire import logs  # type: ignore[import-not-found]
-
 from ..agent.libc import libc_function
 from ..layout import JOBS
 from ..supervisor import process_tree
@@ -29,8 +27,6 @@ from ..supervisor.worker_process import changed_names, die_with_parent
 from . import fork_rules, outputs, payload, random_numbers, shown_words
 from .report import receive_order
 
-# Many calls need it, and each would load it for itself.
-LOADED_AHEAD = (logs,)
 # This is SIGKILL, without an import of `signal`.
 _ENDED = 9
 
