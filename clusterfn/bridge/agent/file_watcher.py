@@ -122,7 +122,7 @@ class FileWatcher:
         if len(self.event_times) == FLOOD and now - self.event_times[0] < FLOOD_S:
             self.readers.pop(fd, None)
             self.at(GATHER_S, lambda: self.readers.update({fd: self.on_events}))
-        # In the folder of a job much changes that nobody follows; what is followed may change several times at once.
+        # Much that changes in the folder of a job is not followed; what is followed may change several times at once.
         concerned: "Dict[Watching, None]" = {}
         for number, name in self.inotify.changes():
             names = self.folders.get(number, {})

@@ -18,7 +18,7 @@ from tests.golden import samples
         ("limits", Limits(gpus=2), Limits(gpus=2)._asdict()),
     ],
 )  # fmt: skip
-def test_a_key_of_the_host_is_told(key: str, value: Any, told: object) -> None:
+def test_a_key_of_the_host_reaches_the_spec(key: str, value: Any, told: object) -> None:
     host = samples.BARE._replace(**{key: value})
 
     assert json.loads(samples.job(host).to_json())[key] == told
