@@ -12,6 +12,16 @@ container, exceptions = serialization.part("container"), serialization.part("exc
 CannotRebuild: type[Exception] = exceptions.CannotRebuild
 
 
+def packed(obj: Any) -> bytes:
+    """What a file holds of a value."""
+    return b"".join(container.pack(obj).pieces())
+
+
+def unpacked(data: bytes) -> Any:
+    """The value in such a file."""
+    return container.loads(data)
+
+
 def sent(obj: Any) -> Any:
     """What a function finds as its argument on the host."""
     return container.loads(payload.pack(print, (obj,), {}).data)[1][0]

@@ -92,7 +92,7 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     argv = session.bridge.words(layout.SUPERVISE, "top", session.root, lease, f"{_EVERY_S:g}", str(count))
     running = session.connection.converse(argv, b"", came.put, session.scheduler.unset)
     # Wake the loop below when the program ends or the connection is lost.
-    running.add_done_callback(lambda _: came.put(None))
+    running.future.add_done_callback(lambda _: came.put(None))
     unpacked, coming = zlib.decompressobj(), Lines()
     try:
         # The screen shows when its last look was made, so only the first one is waited for in words.

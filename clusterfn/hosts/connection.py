@@ -161,6 +161,7 @@ def _open(
 
 
 _ANSWER_S = 60.0
+_JOIN_S = 1.0
 # Smaller differences may come from the time that the greeting takes, and not from the clocks.
 _SAME_CLOCK_S = 60.0
 # The largest time, in seconds since 1970, that `time.localtime` accepts on every platform.
@@ -251,8 +252,13 @@ def _close_all() -> None:
     # Set this first, so that background threads open no further connections, which would stay open.
     global _exiting
     _exiting = True
+    closed = []
     while _opened:
-        _opened.popitem()[0].close()
+        closed.append(_opened.popitem()[0])
+        closed[-1].close()
+    # A daemon thread that runs while the interpreter ends can crash the process.
+    for connection in closed:
+        connection.join(_JOIN_S)
 
 
 def _forget_all() -> None:

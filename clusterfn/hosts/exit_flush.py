@@ -30,26 +30,28 @@ if TYPE_CHECKING:
 _EXIT_TIMEOUT_S = 60.0
 _MOMENT_S, _LOOK_S = 1.0, 0.001
 _IDLE_S = 10.0
-# Maps an answer to the seconds after which Python exits without it, until its follow-up requests were sent.
-unanswered: dict[Answer, float] = {}
+# Maps the future of an answer to that answer, and to the seconds after which Python exits without it. The entry stays
+# until the follow-up requests were sent.
+unanswered: dict[concurrent.futures.Future[Any], tuple[Answer, float]] = {}
 # Each function waits until the answers so far have led to all of their follow-up requests.
 settlers: list[Callable[[], None]] = []
 
 
-def await_at_exit(reply: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
-    """Delay the end of Python until `reply`, or the future of a coroutine, is done, or for `timeout_s`.
+def await_at_exit(answer: Answer, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+    """Delay the end of Python until `answer`, a reply or the future of a coroutine, is there, or for `timeout_s`.
 
-    Add its other callbacks first.
+    Whatever else waits for the answer must do so already.
     """
     finish_at_exit()
     _start_spare()
-
-    def answered(reply: Answer) -> None:
-        unanswered.pop(reply, None)
-
+    future = answer if isinstance(answer, concurrent.futures.Future) else answer.future
     # Add the entry before the callback, which runs at once if the answer has come already.
-    unanswered[reply] = timeout_s
-    reply.add_done_callback(answered)
+    unanswered[future] = answer, timeout_s
+    future.add_done_callback(_forget)
+
+
+def _forget(future: concurrent.futures.Future[Any]) -> None:
+    unanswered.pop(future, None)
 
 
 _Inbox = queue.SimpleQueue[tuple[Callable[[], None], str]]
@@ -80,7 +82,7 @@ def run_in_thread(work: Callable[[], None], name: str) -> None:
     inbox: _Inbox = queue.SimpleQueue()
     inbox.put((work, name))
     try:
-        threading.Thread(target=_work_off, args=(inbox,), name=name, daemon=True).start()
+        _start(inbox, name)
     except RuntimeError:
         if is_main or not _spare:
             work()
@@ -95,25 +97,19 @@ def _start_spare() -> None:
     with contextlib.suppress(RuntimeError):
         # The interpreter may be exiting, or the machine may allow no
         # more threads. Then `run_in_thread` works without it.
-        threading.Thread(target=_work_off_spare, args=(inbox,), name="clusterfn-exit", daemon=True).start()
+        _start(inbox, "clusterfn-exit", is_spare=True)
         _spare.append(inbox)
 
 
-def _work_off_spare(inbox: _Inbox) -> None:
-    while True:
-        work, threading.current_thread().name = inbox.get()
-        try:
-            contextvars.Context().run(work)
-        except BaseException:  # noqa: BLE001 - as in a thread of its own: the next work must still be done
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
-        del work
+def _start(inbox: _Inbox, name: str, *, is_spare: bool = False) -> None:
+    threading.Thread(target=_work_off, args=(inbox, is_spare), name=name, daemon=True).start()
 
 
-def _work_off(inbox: _Inbox) -> None:
+def _work_off(inbox: _Inbox, is_spare: bool) -> None:
     this, is_taken = threading.current_thread(), False
     while True:
         try:
-            work, this.name = inbox.get(timeout=_IDLE_S)
+            work, this.name = inbox.get(timeout=None if is_spare else _IDLE_S)
         except queue.Empty:
             try:
                 _idle.remove(inbox)
@@ -126,12 +122,16 @@ def _work_off(inbox: _Inbox) -> None:
             is_taken = True
             continue
         is_taken = False
-        # Use a fresh context, as a new thread has: callbacks of users may set context variables.
-        contextvars.Context().run(work)
+        try:
+            # Use a fresh context, as a new thread has: callbacks of users may set context variables.
+            contextvars.Context().run(work)
+        except BaseException:  # noqa: BLE001 - as in a thread of its own: the next work must still be done
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), this)))
         # Drop the reference before the thread waits again, because the work may hold a large value.
         del work
-        _idle.append(inbox)
-        this.name = "clusterfn-idle"
+        if not is_spare:
+            _idle.append(inbox)
+            this.name = "clusterfn-idle"
 
 
 @functools.cache
@@ -163,13 +163,13 @@ def has_unanswered() -> bool:
 def _finish_all() -> None:
     begun = time.monotonic()
     while has_unanswered():
-        reply, timeout_s = next(iter(unanswered.items()))
+        future, (answer, timeout_s) = next(iter(unanswered.items()))
         # Ignore errors here, because the job's own future reports them.
         with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
-            reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
+            answer.exception(max(0.0, begun + timeout_s - time.monotonic()))
             # The answer wakes this thread before its callbacks have run, and one of them may send a follow-up request.
             # The last of them removes the entry.
             latest = time.monotonic() + _MOMENT_S
-            while reply in unanswered and time.monotonic() < latest:
+            while future in unanswered and time.monotonic() < latest:
                 time.sleep(_LOOK_S)
-        unanswered.pop(reply, None)
+        _forget(future)

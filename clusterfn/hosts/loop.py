@@ -7,6 +7,7 @@ thread may block: `in_thread` runs what does. A forked child starts with no loop
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import logging
@@ -27,6 +28,7 @@ _log = logging.getLogger("clusterfn")
 _TURNS = 20
 _SETTLED_S = 5.0
 _REAP_S = 1.0
+_STOP_S = 1.0
 
 
 class _Running(NamedTuple):
@@ -171,13 +173,29 @@ def _running() -> asyncio.AbstractEventLoop:
         running = _started.setdefault(os.getpid(), _Running(new_loop, thread))
         if running.loop is not new_loop:
             new_loop.call_soon_threadsafe(new_loop.stop)
+            thread.join()
+            new_loop.close()
     return running.loop
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     loop.run_forever()
-    loop.close()
+
+
+def _stop() -> None:
+    """Stop the loop at exit: a daemon thread that runs while the interpreter ends can crash the process.
+
+    It is not closed, because other threads may still call functions in it, which then never run.
+    """
+    running = _started.get(os.getpid())
+    if running is not None and not is_here():
+        running.loop.call_soon_threadsafe(running.loop.stop)
+        running.thread.join(_STOP_S)
+
+
+# Registered at the import, and so before all that uses the loop at exit: what is registered last runs first.
+atexit.register(_stop)
 
 
 def _forget() -> None:

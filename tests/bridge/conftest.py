@@ -12,7 +12,8 @@ import pytest
 
 from tests.bridge.apart import apart
 from tests.bridge.box import Box
-from tests.bridge.host import Bench, layout_bridge
+from tests.bridge.host import Bench
+from tests.bridge.layout import layout_bridge
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterfn.hosts import serialization
 from tests.bridge.host import JOB_SH, Bench, clean_environ
+from tests.sent import packed, unpacked
 
 # Says that it began, and waits for the file `go` if it is one of those named.
 ITEM = """
@@ -37,8 +37,7 @@ class Group:
         shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, "aim_s": None, "elements": 1}
         shared.update(more.pop("group", {}))
         self.folder = bench.job(source, group=shared, **more).folder
-        container = serialization.part("container")
-        items = [b"".join(container.pack((x,)).pieces()) for x in range(count)]
+        items = [packed((x,)) for x in range(count)]
         (self.folder / "items.pkl").write_bytes(b"".join(items))
         ends = [sum(map(len, items[: n + 1])) for n in range(count)]
         (self.folder / "items.json").write_text(json.dumps(ends))
@@ -112,7 +111,7 @@ class Group:
         attempt = self.folder / "elements" / str(number) / "attempts" / "1"
         line = self.line(index)
         data = (attempt / "values").read_bytes()[line["at"] : line["at"] + line["value"]["size"]]
-        return serialization.part("container").loads(data)
+        return unpacked(data)
 
 
 def once(group: Group, count: int) -> bool:

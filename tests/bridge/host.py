@@ -1,4 +1,4 @@
-"""Lays out the bridge as on a host, writes jobs and runs them with real processes. No test in here.
+"""Writes jobs and runs them with real processes, by a bridge that layout.py lays out. No test in here.
 
 Payloads are made by the interpreter of the environment, from the text of a function named `f`, so that any pair of
 interpreters can be tested.
@@ -12,19 +12,15 @@ import ctypes
 import functools
 import json
 import os
-import re
 import secrets
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterfn.hosts import bridge_bundle
 from tests.bridge.apart import Apart
 from tests.waiting import until
 
@@ -103,39 +99,6 @@ class Pickler:
 def pickler(python: str, bridge: Path) -> Pickler:
     """Each is started once."""
     return Pickler(python, bridge)
-
-
-def layout_bridge(target: Path, *changes: tuple[str, str, str]) -> Path:
-    """The tree of bridge/<hash>, from this checkout.
-
-    Args:
-        changes: A module, how a line in it begins, and what is there instead: another limit.
-    """
-    if changes:
-        shutil.copytree(_compiled_bridge(), target)
-    else:
-        for name, content in bridge_bundle.bridge().files.items():
-            path = target / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-    for module, before, after in changes:
-        path = target / "_clusterfn" / "bridge" / module
-        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
-            compiled.unlink()
-        text, count = re.subn(rf"(?m)^{re.escape(before)}(?=\s)", after, path.read_text(encoding="utf-8"))
-        assert count == 1, f"{module}: {before}"
-        path.write_text(text, encoding="utf-8")
-    return target
-
-
-@functools.cache
-def _compiled_bridge() -> Path:
-    """What the bridges of tests with other limits are copies of: a job need not compile all its modules again."""
-    folder = Path(tempfile.mkdtemp(prefix="clusterfn-bridge-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    layout_bridge(folder / "bridge")
-    subprocess.run([sys.executable, "-m", "compileall", "-q", folder / "bridge"], check=True, env=clean_environ())
-    return folder / "bridge"
 
 
 def clean_environ(**more: str) -> dict[str, str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from tests.bridge.apart import Apart
 from tests.bridge.box import HOLDS, Box
 from tests.bridge.host import Bench, Job
-from tests.waiting import until
 
 # Everybody may run it, as not every Python of a developer's machine.
 PYTHON = shutil.which("python3", path="/usr/bin")
@@ -107,9 +106,3 @@ class Neighbour:
             assert process.stdout.readline() == b"holds\n"
             yield process
             process.kill()
-
-    def ended(self, *jobs: Job) -> list[str]:
-        """How they ended, once all have."""
-        for job in jobs:
-            until(job.has_outcome)
-        return [job.outcome()["kind"] for job in jobs]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import Bench, Job, command_of, is_running, layout_bridge, obey_modes
+from tests.bridge.host import Bench, Job, command_of, is_running, obey_modes
+from tests.bridge.layout import layout_bridge
 from tests.waiting import until
 
 # The supervisor loads its code only once there is a file, which the worker's own interpreter can make.

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, is_running, layout_bridge
+from tests.bridge.host import Bench, is_running
+from tests.bridge.layout import layout_bridge
 from tests.waiting import until
 
 SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(600)\n"

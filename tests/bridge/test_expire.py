@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.host import Bench, layout_bridge, obey_modes
+from tests.bridge.host import Bench, obey_modes
 from tests.bridge.host import Job as Laid
+from tests.bridge.layout import layout_bridge
 
 ONE = "def f():\n    return 1\n"
 DAY_S = 86400
@@ -226,12 +227,13 @@ def test_nothing_goes_that_a_job_which_waits_or_runs_was_sent_with(bench: Bench,
         age(job.folder / "started", 20)
         age(job.folder, 20)
     before, after = stored(bench, 21), stored(bench, 19)
+    an_hour_before = stored(bench, 20 + 1 / 24)
 
     told = tidied(bench)
 
     assert told["waiting"] == [job.id] and job.folder.exists()
     assert not [path for path in before.values() if path.exists()]
-    assert all(path.exists() for path in after.values())
+    assert all(path.exists() for path in (*after.values(), *an_hour_before.values()))
 
 
 def test_what_a_process_that_is_gone_has_set_aside_goes_when_it_is_due(bench: Bench):

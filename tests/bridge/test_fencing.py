@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, is_running, layout_bridge
+from tests.bridge.host import Bench, is_running
+from tests.bridge.layout import layout_bridge
 from tests.waiting import until
 
 COUNT = "def f(path):\n    import time\n    open(path, 'a').write('ran\\n')\n    time.sleep(0.5)\n    return 1\n"

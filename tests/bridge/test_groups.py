@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.group import Group, once
-from tests.bridge.host import Bench, is_running, layout_bridge
+from tests.bridge.host import Bench, is_running
+from tests.bridge.layout import layout_bridge
 from tests.interpreters import interpreter
 from tests.waiting import until
 

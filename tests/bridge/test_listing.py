@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, Job, layout_bridge
+from tests.bridge.host import Bench, Job
+from tests.bridge.layout import layout_bridge
 
 ONE = "def f():\n    return 1\n"
 

@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import clusterfn
-from clusterfn.hosts import scheduler_commands
-from clusterfn.scheduler import SCHEDULERS, kind_of_site, login_node
+from tests.bridge.login_shell import PROGRAMS, Place
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts run Unix")
 
-PROGRAM = (Path(clusterfn.__file__).parent / "bridge" / "login_shell.py").read_text(encoding="utf-8")
-PROGRAMS = ("site-sbatch", "site-sinfo")  # names that no machine has
 GUARD = "case $- in *i*) ;; *) return;; esac"
-ANSWERS = (
-    "#!/bin/sh\n[ -n \"$SLURM_CONF\" ] && echo main && exit\necho 'fatal: Could not establish a configuration source'\n"
-)
-
-
-class Place:
-    """A machine: `slurm` has the commands, and `home` is its user's. Nothing of this machine's PATH shows."""
-
-    def __init__(self, folder: Path) -> None:
-        self.home, self.slurm, self.bin = folder / "home", folder / "slurm", folder / "bin"
-        for each in (self.home, self.slurm, self.bin):
-            each.mkdir()
-        for name in PROGRAMS:
-            self.program(self.slurm / name, ANSWERS)
-        self.variables = f"export PATH={self.slurm}:$PATH SLURM_CONF=/etc/a.conf\n"
-
-    def program(self, path: Path, text: str) -> None:
-        path.write_text(text)
-        path.chmod(0o755)
-
-    def look(
-        self,
-        shell: str = "/bin/bash",
-        usual: tuple[str, ...] = (),
-        patience_s: float = 20.0,
-        folders: tuple[str, ...] = (),
-        **environ: str,
-    ) -> Any:
-        """What the program finds of SLURM, and its signs."""
-        kind = kind_of_site("slurm")
-        assert kind is not None
-        own = {"programs": PROGRAMS, "probe": [PROGRAMS[1]], "usual": usual}
-        wanted = {"slurm": {**kind.commands._asdict(), **own}}
-        asked = {
-            "wanted": wanted,
-            "patience_s": patience_s,
-            "folders": folders,
-            "signs": {**login_node.questions(), "files": [], "motd": []},
-        }
-        env = {"HOME": str(self.home), "PATH": f"{self.bin}:/usr/bin:/bin", "SHELL": shell, **environ}
-        argv = [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(asked)]
-        ran = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=100)
-        return scheduler_commands.read(ran.stdout)
 
 
 @pytest.fixture
@@ -77,9 +26,8 @@ def test_a_login_shell_shows_folder_and_variable(place: Place) -> None:
 
     found = place.look().schedulers["slurm"]
 
-    assert found == scheduler_commands.FoundCommands(
-        "by a login shell", (str(place.slurm),), {"SLURM_CONF": "/etc/a.conf"}
-    )
+    assert found.how == "by a login shell" and found.path == (str(place.slurm),)
+    assert found.env == {"SLURM_CONF": "/etc/a.conf"}
     assert found.in_words() == f"scheduler_path: [{place.slurm}], scheduler_env: {{SLURM_CONF: /etc/a.conf}}"
 
 
@@ -232,23 +180,3 @@ def test_a_variable_with_lines_and_bytes_that_are_no_text_hides_nothing(place: P
     (place.home / ".bash_profile").write_bytes(text)
 
     assert place.look().schedulers["slurm"].path == (str(place.slurm),)
-
-
-def test_an_answer_that_makes_no_sense_finds_nothing() -> None:
-    for printed in (
-        b"",
-        b"[]",
-        b"{}",
-        b'{"found": {"slurm": {}}}',
-        b'{"found": 3}',
-        b'{"found": {}, "signs": {"files": 3}}',
-        b'{"found": {"slurm": {"how": "x", "path": ["/a\\n  evil: 1"], "env": {}}}}',
-    ):
-        assert scheduler_commands.read(printed) == scheduler_commands.LoginShellAnswer()
-
-
-def test_both_schedulers_say_how_their_commands_are_found() -> None:
-    for word in SCHEDULERS:
-        kind = kind_of_site(word)
-        assert kind is not None and kind.commands.programs and kind.commands.probe[0] in kind.commands.programs
-        assert os.path.isabs(kind.commands.usual[-1])

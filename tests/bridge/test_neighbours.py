@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.apart import apart
-from tests.bridge.host import Job, is_running, layout_bridge
+from tests.bridge.host import Job, is_running
+from tests.bridge.layout import layout_bridge
 from tests.bridge.neighbours import PYTHON, Neighbour
+from tests.bridge.test_queue import ended
 from tests.waiting import until
 
 NAP = "def f(s):\n    import time\n    time.sleep(s)\n    return s\n"
 SHOW = "def f(s=0):\n    import os, time\n    time.sleep(s)\n    return os.environ['CUDA_VISIBLE_DEVICES']\n"
-ADA, MAL, EVE = 64_011, 64_012, 64_013  # nobody has these numbers
+ADA, MAL = 64_011, 64_012  # nobody has these numbers
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it becomes other users"),
@@ -98,7 +100,7 @@ def play(ada: Neighbour, steal: Callable[[list[str]], contextlib.AbstractContext
         ada.here("queue", str(ada.bench.root))
         came = time.time()
         ada.start(jobs[3])
-        assert ada.ended(*jobs) == ["returned"] * 4
+        assert ended(*jobs) == ["returned"] * 4
     taken = {line["job"]: line["t"] for line in ada.box.holds() if line["event"] == "taken"}
     return Scene(jobs, [taken[job.id] - since for job, since in zip(jobs, [began, began, began, came])])
 
@@ -142,7 +144,7 @@ def test_who_holds_a_gpu_for_no_job_is_named_with_the_process(street):
 
         held = f"2 of 2 GPUs held by {MAL} (2); {MAL} holds GPUs for no job of clusterfn (pid {thief.pid})"
         until(lambda: ada.box.reason(job) == f"{held}; waiting for 1")
-    assert ada.ended(job) == ["returned"]
+    assert ended(job) == ["returned"]
 
 
 def test_where_the_kernel_does_not_say_who_bound_a_name_a_taken_name_keeps_nobody_waiting_either(street):
@@ -174,7 +176,7 @@ def test_what_shares_the_cores_in_time_keeps_no_other_user_waiting(street):
     until(lambda: ada.box.reason(fourth) == "waiting for your own jobs: limits: {cores: 8}")
     for each in (*local, more):
         kill(each.worker_pid(), each.supervisor_pid())
-    assert ada.ended(fourth) == ["returned"]
+    assert ended(fourth) == ["returned"]
 
 
 def test_who_takes_all_cpu_names_only_changes_which_cpus_a_job_gets(street):

@@ -190,3 +190,12 @@ def test_a_file_is_replaced_whole_and_on_the_disk_with_its_name(tmp_path: Path, 
     assert (tmp_path / "ticket").read_bytes() == b"new"
     assert len(synced) == 2 and synced[1] == str(tmp_path)
     assert os.listdir(tmp_path) == ["ticket"]
+
+
+def test_what_cannot_be_replaced_leaves_no_temporary(tmp_path: Path):
+    (tmp_path / "ticket").mkdir()
+
+    with pytest.raises(OSError):
+        publish.replace(str(tmp_path / "ticket"), b"new")
+
+    assert os.listdir(tmp_path) == ["ticket"]

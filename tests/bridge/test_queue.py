@@ -17,7 +17,8 @@ import pytest
 from tests.bridge.apart import apart, rename
 from tests.bridge.box import Box
 from tests.bridge.group import Group
-from tests.bridge.host import Job, is_running, layout_bridge
+from tests.bridge.host import Job, is_running
+from tests.bridge.layout import layout_bridge
 from tests.waiting import until
 
 WAITS = 20  # the exit status of who is left to the queue

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.box import HOLDS, Box
-from tests.bridge.host import Job, is_running, layout_bridge
+from tests.bridge.host import Job, is_running
+from tests.bridge.layout import layout_bridge
 from tests.bridge.test_queue import WAITS, ended, kill, let_go, running
 from tests.waiting import WAIT_S, until
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import Job, layout_bridge
+from tests.bridge.host import Job
+from tests.bridge.layout import layout_bridge
 from tests.bridge.test_queue import WAITS, ended
 from tests.builder import toys
 from tests.lab.condapackage import Entry

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.host import Bench, clean_environ, layout_bridge, obey_modes
+from tests.bridge.host import Bench, clean_environ, obey_modes
+from tests.bridge.layout import layout_bridge
 
 ONE = "def f():\n    return 1\n"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, is_running, layout_bridge
+from tests.bridge.host import Bench, is_running
+from tests.bridge.layout import layout_bridge
 from tests.waiting import until
 
 ENDS_WITHIN_S = 50.0  # ten seconds on a quiet machine; what ends a job that nobody wakes comes after 60

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from clusterfn.bridge.queue import launch, tickets
 from clusterfn.bridge.queue.tickets import Queue
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a queue is on Linux")
@@ -94,3 +99,38 @@ def test_a_ticket_that_cannot_be_looked_at_for_a_moment_is_remembered(tmp_path: 
         meanwhile = queue.of(ELEMENT)
 
     assert meanwhile == before
+
+
+def test_a_wait_counts_from_when_the_environment_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tickets, "time", SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(tickets.machine, "now_ns", lambda: 900 * 10**9)
+    ready = tmp_path / "READY"
+    fields = {**told(600 * 10**9, 60.0), "t": 700.0, "needs": [str(ready)]}
+    ticket = Queue(str(tmp_path)).as_ticket(fields)
+
+    waited = [tickets.waited_s(ticket)]
+    for built_at in (900, 600):
+        ready.touch()
+        os.utime(ready, (built_at, built_at))
+        waited.append(tickets.waited_s(ticket))
+
+    assert waited == [0, 100, 300], "while it is made, since it was made, and all of it if it was there before"
+
+
+def test_a_job_that_another_process_has_requeued_meanwhile_and_that_runs_again_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kept = tickets.kept_aside(str(tmp_path))
+    kept.write(told(10**9, None))
+    file = Path(kept.folder) / ELEMENT
+    file.write_text(json.dumps({**json.loads(file.read_text()), "boot": "the one before"}))
+
+    @contextlib.contextmanager
+    def lock(_: object) -> Iterator[None]:
+        kept.write(told(2 * 10**9, None))
+        yield
+
+    monkeypatch.setattr(launch, "AdmissionLock", lock)
+
+    assert not launch.requeue_interrupted(str(tmp_path))
+    assert kept.names() == [ELEMENT] and Queue(str(tmp_path)).names() == []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bridge.host import layout_bridge
+from tests.bridge.layout import layout_bridge
 from tests.builder import toys
 from tests.builder.host import Host
 from tests.interpreters import interpreter

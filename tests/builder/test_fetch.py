@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.builder import fetch
-from clusterfn.bridge.builder.plan import parse_package
 from tests.builder import toys
 from tests.builder.host import Host
 
@@ -170,11 +168,11 @@ def test_a_second_environment_fetches_nothing_and_takes_no_room(host: Host, shel
     assert (host.prefix(first) / path).samefile(host.prefix(second) / path)
 
 
-def test_a_disk_that_fills_during_a_download_is_not_taken_for_the_network(python: dict, server: Server, tmp_path: Path):
-    (tmp_path / "archive.part").symlink_to("/dev/full")
-    package = parse_package(served(server, python))
+def test_a_disk_that_fills_during_a_download_is_not_taken_for_the_network(host: Host, python: dict, server: Server):
+    (host.root / "blobs").mkdir(parents=True)
+    (host.root / "blobs" / f"{python['sha256']}.part").symlink_to("/dev/full")
 
-    with pytest.raises(OSError, match="No space left on device") as full:
-        fetch.fetch_archive(package, str(tmp_path / "archive"), lambda _: None)
+    last = host.build(host.plan([served(server, python)])).last
 
-    assert full.value.filename == str(tmp_path / "archive.part") and len(server.asked) == 1
+    assert last["at"] == "disk" and "No space left on device" in last["message"]
+    assert len(server.asked) == 1

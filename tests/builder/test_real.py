@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import clean_environ, layout_bridge
+from tests.bridge.host import clean_environ
+from tests.bridge.layout import layout_bridge
 from tests.builder import toys
 from tests.builder.conftest import USER
 from tests.builder.host import Host, entry

@@ -13,10 +13,10 @@ import re
 import signal
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 
 from tests.chaos.onhost import parent_of
 from tests.lab import OwnBox
+from tests.processes import command_line
 
 KINDS = ("supervisor", "worker", "agent", "spooler")
 _JOB = re.compile(rb"/jobs/([0-9a-f]{16})(?:/elements/([0-9]+))?")
@@ -40,19 +40,11 @@ def job_of(words: list[bytes]) -> str:
     return "" if found is None else b".".join(part for part in found.groups() if part).decode()
 
 
-def command(pid: int) -> list[bytes]:
-    """Its words; none if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-    except OSError:
-        return []
-
-
 def staff(box: OwnBox) -> dict[str, list[int]]:
     """Kind -> processes on the box."""
     found: dict[str, list[int]] = collections.defaultdict(list)
     for pid in box.cable.pids():
-        found[kind_of(command(pid))].append(pid)
+        found[kind_of(command_line(pid))].append(pid)
     return found
 
 
@@ -93,8 +85,9 @@ class Reaper:
                 self._kill(kind, self._rng.choice(there[kind]))
 
     def _kill(self, kind: str, pid: int) -> None:
-        words = command(pid)
-        if kind_of(words) != kind or kind_of(command(parent_of(pid))) == kind:  # a child that has not become itself yet
+        words = command_line(pid)
+        # A child that has not become itself yet has its parent's words.
+        if kind_of(words) != kind or kind_of(command_line(parent_of(pid))) == kind:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

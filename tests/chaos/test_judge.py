@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge import layout
-from clusterfn.calls import outcome_errors
-from tests.chaos.judge import CLASSES, INVENTED, LOST, REFUSED, TWICE, Ask, Fate, judged, judged_groups
+from tests.chaos.judge import INVENTED, LOST, REFUSED, TWICE, Ask, Fate, judged, judged_groups
 
 ASK = Ask(7, size=8)
 FINE = Fate("j", ASK, "here", told=ASK.value(), ends=[{"kind": "returned"}], runs=["j/1"])
@@ -62,8 +60,3 @@ def test_a_map_may_lose_as_many_items_as_processes_were_killed() -> None:
     died = [replace(each, ends=[{"kind": "signal"}], told=DIED) for each in items]
     assert judged_groups([*items[:2], died[2]]) == []
     assert [wrong.kind for wrong in judged_groups([items[0], *died[1:]])] == [INVENTED]
-
-
-def test_kinds_and_classes_are_those_that_users_see() -> None:
-    theirs = {kind: error.__name__ for kind, error in outcome_errors.ERRORS.items()} | {layout.RAISED: "ValueError"}
-    assert {kind: theirs[kind] for kind in CLASSES} == CLASSES

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from clusterfn import cluster
-from clusterfn.config import config_file
-from clusterfn.hosts.host_state import open_session
 from tests.chaos import holds
 from tests.chaos.onhost import until
 from tests.chaos.sharing import CARDS, Sharing, shared
+from tests.e2e.inside import session_of
 from tests.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(900)]
@@ -58,7 +57,7 @@ def _command(pid: int) -> str:
 
 def held() -> dict[str, int]:
     """What this process and its agent have open."""
-    agent = open_session(config_file.load().hosts["ada"]).connection.facts.pid
+    agent = session_of("ada").connection.facts.pid
     files = {f"files of {name}": len(os.listdir(f"/proc/{pid}/fd")) for name, pid in (("us", "self"), ("agent", agent))}
     return {**files, "threads": threading.active_count()}
 

@@ -9,11 +9,9 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,114 +21,20 @@ from typing import Any
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts.connection import connect
+from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
 from clusterfn.hosts.transports import held_connections, shared_login, standby, transport_for
 from clusterfn.hosts.transports.prompts import LoginQuestion, NotAnswered
 from tests.bridge.host import command_of
-from tests.contract.conftest import Connect
+from tests.contract.conftest import WAYS, Connect, Counted, Person
 from tests.fakes.standby import is_waiting
 from tests.lab import accounts
 from tests.lab.network import DelayProxy
 from tests.programs import main
 from tests.waiting import WAIT_S, until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("runtime")]
 ENDS_S = 150.0  # of a process that connects: one that asks would never end
-WAYS = ["paramiko", "openssh"]
 MINOR = f"3.{sys.version_info[1]}"
-Counted = Callable[[], int]
-
-
-@pytest.fixture(autouse=True)
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of this test's own for what is held; nothing is held after it."""
-    folder = Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
-    monkeypatch.setenv("CLUSTERFN_RUNTIME", str(folder))
-    for name in ("CHECK_S", "GONE_S"):  # what holds a connection may stand still for seconds on a busy machine
-        monkeypatch.setattr(f"clusterfn.hosts.transports.shared_login.{name}", 60.0)
-    yield folder
-    for each in list(held_connections.all_records()):
-        shared_login.end(each)
-    shutil.rmtree(folder, ignore_errors=True)  # a keeper that ends just now removes its own address
-
-
-@pytest.fixture
-def totp(lab: Any, tmp_path: Path) -> Callable[..., Host]:
-    """A host that wants a code besides the key, with lines of its own in front of the lab's ssh_config."""
-
-    def make(transport: str = "auto", lines: str = "", alias: str = "totp-second") -> Host:
-        path = tmp_path / "ssh_config"
-        path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
-        return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path), transport=transport)
-
-    return make
-
-
-@pytest.fixture
-def prompts(lab: Any) -> Counted:
-    """How often the server has asked this account for a code since the test began; other tests use other accounts."""
-    before = lab.totp.prompts("cfsecond")
-    return lambda: lab.totp.prompts("cfsecond") - before
-
-
-class Person:
-    """Gives this answer to every question, and remembers them."""
-
-    def __init__(self, answer: Callable[[], str]) -> None:
-        self.answer = answer
-        self.asked: list[str] = []
-
-    def __call__(self, question: LoginQuestion) -> str:
-        self.asked.append(str(question))
-        return self.answer()
-
-
-@pytest.fixture
-def person(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Person:
-    """Somebody at this process who knows the code."""
-    somebody = Person(lab.totp.code)
-    monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: somebody)
-    return somebody
-
-
-# the first connection of a process
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_code_is_asked_for_once_and_the_question_says_who_asks(
-    totp: Any, person: Person, connect_to: Connect, prompts: Counted, way: str
-) -> None:
-    there = connect_to(totp(way))
-
-    assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
-    assert person.asked == ["(cfsecond@127.0.0.1) Verification code: "]
-    assert (prompts(), there.via) == (1, way)
-
-
-@pytest.mark.fault("48")
-@pytest.mark.parametrize("way", WAYS)
-def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts: Counted, way: str) -> None:
-    wrong = Person(lambda: "000000")
-
-    with pytest.raises(AuthenticationError, match="accepts the key of cfsecond, but rejected the rest") as caught:
-        transport_for(totp(way, "NumberOfPasswordPrompts 2")).open("true", wrong)
-
-    question = "(cfsecond@127.0.0.1) Verification code: "
-    assert wrong.asked == [question, f"Permission denied, please try again.\n{question}"]
-    assert prompts() == 2
-    assert any("accepted" in line for line in caught.value.evidence)
-    assert "clusterfn login totp-second" in (caught.value.hint or "")
-
-
-def test_a_person_may_take_longer_than_a_host(totp: Any, lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterfn.hosts.transports.openssh.LOGIN_S", 5.0)
-
-    def slowly(question: LoginQuestion) -> str:
-        time.sleep(10.0)
-        return str(lab.totp.code())
-
-    transport_for(totp("openssh", "ConnectTimeout 4")).open("true", slowly).close()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -140,69 +44,6 @@ def test_a_question_that_is_closed_is_no_answer(totp: Any, way: str) -> None:
 
     with pytest.raises(AuthenticationError):
         transport_for(totp(way, "NumberOfPasswordPrompts 1")).open("true", closed)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_ctrl_c_at_the_question_ends_the_login(totp: Any, way: str) -> None:
-    def interrupted(question: LoginQuestion) -> str:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        transport_for(totp(way)).open("true", interrupted)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_password_alone_is_enough_where_the_host_wants_one(lab: Any, totp: Any, way: str) -> None:
-    with lab.newcomer() as newcomer:
-        somebody = Person(lambda: newcomer.password)
-        lines = f"Host password\nUser {newcomer.name}\nPubkeyAuthentication no"
-        stream = transport_for(totp(way, lines, "password")).open("echo $USER", somebody)
-
-        assert stream.read(100).decode().strip() == newcomer.name
-        stream.close()
-    assert len(somebody.asked) == 1
-    assert "assword: " in somebody.asked[0]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_jump_host_may_ask_too(totp: Any, person: Person, connect_to: Connect, prompts: Counted, way: str) -> None:
-    there = connect_to(totp(way, "Host py38-bash\nProxyJump totp-second", "py38-bash"))
-
-    assert there.facts.version[:2] == (3, 8)
-    assert (len(person.asked), prompts()) == (1, 1)
-    assert "(cfsecond@127.0.0.1)" in person.asked[0]
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("lines", ["Host totp-second", "Host totp-second\nProxyJump unknown-key\nHost unknown-key"])
-def test_an_unknown_host_key_is_never_a_question(totp: Any, person: Person, way: str, lines: str) -> None:
-    strange = "\nUserKnownHostsFile /dev/null\nStrictHostKeyChecking ask"
-
-    with pytest.raises(HostKeyError, match="is unknown"):
-        connect(totp(way, lines + strange))
-
-    assert person.asked == []
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_passphrase_of_a_key_is_asked_for_where_no_other_key_is_taken(
-    lab: Any, totp: Any, tmp_path: Path, way: str
-) -> None:
-    key = tmp_path / "locked"
-    shutil.copy(lab.client / "id_ed25519", key)
-    key.chmod(0o600)
-    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(key)], check=True, capture_output=True)
-    host = totp(way, f"Host py38-bash\nIdentityFile {key}", "py38-bash")
-    Path(host.ssh_config).write_text(
-        Path(host.ssh_config).read_text().replace(f"IdentityFile {lab.client / 'id_ed25519'}\n", "")
-    )
-    answers = iter(["wrong", "open sesame"])
-    somebody = Person(lambda: next(answers))
-
-    transport_for(host).open("true", somebody).close()
-
-    assert len(somebody.asked) == 2
-    assert all(str(key) in asked for asked in somebody.asked)
 
 
 # where nobody can be asked, and where somebody can
@@ -484,7 +325,7 @@ def test_a_session_too_many_is_reported_as_that(lab: Any, totp: Any) -> None:
 
 
 @pytest.fixture
-def configured(totp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]:
+def in_clusterfn_yml(totp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]:
     """A host in clusterfn.yml."""
 
     def write(host: Host, more: str = "") -> Host:
@@ -503,9 +344,9 @@ COMMAND = [str(Path(sys.executable).with_name("clusterfn"))]
 
 
 def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
-    totp: Any, configured: Any, lab: Any, prompts: Counted, capsys: Any
+    totp: Any, in_clusterfn_yml: Any, lab: Any, prompts: Counted, capsys: Any
 ) -> None:
-    host = configured(totp(), ", login_ttl: 30min")
+    host = in_clusterfn_yml(totp(), ", login_ttl: 30min")
     terminal = Terminal([*COMMAND, "login", "totp-second"])
     terminal.until("Verification code: ")
     terminal.type(lab.totp.code())
@@ -535,13 +376,13 @@ def agents(lab: Any) -> set[int]:
 
 @contextlib.contextmanager
 def with_standby(
-    lab: Any, totp: Any, configured: Any, monkeypatch: pytest.MonkeyPatch
+    lab: Any, totp: Any, in_clusterfn_yml: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Host, DelayProxy]]:
     """A login over a line of 50 ms, behind which an agent waits; no other follows it."""
     monkeypatch.setattr("clusterfn.hosts.transports.standby.PAUSE_S", 600.0)
     with DelayProxy(0, lab.host("totp-second").port, 0.025) as line:
         key = "HostKeyAlias [127.0.0.1]:22027"
-        host = configured(totp(lines=f"Host totp-second\nPort {line.port}\n{key}"))
+        host = in_clusterfn_yml(totp(lines=f"Host totp-second\nPort {line.port}\n{key}"))
         before = agents(lab)
         assert main(["login", "totp-second"]) == 0
         until(lambda: is_waiting(held_connections.runtime_folder()))
@@ -553,9 +394,9 @@ def with_standby(
 
 @pytest.mark.parametrize("settle_s", [0.0, 0.1, 1.0])
 def test_an_agent_that_waits_does_not_keep_the_last_session_from_a_program(
-    totp: Any, configured: Any, connect_to: Connect, settle_s: float
+    totp: Any, in_clusterfn_yml: Any, connect_to: Connect, settle_s: float
 ) -> None:
-    host = configured(totp(alias="onesession-bash"))
+    host = in_clusterfn_yml(totp(alias="onesession-bash"))
     assert main(["login", "onesession-bash"]) == 0
     held_connections.write_record(next(shared_login.all_held())._replace(asked=True))
     time.sleep(settle_s)
@@ -568,10 +409,10 @@ def test_an_agent_that_waits_does_not_keep_the_last_session_from_a_program(
 
 
 def test_the_next_program_takes_the_agent_that_waits_and_waits_for_its_answer_alone(
-    lab: Any, totp: Any, configured: Any, person: Person, prompts: Counted, connect_to: Connect,
+    lab: Any, totp: Any, in_clusterfn_yml: Any, person: Person, prompts: Counted, connect_to: Connect,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    with with_standby(lab, totp, configured, monkeypatch) as (host, line):
+    with with_standby(lab, totp, in_clusterfn_yml, monkeypatch) as (host, line):
         monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: None)
         trips = line.round_trips
         there = connect_to(host)
@@ -589,10 +430,10 @@ def test_the_next_program_takes_the_agent_that_waits_and_waits_for_its_answer_al
 
 
 def test_an_agent_that_died_while_it_waited_keeps_nobody_from_a_connection(
-    lab: Any, totp: Any, configured: Any, person: Person, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
+    lab: Any, totp: Any, in_clusterfn_yml: Any, person: Person, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = agents(lab)
-    with with_standby(lab, totp, configured, monkeypatch) as (host, _):
+    with with_standby(lab, totp, in_clusterfn_yml, monkeypatch) as (host, _):
         for pid in agents(lab) - before:
             os.kill(pid, signal.SIGKILL)
         there = connect_to(host)
@@ -602,9 +443,9 @@ def test_an_agent_that_died_while_it_waited_keeps_nobody_from_a_connection(
 
 
 def test_an_agent_that_waits_does_not_keep_the_connection_longer_than_its_time(
-    totp: Any, configured: Any, person: Person, runtime: Path, capfd: Any
+    totp: Any, in_clusterfn_yml: Any, person: Person, runtime: Path, capfd: Any
 ) -> None:
-    configured(totp(), ", login_ttl: 3s")
+    in_clusterfn_yml(totp(), ", login_ttl: 3s")
     assert main(["login", "totp-second"]) == 0
     until(lambda: list(runtime.glob("*.a")))
     made = next(shared_login.all_held())
@@ -631,7 +472,7 @@ def wait(gate):
 @pytest.mark.parametrize("before", ["login", "standby", "prompt"])
 def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     totp: Any,
-    configured: Any,
+    in_clusterfn_yml: Any,
     lab: Any,
     person: Person,
     prompts: Counted,
@@ -647,7 +488,7 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     taken: list[Any] = []
     with DelayProxy(0, lab.host("totp-second").port) as cable:
         key = "HostKeyAlias [127.0.0.1]:22027"
-        host = configured(totp(lines=f"Host totp-second\nPort {cable.port}\n{key}"))
+        host = in_clusterfn_yml(totp(lines=f"Host totp-second\nPort {cable.port}\n{key}"))
         if before == "login":
             shared_login.log_in(host, person)
         if before == "standby":
@@ -686,14 +527,14 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
 
 
 def test_where_nothing_can_be_held_a_broken_connection_ends_the_wait_and_asks_nobody(
-    totp: Any, configured: Any, lab: Any, person: Person, prompts: Counted, tmp_path: Path
+    totp: Any, in_clusterfn_yml: Any, lab: Any, person: Person, prompts: Counted, tmp_path: Path
 ) -> None:
     from clusterfn import attach, cluster
 
     gate = lab.home("second") / f"gate-{tmp_path.name}"
     with DelayProxy(0, lab.host("totp-second").port) as cable:
         key = "HostKeyAlias [127.0.0.1]:22027"
-        configured(totp("paramiko", f"Host totp-second\nPort {cable.port}\n{key}"))
+        in_clusterfn_yml(totp("paramiko", f"Host totp-second\nPort {cable.port}\n{key}"))
         space: dict[str, Any] = {}
         exec(JOB, space)
         job = cluster(host="totp-second")(space["wait"]).submit(str(gate))

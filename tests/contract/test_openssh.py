@@ -9,39 +9,29 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterfn.config.spec import Host
-from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts.connection import connect
-from clusterfn.hosts.transports import transport_for
+from clusterfn import AuthenticationError, HostError, HostKeyError, Unreachable
 from tests.contract.conftest import Connect
 from tests.programs import main
 from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
-MakeHost = Callable[..., Host]
 
 
 @pytest.fixture
-def by_ssh(lab: Any, tmp_path: Path) -> MakeHost:
+def by_ssh(configured: Any) -> Any:
     """A host by openssh, with lines of its own in front of the lab's ssh_config."""
-
-    def make(alias: str, lines: str = "", transport: str = "openssh") -> Host:
-        path = tmp_path / "ssh_config"
-        path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
-        return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path), transport=transport)
-
-    return make
+    return lambda alias, lines="", transport="openssh": configured(alias, lines)._replace(transport=transport)
 
 
-def test_the_key_that_was_shown_and_the_one_remembered_are_named(by_ssh: MakeHost, lab: Any) -> None:
+def test_the_key_that_was_shown_and_the_one_remembered_are_named(by_ssh: Any, lab: Any, connect_to: Connect) -> None:
     with pytest.raises(HostKeyError) as caught:
-        connect(by_ssh("changed-key"))
+        connect_to(by_ssh("changed-key"))
 
     shown, remembered = caught.value.evidence
     assert shown.startswith("shown now:  ssh-ed25519 SHA256:")
@@ -49,34 +39,34 @@ def test_the_key_that_was_shown_and_the_one_remembered_are_named(by_ssh: MakeHos
     assert "clusterfn trust changed-key --replace" in (caught.value.hint or "")
 
 
-def test_no_is_not_followed_for_an_unknown_key(by_ssh: MakeHost) -> None:
+def test_no_is_not_followed_for_an_unknown_key(by_ssh: Any, connect_to: Connect) -> None:
     with pytest.raises(HostKeyError, match="is unknown"):
-        connect(by_ssh("unknown-key", "Host unknown-key\nStrictHostKeyChecking no"))
+        connect_to(by_ssh("unknown-key", "Host unknown-key\nStrictHostKeyChecking no"))
 
 
-def test_an_sshd_with_no_common_cipher_is_named(by_ssh: MakeHost) -> None:
+def test_an_sshd_with_no_common_cipher_is_named(by_ssh: Any, connect_to: Connect) -> None:
     with pytest.raises(HostError, match="127.0.0.1:22026 and the ssh of this machine have no algorithm in common"):
-        connect(by_ssh("chacha-bash", "Host chacha-bash\nCiphers aes128-ctr"))
+        connect_to(by_ssh("chacha-bash", "Host chacha-bash\nCiphers aes128-ctr"))
 
 
-def test_a_quiet_configuration_does_not_hide_what_failed(by_ssh: MakeHost, connect_to: Connect) -> None:
+def test_a_quiet_configuration_does_not_hide_what_failed(by_ssh: Any, connect_to: Connect) -> None:
     connect_to(by_ssh("py38-bash", "LogLevel QUIET"))
 
     with pytest.raises(AuthenticationError, match="did not let cfbash in"):
-        connect(by_ssh("wrong-user-key", "LogLevel QUIET"))
+        connect_to(by_ssh("wrong-user-key", "LogLevel QUIET"))
 
 
-def test_the_key_of_a_jump_host_is_checked_too(by_ssh: MakeHost) -> None:
+def test_the_key_of_a_jump_host_is_checked_too(by_ssh: Any, connect_to: Connect) -> None:
     with pytest.raises(HostKeyError, match=r"The host key of py38-bash \(127.0.0.1:22006\) is unknown"):
-        connect(by_ssh("py38-bash", "Host py38-bash\nProxyJump unknown-key"))
+        connect_to(by_ssh("py38-bash", "Host py38-bash\nProxyJump unknown-key"))
 
 
-def test_a_jump_host_that_cannot_reach_the_next_is_reported(by_ssh: MakeHost) -> None:
+def test_a_jump_host_that_cannot_reach_the_next_is_reported(by_ssh: Any, connect_to: Connect) -> None:
     with pytest.raises(Unreachable, match="rejected the next step"):
-        connect(by_ssh("refused", "Host refused\nProxyJump py36-dash"))
+        connect_to(by_ssh("refused", "Host refused\nProxyJump py36-dash"))
 
 
-def test_tunnels_of_the_user_are_left_alone(by_ssh: MakeHost, connect_to: Connect) -> None:
+def test_tunnels_of_the_user_are_left_alone(by_ssh: Any, connect_to: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         tunnel = f"LocalForward {taken.getsockname()[1]} localhost:1\nExitOnForwardFailure yes\nRemoteCommand top"
 
@@ -84,9 +74,7 @@ def test_tunnels_of_the_user_are_left_alone(by_ssh: MakeHost, connect_to: Connec
 
 
 @pytest.fixture
-def master(
-    by_ssh: MakeHost, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[MakeHost]:
+def master(by_ssh: Any, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A host whose own login fails, and to which a ControlMaster is open."""
     monkeypatch.setattr("clusterfn.hosts.transports.openssh.CHECK_S", 60.0)
     folder = Path(tmp_path_factory.mktemp("m"))
@@ -99,7 +87,7 @@ def master(
 
 
 @pytest.mark.parametrize(("transport", "via"), [("openssh", "openssh"), ("auto", "openssh (a ControlMaster is open)")])
-def test_an_open_master_is_used_and_stays_open(master: MakeHost, connect_to: Connect, transport: str, via: str) -> None:
+def test_an_open_master_is_used_and_stays_open(master: Any, connect_to: Connect, transport: str, via: str) -> None:
     there = connect_to(master(transport))
     there.ping().result(WAIT_S)
     there.close()
@@ -112,17 +100,17 @@ def test_an_open_master_is_used_and_stays_open(master: MakeHost, connect_to: Con
     ("alias", "via"),
     [("chacha-bash", "openssh (paramiko and the host have no algorithm in common)"), ("py38-bash", "paramiko")],
 )
-def test_auto_says_by_what_it_went(by_ssh: MakeHost, connect_to: Connect, alias: str, via: str) -> None:
+def test_auto_says_by_what_it_went(by_ssh: Any, connect_to: Connect, alias: str, via: str) -> None:
     assert connect_to(by_ssh(alias, transport="auto")).via == via
 
 
-def test_auto_takes_ssh_for_what_paramiko_does_not_do(by_ssh: MakeHost, connect_to: Connect) -> None:
+def test_auto_takes_ssh_for_what_paramiko_does_not_do(by_ssh: Any, connect_to: Connect) -> None:
     there = connect_to(by_ssh("py38-bash", "Host py38-bash\nKnownHostsCommand /bin/true", "auto"))
 
     assert there.via == "openssh (paramiko does not support knownhostscommand /bin/true)"
 
 
-def test_check_says_by_what_and_why(by_ssh: MakeHost, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_check_says_by_what_and_why(by_ssh: Any, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     host = by_ssh("chacha-bash")
     (tmp_path / "clusterfn.yml").write_text(
         f"hosts:\n  chacha-bash: {{scheduler: bare, ssh_config: {host.ssh_config}}}\n"
@@ -135,18 +123,17 @@ def test_check_says_by_what_and_why(by_ssh: MakeHost, tmp_path: Path, monkeypatc
     assert re.search(r"PASS  connection .* s, by openssh \(paramiko and the host have no algorithm in common\)", said)
 
 
-def test_a_session_that_is_cut_off_tells_why(by_ssh: MakeHost) -> None:
-    stream = transport_for(by_ssh("py38-bash")).open("echo $PPID; exec cat")
+def test_a_session_that_is_cut_off_tells_why(by_ssh: Any, open_to: Any) -> None:
+    stream = open_to(by_ssh("py38-bash"), "echo $PPID; exec cat")
     os.kill(int(stream.read(100)), signal.SIGKILL)
 
     assert stream.read(100) == b""
     assert stream.cause() == "the connection was lost: Connection to 127.0.0.1 closed by remote host."
-    stream.close()
 
 
 @pytest.mark.long
-def test_a_session_that_goes_silent_is_noticed(by_ssh: MakeHost) -> None:
-    stream = transport_for(by_ssh("py38-bash")).open("echo $PPID; exec cat")
+def test_a_session_that_goes_silent_is_noticed(by_ssh: Any, open_to: Any) -> None:
+    stream = open_to(by_ssh("py38-bash"), "echo $PPID; exec cat")
     session = int(stream.read(100))
     os.kill(session, signal.SIGSTOP)
     began = time.monotonic()
@@ -157,12 +144,11 @@ def test_a_session_that_goes_silent_is_noticed(by_ssh: MakeHost) -> None:
 
     assert 40 < time.monotonic() - began < 120
     assert "not responding" in (stream.cause() or "")
-    stream.close()
 
 
-def test_nothing_is_left_when_a_stream_is_closed(by_ssh: MakeHost) -> None:
-    stream = transport_for(by_ssh("jumped")).open("exec cat")
-    pid = stream.process.pid  # type: ignore[attr-defined]
+def test_nothing_is_left_when_a_stream_is_closed(by_ssh: Any, open_to: Any) -> None:
+    stream = open_to(by_ssh("jumped"), "exec cat")
+    pid = stream.process.pid
 
     stream.close()
 

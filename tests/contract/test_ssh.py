@@ -9,51 +9,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.config.spec import Host
-from clusterfn.errors import AuthenticationError, ConfigError, HostKeyError
-from clusterfn.hosts.connection import connect
-from clusterfn.hosts.transports import paramiko, transport_for
-from clusterfn.hosts.transports.ssh_config import resolve
+from clusterfn import AuthenticationError, ConfigError, HostKeyError
 from tests.contract.conftest import Connect
 from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.lab
-LabHost = Callable[[str], Host]
 
 
-@pytest.fixture
-def configured(lab: Any, tmp_path: Path) -> Callable[[str, str], Host]:
-    """A host with lines of its own in front of the lab's ssh_config."""
-
-    def make(alias: str, lines: str) -> Host:
-        path = tmp_path / "ssh_config"
-        path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
-        return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path))
-
-    return make
-
-
-@pytest.mark.parametrize(("login_s", "is_near"), [(0.01, True), (0.2, False)])
-def test_a_near_host_gets_a_small_window_and_a_far_one_what_its_line_holds(
-    lab_host: LabHost, monkeypatch: pytest.MonkeyPatch, login_s: float, is_near: bool
-) -> None:
-    monkeypatch.setattr(paramiko, "time", SimpleNamespace(monotonic=iter([1.0, 1.0 + login_s]).__next__))
-    host = lab_host("py36-bash")
-    hops = paramiko.connect(host, resolve(host))
-    try:
-        assert hops[-1].default_window_size == (paramiko.NEAR_WINDOW if is_near else paramiko.WINDOW)
-    finally:
-        paramiko.close(hops)
-
-
-def test_a_changed_host_key_shows_both_fingerprints_and_the_line(lab_host: LabHost, lab: Any) -> None:
+def test_a_changed_host_key_shows_both_fingerprints_and_the_line(lab_host: Any, lab: Any, connect_to: Connect) -> None:
     with pytest.raises(HostKeyError, match="has changed") as caught:
-        connect(lab_host("changed-key"))
+        connect_to(lab_host("changed-key"))
 
     shown, remembered = caught.value.evidence
     assert shown.startswith("shown now:  ssh-ed25519 SHA256:")
@@ -63,8 +32,9 @@ def test_a_changed_host_key_shows_both_fingerprints_and_the_line(lab_host: LabHo
     assert "ssh-keygen -R '[127.0.0.1]:22006'" in (caught.value.hint or "")
 
 
-def test_hashed_names_in_known_hosts_are_understood(configured: Callable[[str, str], Host], lab: Any, tmp_path: Path,
-                                                    connect_to: Connect) -> None:  # fmt: skip
+def test_hashed_names_in_known_hosts_are_understood(
+    configured: Any, lab: Any, tmp_path: Path, connect_to: Connect
+) -> None:
     hashed = tmp_path / "known_hosts"
     hashed.write_text((lab.client / "known_hosts").read_text())
     os.system(f"ssh-keygen -q -H -f {hashed} 2>/dev/null")
@@ -73,20 +43,20 @@ def test_hashed_names_in_known_hosts_are_understood(configured: Callable[[str, s
     connect_to(configured("py36-bash", f"UserKnownHostsFile {hashed}"))
 
 
-def test_a_refused_key_is_named_with_what_the_host_allows(lab_host: LabHost, lab: Any) -> None:
+def test_a_refused_key_is_named_with_what_the_host_allows(lab_host: Any, lab: Any, connect_to: Connect) -> None:
     with pytest.raises(AuthenticationError, match="127.0.0.1:22006 did not let cfbash in") as caught:
-        connect(lab_host("wrong-user-key"))
+        connect_to(lab_host("wrong-user-key"))
 
     assert caught.value.evidence == (f"tried {lab.client}/id_wrong: refused", "the host allows: publickey")
 
 
 @pytest.fixture
-def busy(configured: Callable[[str, str], Host], monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
+def busy(configured: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     """Makes the host py36-bash behind an sshd that drops the first connections, as with MaxStartups."""
     monkeypatch.setattr("clusterfn.hosts.transports.paramiko.BUSY_PAUSES_S", (0.01, 0.02, 6.0))
     opened: list[BusySshd] = []
 
-    def make(drops: int) -> tuple[Host, BusySshd]:
+    def make(drops: int) -> tuple[Any, BusySshd]:
         opened.append(BusySshd(drops))
         lines = f"Host py36-bash\nPort {opened[-1].port}\nHostKeyAlias [127.0.0.1]:22006\n"
         return configured("py36-bash", lines), opened[-1]
@@ -134,7 +104,7 @@ class BusySshd:
             each.close()
 
 
-Busy = Callable[[int], "tuple[Host, BusySshd]"]
+Busy = Callable[[int], "tuple[Any, BusySshd]"]
 
 
 def test_an_sshd_that_hangs_up_at_once_is_asked_again(busy: Busy, connect_to: Connect) -> None:
@@ -145,26 +115,26 @@ def test_an_sshd_that_hangs_up_at_once_is_asked_again(busy: Busy, connect_to: Co
     assert sshd.came == 3
 
 
-def test_the_key_of_a_host_behind_a_jump_host_is_checked_too(configured: Callable[[str, str], Host]) -> None:
+def test_the_key_of_a_host_behind_a_jump_host_is_checked_too(configured: Any, connect_to: Connect) -> None:
     for alias, said in (("unknown-key", "is unknown"), ("changed-key", "has changed")):
         with pytest.raises(HostKeyError, match=f"The host key of {alias} .* {said}"):
-            connect(configured(alias, f"Host {alias}\nProxyJump py36-dash"))
+            connect_to(configured(alias, f"Host {alias}\nProxyJump py36-dash"))
 
 
-def test_a_proxy_command_is_gone_through(configured: Callable[[str, str], Host], connect_to: Connect, lab: Any) -> None:
+def test_a_proxy_command_is_gone_through(configured: Any, connect_to: Connect, lab: Any) -> None:
     line = f"Host py38-bash\nProxyCommand ssh -F {lab.ssh_config} -W %h:%p py36-bash"
 
     assert connect_to(configured("py38-bash", line)).facts.version[:2] == (3, 8)
 
 
-def test_what_paramiko_does_not_do_is_refused_by_name(configured: Callable[[str, str], Host]) -> None:
+def test_what_paramiko_does_not_do_is_refused_by_name(configured: Any, connect_to: Connect) -> None:
     host = configured("py36-bash", "Host py36-bash\nKnownHostsCommand /bin/true")._replace(transport="paramiko")
 
     with pytest.raises(ConfigError, match="asks for knownhostscommand"):
-        connect(host)
+        connect_to(host)
 
 
-def test_a_warm_question_costs_one_round_trip(lab_host: LabHost, connect_to: Connect, record_property: Any) -> None:
+def test_a_warm_question_costs_one_round_trip(lab_host: Any, connect_to: Connect, record_property: Any) -> None:
     there = connect_to(lab_host("py36-bash"))
     times = []
     for _ in range(200):
@@ -178,9 +148,9 @@ def test_a_warm_question_costs_one_round_trip(lab_host: LabHost, connect_to: Con
     assert times[20] < 0.02
 
 
-def test_closed_connections_leave_no_thread(lab_host: LabHost) -> None:
+def test_closed_connections_leave_no_thread(lab_host: Any, open_to: Any) -> None:
     before = threading.active_count()
     for _ in range(5):
-        transport_for(lab_host("py36-bash")).open("cat").close()
+        open_to(lab_host("py36-bash"), "cat").close()
 
     until(lambda: threading.active_count() <= before)

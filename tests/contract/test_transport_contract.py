@@ -9,12 +9,14 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.hosts.transports import Stream, shared_login, transport_for
+from clusterfn.hosts.transports import Stream, paramiko, shared_login, transport_for
+from clusterfn.hosts.transports.ssh_config import resolve
 from tests.fakes.standby import Held, held_here
 from tests.fakes.transport import FakeTransport, Far
 from tests.waiting import until
@@ -168,3 +170,17 @@ def test_the_local_shell_is_sh(local_host: Any) -> None:
 
     assert read_all(stream) == b"it's"
     stream.close()
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("login_s", "is_near"), [(0.01, True), (0.2, False)])
+def test_a_near_host_gets_a_small_window_and_a_far_one_what_its_line_holds(
+    lab_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch, login_s: float, is_near: bool
+) -> None:
+    monkeypatch.setattr(paramiko, "time", SimpleNamespace(monotonic=iter([1.0, 1.0 + login_s]).__next__))
+    host = lab_host("py36-bash")
+    hops = paramiko.connect(host, resolve(host))
+    try:
+        assert hops[-1].default_window_size == (paramiko.NEAR_WINDOW if is_near else paramiko.WINDOW)
+    finally:
+        paramiko.close(hops)

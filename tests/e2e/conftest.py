@@ -19,22 +19,13 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 MINOR = f"3.{sys.version_info[1]}"
+NUMPY = "1.26.4" if MINOR == "3.9" else "2.1.3"  # of the lab's channel
 _OLD_S = 6 * 3600.0  # all tests together take less
 BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
 # What does not differ between the two; the other one in test-long.
 ON_BARE = pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
 ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", marks=pytest.mark.long)])
 ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
-# Goes before a script in which a second Ctrl-C counts: a busy machine may take longer than three seconds to send it.
-PATIENT = "from clusterfn.calls import job_display\njob_display._SECOND_INTERRUPT_S = 60.0\n"
-
-
-def session_of(host: str) -> Any:
-    """Return what this process knows of a host of clusterfn.yml; it connects where there is no connection."""
-    from clusterfn.config.config_file import load
-    from clusterfn.hosts.host_state import open_session
-
-    return open_session(load().hosts[host])
 
 
 def lab_venv(lab: Any, name: str, *packages: str, minor: str = MINOR) -> Path:
@@ -220,6 +211,42 @@ def run_script(tmp_path: Path) -> Callable[..., Any]:
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
+
+
+def environment_yml(folder: Path, channel: str, *more: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "environment.yml"
+    packages = [f"python={MINOR}", f"numpy={NUMPY}", *more]
+    path.write_text(f"channels: [{channel}, nodefaults]\ndependencies: {json.dumps(packages)}\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def locked(channel: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with environment.yml and its lock for the lab's hosts."""
+    folder = tmp_path_factory.mktemp("locked")
+    environment_yml(folder, channel.url)
+    argv = [sys.executable, "-m", "clusterfn", "env", "lock", str(folder / "environment.yml"), "--platform", "linux-64"]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_environments(lab: Any) -> Iterator[Path]:
+    """A root of environments that tests share."""
+    yield from root_in_home()
+
+
+def root_in_home(account: str = "cfbash") -> Iterator[Path]:
+    """Yield a new folder in the home of an account of the lab's hosts."""
+    import pwd  # of Unix, as the lab is
+
+    root = Path(pwd.getpwnam(account).pw_dir) / f"e2e-{secrets.token_hex(4)}"
+    root.mkdir(mode=0o700)
+    give_to(account, root)
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def give_to(account: str, path: Path) -> Path:

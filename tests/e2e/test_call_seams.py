@@ -31,10 +31,12 @@ from clusterfn.cli import top
 from clusterfn.config import config_file
 from clusterfn.hosts import connected_host, connection
 from clusterfn.scheduler.slurm.submit import Slurm
-from tests.e2e.conftest import session_of
+from tests.e2e.conftest import ON_BARE
+from tests.e2e.inside import session_of
 from tests.e2e.test_administrators import apart, script
 from tests.e2e.test_executor import sent, until_there
 from tests.e2e.test_map import began, counted_until_told, square
+from tests.e2e.test_requeue import counting
 from tests.waiting import until
 
 
@@ -336,6 +338,28 @@ def test_a_terminal_that_is_stopped_brings_no_further_look(here, monkeypatch):
 
     assert len(came) == 2
     looks.close()
+
+
+# Warned soon after it has begun, but not while a slow machine still loads it.
+SOON = {"time": "600s", "warn_before": "595s"}
+
+
+@pytest.mark.lab
+@ON_BARE
+def test_a_job_that_runs_out_of_time_begins_again_as_one_job(hosts, host):
+    job = cluster(host=host, requeue={"timeout": 2}, **SOON)(counting).submit(2)
+    seen = []
+    entry_of(job).listen(lambda kind, what: seen.append(job.status) if kind == "state" else None)
+
+    assert job.result(400) == 2
+
+    assert len(job.notes) == 1 and job.notes[0].endswith("requeued (1 of 2)"), job.notes
+    assert any(status.startswith("PENDING (attempt 1 ran out of time") for status in seen), seen
+    assert any("RUNNING (attempt 2 of 3" in status for status in seen), seen
+    again = clusterfn.attach(job.id)
+    assert again.result(150) == 2 and again.notes == job.notes
+    listed = {each.id: each for each in clusterfn.jobs(host)}
+    assert listed[job.id].state == "RETURNED"
 
 
 # What a user can do who has changed his own client: it sends what it likes, and the machine's bridge still limits it.

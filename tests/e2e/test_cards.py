@@ -18,12 +18,9 @@ from typing import Any
 import pytest
 
 from clusterfn import EnvironmentBuildError, cluster
-from clusterfn.config.config_file import load
-from clusterfn.environment.resolve import read_specification
-from clusterfn.hosts.environment_facts import known_gpus, lock_environment
-from clusterfn.hosts.host_state import HostState, open_session
 from tests.e2e.conftest import MINOR, Hosts, give_to
 from tests.lab import gpubox
+from tests.programs import main
 
 pytestmark = [
     pytest.mark.lab,
@@ -78,14 +75,12 @@ class Site:
         cards = [{**card, "compute_cap": capability} for card in state["cards"]]
         self.cards.write({**state, "driver_version": driver, "cards": cards})
 
-    @property
-    def session(self) -> HostState:
-        return open_session(load().resolve(self.host)[0])
-
-    def chosen(self, gpus: int) -> str:
-        """The CUDA of the environment that a call would get."""
-        spec = read_specification("environment.yml", ())
-        return lock_environment(self.session, spec, gpus, lambda _: None).cuda
+    def chosen(self, gpus: int, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+        """The CUDA of the environment that a call would get, and why."""
+        capsys.readouterr()
+        assert main(["env", "lock", self.host, "--gpus", str(gpus)]) == 0
+        out, why = capsys.readouterr()
+        return out.splitlines()[1].split()[-1], why
 
     def submissions(self) -> int:
         """Batch jobs of this site, also those that slurmctld knew before: it forgets in five minutes."""
@@ -156,8 +151,6 @@ def call(host: str, **more: Any) -> Any:
 
 
 def test_nobody_knows_the_gpus_and_one_submission_tells(slurm, capsys):
-    assert known_gpus(slurm.session, str(slurm.environments)) is None
-
     assert call("slurm")() == ("12.8", 4.0)
 
     assert slurm.submissions() == 1
@@ -165,9 +158,8 @@ def test_nobody_knows_the_gpus_and_one_submission_tells(slurm, capsys):
     assert "driver 525.60.13" in said and "while they are unknown; the first job on a GPU checks it" in said
     told = json.loads((slurm.environments / "cards" / "gpu.json").read_text())
     assert (told["driver"], told["capabilities"], told["node"] in ("n1", "n2")) == (NEW, ["8.6"], True)
-    known = known_gpus(slurm.session, str(slurm.environments))
-    assert known and (known.driver, known.capabilities) == (NEW, ("8.6",))
-    assert known.source == f"the last job saw on {told['node']}"
+    cuda, why = slurm.chosen(1, capsys)
+    assert cuda == "12.8" and f"the last job saw on {told['node']}" in why
     assert call("slurm")() == ("12.8", 4.0)
     assert slurm.submissions() == 2
     assert "choosing again" not in capsys.readouterr().err
@@ -183,7 +175,7 @@ def test_what_does_not_run_on_the_gpus_is_chosen_again_once(slurm, capsys):
     assert "PyTorch 2.7.1 for CUDA 12.8 does not run on the GPUs of n" in said
     assert f"driver {OLD}, compute capability 8.6" in said and "choosing again" in said
     assert slurm.submissions() == 2
-    assert slurm.chosen(1) == "11.8"
+    assert slurm.chosen(1, capsys)[0] == "11.8"
     assert call("slurm")() == ("11.8", 4.0)
     assert slurm.submissions() == 3
 
@@ -216,11 +208,13 @@ def test_gpus_without_code_are_not_tried_twice_with_the_same(slurm, capsys):
     assert slurm.submissions() == 1
 
 
-@pytest.mark.parametrize("driver, gpus, cuda", [(NEW, 1, "12.8"), (OLD, 1, "11.8"), (NEW, 0, "")])
-def test_on_a_bare_host_the_driver_is_read_beforehand(bare, driver, gpus, cuda):
+@pytest.mark.parametrize("driver, gpus, cuda", [(NEW, 1, "12.8"), (OLD, 1, "11.8"), (NEW, 0, "12.8")])
+def test_on_a_bare_host_the_driver_is_read_beforehand(bare, driver, gpus, cuda, capsys):
     bare.have(driver)
 
-    assert bare.chosen(gpus) == cuda
+    chosen, why = bare.chosen(gpus, capsys)
+
+    assert chosen == cuda and (f"tensor01: CUDA {cuda}" in why) == (gpus > 0)  # a lock for GPUs fits calls without, too
 
 
 def test_a_refusal_names_the_numbers(bare):
@@ -235,9 +229,9 @@ def test_a_refusal_names_the_numbers(bare):
     assert set(bare.environments.glob("envs/*")) == built, "nothing was built"
 
 
-def test_what_clusterfn_yml_says_of_the_gpus_counts(bare):
+def test_what_clusterfn_yml_says_of_the_gpus_counts(bare, capsys):
     bare.have(NEW)
     bare.configure(f'cuda: {{driver: "{OLD}", capability: "8.6"}}')
 
-    assert bare.chosen(1) == "11.8"
+    assert bare.chosen(1, capsys)[0] == "11.8"
     assert call("tensor01")() == ("11.8", 4.0)

@@ -25,7 +25,8 @@ import pytest
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
 from tests.bridge.host import command_of
-from tests.e2e.conftest import BOTH, ON_SLURM, lab_venv, local_host, session_of
+from tests.e2e.conftest import BOTH, ON_SLURM, lab_venv, local_host
+from tests.e2e.inside import session_of
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")

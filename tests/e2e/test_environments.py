@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
-import secrets
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +19,7 @@ import pytest
 import yaml
 
 from clusterfn import EnvironmentBuildError, Unsatisfiable, cluster
-from clusterfn.calls.job import entry_of
-from clusterfn.config import places
-from tests.e2e.conftest import MINOR, Hosts, give_to
+from tests.e2e.conftest import MINOR, NUMPY, Hosts, environment_yml, give_to, root_in_home
 from tests.programs import main
 from tests.waiting import until
 
@@ -34,7 +28,6 @@ pytestmark = [
     pytest.mark.skipif(MINOR not in ("3.9", "3.10", "3.11", "3.12", "3.13"), reason="the channel has no such Python"),
 ]
 long = pytest.mark.long
-NUMPY = "1.26.4" if MINOR == "3.9" else "2.1.3"
 
 
 def compute() -> tuple[str, str, float]:
@@ -46,14 +39,6 @@ def compute() -> tuple[str, str, float]:
 
 
 compute.__module__ = "__main__"
-
-
-def environment_yml(folder: Path, channel: str, *more: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "environment.yml"
-    packages = [f"python={MINOR}", f"numpy={NUMPY}", *more]
-    path.write_text(f"channels: [{channel}, nodefaults]\ndependencies: {json.dumps(packages)}\n")
-    return path
 
 
 @dataclass
@@ -94,48 +79,23 @@ class Place:
         self.lock.write_text(yaml.safe_dump(tree))
 
 
-@pytest.fixture(scope="module")
-def locked(channel: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with environment.yml and its lock for the lab's hosts."""
-    folder = tmp_path_factory.mktemp("locked")
-    environment_yml(folder, channel.url)
-    argv = [sys.executable, "-m", "clusterfn", "env", "lock", str(folder / "environment.yml"), "--platform", "linux-64"]
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def _shared_root(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    yield from _root_in_home(lab)
-
-
-def _root_in_home(lab: Any, account: str = "cfbash") -> Iterator[Path]:
-    home = Path(pwd.getpwnam(account).pw_dir)
-    root = home / f"e2e-{secrets.token_hex(4)}"
-    root.mkdir(mode=0o700)
-    give_to(account, root)
-    yield root
-    shutil.rmtree(root, ignore_errors=True)
-
-
 @pytest.fixture
 def place(
-    lab: Any, hosts: Hosts, locked: Path, _shared_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Any, hosts: Hosts, locked: Path, shared_environments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Place:
     """The shared root, with a copy of the lock, which nothing has to solve again."""
     for name in ("environment.yml", "environment.conda-lock.yml"):
         shutil.copy(locked / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    made = Place(lab, hosts, tmp_path, _shared_root, tmp_path / "environment.yml")
+    made = Place(lab, hosts, tmp_path, shared_environments, tmp_path / "environment.yml")
     made.configure()
     return made
 
 
 @pytest.fixture
-def fresh(lab: Any, place: Place) -> Iterator[Place]:
+def fresh(place: Place) -> Iterator[Place]:
     """The same with an empty root of environments."""
-    for root in _root_in_home(lab):
+    for root in root_in_home():
         place.root = root
         place.configure()
         yield place
@@ -159,37 +119,6 @@ def test_from_nothing_to_a_value(fresh, host, capsys):
     said = capsys.readouterr().err
     assert "environment.conda-lock.yml does not exist yet" in said and f"{host} fetches 3" in said
     assert "__glibc" in fresh.lock.read_text()
-
-
-AGAIN = """
-import json, sys
-from clusterfn import cluster
-from clusterfn.hosts import connection as host
-asked = []
-for name in ("have", "put", "put_tree", "run", "spawn"):
-    def noting(self, what, *args, _name=name, _plain=getattr(host.HostConnection, name), **more):
-        asked.append([_name, what if isinstance(what, list) else [what] if isinstance(what, str) else list(what)])
-        return _plain(self, what, *args, **more)
-    setattr(host.HostConnection, name, noting)
-
-@cluster(host="tensor01", environment="environment.yml")
-def prefix():
-    import sys
-    return sys.prefix
-
-print(json.dumps([prefix(), asked]))
-"""
-
-
-def test_the_second_call_looks_once_and_sends_nothing(place, run_script):
-    before = cluster(host="tensor01", environment="environment.yml")(compute)()[1]
-
-    prefix, asked = run_script(AGAIN)
-
-    assert prefix == before
-    about_it = [(verb, words) for verb, words in asked if any(str(place.root) in str(word) for word in words)]
-    assert about_it == [("have", [f"{prefix}/READY"])] or about_it == [["have", [f"{prefix}/READY"]]]
-    assert not [verb for verb, words in asked if any("build.py" in str(word) for word in words)]
 
 
 def test_packages_are_named_in_the_call_and_come_from_where_condarc_says(place, channel, monkeypatch):
@@ -238,7 +167,7 @@ def test_who_fetches_can_be_said(fresh, channel, fetch_on):
         assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
 
         fetched = json.loads(fresh.environments[0].read_text())["fetched"]
-        here = list(places.cache_folder().glob("pkgs/*"))
+        here = list(Path(os.environ["XDG_CACHE_HOME"], "clusterfn").glob("pkgs/*"))
         assert (fetched > 10**6, len(here)) == ((True, 0) if fetch_on == "host" else (False, 3))
 
 
@@ -287,20 +216,6 @@ def test_what_was_damaged_on_its_way_is_sent_again(fresh, lab):
     assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
 
 
-def test_a_queued_job_tells_how_far_its_environment_is(fresh, request):
-    fresh.configure(names=("slurm",), slurm=', begin: "now+2hours"')
-    job = cluster(host="slurm", environment="environment.yml")(compute).submit()
-    request.addfinalizer(job.stop)
-    reasons: list[str] = []
-    entry_of(job).listen(lambda kind, what: reasons.append(job.reason))
-
-    until(lambda: fresh.environments)
-    until(lambda: any("environment: " in each for each in reasons))
-    until(lambda: "environment: " not in job.reason)
-
-    assert not job.done()
-
-
 def test_a_queued_job_does_not_wait_for_an_environment_that_cannot_be(place, lab, request):
     place.configure(names=("slurm",), slurm=', begin: "now+2hours"')
     place.relock(wrong_hash)
@@ -328,7 +243,7 @@ export CONDA_DEFAULT_ENV=base PATH=/opt/no/conda/bin:$PATH
 
 @pytest.fixture(scope="module")
 def _root_of_second(lab: Any) -> Iterator[Path]:
-    yield from _root_in_home(lab, "cfsecond")
+    yield from root_in_home("cfsecond")
 
 
 @pytest.mark.parametrize("host", ["slurm-second", pytest.param("tensor01-second", marks=long)])

@@ -218,6 +218,27 @@ def test_a_host_tells_of_a_job_whose_client_is_gone(host, hosts, lab, tmp_path):
     (hosts.root / "told").unlink()
 
 
+ENDS = """
+import atexit, threading, time
+atexit.register(lambda: print(*(each.name for each in threading.enumerate())))
+import clusterfn
+clusterfn.cluster(time.sleep).submit(0)
+"""
+
+
+@pytest.mark.lab
+@ON_BARE
+@pytest.mark.parametrize("transport", ["paramiko", "openssh"])
+def test_no_thread_that_works_outlives_the_program(host, hosts, lab, tmp_path, transport):
+    """A daemon thread that runs while the interpreter ends can crash the process."""
+    path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, f"transport: {transport}")
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(path), "CLUSTERFN_HOST": host}
+    done = subprocess.run([sys.executable, "-c", ENDS], env=env, capture_output=True, text=True, check=True)
+
+    those_that_wait_for_work = {"clusterfn-exit", "clusterfn-idle"}
+    assert set(done.stdout.split()) <= {"MainThread", *those_that_wait_for_work}
+
+
 @pytest.fixture
 def tunnelled(capfd):
     """Start `clusterfn tunnel` with these words; the address here. Ended by Ctrl-C."""

@@ -15,7 +15,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Session, cluster, errors
-from tests.e2e.conftest import session_of
+from tests.e2e.inside import session_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")

@@ -13,7 +13,8 @@ import time
 import pytest
 
 from clusterfn import Cancelled, attach
-from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT
+from tests.e2e.conftest import ON_BARE, ON_SLURM
+from tests.e2e.inside import PATIENT
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab

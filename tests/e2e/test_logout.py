@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import session_of
+from tests.e2e.inside import session_of
 
 SAID = "clusterfn: logind on {} ends your processes when you log out"
 

@@ -24,7 +24,9 @@ from clusterfn import (
     WorkerLost,
     cluster,
 )
-from tests.e2e.conftest import ON_BARE, ON_SLURM, PATIENT, session_of
+from tests.bridge.host import is_running
+from tests.e2e.conftest import ON_BARE, ON_SLURM
+from tests.e2e.inside import PATIENT, session_of
 from tests.e2e.many_items import measure
 from tests.waiting import until
 
@@ -211,13 +213,6 @@ def test_what_had_ended_of_a_group_that_runs_is_known_when_attach_returns(hosts,
     assert group.results(150) == [0, 1, 2, 3]
 
 
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 @ON_SLURM
 def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, host):
     group = cluster(host=host)(counted_until_told(gate, (1, 4))).map(range(12), max_parallel=2)
@@ -226,7 +221,7 @@ def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, 
     until(lambda: any(path.stat().st_size for path in hosts.root.glob(kept)))
 
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not alive(pid))
+    until(lambda: not is_running(pid))
     (gate / "go").touch()
 
     results = group.results(150)

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 import clusterfn
 from clusterfn import Cancelled, attach
-from tests.e2e.conftest import PATIENT
+from tests.e2e.inside import PATIENT
 from tests.waiting import until
 
 # Of Jupyter's own making: its sockets and loops are closed late.

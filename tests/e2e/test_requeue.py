@@ -9,8 +9,6 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError, cluster
-from clusterfn.calls.job import entry_of
-from tests.e2e.conftest import ON_BARE
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -51,25 +49,6 @@ def saving():
 
 for travels_by_value in (counting, saving):
     travels_by_value.__module__ = "__main__"
-# Warned soon after it has begun, but not while a slow machine still loads it.
-SOON = {"time": "600s", "warn_before": "595s"}
-
-
-@ON_BARE
-def test_a_job_that_runs_out_of_time_begins_again_as_one_job(hosts, host, capsys):
-    job = cluster(host=host, requeue={"timeout": 2}, **SOON)(counting).submit(2)
-    seen = []
-    entry_of(job).listen(lambda kind, what: seen.append(job.status) if kind == "state" else None)
-
-    assert job.result(400) == 2
-
-    assert len(job.notes) == 1 and job.notes[0].endswith("requeued (1 of 2)"), job.notes
-    assert any(status.startswith("PENDING (attempt 1 ran out of time") for status in seen), seen
-    assert any("RUNNING (attempt 2 of 3" in status for status in seen), seen
-    again = clusterfn.attach(job.id)
-    assert again.result(150) == 2 and again.notes == job.notes
-    listed = {each.id: each for each in clusterfn.jobs(host)}
-    assert listed[job.id].state == "RETURNED"
 
 
 def test_slurm_s_preemption_warns_the_function_and_its_value_counts(hosts, lab):

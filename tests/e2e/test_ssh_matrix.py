@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from clusterfn import cluster, errors
-from tests.e2e.conftest import MINOR, session_of
+from tests.e2e.conftest import MINOR
+from tests.e2e.inside import session_of
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.lab

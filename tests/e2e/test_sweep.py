@@ -14,7 +14,7 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError, PayloadError, SweepError, cluster
-from tests.e2e.conftest import PATIENT
+from tests.e2e.inside import PATIENT
 from tests.waiting import until
 
 RETRIEVAL = {

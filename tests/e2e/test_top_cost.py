@@ -12,9 +12,8 @@ import pytest
 
 from clusterfn import cluster
 from clusterfn.cli import top
-from clusterfn.config import config_file
 from clusterfn.hosts import connection
-from clusterfn.hosts.host_state import open_session
+from tests.e2e.inside import session_of
 from tests.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
@@ -67,7 +66,7 @@ def test_a_screen_costs_little_with_many_jobs(host, hosts, bytes_came):
     group = [cluster(host=host, memory="50MB")(rest).submit() for _ in range(JOBS if host == "tensor01" else 8)]
     try:
         until(lambda: all(job.state == "RUNNING" for job in group))
-        session = open_session(config_file.load().resolve(host)[0])
+        session = session_of(host)
         looks: list[float] = []
 
         def watch() -> None:

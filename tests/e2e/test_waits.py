@@ -22,7 +22,6 @@ from clusterfn import cluster
 from tests.chaos.onhost import session_of, stopped
 from tests.e2e.conftest import MINOR
 from tests.e2e.round_trips import behind
-from tests.e2e.test_environments import locked  # noqa: F401  # a fixture
 from tests.fixtures.waiting_call import calls_on
 from tests.lab import DelayProxy
 from tests.lab.own_slurm import ALIAS, OwnSlurm
@@ -277,7 +276,7 @@ def test_a_call_ends_or_says_within_10_s_what_it_waits_for(lab: Any, scene: Scen
 def test_every_public_call_ends_or_says_within_10_s_what_it_waits_for(
     lab: Any,
     scene: Scene,
-    locked: Path,  # noqa: F811
+    locked: Path,
     state: str,
 ) -> None:
     for name in ("environment.yml", "environment.conda-lock.yml"):

@@ -91,7 +91,7 @@ class HeldConnection:
         number = max(self.open, default=0) + 1
         reply = reply_type(lambda: self._cancel(number))
         self.open[number] = Request(what, reply, **more)
-        reply.add_done_callback(lambda _: self.open.pop(number, None))
+        reply.future.add_done_callback(lambda _: self.open.pop(number, None))
         return reply
 
     def _cancel(self, number: int) -> None:
@@ -120,7 +120,7 @@ class HeldConnection:
         reply: SpawnReply = self._ask("spawn", SpawnReply)
         number = max(self.open) + 1
         self.open[number] = Request("exited", reply.exited)
-        reply.exited.add_done_callback(lambda _: self.open.pop(number, None))
+        reply.exited.future.add_done_callback(lambda _: self.open.pop(number, None))
         return reply
 
     def on_state(self, _: Any) -> Callable[[], None]:

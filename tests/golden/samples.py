@@ -2,6 +2,7 @@
 
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Resources
+from clusterfn.scheduler import job_script
 
 ODD = '/home/o\'brien/a b/ü $HOME `id` "q" ;&|*'
 
@@ -16,6 +17,11 @@ def job(host=BARE, **changes):
         host_python="/usr/bin/python3", resources=Resources(), interpreter=Interpreter("/opt/py/bin/python", (3, 11)),
     )  # fmt: skip
     return JobSpec(**{**facts, **changes})
+
+
+def script_of(made):
+    """job.sh of a job."""
+    return job_script.job_script(made)
 
 
 FULL = BARE._replace(

@@ -7,12 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from clusterfn.scheduler import job_script
 from tests.golden.golden import matches
-from tests.golden.samples import BARE, SCRIPTS, job
+from tests.golden.samples import BARE, SCRIPTS, job, script_of
 from tests.waiting import until
 
 STUB = r"""
@@ -39,13 +36,13 @@ SHELLS.append(pytest.param(["bash", "--posix"], id="posix"))
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_is_the_approved_one(name):
-    assert matches(job_script.job_script(SCRIPTS[name]), f"scripts/{name}.sh")
+    assert matches(script_of(SCRIPTS[name]), f"scripts/{name}.sh")
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="no shellcheck here")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_satisfies_shellcheck(name):  # SC2016: a `$` in single quotes, which is meant
-    text = job_script.job_script(SCRIPTS[name])
+    text = script_of(SCRIPTS[name])
     done = subprocess.run(
         ["shellcheck", "-s", "sh", "--exclude=SC2016", "-"], input=text, capture_output=True, encoding="utf-8"
     )
@@ -75,7 +72,7 @@ def make(root, how, host=BARE, **changes):
     (root / "bridge" / "abc123").mkdir(parents=True)
     (root / "bridge" / "abc123" / "supervise.py").write_text(STUB)
     (folder / "how").write_text(how)
-    (folder / "job.sh").write_text(job_script.job_script(made), encoding="utf-8")
+    (folder / "job.sh").write_text(script_of(made), encoding="utf-8")
     return folder
 
 
@@ -221,23 +218,5 @@ def test_a_sigterm_to_the_script_waits_for_the_supervisor(shell, tmp_path):
     assert (folder / "calls").read_text() == "run\n"
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-
-
-@settings(deadline=None)
-@given(st.lists(TEXT, max_size=5))
-def test_words_arrive_in_a_shell_as_they_were(words):
-    echo = "import os, sys; os.write(1, repr(list(map(os.fsencode, sys.argv[1:]))).encode())"
-    line = job_script.command_line([sys.executable, "-c", echo, *words])
-    env = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
-    done = subprocess.run(["dash" if shutil.which("dash") else "sh"], input=line.encode(), capture_output=True, env=env)
-    assert done.stdout.decode() == repr([word.encode() for word in words])
-
-
-def test_a_nul_is_refused():
-    with pytest.raises(ValueError, match="NUL"):
-        job_script.quote("a\0b")
-
-
 def test_what_is_put_in_is_not_searched_for_holes():
-    assert "/r/@@python/bridge" in job_script.job_script(job(root="/r/@@python"))
+    assert "/r/@@python/bridge" in script_of(job(root="/r/@@python"))

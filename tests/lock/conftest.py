@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterfn.environment import environment_files
+from clusterfn.environment import conda_solver, environment_files
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.solver import lock_for
@@ -35,8 +38,11 @@ class Bench:
 
     def lock(self, dependencies: str, target: SolveTarget = HOST) -> EnvironmentLock:
         """The lock of `dependencies:` with these lines."""
-        path = self.write(f"dependencies:\n{dependencies}")
-        return lock_for(environment_files.read_file(path), target, self.said.append)
+        return self.lock_of(self.write(f"dependencies:\n{dependencies}"), target)
+
+    def lock_of(self, path: Path, target: SolveTarget = HOST, **more: Any) -> EnvironmentLock:
+        """The lock of a specification, or of another lock."""
+        return lock_for(environment_files.read_file(path), target, self.said.append, **more)
 
     def locked(self, dependencies: str, target: SolveTarget = HOST) -> Path:
         """The path of such a lock, which is there from before: it is solved once for all tests."""
@@ -53,6 +59,31 @@ class Bench:
 @pytest.fixture
 def bench(channel: Channel, tmp_path: Path) -> Bench:
     return Bench(tmp_path, channel.url)
+
+
+@pytest.fixture
+def no_solver(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From now on whoever wants to solve fails."""
+
+    def forbid() -> None:
+        def refuse(*_: object) -> None:
+            raise AssertionError("a solver is started")
+
+        monkeypatch.setattr(conda_solver, "find_interpreter", refuse)
+        monkeypatch.setenv("PATH", "")
+
+    return forbid
+
+
+@pytest.fixture
+def pip_conf(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's file of pip's settings; those of this machine do not count."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "pip" / "pip.conf"
+    path.parent.mkdir(parents=True)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
+    return path
 
 
 def names(lock: EnvironmentLock, manager: str = "conda", platform: str = "linux-64") -> dict[str, str]:

@@ -10,30 +10,10 @@ from pathlib import Path
 import pytest
 
 from clusterfn import LockError
-from clusterfn.config import places
-from clusterfn.environment import conda_solver, environment_files
-from clusterfn.environment.conda_solver import SolveTarget
-from clusterfn.environment.package_sources import with_credentials
-from clusterfn.environment.packages import from_packages
-from clusterfn.environment.solver import lock_for
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, names
 
 pytestmark = pytest.mark.lab
-
-
-@pytest.fixture
-def no_solver(monkeypatch: pytest.MonkeyPatch):
-    """From now on whoever wants to solve fails."""
-
-    def forbid() -> None:
-        def refuse(*_: object) -> None:
-            raise AssertionError("a solver is started")
-
-        monkeypatch.setattr(conda_solver, "find_interpreter", refuse)
-        monkeypatch.setenv("PATH", "")
-
-    return forbid
 
 
 def test_a_lock_is_written_beside_its_file_with_hashes_and_what_was_supposed(bench: Bench, channel: Channel):
@@ -157,7 +137,7 @@ def test_a_channel_that_does_not_answer_is_not_called_a_missing_solution(bench: 
     with pytest.raises(
         LockError, match=r"environment\.yml could not be locked: a (channel|package index) cannot"
     ) as told:
-        lock_for(environment_files.read_file(path), HOST, bench.said.append)
+        bench.lock_of(path)
 
     shown = str(told.value) + "".join(bench.said)
     assert "127.0.0.1" in shown or "nobody.invalid" in shown
@@ -202,9 +182,9 @@ def test_a_platform_is_added_to_a_lock_and_the_others_stay(bench: Bench, channel
     bench.channel = two_platforms(channel, bench.folder / "both").as_uri()
     bench.lock("  - numpy =1.26\n")
     bench.lock("  - numpy =1.26\n", replace(HOST, platform="linux-aarch64", glibc="2.17"))
-    lock = environment_files.read_file(bench.folder / "environment.conda-lock.yml")
 
-    both = lock_for(lock, HOST, bench.said.append)
+    both = bench.lock_of(bench.folder / "environment.conda-lock.yml")
+
     assert names(both).keys() == names(both, platform="linux-aarch64").keys()
     assert "environment.conda-lock.yml has nothing for linux-aarch64" in bench.said[-2]
     assert both.virtual_packages("linux-64")["__glibc"] == "2.28"
@@ -223,11 +203,10 @@ def two_platforms(channel: Channel, folder: Path) -> Path:
 def test_a_given_lock_is_never_solved(bench: Bench, no_solver):
     path = bench.locked("  - six\n")
     no_solver()
-    spec = environment_files.read_file(path)
 
-    assert "six" in names(lock_for(spec, HOST, bench.said.append))
+    assert "six" in names(bench.lock_of(path))
     with pytest.raises(LockError, match=r"was solved for glibc 2\.28, and the host has 2\.17"):
-        lock_for(spec, replace(HOST, glibc="2.17"), bench.said.append)
+        bench.lock_of(path, replace(HOST, glibc="2.17"))
 
 
 def test_a_lock_that_others_made_is_taken_as_it_is(bench: Bench, no_solver):
@@ -236,24 +215,6 @@ def test_a_lock_that_others_made_is_taken_as_it_is(bench: Bench, no_solver):
     no_solver()
 
     assert "six" in names(bench.lock("  - tqdm\n", replace(HOST, glibc="2.17", cuda="12.8")))
-
-
-def test_packages_are_locked_in_the_users_cache_from_where_condarc_says(
-    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_solver
-):
-    condarc = tmp_path / "condarc"
-    condarc.write_text(f"custom_multichannels:\n  conda-forge: [{channel.url}]\n")
-    monkeypatch.setenv("CONDARC", str(condarc))
-    said: list[str] = []
-    spec = from_packages(["numpy>=2", "python=3.12"])
-
-    lock = lock_for(spec, HOST, said.append)
-
-    assert names(lock)["numpy"] == "2.1.3 py312h0123456_0"
-    assert lock.path.is_relative_to(places.cache_folder())
-    no_solver()
-    assert lock_for(spec, HOST, said.append) == lock
-    assert any(each.endswith("no GPU): they have not been locked before") for each in said), "no name of a cache"
 
 
 def test_an_environments_name_does_not_depend_on_addresses(bench: Bench, channel: Channel):
@@ -266,46 +227,16 @@ def test_an_environments_name_does_not_depend_on_addresses(bench: Bench, channel
     assert first.id("linux-64") == second.id("linux-64")
 
 
-TARGET_37 = SolveTarget("linux-64", "2.28", None, "3.7")
-
-
 @pytest.mark.long
 def test_a_python_that_is_too_old_for_the_channel_gets_the_nearest(bench: Bench):
-    assert bench.lock("  - six\n", TARGET_37).python("linux-64") == (3, 9)
+    assert bench.lock("  - six\n", replace(HOST, python="3.7")).python("linux-64") == (3, 9)
 
 
 def test_for_a_reason_of_the_callers_it_is_solved_for_this_host_alone(bench: Bench):
     bench.locked("  - pytorch\n", replace(HOST, cuda="11.8"))
-    spec = environment_files.read_file(bench.folder / "environment.yml")
+    path, reason = bench.folder / "environment.yml", "the card is too new for CUDA 11.8"
 
-    lock = lock_for(
-        spec, replace(HOST, cuda="12.8"), bench.said.append, other_reason="the card is too new for CUDA 11.8"
-    )
+    lock = bench.lock_of(path, replace(HOST, cuda="12.8"), other_reason=reason)
 
     assert "cuda128" in names(lock)["pytorch"]
-    assert bench.said[-2].endswith("the card is too new for CUDA 11.8")
-
-
-def test_a_password_of_condarc_stays_here(channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rc, file = tmp_path / "condarc", tmp_path / "environment.yml"
-    monkeypatch.setenv("CONDARC", str(rc))
-    monkeypatch.setenv("LOGIN", "ada")
-    file.write_text("dependencies:\n  - six\n")
-    said: list[str] = []
-    with channel.served() as served:
-        rc.write_text(f"channels: [{served.url.replace('http://', 'http://ada:hidden@')}]\n")
-        lock = lock_for(environment_files.read_file(file), HOST, said.append)
-
-    assert "hidden" not in lock.path.read_text() + "".join(said)
-    addresses = [each.url for each in lock.packages if each.manager == "conda"]
-    assert addresses and all(url.startswith(served.url) for url in addresses)
-    assert with_credentials(addresses[0], ()) == addresses[0].replace("http://", "http://ada:hidden@")
-    rc.write_text(f"channels: [{served.url.replace('/main', '/t/to-ken/main')}]\n")
-    assert with_credentials(addresses[0], ()) == addresses[0].replace("/main/", "/t/to-ken/main/")
-    rc.write_text("channels: ['https://a:$LOGIN@x.org/a', https://x.org/t/1/orgA, https://x.org/t/2/orgB]\n")
-    of_channels = [with_credentials(f"https://x.org/{path}", ()) for path in ("orgB/y.conda", "orgA/y", "a/y")]
-    assert of_channels == [
-        f"https://{each}" for each in ("x.org/t/2/orgB/y.conda", "x.org/t/1/orgA/y", "a:ada@x.org/a/y")
-    ]
-    monkeypatch.setenv("UV_INDEX", "https://b:1@x.org/projects/1/simple https://b:2@x.org/projects/2/simple")
-    assert with_credentials("https://x.org/projects/2/files/y", ()) == "https://b:2@x.org/projects/2/files/y"
+    assert bench.said[-2].endswith(reason)

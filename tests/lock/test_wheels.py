@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clusterfn import LockError
-from clusterfn.config.spec import Host
-from clusterfn.environment import environment_files, resolve, torch_build
-from clusterfn.environment.torch_build import GpuCapabilities
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
 
 pytestmark = pytest.mark.lab
-
-
-@pytest.fixture
-def pip_conf(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's file of pip's settings; those of this machine do not count."""
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    path = Path(os.environ["XDG_CONFIG_HOME"]) / "pip" / "pip.conf"
-    path.parent.mkdir(parents=True)
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
-    return path
 
 
 def test_a_wheel_of_an_index_in_a_folder_is_locked_by_its_hash_and_own_address(bench: Bench, pip_conf: Path):
@@ -135,66 +120,6 @@ def make_source(folder: Path) -> None:
             member = tarfile.TarInfo(f"toysource-1.0/{name}")
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
-
-
-def test_the_users_index_decides_on_the_build_and_the_reason_names_it(bench: Bench, pip_conf: Path):
-    index = make_index(bench.folder / "whl" / "cu118", make_wheel(bench.folder / "wheels", "torch", "2.7.1+cu118"))
-    usual = make_index(bench.folder / "simple", make_wheel(bench.folder / "wheels", "torch", "2.14.0"))
-    pip_conf.write_text(f"[global]\nindex-url = {usual}\n")
-
-    made = locked_for_gpus(bench, f"    - --index-url {index}\n    - torch\n")
-
-    assert names(made.lock, "pip") == {"torch": "2.7.1+cu118"}
-    assert made.why.startswith("CUDA 11.8 for PyTorch 2.7.1+cu118: driver 595.45.04")
-
-
-def test_a_build_that_no_index_has_is_answered_with_the_index_to_name(bench: Bench, pip_conf: Path):
-    pip_conf.write_text(
-        f"[global]\nindex-url = {make_index(bench.folder, make_wheel(bench.folder, 'torch', '2.7.1'))}\n"
-    )
-
-    with pytest.raises(LockError) as caught:
-        locked_for_gpus(bench, "    - torch==2.7.1+cu118\n")
-
-    assert "--extra-index-url https://download.pytorch.org/whl/cu118" in (caught.value.hint or "")
-
-
-CARDS = GpuCapabilities("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
-
-
-def locked_for_gpus(bench: Bench, wheels: str) -> resolve.LockedEnvironment:
-    """The environment of a `pip:` section for the GPUs of a new driver."""
-    return locked_on(bench, f"  - pip:\n{wheels}", CARDS, CARDS)
-
-
-def locked_on(
-    bench: Bench, dependencies: str, wanted: GpuCapabilities | None, there: GpuCapabilities | None
-) -> resolve.LockedEnvironment:
-    """The environment of a call that asks for these GPUs, on a host that has those."""
-    spec = environment_files.read_file(bench.write(f"dependencies:\n{dependencies}"))
-    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root"}
-    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
-    return resolve.resolve_environment(spec, host, facts, wanted, (3, 11), bench.said.append, lambda: there)
-
-
-@pytest.mark.parametrize(
-    ("there", "build", "solves"),
-    [
-        (CARDS, "cuda128", 1),
-        (torch_build.UNKNOWN_GPUS, "cuda128", 1),  # CUDA 12.8 runs on any driver for CUDA 12
-        (None, "cpu", 2),  # another host has the GPUs
-    ],
-)
-def test_condas_pytorch_is_one_for_calls_with_gpus_and_without(
-    bench: Bench, there: GpuCapabilities | None, build: str, solves: int
-):
-    first = locked_on(bench, "  - pytorch\n", None, there)
-    second = locked_on(bench, "  - pytorch\n", CARDS, CARDS)
-
-    assert names(first.lock)["pytorch"].startswith(f"2.7.1 {build}")
-    assert names(second.lock)["pytorch"].startswith("2.7.1 cuda128")
-    assert sum("solving" in line for line in bench.said) == solves
-    assert locked_on(bench, "  - pytorch\n", None, there).lock == second.lock
 
 
 @pytest.mark.long  # tests/e2e/test_real_torch.py installs what is locked so

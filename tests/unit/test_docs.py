@@ -16,6 +16,7 @@ from clusterfn.cli.parser import make_parser
 from clusterfn.config import config_file
 from clusterfn.config.options import CallOptions, parse_options
 from clusterfn.hosts.survey import SurveyedGpus
+from tests.fixtures.waiting_call import calls_on
 from tests.unit.test_examples_of_docs import PAGES, ROOT, RUNNABLE
 
 
@@ -74,6 +75,20 @@ def test_the_reference_has_every_command():
     text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 
     assert [name for name in all_commands() if f"clusterfn {name}" not in text] == []
+
+
+# They ask a person, or the way to a host and not the host: tests/contract/test_login.py and tests/unit/cli/init.
+ASK_A_PERSON = {"init", "trust", "login", "logout"}
+ASK_NO_HOST = {"demo", "hosts", "config", "completion", "kernel add", "kernel list", "kernel remove"}
+AS_ANOTHER = {"stop": "cancel", "env show": "env list", "env verify": "env list", "env remove": "env gc"}
+
+
+def test_every_command_that_asks_a_host_is_in_the_table_of_waits():
+    """The table of tests/e2e/test_waits.py."""
+    asked = {AS_ANOTHER.get(name, name) for name, parser in all_commands().items() if not commands(parser)}
+
+    made = {call.removesuffix(" -f") for call in calls_on("host", "", "")}
+    assert {f"clusterfn {name}" for name in asked - ASK_NO_HOST - ASK_A_PERSON} <= made
 
 
 def test_the_reference_has_every_option():

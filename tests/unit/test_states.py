@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.job_states import CANCELLED, FINAL, JOB_STATES, OF_EVENT, RETURNED, UNKNOWN
+from clusterfn.bridge.layout import RAISED
 from clusterfn.bridge.queue import launch
 from clusterfn.bridge.queue.tickets import TICKET_STATES, Queue, kept_aside
 from clusterfn.bridge.supervisor.attempt import ATTEMPT_STATES, Attempt
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.outcome_errors import ERRORS
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import Cancelled, ClusterfnError
 from tests.bridge.test_tickets import told
+from tests.chaos.judge import CLASSES
 from tests.fakes.job_spec import job_spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -75,6 +78,11 @@ def test_a_job_takes_the_steps_of_its_table_and_no_other(before: str) -> None:
         bring(job, after)
 
         assert job.state == (after if after in JOB_STATES[before][0] else before), after
+
+
+def test_the_kinds_and_classes_of_the_judge_are_those_that_users_see() -> None:
+    theirs = {**{kind: error.__name__ for kind, error in ERRORS.items()}, RAISED: "ValueError"}
+    assert {kind: theirs[kind] for kind in CLASSES} == CLASSES
 
 
 STEPS: dict[str, Callable[[Attempt], object]] = {

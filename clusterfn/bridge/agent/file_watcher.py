@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from .inotify import Inotify
 
     class Watching(Protocol):
-        """A handler that looks at a file when it may have changed."""
+        """A handler that looks at a file when it may have changed, or another in its folder, if it says so."""
 
         path: str
+        follows_others: bool
 
         def look(self, ask_server: bool) -> bool: ...
         def safely(self, action: Callable[[], Any]) -> Any: ...
@@ -29,6 +30,8 @@ POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01
 _UNWATCHED = (-1, "")
 # A poll of many files stops after this time, so that other requests have their turn.
 SLICE_S = 0.02
+# So many looks at events within this time are a flood: as for a map of short items. The next look waits for several.
+FLOOD, FLOOD_S, GATHER_S = 32, 0.032, 0.001
 # The shares of a core that polling may take, at rest and while files are added or change; and that of this process's
 # time, which a slow file server takes.
 CPU_SHARE, BUSY_CPU_SHARE, TIME_SHARE = 0.01, 0.05, 0.2
@@ -42,17 +45,21 @@ class FileWatcher:
 
     Args:
         readers: The loop's callbacks by file descriptor; inotify's is added.
+        at: As `Agent.at`.
     """
 
     # Whether the current poll has noticed a change.
     has_news = False
 
-    def __init__(self, readers: "Dict[int, Callable[[int], None]]") -> None:
-        self.readers = readers
+    def __init__(
+        self, readers: "Dict[int, Callable[[int], None]]", at: "Callable[[float, Callable[[], None]], object]"
+    ) -> None:
+        self.readers, self.at = readers, at
+        self.event_times: "Deque[float]" = collections.deque(maxlen=FLOOD)
         # The number of the watched folder, and the name in it that the request waits for.
         self.open: "Dict[Watching, Tuple[int, str]]" = {}
         self.armed: "Dict[Watching, str]" = {}
-        # By the folder's number: those that wait for this name in it; "" for any, in the folder of the file itself.
+        # By the folder's number: those that wait for this name in it; "" for any.
         self.folders: "Dict[int, Dict[str, Dict[Watching, None]]]" = {}
         self.inotify: "Optional[Inotify]" = None
         self.tried = False
@@ -84,8 +91,9 @@ class FileWatcher:
         folder = ""
         while self.inotify and folder != existing_folder(request.path):
             folder = existing_folder(request.path)
-            own = folder == os.path.dirname(request.path)
-            watched = self.inotify.add(folder), "" if own else request.path[len(folder) :].strip("/").partition("/")[0]
+            name = request.path[len(folder) :].strip("/").partition("/")[0]
+            any_name = request.follows_others and folder == os.path.dirname(request.path)
+            watched = self.inotify.add(folder), "" if any_name else name
             if watched != self.open[request]:
                 self.disarm(request)
                 self.open[request] = watched
@@ -107,13 +115,22 @@ class FileWatcher:
             del self.open[request]
             self.armed.pop(request, None)
 
-    def on_events(self, _fd: int) -> None:
+    def on_events(self, fd: int) -> None:
         assert self.inotify is not None
+        now = time.monotonic()
+        self.event_times.append(now)
+        if len(self.event_times) == FLOOD and now - self.event_times[0] < FLOOD_S:
+            self.readers.pop(fd, None)
+            self.at(GATHER_S, lambda: self.readers.update({fd: self.on_events}))
+        # Much that changes in the folder of a job is not followed; what is followed may change several times at once.
+        concerned: "Dict[Watching, None]" = {}
         for number, name in self.inotify.changes():
             names = self.folders.get(number, {})
             # A thousand jobs wait for a folder in the same one, and each for another name.
-            for request in [*names.get(name, ()), *(names.get("", ()) if name else ())]:
-                self.check(request, False)
+            concerned.update(names.get(name, {}))
+            concerned.update(names.get("", {}) if name else {})
+        for request in concerned:
+            self.check(request, False)
 
     def check(self, request: "Watching", ask_server: bool) -> bool:
         if request not in self.open:
@@ -132,6 +149,9 @@ class FileWatcher:
             self.round.extend(self.open)
             self.listed, self.used_s, self.taken_s, self.has_news = {}, 0.0, 0.0, False
         began, used = time.monotonic(), time.process_time()
+        if self.inotify:
+            # What the kernel notices does not make polls more frequent.
+            self.on_events(self.inotify.fd)
         while self.round and time.monotonic() - began < SLICE_S:
             request = self.round.popleft()
             if request in self.open and self.may_have_changed(request, self.listed) and self.check(request, True):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any, List, Optional, Union
 
 CHUNK = 256 * 1024
+SMALL = 4096
 # A tree that contains this file is checked: it maps the name of each file to its size.
 MANIFEST = "files.json"
 _SYNCS_AT_ONCE = 16
@@ -90,7 +91,9 @@ def read_at(path: str, offset: int, size: int = CHUNK) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         return b""
     try:
-        return os.pread(fd, size, offset)
+        # Most files that grow have few new bytes, and a large buffer takes longer than these.
+        data = os.pread(fd, min(size, SMALL), offset)
+        return data if len(data) < SMALL else os.pread(fd, size, offset)
     finally:
         os.close(fd)
 

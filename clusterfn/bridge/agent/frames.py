@@ -11,7 +11,7 @@ from .pipes import widen_pipe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, Optional, Tuple, Union
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
     Header = Dict[str, Any]
     Frame = Union[bytes, memoryview]
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 TURN_S = 0.005
 # Above this many bytes of unsent answers the agent reads nothing new, or a slow client could fill its memory.
 FULL = 1024 * 1024
+# Frames are written together up to about so many bytes.
+TOGETHER = 16 * 1024
 FRAME = struct.Struct("!IQ")
 # Nearly every header fits into this many bytes; only these are copied from a large chunk.
 HEADER = 4096
@@ -180,6 +182,9 @@ class Outbox:
             self.sent += sent
 
     def next_frame(self, until: float) -> bool:
+        frames: "List[Frame]" = []
+        # Each write wakes three processes on its way, so small frames go together. The last may be a piece of a file,
+        # in a buffer that the next piece would overwrite.
         while self.pending() and time.monotonic() < until:
             if self.answers:
                 frame: "Frame" = self.answers.popleft()
@@ -187,9 +192,11 @@ class Outbox:
             else:
                 frame = self.from_sender()
             if frame:
-                self.now = memoryview(frame)
-                return True
-        return False
+                frames.append(frame)
+            if frame and (isinstance(frame, memoryview) or sum(map(len, frames)) >= TOGETHER):
+                break
+        self.now = memoryview(b"".join(frames) if len(frames) > 1 else (frames or [b""])[0])
+        return bool(frames)
 
     def from_sender(self) -> "Frame":
         waiting_bodies = self.row >= self.LINES_IN_A_ROW and self.bodies

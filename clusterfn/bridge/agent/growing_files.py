@@ -33,7 +33,7 @@ class FollowHandler(RequestHandler):
 
     # The path of `until`; empty if the request waits for no file.
     path = ""
-    is_there = content_sent = False
+    is_there = content_sent = follows_others = False
     growing: "List[GrowingFile]" = []
     away_since: "Optional[float]" = None
 
@@ -46,6 +46,7 @@ class FollowHandler(RequestHandler):
         self.compressor = Compressor(self.agent.out.taken)
         self.results = [[number, expand(path), at] for number, (path, at) in enumerate(self.header.get("with") or ())]
         self.paths = [path for _, path, _ in self.results]
+        self.follows_others = bool(self.header.get("early") and self.results)
         watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
         for each in watched:
             # An error must not keep other files from being added: the file server of a single one may be away.
@@ -97,6 +98,9 @@ class FollowHandler(RequestHandler):
         while waiting:
             frame = waiting[0].frame()
             if frame is not None:
+                # What is added from now on is noticed by itself, as long as it is followed.
+                if len(frame) < CHUNK and not self.is_there:
+                    waiting.pop(0)
                 return frame
             if self.is_there and waiting[0].away_since is not None:
                 self.try_later()
@@ -163,6 +167,8 @@ class GrowingFile:
 
     One that cannot be read ends the request. If that waits for another file, it goes on without this one.
     """
+
+    follows_others = False
 
     __slots__ = ("away_since", "follow", "number", "offset", "path")
 

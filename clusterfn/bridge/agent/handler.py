@@ -94,7 +94,7 @@ class AgentServices:
         self.waiting_note = WaitingNote(self.at, self.job_starts)
         self.swept: "Set[str]" = set()
         self.needs = MissingPaths()
-        self.watcher = FileWatcher(self.readers)
+        self.watcher = FileWatcher(self.readers, self.at)
         self.stills = StillWatcher(self.at)
         self.root = self.machine = ""
         self.umask = 0o077

@@ -188,7 +188,8 @@ class PutHandler(PartWriter):
                 raise Failure("bad", message % file, self.path)
 
     def complete(self, surplus: int) -> None:
-        if surplus or self.left or self.files:
+        # The next file is opened as soon as one is whole.
+        if surplus or self.left:
             raise Failure("bad", "not as many bytes came as were announced", self.path)
         self.close_file()
         if self.in_child:

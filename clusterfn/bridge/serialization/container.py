@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 _LARGE = 1 << 20
 _WRITTEN_AT_ONCE = 4 << 20
+# The first line of a file and what follows it, of one file that was read ahead.
+_ahead: dict[str, tuple[bytes, bytearray]] = {}
 
 
 class Damaged(Exception):
@@ -208,24 +210,43 @@ def load(
         OtherPython: Another minor version made it.
         Exception: Whatever unpickling raises.
     """
-    with open(path, "rb") as file:
-        offset, size = part or (0, os.fstat(file.fileno()).st_size)
-        file.seek(offset)
-        line = file.readline(size)
-        body = _map(file, offset + len(line), size - len(line)) if shared else None
-        crc = None
-        # The checksum reads the file first: bytes that cannot be read raise OSError here, but kill the process (SIGBUS)
-        # in a mapping.
-        if body is not None:
-            crc = _checksum_of_file(file, len(body))
-        else:
-            data = bytearray(size - len(line))
-            body = memoryview(data)[: file.readinto(data)]
+    body, crc = None, None
+    if path in _ahead:
+        line, data = _ahead.pop(path)
+        body = memoryview(data)
+    else:
+        with open(path, "rb") as file:
+            offset, size = part or (0, os.fstat(file.fileno()).st_size)
+            file.seek(offset)
+            line = file.readline(size)
+            body = _map(file, offset + len(line), size - len(line)) if shared else None
+            # The checksum reads the file first: bytes that cannot be read raise OSError here, but kill the process
+            # (SIGBUS) in a mapping.
+            if body is not None:
+                crc = _checksum_of_file(file, len(body))
+            else:
+                data = bytearray(size - len(line))
+                body = memoryview(data)[: file.readinto(data)]
 
     def blob(digest: str, size: int, crc: int) -> Any:
         return (read_blob or check_blob)(blob_path(digest), size, crc)
 
     return _load_body(line, body, blob, on_header=on_header, any_python=any_python, crc=crc)
+
+
+def read_ahead(path: str) -> None:
+    """Read a whole file, if it is small, for the next `load` of it, in this process or in its forks.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if path not in _ahead:
+        _ahead.clear()
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < _LARGE:
+                line = file.readline()
+                _ahead[path] = (line, bytearray(file.read()))
 
 
 def _map(file: BinaryIO, offset: int, size: int) -> memoryview | None:

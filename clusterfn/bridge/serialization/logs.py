@@ -26,8 +26,9 @@ def describe() -> dict[str, Any] | None:
         name: facts
         for name, logger in list(root.manager.loggerDict.items())
         # A library that has a class of loggers makes its own when it is imported. It would fail on one that is there
-        # already.
+        # already. Those of clusterfn are for this process, and most jobs would load `logging` for them alone.
         if isinstance(logger, logging.Logger)
+        and not name.startswith("clusterfn.")
         and type(logger).__module__ in ("logging", "__main__")
         and (facts := _of_logger(logger))
     }

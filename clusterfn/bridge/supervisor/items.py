@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 _TURN_S = 0.1
 # SLURM is asked for a minute in addition, of which this is a part.
 _SPARE_S = 30.0
-# To look who waits takes as long as a tenth of a short item.
+# To look who waits takes as long as a tenth of a short item, and so does a look at the files of the bridge.
 _YIELD_EVERY_S = 0.1
+_BRIDGE_EVERY_S = 0.1
 
 
 def waits_again(why: str, written: int) -> Verdict:
@@ -74,7 +75,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
 class ElementRun(ItemRecorder):
     """One attempt of an element."""
 
-    _next_yield = 0.0
+    _next_yield = _next_bridge = 0.0
 
     def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
         super().__init__(job, attempt, sync=job.scheduler.has_nodes)
@@ -164,7 +165,7 @@ class ElementRun(ItemRecorder):
                 if failed is not None:
                     self._fail(index, failed)
                     continue
-                look_at_bridge(self.job)
+                self._look_at_bridge()
                 self._run_item(index)
             except AttemptEnded as ended:
                 if ended.verdict.kind == layout.CANCELLED:
@@ -181,6 +182,11 @@ class ElementRun(ItemRecorder):
         self._next_yield = time.monotonic() + _YIELD_EVERY_S
         if self.job.held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
             raise AttemptEnded(waits_again("gave way to another user who waits", self.written))
+
+    def _look_at_bridge(self) -> None:
+        if time.monotonic() >= self._next_bridge:
+            self._next_bridge = time.monotonic() + _BRIDGE_EVERY_S
+            look_at_bridge(self.job)
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
         ended, _ = self.chunks.past(chunk)

@@ -10,8 +10,7 @@ import time
 
 from ..fast_start import signal
 from ..layout import STALLED
-from .process_tree import PROC, cpu_s, read_proc
-from .publish import last_bytes
+from .process_tree import PROC, cpu_s, read_file, read_proc
 from .text import format_duration, format_size
 from .verdict import Verdict
 
@@ -130,7 +129,7 @@ def _memory_groups() -> "list[str]":
 
 
 def _oom_kills(path: str) -> int:
-    _, _, rest = (b"\n" + last_bytes(path)).partition(b"\noom_kill ")
+    _, _, rest = (b"\n" + read_file(path)).partition(b"\noom_kill ")
     return int(rest.split(b"\n")[0] or 0)
 
 

@@ -7,6 +7,7 @@ finds the call by environment variables.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import json
@@ -36,6 +37,8 @@ FAILED = "CLUSTERFN_FAILED_RANK"
 _RANK = "CLUSTERFN_RANK"
 # This variable is set where the call has constructed an actor, whose methods run now.
 _CONSTRUCTED = "CLUSTERFN_CONSTRUCTED"
+# The encoding of stdout and stderr, what becomes of other characters, and whether each line is written at once.
+_TEXT = ("utf-8", "backslashreplace", True)
 _MESSAGE_LIMIT = 1000  # characters of a message
 _NO_CALL = "clusterfn: this program runs the call of a job again, and this process belongs to no job"
 _NO_THIRD = (
@@ -53,6 +56,13 @@ def read_spec(job: str) -> Any:
     """Return the spec of the job in this folder. What forks workers has read it before, as it is the same for all."""
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
         return native(json.load(file))
+
+
+def read_ahead(job: str) -> None:
+    """Read a small payload of the job in this folder for the processes that are forked from this one."""
+    # Who loads it reports what is wrong with it.
+    with contextlib.suppress(OSError):
+        container.read_ahead(os.path.join(job, PAYLOAD))
 
 
 def become_program(worker: str) -> None:
@@ -164,7 +174,10 @@ def _load_call() -> tuple[Any, Any, Any]:
 def use_utf8() -> None:
     """Make stdout and stderr UTF-8 and line buffered, so that no character raises an error."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+        # A template has done so for its workers.
+        if (stream.encoding, stream.errors, stream.line_buffering) != _TEXT:
+            encoding, errors, line_buffering = _TEXT
+            stream.reconfigure(encoding=encoding, errors=errors, line_buffering=line_buffering)  # type: ignore[union-attr]
     # This is for children only: it would tear each print here into several writes.
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
 

@@ -7,7 +7,6 @@ that a module or one of its classes holds, not what is deeper in their objects.
 from __future__ import annotations
 
 import pickle
-import random
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +18,12 @@ _OF_NUMPY = ("Generator", "RandomState", "BitGenerator")
 
 def generators_of(modules: Iterable[str]) -> dict[str, Any]:
     """Return the random number generators that these modules hold, each once, by the places where they are."""
-    numpy = sys.modules.get("numpy.random")
-    kinds = (random.Random, *(getattr(numpy, name) for name in _OF_NUMPY if hasattr(numpy, name)))
+    # They are not loaded for this: `random` takes part in each fork.
+    random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
+    kinds = tuple(getattr(numpy, name) for name in _OF_NUMPY if hasattr(numpy, name))
+    system: tuple[type, ...] = ()
+    if random is not None:
+        kinds, system = (random.Random, *kinds), (random.SystemRandom,)
     found: dict[int, tuple[str, Any]] = {}
     for name in modules:
         for place, value in _held_by(name):
@@ -29,7 +32,7 @@ def generators_of(modules: Iterable[str]) -> dict[str, Any]:
                 value = value.__self__
             # This does not use `isinstance`, because a proxy would act on that.
             kind = type(value)
-            if issubclass(kind, kinds) and not issubclass(kind, random.SystemRandom):
+            if issubclass(kind, kinds) and not issubclass(kind, system):
                 found.setdefault(id(value), (".".join(map(str, place)), value))
     return dict(found.values())
 
@@ -52,8 +55,7 @@ def states(generators: Mapping[str, Any]) -> dict[str, int]:
 
 
 def reseed(generators: Iterable[Any]) -> None:
-    """Let these, and the module `random`, begin as in a process that has just loaded them."""
-    random.seed()
+    """Let these begin as in a process that has just loaded them; `random` seeds its own after each fork by itself."""
     for generator in generators:
         if hasattr(generator, "seed"):
             generator.seed()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 # This is the C half alone, because `ctypes` costs 4 ms to import.
 import _ctypes
+import functools
 import os
 import struct
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from ..agent.libc import libc_function, pointer_type
 from ..supervisor.process_tree import read_proc
@@ -27,6 +28,20 @@ _SAME_PROGRAM = 0xFFFFFFFF
 _shown: list[Any] = []
 
 
+class ShownWords(NamedTuple):
+    """What a process is to show.
+
+    Attributes:
+        words: Its words.
+        memory: These and its variables, as /proc has them.
+        settings: The kernel's `struct prctl_mm_map`.
+    """
+
+    words: list[str]
+    memory: Any
+    settings: bytes
+
+
 def show(words: list[str], variables: Mapping[str, str]) -> None:
     """Show these words and variables for this process.
 
@@ -34,29 +49,48 @@ def show(words: list[str], variables: Mapping[str, str]) -> None:
         OSError: This kernel does not let a process change them: it is older than 3.18, or cannot restore processes.
         ImportError, AttributeError: This Python cannot call it.
     """
+    show_prepared(prepare(words, variables))
+
+
+def prepare(words: list[str], variables: Mapping[str, str]) -> ShownWords:
+    """Prepare what a process that is forked from this one is to show: there, each page that this writes is copied."""
     text = b"".join(os.fsencode(word) + b"\0" for word in words)
     pairs = b"".join(os.fsencode("%s=%s" % each) + b"\0" for each in variables.items())
-    character = type("Character", (_ctypes._SimpleCData,), {"_type_": "c"})
     size = len(text) + len(pairs)
-    memory: Any = type("Memory", (_ctypes.Array,), {"_type_": character, "_length_": size})()
+    memory = _memory_type(size.bit_length())()
     memory.raw = text + pairs
     begin = _ctypes.addressof(memory)
-    fields = [int(each) for each in read_proc("self", "stat").rpartition(b")")[2].split()[1:]]
-    fields.insert(0, 0)
-    code, data, heap = fields[_CODE : _CODE + 2], fields[_DATA : _DATA + 2], [fields[_HEAP], _end_of_heap()]
+    _, end_of_heap, areas, stack = _facts()
     places = [begin, begin + len(text), begin + len(text), begin + size]
-    areas = struct.pack(_MAP, *code, *data, *heap, fields[_STACK], *places, 0, 0, _SAME_PROGRAM)
-    prctl = libc_function("prctl")
-    if prctl(_PR_SET_MM, _PR_SET_MM_MAP, areas, len(areas), 0) != 0:
+    settings = struct.pack(_MAP, *areas, int(end_of_heap(0)), stack, *places, 0, 0, _SAME_PROGRAM)
+    return ShownWords(words, memory, settings)
+
+
+def show_prepared(shown: ShownWords) -> None:
+    """Show for this process what was prepared; see `show`."""
+    prctl = _facts()[0]
+    if prctl(_PR_SET_MM, _PR_SET_MM_MAP, shown.settings, len(shown.settings), 0) != 0:
         raise OSError("the kernel does not let a process change what it shows")
-    _shown[:] = [memory]
-    prctl(_PR_SET_NAME, os.fsencode(os.path.basename(words[0])) + b"\0", 0, 0, 0)
+    _shown[:] = [shown]
+    prctl(_PR_SET_NAME, os.fsencode(os.path.basename(shown.words[0])) + b"\0", 0, 0, 0)
     # Python 3.10 and newer keep them too.
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = words
+        sys.orig_argv[:] = shown.words
 
 
-def _end_of_heap() -> int:
+@functools.lru_cache(maxsize=None)
+def _memory_type(bits: int) -> Any:
+    """Return the type of memory for 2**bits bytes; keep it, because making it takes longer than using it."""
+    character = type("Character", (_ctypes._SimpleCData,), {"_type_": "c"})
+    return type("Memory", (_ctypes.Array,), {"_type_": character, "_length_": 1 << bits})
+
+
+@functools.lru_cache(maxsize=None)
+def _facts() -> tuple[Callable[..., int], Any, list[int], int]:
+    """Return `prctl`, `sbrk`, and where this program has its areas and its stack; a fork has them there too."""
+    fields = [int(each) for each in read_proc("self", "stat").rpartition(b")")[2].split()[1:]]
+    fields.insert(0, 0)
+    areas = [*fields[_CODE : _CODE + 2], *fields[_DATA : _DATA + 2], fields[_HEAP]]
     kind = type("Function", (_ctypes.CFuncPtr,), {"_flags_": 1, "_restype_": pointer_type()})
     sbrk: Any = kind(_ctypes.dlsym(_ctypes.dlopen(None, 0), "sbrk"))  # type: ignore[arg-type]
-    return int(sbrk(0))
+    return libc_function("prctl"), sbrk, areas, fields[_STACK]

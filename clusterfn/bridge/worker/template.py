@@ -61,7 +61,9 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
     fork_rules.settle_memory()
     own, variables = [sys.executable, argv[0]], process_tree.environment_of(os.getpid()) or {}
     if jobs is None:
+        payload.use_utf8()
         _show([*own, argv[1]], variables)
+    shown: shown_words.ShownWords | None = None
     while True:
         line, fds = receive_order(orders)
         if not line or jobs is not None and jobs.is_stale():
@@ -69,12 +71,15 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
         order = json.loads(line)
         if jobs is None:
             order = native(order)
-            # It is kept, and each worker finds it read.
+            # Both are kept, and each worker finds them read.
             payload.read_spec(order["argv"][1])
+            payload.read_ahead(order["argv"][1])
+            # Not every kernel lets a process do it.
+            with contextlib.suppress(OSError, ImportError, AttributeError):
+                shown = shown_words.prepare([*own, *order["argv"]], variables)
         answer = _fork(fds, report, orders)
         if answer is None:
             continue
-        random_numbers.reseed([])
         if jobs is not None:
             return jobs.begin(order, fds, answer)
         os.write(answer, b"%d" % os.getpid())
@@ -82,7 +87,9 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
         out, err, *ways = fds
         # Its variables come when it may begin.
         outputs.take(out, err)
-        _show([*own, *order["argv"]], variables)
+        if shown is not None:
+            with contextlib.suppress(OSError):
+                shown_words.show_prepared(shown)
         return [*order["argv"], *map(str, ways)], order["parent"]
 
 
@@ -108,7 +115,10 @@ def _fork(fds: list[int], report: int, orders: _socket.socket) -> int | None:
         In that process, the descriptor that takes its pid; None in the template.
     """
     answer, theirs = os.pipe()
-    between = os.fork()
+    # What Python itself does after a fork would take longer than this process, which only forks again.
+    between = libc_function("fork")()
+    if between < 0:
+        raise OSError("no process can be started")
     if between == 0:
         _fork_orphan()
         for fd in (answer, report, orders.detach()):

@@ -96,9 +96,12 @@ class Link:
         self._needs_you: AuthenticationError | None = None
         if first is not None:
             self._add(first)
-        for work in (self._read, self._write):
-            name = f"clusterfn-{work.__name__.strip('_')}-{host.name}"
-            threading.Thread(target=work, name=name, daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, name=f"clusterfn-{name}-{host.name}", daemon=True)
+            for name, work in (("read", self._read), ("write", self._write))
+        ]
+        for thread in self._threads:
+            thread.start()
         loop.begin(keepalive.watch(weakref.ref(self)))
 
     # The methods below are for any thread that sends requests.
@@ -165,6 +168,12 @@ class Link:
         """End the stream. Open requests fail; what was spawned keeps running."""
         if os.getpid() == self._pid:
             self._die(HostError(f"The connection to {self.host.name} was closed", host=self.host.name))
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads of a closed link; each for at most that time, as it may be in a function of the user."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
 
     def usable(self) -> bool:
         """Whether requests can be sent: not closed, not refused for good, not a parent process's."""

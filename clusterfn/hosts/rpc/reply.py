@@ -1,4 +1,4 @@
-"""The answer to a request, for the caller: to wait for, or to get by a callback on the link's reader thread.
+"""The answer to a request, for the caller: to await in a coroutine, or to wait for in a thread.
 
 `resolve` and `reject` are called by requests alone.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
-import logging
 import os
 import threading
 import time
 import types
-import weakref
 from collections.abc import Callable, Generator
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-S = TypeVar("S", bound="Reply[Any]")
 # The first entry of `_sharers`, whose removal ends the request.
 _ITSELF, _ANOTHER = "itself", "another"
 # What to do about a connection of the process that forked this one.
@@ -66,6 +63,7 @@ class Reply(Generic[T]):
         id: Names the request in `after` of later ones.
         moved: Bytes of its files that have been sent or have come; starts again at 0 if they are sent again.
         size: Bytes of its files in all; None where that is not known (yet).
+        future: Ends with it. Threads wait by `result` instead, which rejects a wait that would never end.
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:
@@ -73,7 +71,7 @@ class Reply(Generic[T]):
         self.size: int | None = None
         self._request, self._link = "", AnsweringLink()
         self._pid = os.getpid()
-        self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._cancel = cancel
         # One entry for each caller that has not cancelled the request. Threads
         # need no lock, because `append` and `pop` are atomic.
@@ -81,7 +79,7 @@ class Reply(Generic[T]):
 
     def share(self) -> bool:
         """Let one more caller take part, so that only the last `cancel` counts; False if it has ended."""
-        if self._future.done():
+        if self.future.done():
             return False
         self._sharers.append(_ANOTHER)
         # The last caller may just have cancelled the request, and then the new entry does not follow the first.
@@ -97,15 +95,15 @@ class Reply(Generic[T]):
             concurrent.futures.CancelledError: `cancel` was called.
         """
         self._wait(timeout_s)
-        return self._future.result()
+        return self.future.result()
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
         """Wait for the answer; return its error, or None. Raises Unreachable as `result` does."""
         self._wait(timeout_s)
-        return self._future.exception()
+        return self.future.exception()
 
     def _wait(self, timeout_s: float | None) -> None:
-        if self._future.done():
+        if self.future.done():
             return
         host = self._link.host
         if os.getpid() != self._pid:
@@ -114,7 +112,7 @@ class Reply(Generic[T]):
         if threading.get_ident() in self._link.threads:
             raise RuntimeError(
                 f"A callback waits for the answer of {host} to `{self._request}`, on the thread that must read "
-                "it: it would wait forever. Wait in another thread, or use add_done_callback"
+                "it: it would wait forever. Wait in another thread, or in a coroutine"
             )
         began = time.monotonic()
 
@@ -122,42 +120,25 @@ class Reply(Generic[T]):
             what = f"{self._request} on {host}" if self._request else host
             return self._link.trouble() or f"waiting for {what}: no answer for {time.monotonic() - began:.0f} s"
 
-        if not spoken_wait.wait_for([self._future], describe, timeout_s):
+        if not spoken_wait.wait_for([self.future], describe, timeout_s):
             message = f"{host} did not answer `{self._request}` within {timeout_s:g} s"
             hint = "try again; then check the load of the host and of its file systems"
             raise Unreachable(message, host=host, hint=hint, retryable=True)
 
     def done(self) -> bool:
         """Whether the answer has come."""
-        return self._future.done()
-
-    def add_done_callback(self: S, callback: Callable[[S], None]) -> None:
-        """Call `callback(self)` on the reader thread once the answer has come; at once if it has already."""
-        # Held weakly, and `callback` and `_cancel` are dropped: a circle would
-        # keep large values until the garbage collector comes.
-        itself, waiting = weakref.ref(self), [callback]
-
-        def answered(_: object) -> None:
-            if (reply := itself()) is None:
-                return
-            try:
-                waiting.pop()(reply)
-            except SystemExit:
-                # A future logs other exceptions, but lets SystemExit through, which would skip the remaining callbacks.
-                logging.getLogger("clusterfn").exception("a callback exits, which it cannot do on this thread")
-
-        self._future.add_done_callback(answered)
+        return self.future.done()
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for the answer in a coroutine; raise as `result`. If the coroutine is cancelled, so is the request."""
         yield from self._end()
-        return self._future.result()
+        return self.future.result()
 
     @types.coroutine
     def error(self) -> Generator[Any, None, BaseException | None]:
         """Wait for the answer in a coroutine, as `await` does; return its error, or None."""
         yield from self._end()
-        return self._future.exception()
+        return self.future.exception()
 
     def _end(self) -> Generator[Any, None, None]:
         # Imported late, because importing it takes time, and most programs never await a reply in a coroutine.
@@ -165,7 +146,7 @@ class Reply(Generic[T]):
 
         loop = asyncio.get_running_loop()
         woken, wake = loop.create_future(), cast(Any, _wake)
-        self._future.add_done_callback(functools.partial(loop.call_soon_threadsafe, wake, woken))
+        self.future.add_done_callback(functools.partial(loop.call_soon_threadsafe, wake, woken))
         try:
             yield from woken
         except asyncio.CancelledError:
@@ -199,11 +180,12 @@ class Reply(Generic[T]):
         """Set the value, unless the request has ended."""
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             # The request may have ended in another thread just now. The first result counts.
-            self._future.set_result(value)
+            self.future.set_result(value)
+            # A circle through this function would keep large values until the garbage collector comes.
             self._cancel = lambda: None
 
     def reject(self, error: BaseException) -> None:
         """Set the error, unless the request has ended."""
         with contextlib.suppress(concurrent.futures.InvalidStateError):
-            self._future.set_exception(error)
+            self.future.set_exception(error)
             self._cancel = lambda: None

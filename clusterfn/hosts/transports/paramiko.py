@@ -11,6 +11,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -42,6 +43,7 @@ STATUS_S = 10.0
 HOPS = 8
 LOG = "clusterfn.ssh"
 BUSY_PAUSES_S = base.PAUSES_S
+_JOIN_S = 1.0
 # paramiko raises these where a busy sshd drops a connection: it misses the banner, or gets a reset.
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
@@ -184,6 +186,10 @@ def close(hops: list[paramiko.Transport]) -> None:
         with contextlib.suppress(*BROKEN):
             # Closing sends a message, through a hop whose connection may be lost already.
             ssh.close()
+    for ssh in hops:
+        # paramiko leaves this thread running. One that runs while the interpreter ends can crash the process.
+        if ssh is not threading.current_thread() and ssh.is_alive():
+            ssh.join(_JOIN_S)
 
 
 def _connect(

@@ -67,6 +67,12 @@ class QuickSocket:
         piece, self._unread = bytes(self._unread[:size]), self._unread[size:]
         return piece
 
+    def close(self) -> None:
+        """Close it, and wake the thread that waits for what it receives."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
 

@@ -199,6 +199,8 @@ def test_a_script_that_calls_srun_needs_slurm_or_a_srun_of_its_own(project, tmp_
     line = (caught.value.hint or "").partition("script: ")[2]
     (project / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH -c 2\n{line}\nsrun python train.py\n")
     assert clusterfn.command("./job.sbatch").options.cores == 2
+    assert clusterfn.command("./job.sbatch", cores=None).options.cores == 2
+    assert clusterfn.command("./job.sbatch", cores=3).options.cores == 3
 
 
 @pytest.mark.parametrize("line", ["bash job.sh", "python -c pass", "bash -c ls", "python --version"])

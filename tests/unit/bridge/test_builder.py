@@ -1,20 +1,22 @@
-"""Parts of the builder by themselves: its locks, what it clears away and links, and what it says of a failed build."""
+"""Parts of the builder: its locks, what it clears away, needs and links, and what it says of a failed build."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 
-from clusterfn.bridge.builder import cleanup
+from clusterfn.bridge.builder import cleanup, locks
 from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.link import WRITE, Layout, Linker, TargetFile
 from clusterfn.bridge.builder.locks import FolderLock, LockHolder
-from clusterfn.bridge.builder.plan import parse_package
+from clusterfn.bridge.builder.packages import space_needed
+from clusterfn.bridge.builder.plan import PlannedPackage, parse_package
 from clusterfn.bridge.builder.wheel_builds import advice
 from tests.waiting import until
 
@@ -27,6 +29,20 @@ def test_a_lock_is_free_once_it_is_released_though_its_holder_lives(tmp_path: Pa
         first.release()
 
         assert second.take() and not first.is_mine()
+
+
+def test_a_lock_that_another_builder_has_taken_meanwhile_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, publish = tmp_path / "lock", locks.publish.publish
+
+    def overtaken(*file: Any, **how: Any) -> bool:
+        (folder / "7").write_text("another")
+        return publish(*file, **how)
+
+    with LockHolder(str(tmp_path)) as holder:
+        with monkeypatch.context() as patched:
+            patched.setattr(locks.publish, "publish", overtaken)
+            assert not FolderLock(str(folder), holder).take()
+        assert [path.name for path in folder.iterdir()] == ["7"]
 
 
 def test_builders_whose_heartbeats_were_removed_take_no_turns_for_ever(tmp_path: Path):
@@ -58,6 +74,14 @@ def test_a_link_that_leads_nowhere_goes_unless_its_builder_renews_what_it_leads_
         cleanup.sweep_leftovers(str(tmp_path), me)
 
     assert sorted(os.listdir(envs)) == [".renewed-cafe0001", "renewed"]
+
+
+def test_the_estimate_is_no_more_than_what_pytorch_for_cuda_has():
+    wheels = PlannedPackage("torch", "2.8.0", "", "pip", "torch.whl", "", "0" * 64, 3_900_000_000)
+
+    size, files = space_needed(wheels, None)
+
+    assert size - wheels.size <= 6_400_000_000 and files <= 16_317
 
 
 def test_no_folder_is_made_outside_of_an_environment(tmp_path: Path):

@@ -19,6 +19,7 @@ def test_what_is_older_than_it_is_kept_is_due_and_what_has_a_date_of_the_future_
     now = time.time()
 
     assert removal.is_due(None if age_s is None else now - age_s, 100.0, now) is due
+    assert not removal.is_due(0.0, 100.0, 100.0)
 
 
 def test_what_is_needed_after_all_is_back_in_its_place(tmp_path: Path):

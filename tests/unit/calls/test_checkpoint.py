@@ -63,6 +63,16 @@ def test_a_job_that_nobody_stops_is_refused_at_once(job, tmp_path):
         checkpoint.to_resume(session(tmp_path), "7f3a")
 
 
+def test_a_job_has_ended_whichever_of_its_attempts_says_so(job, tmp_path):
+    """The names of their folders are in the order of texts: 1, 10, 2."""
+    for attempt, final in ((1, False), (2, False), (10, True)):
+        folder = job / layout.ATTEMPTS / str(attempt)
+        folder.mkdir(exist_ok=True)
+        (folder / layout.OUTCOME).write_text(f'{{"kind": "time", "final": {str(final).lower()}}}\n')
+
+    assert checkpoint.to_resume(session(tmp_path), "7f3a") == JOB
+
+
 BARE, SLURM = SimpleNamespace(has_nodes=False, requeues=True), SimpleNamespace(has_nodes=True, requeues=True)
 ENGINE = SimpleNamespace(has_nodes=True, requeues=False, title="Grid Engine")
 

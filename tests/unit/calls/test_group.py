@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import json
 import re
@@ -11,11 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn import HostError, SubmitError
+from clusterfn import ClusterfnError, HostError, SubmitError
 from clusterfn.bridge.job_states import FINAL
 from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.calls import job_display, map_display
+from clusterfn.calls import conclusion, group_tracker, job_display, map_display
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
@@ -146,7 +147,8 @@ def test_a_line_that_a_crash_has_torn_is_passed_over():
     assert stream.lines(b'in": 3}\n') == [{"begin": 3}]
 
 
-def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage():
+@pytest.mark.parametrize(("kind", "state"), [("returned", "RETURNED"), ("raised", "RAISED")])
+def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage(kind, state):
     known, made = group(1)
     gone = HostError("/root/values.pkl on tensor01 cannot be used")
 
@@ -160,13 +162,40 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage():
     results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, fetch)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
-    results.take_lines(stream, lines(b"half"))
+    results.take_lines(stream, lines(b"half").replace(b"returned", kind.encode()))
     settle()
     results.close()
 
-    with pytest.raises(HostError) as caught:
-        made.result(0, timeout=WAIT_S)
-    assert caught.value is gone
+    until(made.done)
+    assert made.states == [state]
+    assert (made.failed[0] is gone) == (kind == "returned")
+
+
+def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted():
+    known, made = group(1)
+    fetch = Mock()
+    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
+    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, fetch)
+    stream = ItemStream(1, 1)
+    stream.values = "/root/values.pkl"
+
+    results.take_lines(stream, lines(b"half").replace(b"returned", b"raised"))
+    results.close()
+
+    until(made.done)
+    assert made.states == ["RAISED"] and not fetch.called
+
+
+@pytest.mark.parametrize("what", ["begin", "retry", "index"])
+def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
+    known, made = group(1)
+    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
+    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, Mock())
+
+    results.take_lines(ItemStream(1, 1), json.dumps({what: 1, "kind": "returned"}).encode() + b"\n")
+    settle()
+
+    assert made.states == ["PENDING"] and results.count_ended() == 0
 
 
 def test_ten_thousand_items_are_packed_small():
@@ -198,7 +227,7 @@ def elements_on_slurm(monkeypatch):
     sent, asked = answered(Started("77")), []
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     job = SimpleNamespace(
-        id="7f3a", name="f", root="/root", bridge="b", group=Group(3, (0, 1, 2, 3), 3, 1), resources=Mock(),
+        id="7f3a", name="f", root="/root", bridge="b", group=Group(3, 1, 3, 1), resources=Mock(),
         results=ResultPolicy(),
     )  # fmt: skip
     monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
@@ -361,6 +390,61 @@ def test_elements_that_may_wait_in_the_agent_of_another_program_are_not_given_up
     assert [each["message"] for each in concluded] == ["the items were sent but never started"]
 
 
+def test_elements_that_have_not_begun_do_not_end_the_group_of_one_that_has(told_elements):
+    tracker, _, concluded = told_elements
+    tracker.session.scheduler = Bare("boot")
+    tracker.session.connection.facts.machine = "m-1"
+    tracker.session.connection.have = lambda _: answered([True])
+    other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
+    other.follow(range(1, 4))
+    other.element_tasks[1].begun = True
+
+    for _ in range(9):
+        look(other, None)
+
+    assert concluded == []
+
+
+def test_the_newest_submission_decides_what_became_of_the_elements(elements_on_slurm):
+    tracker, _, asked = elements_on_slurm
+    tracker.start(range(1, 4))
+    tracker.submitted(range(4, 5), "100", None)  # after 77
+    settle()
+
+    for _ in range(2):
+        look(tracker, None)
+
+    assert [argv[-1] for argv in asked] == ["77"], "its answer is awaited before that about 100, which counts"
+
+
+def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_elements, monkeypatch):
+    sleep = asyncio.sleep
+    monkeypatch.setattr(group_tracker.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
+    tracker, _, _ = told_elements
+    tracker.conclude_rest(conclusion.STOPPED).result(WAIT_S)
+
+    for number in (4, 5):
+        rest = tracker.element_tasks[number]
+        rest.begun = rest.over = True
+        tracker.ended({"kind": "cancelled"})
+        settle()
+
+    until(lambda: tracker.group.has_news(0))
+    with pytest.raises(ClusterfnError, match="could not conclude the items that are left"):
+        tracker.group.end_of(0, None)
+
+
+def test_a_group_that_is_lost_asks_its_host_for_nothing_more(told_elements):
+    tracker, _, concluded = told_elements
+    tracker.ended({"kind": "memory"})
+
+    tracker.group.fail(HostError("the connection is closed"))
+    tracker.item_results.close()
+    settle()
+
+    assert concluded == []
+
+
 def test_looks_for_earlier_elements_do_not_count_against_later_ones(elements_on_slurm):
     tracker, _, asked = elements_on_slurm
     tracker.start(range(1, 4))
@@ -465,3 +549,15 @@ def test_why_a_map_waits_is_not_said_in_its_first_seconds(capsys, waited_s, is_s
     progress.wait(told, "7f3a")
 
     assert ("Priority" in capsys.readouterr().err) is is_said
+
+
+@pytest.mark.parametrize(("array", "largest"), [(0, 0), (1000, 2)])
+def test_elements_that_wait_for_room_make_no_array_where_there_are_none(elements_on_slurm, monkeypatch, array, largest):
+    tracker, _, _ = elements_on_slurm
+    tracker.limits, asked = SchedulerLimits(array=array), []
+    tracker.job = SimpleNamespace(_replace=lambda **_: tracker.job)
+    monkeypatch.setattr(Slurm, "elements", lambda _, job, some, most: asked.append(most) or [(some, Mock())])
+
+    tracker.request_for(range(2, 4))
+
+    assert asked == [largest]

@@ -8,11 +8,13 @@ import contextlib
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from clusterfn import ClusterfnError, JobGroup, MapError
+from clusterfn.calls.group import state_of_group
 from tests.unit.calls.groups import end, ended, group
 from tests.waiting import WAIT_S, until
 
@@ -162,6 +164,33 @@ def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
 
     assert asyncio.run(asyncio.wait_for(gather(), WAIT_S)) == [(1, "b"), (0, "a")]
     assert known.listeners == []
+
+
+def test_an_item_of_which_only_the_end_is_known_keeps_nobody_waiting_for_its_beginning():
+    known, _ = group(2)
+    end(known, 0, 5)
+
+    assert known.begun_after(0, time.monotonic()) is None
+
+
+def test_a_group_without_items_has_returned():
+    assert group(0)[1].state == "RETURNED"
+
+
+def test_items_that_are_sent_again_leave_the_ends_of_the_others():
+    again = state_of_group(ended(1, ValueError("no"), 3)).with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
+
+    assert again.states == ["RETURNED", "PENDING", "RETURNED"]
+    assert again.shown == 2, "their ends have been shown"
+
+
+def test_the_first_error_of_a_lost_group_is_the_one_that_is_raised():
+    known, made = group(1)
+    known.fail(ClusterfnError("its files are gone"))
+    known.fail(ClusterfnError("the connection is closed"))
+
+    with pytest.raises(ClusterfnError, match="its files are gone"):
+        made.results()
 
 
 def test_what_is_lost_ends_an_async_for():

@@ -20,6 +20,8 @@ from clusterfn.errors import HostError, PayloadError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.rpc.frames import error_of
+from clusterfn.scheduler.slurm.states import SlurmState
+from tests.turns import answered
 
 PLACE = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
 
@@ -74,6 +76,7 @@ def nested(depth: int) -> dict[str, Any]:
     [
         (nested(450), "its causes are nested too deeply"),
         ({"kind": "returned", "value": {"size": 10**400}}, "its 'size'"),
+        ({"kind": "returned", "value": {"size": -1}}, "its value has a negative size"),
         ({"kind": "exited", "code": 1 << 70}, "its 'code'"),
         ({"kind": "returned", "usage": {"wall_s": float("inf")}}, "its 'usage'"),
         ({"kind": "returned", "usage": {"wall_s": "1"}}, "its 'usage'"),
@@ -117,6 +120,31 @@ def test_a_list_of_jobs_that_never_ends_or_makes_no_sense_is_an_error(page):
 
     with pytest.raises(HostError, match="box sent its list of jobs in a form"):
         remote_state.list_host_jobs(box)
+
+
+def test_a_list_of_jobs_that_begins_again_is_read_once():
+    pages = [b'{"after": "9"}', b'{"after": "5"}']
+    job = {"id": "7f3a", "name": "f", "host": "box", "state": "RETURNED", "message": "", "started": 1}
+
+    def supervise(*_: str) -> Reply[Completed]:
+        return answered(Completed(0, None, json.dumps(job).encode() + b"\n" + pages.pop(0), b""))
+
+    box: Any = SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
+
+    assert remote_state.list_host_jobs(box) == [job, job]
+
+
+@pytest.mark.parametrize("inputs", [["90aa"], []])
+def test_a_job_whose_host_names_its_inputs_waits_for_nothing_else(inputs: list[str]):
+    told = "waits for 90aa" if inputs else "has not started"
+    job = {"id": "7f3a", "name": "f", "state": "PENDING", "message": told, "inputs": inputs}
+    seen = {layout.job_name("f", "7f3a"): SlurmState("pending", "PENDING", "Dependency", "7")}
+    watch = SimpleNamespace(last_look=lambda _: seen)
+    hpc: Any = SimpleNamespace(scheduler=SimpleNamespace(has_nodes=True), watch=watch)
+
+    remote_state.say_why_they_wait(hpc, [job])
+
+    assert ("Dependency" in str(job["message"])) is not bool(inputs)
 
 
 ASKED: dict[str, Callable[[Any], Any]] = {

@@ -12,7 +12,7 @@ import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host
-from clusterfn.errors import Cancelled, ClusterfnError, HostError
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connection import Spawned
 from tests.fakes.held_host import AGAIN, ENDED, Request, World, refused, said
@@ -96,6 +96,39 @@ def test_an_outcome_that_has_come_counts_although_its_connection_is_lost_before_
 
     assert isinstance(world.job.exception(WAIT_S), error)
     assert world.left == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_believed"), [(layout.PAYLOAD_BROKEN, False), (layout.ENVIRONMENT, False), (layout.EXITED, True)]
+)
+def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_job(
+    kind: str, is_believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(SLURM, monkeypatch)
+
+    world.answer(asked(world, "follow"), json.dumps({"kind": kind, "message": "the blob a was altered"}).encode())
+    world.settle()
+    world.lose()
+    world.settle()
+
+    contents: Any = world.session.contents
+    assert contents.forget.called != is_believed
+
+
+def test_a_job_that_its_scheduler_never_took_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(SLURM, monkeypatch)
+    world.answer(asked(world, "sbatch"), said(rc=0))  # no number: it may have been taken
+    world.settle()
+
+    never = {"kind": layout.LOST, "stage": "submit", "message": "SLURM does not know the job"}
+    world.answer(asked(world, "follow"), json.dumps(never).encode())
+    world.settle()
+    open_requests = [each.what for each in world.session.held.open.values()]
+    world.lose()
+    world.settle()
+
+    assert isinstance(world.job.exception(0), SubmitError)
+    assert open_requests[-2:] == ["scancel", "sh"], "sh removes it"
 
 
 @pytest.mark.parametrize(("stage", "is_chosen_again"), [(layout.GPU_STAGE, True), ("environment", False)])

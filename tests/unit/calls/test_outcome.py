@@ -42,6 +42,8 @@ def test_what_is_too_large_shows_the_limit_as_it_was_set_and_the_difference(limi
     error = outcome.too_large({"kind": "returned", "value": {"size": size}}, place)
 
     assert error.message == says
+    largest = {"kind": "returned", "value": {"size": place.results.max_bytes}}
+    assert outcome.too_large(largest, place) is None
 
 
 class Odd(PermissionError):
@@ -83,6 +85,7 @@ def test_each_kind_of_end_has_its_class_and_keeps_its_facts(kind):
     assert type(error) is outcome_errors.ERRORS.get(kind, errors.JobError) and "it ended" in str(error)
     assert (error.host, error.job, error.stage) == ("tensor01 (n1)", "7f3a", "function")
     assert (error.evidence, error.hint) == (("e",), "h")
+    assert error.retryable == (kind in (layout.NODE, layout.LOST))
     assert error.log == "tensor01:/root/jobs/7f3a/attempts/2"
 
 

@@ -16,6 +16,8 @@ from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import SchedulerVerdict
+from clusterfn.scheduler.slurm.submit import Slurm
+from tests.golden.samples import SLURM
 from tests.turns import settle
 from tests.waiting import until
 
@@ -197,3 +199,18 @@ def test_a_job_that_nobody_has_begun_is_lost_unless_it_may_wait_in_the_agent_of_
     host.answer_all()
 
     assert (job.verdict is None) == starts_later
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_job_that_the_scheduler_does_not_know_is_lost_unless_another_program_waits_to_submit_it(
+    is_refused: bool,
+) -> None:
+    host = SlowHost()
+    host.scheduler = Slurm(SLURM, "ada")
+    host.found = {layout.REFUSED: "young" if is_refused else ""}
+    (job,) = made(host, 1)
+    ask(host, [job])
+
+    host.answer_all()
+
+    assert (job.verdict is None) == is_refused

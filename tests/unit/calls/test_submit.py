@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import submit
+from clusterfn.bridge import layout
+from clusterfn.calls import conclusion, submit
+from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls.queue_tracker import Entry
 from clusterfn.calls.submission import WaitingJob
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connected_host import HostContents
-from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
 from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.packing import payload
-from clusterfn.scheduler.base import PENDING, RUNNING, SchedulerVerdict, Submission
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, SchedulerVerdict, Submission
 from clusterfn.scheduler.slurm.states import SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
-from tests.turns import printed, settle
+from tests.turns import answered, printed, settle
 from tests.waiting import WAIT_S
 
 
@@ -115,6 +121,7 @@ def test_the_folder_of_a_job_that_may_run_stays(tracker, removal, error):
         (1, b"sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", True),
         (0, b"", True),
         (1, b"sbatch: error: invalid partition specified: nosuch", False),
+        (1, b"sbatch: error: Batch job submission failed: Access/permission denied", False),
     ],
 )
 def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, started):
@@ -158,10 +165,13 @@ def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it(scheduler
     assert asked[2:] == [("scancel", *words) for words in asked_of_slurm]
 
 
-def test_a_job_is_missed_at_the_second_look_in_a_row():
+@pytest.mark.parametrize(
+    ("scheduler_id", "looks"), [("7", 2), ("", 4)], ids=["in the queue", "another process may be submitting it"]
+)
+def test_a_job_is_missed_after_some_looks_in_a_row(scheduler_id, looks):
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     tracker = Tracker(session, "7f3a000011112222", "f")
-    tracker.scheduler_id = "7"
+    tracker.scheduler_id = scheduler_id
 
     session.connection.have.return_value = Reply(lambda: None)
 
@@ -169,16 +179,53 @@ def test_a_job_is_missed_at_the_second_look_in_a_row():
         tracker.liveness.scheduler_said(seen)
         settle()
 
-    look(None)
+    for _ in range(looks - 1):
+        look(None)
     look(SlurmState(RUNNING, "RUNNING", "None", "7"))
-    look(None)
+    for _ in range(looks - 1):
+        look(None)
     assert not session.connection.have.called
 
     look(None)
     assert session.connection.have.called
 
 
-def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue():
+def test_a_job_that_can_never_start_is_concluded_at_the_second_look_and_only_then():
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", host=SimpleNamespace(name="hpc"))
+    session.bridge.supervise.side_effect = lambda *_, **__: printed(b'{"attempt": null}')
+    tracker, asked = Tracker(session, "7f3a000011112222", "f"), []
+    for _ in range(3):
+        tracker.liveness.scheduler_said(SlurmState(PENDING, "PENDING", "QOSMaxGRESPerJob", "7"))
+        settle()
+        asked.append(session.bridge.supervise.call_count)
+
+    assert asked == [0, 1, 1]
+
+
+def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a_row():
+    said = [b"no words", b'{"attempt": null}', b"no words", b"no words"]
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", host=SimpleNamespace(name="hpc"))
+    session.bridge.supervise.side_effect = lambda *_, **__: printed(said.pop(0))
+    session.connection.have.side_effect = lambda _: answered([True])
+    tracker, entry = Tracker(session, "7f3a000011112222", "f"), Mock(host="hpc", id="7f3a")
+    tracker.entry, given_up = entry, []
+    for _ in range(4):
+        loop.start(tracker.liveness.conclusion.conclude_or_give_up(SchedulerVerdict("lost", "it is gone"))).result(
+            WAIT_S
+        )
+        settle()
+        given_up.append(entry.fail.called)
+
+    assert given_up == [False, False, False, True]
+    assert session.contents.forget.called, "the bridge itself may be missing there"
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked_of_slurm"),
+    [(b'{"attempt": "1", "won": true}', ["scancel"]), (b'{"attempt": null}', [])],
+    ids=["it waits", "it has begun meanwhile"],
+)
+def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue(answer, asked_of_slurm):
     concluded, cancelled, asked = Reply(lambda: None), printed(), []
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     session.bridge.supervise.return_value = concluded
@@ -186,11 +233,11 @@ def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue():
     verdict = SchedulerVerdict("unsatisfiable", "it asks for too much", withdraw=True)
 
     Tracker(session, "7f3a000011112222", "f").liveness.conclusion.conclude_and_cancel(verdict)
-    answer = SimpleNamespace(rc=0, out=b'{"attempt": "1", "won": true}', err=b"")
-    threading.Timer(0.1, lambda: concluded.resolve(answer)).start()
+    told = SimpleNamespace(rc=0, out=answer, err=b"")
+    threading.Timer(0.1, lambda: concluded.resolve(told)).start()
     exit_flush.finish_all()
 
-    assert asked == ["scancel"]
+    assert asked == asked_of_slurm
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
@@ -206,3 +253,90 @@ def test_a_look_at_the_scheduler_that_comes_after_the_outcome_concludes_nothing(
     settle()
 
     assert session.bridge.supervise.called is not has_ended
+
+
+@pytest.mark.parametrize(("reasons", "is_late"), [(["Priority"], True), (["Dependency", "Priority"], False)])
+def test_the_time_in_the_queue_begins_once_the_inputs_of_a_job_are_complete(reasons, is_late):
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", follow_window=FollowWindow())
+    session.host.queue_timeout_s = 3600.0
+    session.bridge.supervise.return_value = printed(b'{"attempt": null}')
+    tracker, entry = Tracker(session, "7f3a000011112222", "f"), Entry()
+    tracker.entry, entry.submitted_at = entry, time.monotonic() - 7200.0
+
+    for reason in reasons:
+        tracker.on_scheduler(SlurmState(PENDING, "PENDING", reason, "7"))
+        settle()
+
+    assert session.bridge.supervise.called is is_late
+
+
+@pytest.mark.parametrize(("phase", "state"), [(RUNNING, "RUNNING"), (FINAL, "SUSPENDED")])
+def test_a_suspended_job_runs_again_once_its_scheduler_says_so(phase, state):
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", follow_window=FollowWindow())
+    tracker = Tracker(session, "7f3a000011112222", "f")
+    job = Job("7f3a000011112222", "f", "hpc", tracker.folder, tracker)
+    tracker.entry = entry = entry_of(job)
+    entry.set_state("SUSPENDED", "by an administrator")
+
+    tracker.on_scheduler(SlurmState(phase, phase.upper(), "None", "7"))
+
+    assert job.state == state
+
+
+@pytest.mark.parametrize("queued", [{"13"}, {"10", "13", "15"}, set()])
+def test_jobs_that_one_scancel_did_not_remove_together_are_cancelled_one_by_one(queued):
+    """Those that it knows by number, in halves, and the rest by name."""
+    ids = [f"7f3a0000111122{number}" for number in range(10, 16)]
+    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", host=SimpleNamespace(name="hpc"))
+    lines = "".join(json.dumps({"id": each, "name": "f"}) + "\n" for each in ids)
+    session.bridge.supervise.side_effect = lambda *_, **__: printed(lines.encode())
+    by_name = []
+
+    def run(argv, **_):
+        if argv[1].startswith("--"):
+            by_name.append(argv[-1][-2:])
+            return printed()
+        return printed(rc=1 if queued & set(argv) else 0)
+
+    session.connection.run = run
+    numbers = {layout.job_name("f", each): each[-2:] for each in ids}
+
+    withdrawn = conclusion.Withdrawal(session, ids, numbers).request()
+
+    assert [each.error for each in withdrawn] == [None] * 6
+    assert set(by_name) == queued
+
+
+class Told(WaitingJob):
+    """A job that keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def taken(self, started):
+        self.told.append("taken")
+
+    def queued(self):
+        self.told.append("queued")
+
+    async def script_ended(self):
+        self.told.append("ended")
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (None, ["taken", "queued", "ended"]), (0, ["taken", "ended"]),
+        (Bare("boot").queued_status, ["taken", "queued"]),
+    ],
+    ids=["unknown", "ended", "queued"],
+)  # fmt: skip
+def test_a_script_whose_end_nobody_saw_is_looked_for_in_the_queue_too(status, told):
+    spawned, job = SpawnReply(lambda: None), Told()
+    spawned.resolve(Spawned(5, 1))
+    spawned.exited.resolve(status)
+
+    loop.start(submit.see_started(Mock(scheduler=Bare("boot")), spawned, job)).result(WAIT_S)
+    settle()
+
+    assert job.told == told

@@ -29,6 +29,7 @@ TWO = "hosts:\n  a: {scheduler: bare}\n  b: {scheduler: slurm}\n"
     [
         (TWO, "b", "a", "b", "host='b'"),
         (TWO, None, "a", "a", "$CLUSTERFN_HOST=a"),
+        (TWO, "a", "a", "a", "$CLUSTERFN_HOST=a"),
         ("default_host: b\n" + TWO, None, None, "b", "default_host: in /work/clusterfn.yml:1"),
         ("hosts: {only: {scheduler: bare}}", None, None, "only", "the only host in /work/clusterfn.yml"),
         ("hosts: {}", None, None, "local", "/work/clusterfn.yml defines no host"),

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from clusterfn.config import config_file
 from clusterfn.config.keys import HOST_KEYS
 from clusterfn.config.options import ALIASES, OF_HOSTS, CallOptions, Options, keywords, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
@@ -51,3 +52,16 @@ def test_every_option_that_can_be_written_is_checked():
 
 def test_what_belongs_below_a_host_is_known_of_every_such_key():
     assert set(OF_HOSTS) == set(HOST_KEYS) - set(keywords()) - set(ALIASES) - set(keys_by_scheduler())
+
+
+@pytest.mark.parametrize(
+    ("slurm", "memory_bytes"), [({"mem-per-cpu": "2G"}, None), ({"mem": None}, None), ({"qos": "long"}, 8 << 30)]
+)
+def test_memory_among_the_options_of_slurm_replaces_the_default_of_the_host(slurm, memory_bytes, tmp_path, monkeypatch):
+    path = tmp_path / "clusterfn.yml"
+    path.write_text("hosts:\n  hpc: {address: hpc, scheduler: slurm, defaults: {memory: 8GB}}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+
+    called = config_file.host_of_call(parse_options({"slurm": slurm})).called
+
+    assert called.defaults.memory_bytes == memory_bytes

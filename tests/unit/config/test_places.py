@@ -28,8 +28,9 @@ def test_anothers_file_is_not_obeyed_unless_named(alone, monkeypatch):
     path = write(alone / "clusterfn.yml", "evil")
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     monkeypatch.setattr(places, "ROOT_UID", -1)
-    with pytest.raises(ConfigError, match="belongs to another user"):
-        config_file.load()
+    for find in (config_file.load, lambda: places.find_file(alone, None)):
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            find()
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     assert config_file.load().named == ("evil",)
 

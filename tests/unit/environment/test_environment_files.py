@@ -174,10 +174,12 @@ def test_an_export_loses_only_what_belongs_to_another_system(read, name: str, is
     assert any(name in sentence for sentence in spec.sentences) is not is_kept
 
 
-def test_one_build_that_was_asked_for_stays(read):
-    spec = read("dependencies:\n- numpy=1.26.4=py311h64a7726_0\n- six\n- tqdm\n- rich\n")
+@pytest.mark.parametrize("builds", [1, 3])
+def test_builds_that_were_asked_for_beside_others_stay(read, builds: int):
+    asked = [f"numpy{number}=1.26.4=py311h64a7726_0" for number in range(builds)]
+    spec = read("dependencies:\n" + "".join(f"- {each}\n" for each in (*asked, "six", "tqdm", "rich")))
 
-    assert spec.conda[0].text == "numpy=1.26.4=py311h64a7726_0"
+    assert [each.text for each in spec.conda[:builds]] == asked
     assert spec.sentences == ()
 
 

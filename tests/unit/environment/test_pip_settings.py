@@ -35,6 +35,7 @@ def pip_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
          {"PIP_INDEX_URL": "https://env.example"}, PipConfig(("https://env.example",))),
         ("[install]\nindex-url = https://i.example\n[global]\nindex-url = https://m.example", {"PIP_INDEX_URL": ""},
          PipConfig(("https://i.example",))),
+        ("[global]\nno-index = false", {}, PipConfig((PYPI,))),
         ("[global]\nno-index = true\nfind-links = /wheels /more", {}, PipConfig((), ("/wheels", "/more"))),
         ("[global]\ncert = /ca.pem\n[list]\nformat = json", {},
          PipConfig((PYPI,), (), (("REQUESTS_CA_BUNDLE", "/ca.pem"),))),
@@ -131,3 +132,10 @@ def test_later_files_count_and_unreadable_ones_do_not(tmp_path: Path):
 )
 def test_an_address_in_a_lock_has_neither_password_nor_token(given: str, public: str):
     assert conda_solver.public(given) == public
+
+
+def test_of_credentials_for_one_server_the_nearest_count_and_of_these_the_first(pip_files: Path):
+    known = [("", f"https://{user}@e.example/{path}") for user, path in (("a", "x"), ("b", "x/y"), ("c", "x/y"))]
+
+    assert package_sources.with_credentials("https://e.example/x/y/z.whl", known) == "https://b@e.example/x/y/z.whl"
+    assert package_sources.with_credentials("http://e.example/x/y/z.whl", known) == "", "never without TLS"

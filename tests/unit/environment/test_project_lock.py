@@ -59,6 +59,15 @@ def test_a_changed_project_keeps_its_python_and_says_what_changed(shelf: Shelf):
     assert shelf.said[-1].endswith(": new: more") and "pyproject.toml has changed" in shelf.said[-2]
 
 
+def test_a_project_that_admits_the_python_of_its_lock_no_longer_gets_another(shelf: Shelf):
+    shelf.wheel("toy")
+    shelf.pyproject('"toy"')
+    shelf.lock()
+    shelf.pyproject('"toy"', python=">=3.12")
+
+    assert shelf.lock().python_package("linux-64").version == "3.12.7"
+
+
 def test_a_host_of_another_platform_is_added_and_the_first_stays(shelf: Shelf):
     shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_x86_64")
     shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_aarch64")

@@ -237,3 +237,6 @@ def test_the_lock_and_its_archive_are_read_again(shelf: Shelf, repository: Path)
     wrong = LockedPackage("gift", "2.5", "pip", gift.url.replace("gift", "gone"), "0" * 64, "linux-64")
     with pytest.raises((EnvironmentBuildError, LockError), match="git cannot read"):
         list(download.download_packages([wrong], lambda *_: None))
+    other = LockedPackage("gift", "2.5", "pip", gift.url, "0" * 64, "linux-64")
+    with pytest.raises(EnvironmentBuildError, match="gift 2.5 has other files than when it was locked"):
+        list(download.download_packages([other], lambda *_: None))

@@ -85,9 +85,14 @@ class AcceleratorError(RuntimeError):
     """As torch.AcceleratorError."""
 
 
+class OwnError(AcceleratorError):
+    """Of a library that uses PyTorch."""
+
+
 KINDS = [
     (RuntimeError("CUDA error: something new"), "cuda", "WARNING"),
     (AcceleratorError("what nobody has seen yet"), "cuda", "WARNING"),
+    (OwnError("nor this"), "cuda", "WARNING"),
     (AssertionError("Torch not compiled with CUDA enabled"), "cuda", "WARNING"),
     (RuntimeError("shapes cannot be multiplied"), "runtime", "ERROR"),
     (OSError("libcudart.so.11.0: cannot open shared object file"), "driver", "WARNING"),

@@ -21,7 +21,7 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostError, Unreachable
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts import keepalive, loop
+from clusterfn.hosts import host_state, keepalive, loop
 from clusterfn.hosts.connection import ConnectionState, Followed, HostConnection, Reply
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, link
@@ -31,7 +31,7 @@ from clusterfn.hosts.rpc.requests import MemorySink
 from clusterfn.hosts.transports.base import Standby
 from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, Handler, agent
 from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, is_ping, silent
-from tests.waiting import WAIT_S, until
+from tests.waiting import WAIT_S, replace_here, until
 
 FOLLOWED = Followed("/p", print)
 GROWN = ({"file": 0, "offset": 0}, b"x")  # of a file that is followed
@@ -137,6 +137,8 @@ def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
     waits: list[int] = []
     monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
     connection, transport = connected(silent)
+    states: list[ConnectionState] = []
+    connection.on_state(states.append)
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
     logged_in.set()
@@ -145,6 +147,7 @@ def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
 
     until(lambda: len(waits) >= 6)
     assert waits[:6] == [0, 1, 2, 3, 4, 5]
+    assert not any("has logged in again" in state.cause for state in states)
 
 
 def test_an_ssh_that_cannot_say_which_host_is_meant_ends_no_wait_for_a_person(
@@ -271,7 +274,7 @@ def test_a_forked_child_leaves_the_streams_of_its_parent_alone(connected: Connec
 GARBAGE = {
     "text": b"Warning: your quota is nearly used up\n" * 9,
     "absurd header": FRAME.pack(LONGEST_HEADER + 1, 0),
-    "absurd body": FRAME.pack(2, 2**63) + b"{}",
+    "absurd body": FRAME.pack(9, 2**63) + b'{"id": 2}',
     "not JSON": FRAME.pack(3, 0) + b"{x}",
     "no UTF-8": FRAME.pack(2, 0) + b"\xff\xff",
     "too deep": FRAME.pack(200_000, 0) + b"[" * 200_000,
@@ -320,6 +323,53 @@ def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Conn
         assert (caught.value.host, caught.value.evidence[0][:10]) == ("lab8", "b'Warning:")
     assert len(transport.commands) == link.GARBLED
     assert not connection.usable()
+
+
+def test_a_host_that_sends_no_frames_after_a_while_is_not_given_up(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "SOON_S", 0.0)  # each stream has lasted
+
+    def answer(request: dict[str, Any], body: bytes) -> Any:
+        if len(transport.streams) > link.GARBLED + 1:
+            return answering(request, body)
+        transport.streams[-1].far.write(GARBAGE["text"])
+        return ()
+
+    connection, transport = connected(answer)
+
+    connection.ping().result(WAIT_S)
+    assert connection.usable()
+
+
+def test_the_reason_of_a_refused_connection_is_not_that_of_its_requests(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    asked = connection.ping()
+    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
+    refused = HostError("/root is not safe to use", host="lab8")
+    refused.kind, refused.path = "refused", "/root"
+    transport.error = refused
+    transport.drop()
+
+    with pytest.raises(HostError, match="not safe to use") as caught:
+        asked.result(WAIT_S)
+    assert (caught.value.kind, caught.value.path) == ("", "")
+
+
+def test_a_host_that_starts_no_agent_has_some_minutes_from_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tries = [0.0], link.Tries()
+    replace_here(monkeypatch, time, "monotonic", lambda: now[0])
+
+    def fail() -> Any:
+        raise HostError("there is no Python yet")
+
+    for now[0] in (0.0, link.NO_AGENT_S / 2, link.NO_AGENT_S - 1):
+        with pytest.raises(Unreachable):
+            tries.once(fail)
+    now[0] = link.NO_AGENT_S
+    with pytest.raises(HostError) as caught:
+        tries.once(fail)
+    assert not isinstance(caught.value, Unreachable)
 
 
 def test_an_agent_that_starts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +456,7 @@ def test_a_file_that_cannot_be_taken_fails_its_request_alone_wherever_it_is_take
     broken, whole, ends = Memory(fails=True), Memory(), []
 
     reply = connection.get("/p", broken)
-    reply.add_done_callback(lambda _: ends.append(threading.current_thread().name))
+    reply.future.add_done_callback(lambda _: ends.append(threading.current_thread().name))
 
     with pytest.raises(ZeroDivisionError):
         reply.result(WAIT_S)
@@ -528,6 +578,28 @@ def test_a_process_keeps_no_connection_that_has_ended(monkeypatch: pytest.Monkey
     connection.close()
 
 
+def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+
+    class Watch:
+        def __init__(self, connection: HostConnection, *_: Any, **__: Any) -> None:
+            self.connection = connection
+
+        def remove(self, job_name: str) -> None:
+            told.append(self.connection)
+
+    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
+    monkeypatch.setattr(host_state, "SchedulerWatch", Watch)
+    state = HostState(HOST._replace(address=f"lab8-{os.urandom(4).hex()}"))
+    state.watch.connection.close()  # type: ignore[attr-defined]
+    now = state.watch.connection  # type: ignore[attr-defined]
+
+    state.unwatch("f.7f3a")
+
+    assert told == [now]
+    now.close()
+
+
 def test_streams_that_break_at_once_are_made_after_pauses(
     connected: Connected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,14 +627,13 @@ def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: C
     follow = connection.follow([Followed("/p", lambda data: connection.run(["x"]).result())])
     told: list[BaseException | None] = []
 
-    def wait(reply: Reply[Any]) -> None:
-        reply.result()  # it is here
+    def wait(_: object) -> None:
         with pytest.raises(RuntimeError, match="A callback waits for the answer of lab8 to `have`") as caught:
             connection.ping().exception(WAIT_S)
         told.append(caught.value)
 
     assert isinstance(follow.exception(WAIT_S), RuntimeError)
-    connection.ping().add_done_callback(wait)
+    connection.ping().future.add_done_callback(wait)
     until(lambda: told)
     connection.ping().result(WAIT_S)
 

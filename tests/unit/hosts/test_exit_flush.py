@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from clusterfn.hosts import exit_flush
 from clusterfn.hosts.exit_flush import run_in_thread
-from tests.waiting import until
+from tests.waiting import replace_here, until
 
 
 def ran_by(work: Callable[[], Any] = lambda: None) -> threading.Thread:
@@ -68,13 +71,13 @@ def test_a_thread_that_waits_keeps_nothing_of_its_work():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_work_that_fails_ends_its_thread_alone():
+def test_a_thread_whose_work_fails_does_the_next_all_the_same():
     def fail() -> None:
         raise ValueError("no")
 
     failed = ran_by(fail)
 
-    assert ran_by() is not failed
+    assert ran_by() is failed
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
@@ -102,3 +105,22 @@ run_in_thread(lambda: print(threading.current_thread().name), "clusterfn-test")
     ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=150)
 
     assert ran.stdout == "MainThread\n"
+
+
+def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, waited = [0.0], list[float]()
+
+    class Missing:
+        def exception(self, timeout: float) -> None:
+            waited.append(timeout)
+            now[0] += timeout
+            raise concurrent.futures.TimeoutError
+
+    replace_here(monkeypatch, time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(exit_flush, "unanswered", {Missing(): 60.0, Missing(): 60.0})
+
+    exit_flush.finish_all()
+
+    assert waited == [60.0, 0.0]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from clusterfn.bridge import layout
 from clusterfn.config.spec import Host
 from clusterfn.hosts import bridge_bundle, environment_builder
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts.connection import Completed
+from clusterfn.hosts.connected_host import HostBridge, HostContents
+from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState
 from tests.fakes.transport import FakeTransport, agent
+from tests.turns import answered, settle
 from tests.waiting import WAIT_S
 
 OK = {"end": True, "ok": True}
@@ -124,3 +127,60 @@ def test_a_bridge_that_lost_one_file_is_sent_again_as_a_whole(tmp_path: Path) ->
     assert here.bridge.run(builder).result(WAIT_S).rc == 0
     assert lost.exists()
     here.connection.close()
+
+
+class ByHand:
+    """A connection whose commands end as the test says.
+
+    Attributes:
+        asked: The replies to its commands.
+        sent: The folders that were sent, and what each came after.
+    """
+
+    def __init__(self) -> None:
+        self.facts = SimpleNamespace(root="/r", python="python3")
+        self.asked: list[Reply[Any]] = []
+        self.sent: list[tuple[str, list[Reply[Any]]]] = []
+
+    def run(self, argv: Sequence[str], **_: Any) -> Reply[Any]:
+        self.asked.append(Reply(lambda: None))
+        return self.asked[-1]
+
+    def put_tree(self, folder: str, files: object, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:
+        self.sent.append((folder, list(after)))
+        return answered(True)
+
+    def end(self, number: int, rc: int, err: bytes = b"") -> None:
+        self.asked[number].resolve(Completed(rc, None, b"", err))
+        settle()
+
+
+@pytest.fixture
+def by_hand() -> tuple[HostBridge, ByHand]:
+    there: Any = ByHand()
+    return HostBridge(lambda: there, HostContents(), ()), there
+
+
+def test_of_requests_that_miss_the_bridge_together_the_first_sends_it_again(by_hand: tuple[HostBridge, ByHand]) -> None:
+    bridge, there = by_hand
+    missed = LOST.replace(b"/r/supervise.py", f"{bridge.folder}/supervise.py".encode())
+    replies = [bridge.supervise("list", "/r") for _ in range(2)]
+
+    for number in (0, 1):
+        there.end(number, 2, missed)
+    for number in (2, 3):
+        there.end(number, 0)
+
+    assert [each.result(WAIT_S).rc for each in replies] == [0, 0]
+    assert len(there.sent) == 2, "at first, and once again"
+
+
+def test_a_bridge_that_was_distrusted_is_sent_again_once_it_is_removed(by_hand: tuple[HostBridge, ByHand]) -> None:
+    bridge, there = by_hand
+    folder = bridge.folder
+    bridge.lay_out()
+
+    bridge.distrust()
+    bridge.mend(folder)
+
+    assert there.sent == [(folder, []), (folder, there.asked)]

@@ -112,7 +112,7 @@ def test_a_scheduler_chooses_gpus_itself(tmp_path: Path):
     ("name", "value", "only"),
     [
         ("CUDA_VISIBLE_DEVICES", "3", "[3]"), ("CUDA_VISIBLE_DEVICES", "", "[0]"),
-        ("CUDA_VISIBLE_DEVICES", "-1", "[0]"),
+        ("CUDA_VISIBLE_DEVICES", "-1", "[0]"), ("CUDA_VISIBLE_DEVICES", "0,1,0,1,0,1,0,1", "[0, 1, 0, 1, 0, 1, 0, 1]"),
         ("CUDA_VISIBLE_DEVICES", f"{LONG}1,{LONG}2", f"[{LONG}1, {LONG}2]"),
         ("CUDA_VISIBLE_DEVICES", "MIG-5c89852c-d268", "[MIG-5c89852c-d268]"),
         ("NVIDIA_VISIBLE_DEVICES", "1,2", "[1, 2]"), ("ROCR_VISIBLE_DEVICES", "0", "[0]"),

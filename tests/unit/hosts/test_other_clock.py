@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,9 +16,10 @@ from clusterfn.bridge.job_states import RUNNING
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.cli.gpus import ask_machine
-from clusterfn.config.spec import Host
+from clusterfn.config.spec import Host, ResultPolicy
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts import environment_builder
+from clusterfn.hosts.connection import Followed, Reply
 from clusterfn.hosts.host_state import HostState
 from tests.fakes.transport import FakeTransport, agent
 from tests.programs import main
@@ -98,3 +100,19 @@ def test_what_holds_a_gpu_an_environment_and_the_state_of_a_job_are_as_old_as_th
     until(lambda: job.state == RUNNING)
     assert job.since == pytest.approx(time.time() - RAN_S, abs=60)
     tracker.end()
+
+
+@pytest.mark.parametrize("told", ["1e300", "-1", "NaN", '"soon"'])
+def test_a_time_that_no_clock_can_show_is_left_out(told: str) -> None:
+    files: list[Followed] = []
+    there = Mock(root="/root", host=Mock(result_policy=ResultPolicy), here=lambda when: when)
+    there.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
+    tracker = Tracker(there, "7f3a000011112222", "train")
+    job: Job[int] = Job("7f3a000011112222", "train", "box", tracker.folder, tracker)
+    tracker.entry = entry_of(job)
+    tracker.follow()
+
+    files[0].on_data(f'{{"event": "running", "t": {told}}}\n'.encode())
+
+    assert job.state == RUNNING
+    assert abs(entry_of(job).since - time.time()) < 3600.0, "it is new from this moment on"

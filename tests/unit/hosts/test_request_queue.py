@@ -94,3 +94,15 @@ def test_a_link_that_is_closed_while_a_burst_waits_writes_no_more(line: Line):
     until(lambda: line.pauses == 1)
     line.close()
     assert line.heard() == [*range(16)]
+
+
+def test_of_many_failures_the_last_ones_are_known_to_later_requests() -> None:
+    requests = link_stream.PendingRequests()
+    for number in range(1, 20_001):
+        requests.remove(number, {"kind": "missing", "message": str(number)})
+
+    def failed(after: int) -> Any:
+        return requests.failed_before(SimpleNamespace(after=[after]))  # type: ignore[arg-type]
+
+    assert failed(1) is None
+    assert failed(20_000)["message"] == "20000"

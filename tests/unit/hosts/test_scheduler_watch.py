@@ -108,6 +108,19 @@ def test_a_running_job_is_looked_at_every_five_minutes_and_a_new_one_soon(made):
     assert connection.on_look is None
 
 
+def test_a_job_that_is_added_again_is_looked_at_soon_again(made):
+    watch, connection, clock = made
+    for name in ("a.1", "b.2"):
+        watch.add(name, lambda _: None)
+    clock.now += 3600
+    connection.answer("7|PENDING|Priority|a.1", "8|PENDING|Priority|b.2")
+    assert connection.asked == [4, 60]
+
+    watch.add("a.1", lambda _: None)
+
+    assert connection.asked[-1] == 4
+
+
 def test_a_job_killed_before_its_first_heartbeat_is_missed_soon(made):
     watch, connection, _ = made
     told = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,6 +34,15 @@ def test_what_is_saved_is_loaded_with_the_random_numbers(tmp_path):
     assert load_training(path, counter=counter) == {"step": 7}
     assert (counter.count, random.random()) == (3, expected)
     assert [each.name for each in tmp_path.iterdir()] == ["last"], "nothing is left aside"
+
+
+def test_a_file_that_was_saved_without_torch_is_loaded_with_it(tmp_path, monkeypatch):
+    path = save_training(tmp_path / "last", step=7)
+    torch = Mock()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert load_training(path) == {"step": 7}
+    assert not torch.load.called
 
 
 def test_a_part_that_was_not_saved_and_a_file_of_another_kind_are_named(tmp_path):

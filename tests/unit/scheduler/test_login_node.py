@@ -1,9 +1,13 @@
-"""Which answers of a machine say that it may be a login node."""
+"""Which answers of a machine say that it may be a login node, and which say nothing."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from clusterfn.hosts import scheduler_commands
+from clusterfn.scheduler import SCHEDULERS, kind_of_site
 from clusterfn.scheduler.login_node import Signs, read_signs
 
 
@@ -58,3 +62,18 @@ def test_schedulers_that_clusterfn_does_not_know_are_named():
     told = {"programs": ["bsub"], "files": ["/etc/pbs.conf", "/opt/slurm"]}
 
     assert read_signs(told).unsupported == ("PBS", "LSF")
+
+
+def test_an_answer_that_makes_no_sense_finds_nothing() -> None:
+    for printed in (
+        b"", b"[]", b"{}", b'{"found": {"slurm": {}}}', b'{"found": 3}', b'{"found": {}, "signs": {"files": 3}}',
+        b'{"found": {"slurm": {"how": "x", "path": ["/a\\n  evil: 1"], "env": {}}}}',
+    ):  # fmt: skip
+        assert scheduler_commands.read(printed) == scheduler_commands.LoginShellAnswer()
+
+
+def test_both_schedulers_say_how_their_commands_are_found() -> None:
+    for word in SCHEDULERS:
+        kind = kind_of_site(word)
+        assert kind is not None and kind.commands.programs and kind.commands.probe[0] in kind.commands.programs
+        assert os.path.isabs(kind.commands.usual[-1])

@@ -230,6 +230,15 @@ def test_every_final_state_is_explained_and_none_other():
         assert verdict is None or verdict.kind == KINDS.get(state, verdict.kind) not in layout.NOT_FINAL
 
 
+@pytest.mark.parametrize("states", [("FAILED", "RUNNING"), ("RUNNING", "FAILED"), ("FAILED", "PENDING")])
+def test_an_array_of_which_an_element_may_live_has_no_verdict(states):
+    line = recorded(f"{V}/scontrol-exit.txt")
+
+    assert (
+        slurm.explain(Evidence("".join(line.replace("JobState=FAILED", f"JobState={each}") for each in states))) is None
+    )
+
+
 @pytest.mark.parametrize("answer", ["", "slurm_load_jobs error: Unable to contact slurm controller", "JobState=ODD x"])
 def test_nothing_known_is_no_verdict(answer):
     assert slurm.explain(Evidence(answer, "exceeded memory limit")) is None

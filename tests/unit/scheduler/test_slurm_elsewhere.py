@@ -52,8 +52,9 @@ def test_an_unknown_complaint_makes_only_an_empty_list_worthless() -> None:
     assert slurm.trouble(Answer(0, f"12|RUNNING|None|1|N/A|train.{ID}\n", said)) == ""
 
 
-def test_a_job_whose_number_was_printed_may_exist_though_a_wrapper_of_sbatch_failed_afterwards() -> None:
-    failed = Answer(1, "1234\n", "usage-log: permission denied\n")
+@pytest.mark.parametrize("words", ["permission denied", "invalid account"])
+def test_a_job_whose_number_was_printed_may_exist_though_a_wrapper_of_sbatch_failed_afterwards(words: str) -> None:
+    failed = Answer(1, "1234\n", f"usage-log: {words}\n")
 
     assert slurm.again(slurm.submission(PLAIN), failed) is None
     with pytest.raises(SubmitError) as caught:

@@ -126,8 +126,7 @@ def test_an_outcome_that_is_away_comes_before_what_belongs_to_it(
 def test_a_log_whose_server_stays_away_is_left_out_if_an_outcome_is_waited_for(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_outcome: bool
 ) -> None:
-    monkeypatch.setattr(growing_files, "AWAY_S", 0.2)
-    monkeypatch.setattr(growing_files, "AWAY_AT_END_S", 0.2)
+    monkeypatch.setattr(growing_files, "AWAY_AT_END_S" if has_outcome else "AWAY_S", 0.2)
     (tmp_path / "stdout").symlink_to(AWAY)
     wanted = {"until": str(tmp_path / "outcome.json")} if has_outcome else {}
     client.ask(id=2, do="follow", files=[[str(tmp_path / "stdout"), 0]], **wanted)

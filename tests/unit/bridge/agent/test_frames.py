@@ -7,10 +7,11 @@ import os
 import struct
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from clusterfn.bridge.agent import facts
+from clusterfn.bridge.agent import facts, frames
 from clusterfn.bridge.agent.facts import HelloHandler
 from clusterfn.bridge.agent.files import glob_pattern
 from clusterfn.bridge.agent.frames import Inbox, Outbox, pack
@@ -76,6 +77,12 @@ def order(out: Outbox, count: int) -> bytes:
     return b"".join(frames)
 
 
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "TOGETHER", 1)
+
+
+@pytest.mark.usefixtures("one_by_one")
 def test_transfers_take_turns() -> None:
     out = Outbox(-1)
     for name in (b"a", b"b", b"c"):
@@ -84,6 +91,7 @@ def test_transfers_take_turns() -> None:
     assert order(out, 6) == b"abcabc"
 
 
+@pytest.mark.usefixtures("one_by_one")
 def test_answers_go_first_then_lines_but_bodies_are_not_starved() -> None:
     out = Outbox(-1)
     out.offer(Sender(b"b", urgent=False))
@@ -91,6 +99,24 @@ def test_answers_go_first_then_lines_but_bodies_are_not_starved() -> None:
     out.answer({"id": 1})
 
     assert order(out, 11)[-10:] == b"llllllllbl"
+
+
+def test_small_frames_leave_together_up_to_a_piece_of_a_file() -> None:
+    """The memory of that is used again for the next one."""
+    out, memory = Outbox(-1), bytearray(b"file")
+
+    class Piece(Sender):
+        def frame(self) -> Any:
+            memory[:] = bytes(memory[1:] + memory[:1])
+            return memoryview(memory)
+
+    out.offer(Piece(b"", urgent=False))
+    for number in (1, 2):
+        out.answer({"id": number})
+
+    assert out.next_frame(math.inf)
+    assert bytes(out.now) == pack({"id": 1}) + pack({"id": 2}) + b"ilef"
+    assert out.next_frame(math.inf) and bytes(out.now) == b"lefi"
 
 
 def test_what_is_sent_no_longer_counts_as_unsent() -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,6 +199,8 @@ def test_the_end_of_a_request_costs_the_same_however_many_are_open() -> None:
 class Waiting:
     """A request that waits for a file, and counts how often the watcher has it look."""
 
+    follows_others = False
+
     def __init__(self, path: Path) -> None:
         self.path, self.looks = str(path), 0
 
@@ -213,7 +215,7 @@ class Waiting:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
 def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) -> None:
     readers: dict[int, Any] = {}
-    watcher = file_watcher.FileWatcher(readers)
+    watcher = file_watcher.FileWatcher(readers, lambda *_: None)
     jobs = [Waiting(tmp_path / str(number) / "attempts" / "1" / "outcome.json") for number in range(50)]
     for job in jobs:
         watcher.add(job)
@@ -233,7 +235,7 @@ def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
 def test_what_comes_in_a_folder_that_was_whole_when_its_event_was_read_is_not_left_to_the_poll(tmp_path: Path) -> None:
     readers: dict[int, Any] = {}
-    watcher = file_watcher.FileWatcher(readers)
+    watcher = file_watcher.FileWatcher(readers, lambda *_: None)
     job = Waiting(tmp_path / "attempts" / "1" / "outcome.json")
     watcher.add(job)
     Path(job.path).parent.mkdir(parents=True)
@@ -248,6 +250,33 @@ def test_what_comes_in_a_folder_that_was_whole_when_its_event_was_read_is_not_le
     assert watcher.inotify is not None
     os.close(watcher.inotify.fd)
     assert job.looks > before
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_a_file_is_looked_at_for_itself_and_once_for_many_changes(tmp_path: Path) -> None:
+    readers: dict[int, Any] = {}
+    later: list[Callable[[], object]] = []
+    watcher = file_watcher.FileWatcher(readers, lambda _, action: later.append(action))
+    followed, other = Waiting(tmp_path / "journal.jsonl"), Waiting(tmp_path / "values")
+    for each in (followed, other):
+        watcher.add(each)
+        each.looks = 0
+    assert watcher.inotify is not None
+    fd = watcher.inotify.fd
+
+    for _ in range(3):
+        (tmp_path / "value.pkl").write_text("nobody follows it")
+        Path(followed.path).write_text("1")
+    readers[fd](fd)
+    assert (followed.looks, other.looks) == (1, 0)
+
+    while fd in readers:  # a flood of changes
+        Path(followed.path).write_text("2")
+        readers[fd](fd)
+    assert followed.looks <= 1 + file_watcher.FLOOD
+    later.pop()()
+    assert fd in readers, "the changes that came meanwhile are read together"
+    os.close(fd)
 
 
 class Slow:

@@ -151,3 +151,10 @@ def test_a_host_that_tells_nonsense_limits_nothing_and_is_named_by_check(told):
 
 def test_a_supervisor_looks_for_the_file_that_is_read():
     assert layout.SITE_RULES == site_rules.PATH
+
+
+@pytest.mark.parametrize(
+    ("text", "memory"), [("limits:\n  memory: 4GB\n", 4), ("limits:\n  memory: 4GB\ndefaults:\n  memory: 2GB\n", 2)]
+)
+def test_a_call_that_asks_for_no_memory_gets_the_default_of_the_file_else_its_limit(text, memory):
+    assert rules_of(text).limit(HOST).defaults.memory_bytes == memory << 30

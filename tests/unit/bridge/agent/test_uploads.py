@@ -139,6 +139,30 @@ def test_an_upload_that_is_stopped_leaves_nothing(client: Client, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tree_whose_last_file_did_not_come_is_none(client: Client, tmp_path: Path) -> None:
+    client.ask(id=2, do="put", path=str(tmp_path / "tree"), files=[["a", 3, 0o600], ["b", 1, 0o600]])
+    client.send(b"abc", id=2, last=True)
+
+    assert "not as many bytes" in client.answer_of(2)["error"]["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_rest_of_a_file_is_that_of_no_other_that_has_taken_its_name(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abcd")
+    (tmp_path / "new").write_bytes(b"ABCD")
+    client.ask(id=2, do="get", path=str(tmp_path / "x"))
+    client.turns()
+    client.listen()
+    rest = {"do": "get", "path": str(tmp_path / "x"), "offset": 2, "of": client.heard[0]["of"]}
+
+    client.ask(id=3, **rest)
+    assert client.answer_of(3)["size"] == 4
+    (tmp_path / "new").replace(tmp_path / "x")
+    client.ask(id=4, **rest)
+
+    assert client.answer_of(4)["error"]["kind"] == "changed"
+
+
 def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.queue import lease, lease_names, socket_table
+from clusterfn.bridge.queue import gpu_leases, lease, lease_names, socket_table
 from clusterfn.bridge.queue.arrivals import KEPT_S, AdmissionLock
 from clusterfn.bridge.supervisor.process_tree import user_name
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
@@ -61,7 +61,10 @@ def test_who_inherits_a_name_holds_it_too(folder: Path):
 
     assert files.hold("gpu/one") is None
     os.close(heir)
-    assert files.hold("gpu/one") is not None
+    last = files.hold("gpu/one")
+    assert last is not None
+    last.close()
+    assert not list(folder.iterdir())
 
 
 def test_a_name_whose_file_is_removed_before_it_is_locked_is_claimed_again(folder: Path, monkeypatch):
@@ -257,6 +260,43 @@ def test_a_name_is_held_by_who_has_bound_it_though_nothing_listens(own_name: str
 
         assert lease.SocketLeases().hold(own_name) is None
         assert lease.SocketLeases().binders()[own_name] == os.getuid()
+
+
+def test_a_name_that_its_user_holds_with_an_ending_is_held(own_name: str):
+    own = f"run/{os.getuid()}/{own_name[4:]}/0/1/0"
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(f"\0clusterfn/{lease_names.with_ending(own, 'abcdef01')}")
+
+        assert lease.SocketLeases().hold(own) is None
+
+    mark = lease.SocketLeases().hold(own)
+    assert mark is not None
+    mark.close()
+
+
+def test_of_gpus_that_are_too_few_none_is_held(own_name: str):
+    uuids, leases = [f"{own_name[4:]}-{letter}" for letter in "abc"], lease.SocketLeases()
+    mark = leases.hold(lease_names.gpu(uuids[1]))
+    assert mark is not None
+
+    with pytest.raises(gpu_leases.TooFew):
+        gpu_leases.hold_gpus(leases, uuids, 3)
+
+    held = gpu_leases.hold_gpus(leases, uuids, 2)
+    assert list(held) == [uuids[0], uuids[2]]
+    gpu_leases.release_gpus(held)
+    mark.close()
+
+
+def test_a_gpu_that_another_program_uses_is_exchanged_for_one_that_was_not_met_yet(own_name: str, monkeypatch):
+    uuids, leases = [f"{own_name[4:]}-{letter}" for letter in "abc"], lease.SocketLeases()
+    looks = iter([{uuids[0]: "python3 (pid 812, bob)"}, {}])
+    monkeypatch.setattr(gpu_leases.gpus, "used_by_others", lambda _: next(looks))
+
+    held = gpu_leases.replace_used_gpus(leases, gpu_leases.hold_gpus(leases, uuids, 2), uuids)
+
+    assert list(held) == uuids[1:]
+    gpu_leases.release_gpus(held)
 
 
 def test_where_the_kernel_lists_no_sockets_the_table_of_proc_does(own_name: str, monkeypatch: pytest.MonkeyPatch):

@@ -33,3 +33,11 @@ def test_the_longest_name_has_room_for_an_ending():
 
 def test_a_name_that_is_too_long_is_not_held_and_ends_no_spooler():
     assert SocketLeases().hold("wait/1/2/3/" + "4" * 120 + "/0/0/job//0") is None
+
+
+@pytest.mark.parametrize(("now_s", "late"), [(60, None), (200, "turn/7/aa/200")])
+def test_a_spooler_is_late_once_all_its_promises_are(now_s: int, late: str | None):
+    """The next promise is bound before the last one is released."""
+    held = {"turn/7/aa/200": 7, "turn/7/aa/50": 7, "turn/7/bb/900": 7, "turn/7/aa/999": 8}
+
+    assert lease_names.overdue(held, "spool/7/aa", now_s) == late

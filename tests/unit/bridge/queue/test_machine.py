@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from clusterfn.bridge.queue import lease_names, machine
@@ -105,3 +107,12 @@ def test_a_name_that_would_be_too_long_says_that_any_gpu_will_do():
 
     assert len(f"clusterfn/{name}") <= 107
     assert lease_names.HeldNames([name], 0).waiting == [waiting._replace(kind=ANY)]
+
+
+def test_on_ones_own_machine_jobs_share_the_cores_and_one_may_ask_for_any_number():
+    spec: dict[str, Any] = {"scheduler": "local", "resources": {"cores": 1}}
+
+    assert machine.limits_of(spec).cores == 4 * machine.cores()
+    assert machine.limits_of({**spec, "resources": {"cores": 10**6}}).cores == 10**6
+    assert machine.limits_of({**spec, "limits": {"cores": 2}}).cores == 2
+    assert machine.limits_of({**spec, "scheduler": "bare"}).cores is None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from clusterfn.bridge.queue import plan
 from clusterfn.bridge.queue.lease_names import HeldNames
-from clusterfn.bridge.queue.machine import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
+from clusterfn.bridge.queue.machine import ANY, Demand, Kind, MachineResources, Usage, UserLimits, gpus_of_kind
 from clusterfn.bridge.queue.tickets import Ticket
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 
@@ -18,17 +20,24 @@ def ticket(job: str, asked: Demand, **more: Any) -> Ticket:
     return Ticket(**{**facts, "job": job, "asked": asked, "limits": NONE, "ms": int(job), "kind": ANY, **more})
 
 
-def planned(
-    tickets: list[Ticket], cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = (), held: str = ""
-) -> plan.StartPlan:
-    """With these cards free, and these held; one with a large letter is an A100."""
+def view_of(
+    cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = (), held: str = "", used_ms: int = 0
+) -> plan.QueueView:
+    """With these cards free, and these held; one with a large letter is an A100. This user has used so much."""
     machine = MachineResources(cores, 1000, 1000, cards)
     holders = dict.fromkeys(held, 990007)
     every = [
         GpuInfo(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]
     ]
-    view = plan.QueueView(machine, HeldNames(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, unleased={})
-    return plan.plan_starts(tickets, view)
+    return plan.QueueView(
+        machine, HeldNames(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, unleased={},
+        usage=Usage(used_ms, used_ms, 1, cores),
+    )  # fmt: skip
+
+
+def planned(tickets: list[Ticket], *view: Any, **more: Any) -> plan.StartPlan:
+    """As on a machine like this."""
+    return plan.plan_starts(tickets, view_of(*view, **more))
 
 
 def started(made: plan.StartPlan) -> list[str]:
@@ -75,3 +84,24 @@ def test_a_group_that_has_its_half_keeps_no_gpu_from_those_for_whom_it_waits():
 
     assert [each.job for each in planned([element], 8, ("h",), names, held).named] == ["5.1"]
     assert planned([element], 8, ("h",), (*names, "wait/2/9/99999999/1/1/0/x//0"), held).named == []
+
+
+@pytest.mark.parametrize(("used_ms", "starts"), [(500, ["5"]), (1500, [])])
+def test_further_jobs_of_another_user_come_first_until_they_count_more_than_ones_own(used_ms: int, starts: list[str]):
+    first_and_one_more = "wait/2/9/99999999/0/1/0/x~0,1000,1//0"
+    mine = [ticket("5", Demand(0, 1, 0))]
+
+    assert started(planned(mine, 2, names=(first_and_one_more,), used_ms=used_ms)) == starts
+
+
+@pytest.mark.parametrize(("used_ms", "why"), [(4000, ""), (6000, plan.LATER)])
+def test_an_element_gives_way_only_to_who_has_used_less_by_more_than_its_restart_takes(used_ms: int, why: str):
+    element = ticket("5", Demand(0, 1, 0), element=1)._replace(job="5.1")
+
+    assert plan.must_yield(element, view_of(1, names=("wait/2/9/99999999/0/1/0/x~0,0,0//0",), used_ms=used_ms)) == why
+
+
+def test_jobs_with_gpus_start_one_after_another_and_the_others_beside_them():
+    waiting = [ticket("1", Demand(1, 1, 0)), ticket("2", Demand(1, 1, 0)), ticket("3", Demand(0, 1, 0))]
+
+    assert started(planned(waiting, 8, ("e", "f"))) == ["1", "3"]

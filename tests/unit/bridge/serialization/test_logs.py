@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import logging
 import subprocess
 import sys
@@ -51,6 +52,9 @@ def test_nothing_travels_where_nobody_set_logging_up(fresh):
 
     assert logs.describe() is None
     assert b'"logging"' not in payload.pack(len, ([],), {}).data
+
+    importlib.import_module("clusterfn.hosts.transports.paramiko")
+    assert logging.getLogger("clusterfn.ssh").level and logs.describe() is None
 
 
 def test_nothing_travels_where_logging_was_never_imported(monkeypatch):

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor.dependencies import Dependencies
+from clusterfn.bridge.supervisor.dependencies import Dependencies, keep_exception
 from clusterfn.bridge.supervisor.job import Dependency, dependencies_of, describe_waiting
 from clusterfn.bridge.supervisor.process_tree import boot_id
+from clusterfn.bridge.supervisor.verdict import Verdict
 from tests.fakes.job_spec import job_spec
 
 TRAIN, OTHER = "7f3a" * 4, "90aa" * 4
@@ -165,3 +166,14 @@ def test_a_job_counts_as_refused_for_now_as_long_as_its_program_renews_that(tmp_
 
     os.utime(note, (time.time() - 1200.0,) * 2)
     assert not Dependencies(str(tmp_path)).is_refused(TRAIN)
+
+
+def test_the_exception_of_an_input_takes_the_place_of_a_longer_value(tmp_path: Path):
+    (tmp_path / "values.pkl").write_bytes(b"..abc..")
+    (tmp_path / "value.pkl").write_bytes(b"a value before")
+    failed = Verdict("dependency", exception_at=(str(tmp_path / "values.pkl"), 2, 3))
+
+    assert keep_exception(failed, str(tmp_path / "value.pkl")).value == {"size": 3}
+    assert (tmp_path / "value.pkl").read_bytes() == b"abc"
+    (tmp_path / "values.pkl").unlink()
+    assert keep_exception(failed, str(tmp_path / "value.pkl")).value is None

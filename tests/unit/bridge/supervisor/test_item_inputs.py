@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from clusterfn.bridge.queue.held_back import HeldBack
+from clusterfn.bridge.queue.tickets import Ticket
 from clusterfn.bridge.supervisor.awaiting import ItemInputs, Takers, item_inputs_of, register_array
 from clusterfn.bridge.supervisor.dependencies import Dependencies
 from clusterfn.bridge.supervisor.group_files import Chunks
-from clusterfn.bridge.supervisor.job import JobFolder
+from clusterfn.bridge.supervisor.job import JobFolder, dependencies_of
 from tests.fakes.job_spec import job_spec
 from tests.unit.bridge.supervisor.test_dependencies import end
 
@@ -99,6 +101,27 @@ def test_a_block_that_was_given_back_or_whose_element_has_died_lets_an_element_s
     (attempt / "outcome.json").write_text(json.dumps({"kind": "died", "final": True}))
     assert inputs.untaken() == [2, 3], "what it had not finished"
     assert chunks.take_over(2) == 2 and chunks.take_over(2) == 3 and inputs.untaken() == []
+
+
+def test_a_group_is_complete_once_each_chunk_is_done(tmp_path):
+    chunks = Chunks(str(tmp_path), {"count": 4, "chunk": 2})
+    chunks.make_folders()
+    assert [chunks.take(1, 2), chunks.take(2, 2), chunks.take(1, 2)] == [0, 1, None]
+
+    chunks.finish(1)
+    assert not chunks.complete()
+    chunks.finish(0)
+    assert chunks.complete()
+
+
+def test_as_many_elements_start_as_there_are_items_that_can_run(tmp_path, train):
+    home = taking(tmp_path, 4, 4)
+    told(train, 0, 1)
+    facts: dict[str, Any] = dict.fromkeys(Ticket._fields)
+    facts.update(home=str(home), after=tuple(dependencies_of(json.loads((home / "spec.json").read_text()))))
+    waiting = [Ticket(**{**facts, "job": f"{SCORE}.{number}", "element": number}) for number in (1, 2, 3, 4)]
+
+    assert sorted(HeldBack(str(tmp_path)).reasons(waiting)) == [f"{SCORE}.3", f"{SCORE}.4"]
 
 
 def test_what_items_have_returned_outlives_the_processes_of_their_group(tmp_path, train):

@@ -20,6 +20,7 @@ from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import QuotaLeft, Site, SurveyedGpus, Volume, parse_quotas, read_site
 from clusterfn.scheduler.site import Section
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
+from tests.bridge.host import is_running
 from tests.waiting import until
 
 KB, GB = 1024, 2**30
@@ -459,11 +460,4 @@ def test_what_hangs_is_named_and_ended_and_hides_nothing_else(ask, tmp_path):
     assert site.gpus == SurveyedGpus(trouble="it did not answer in time")
     assert site.root is not None
     started = (tmp_path / "pids").read_text().split()
-    until(lambda: not any(map(is_alive, started)))
-
-
-def is_alive(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    until(lambda: not any(map(is_running, map(int, started))))

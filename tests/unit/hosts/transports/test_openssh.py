@@ -214,12 +214,16 @@ def test_auto_takes_ssh_for_what_paramiko_cannot_do(
     assert transport.via == why
 
 
-@pytest.mark.parametrize("resolved", ["", "controlpath /tmp/c", "controlpath none", "gssapiauthentication yes"])
+@pytest.mark.parametrize(
+    "resolved",
+    ["", "controlpath /tmp/c", "controlpath none", "gssapiauthentication yes", "identityfile {folder}/id_gone"],
+)
 def test_auto_takes_paramiko_for_all_else(
     ssh: Stub, resolved: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], list[str]]
 ) -> None:
-    ssh(resolved=resolved)
+    ssh(resolved=resolved.format(folder=ssh.folder))
     ssh.program("klist", KLIST.format(1))
+    (ssh.folder / "id_gone.pub").write_text("sk-ssh-ed25519@openssh.com AAAA me\n")
     transport = AutoTransport(HOST)
 
     transport.open("true")

@@ -9,6 +9,7 @@ import pty
 import secrets
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import traceback
@@ -25,7 +26,7 @@ from clusterfn.errors import AuthenticationError, ConfigError
 from clusterfn.hosts.transports import Transport, held_connections, paramiko_login, shared_login
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.hosts.transports.openssh import AskPass
-from clusterfn.hosts.transports.prompts import LoginQuestion
+from clusterfn.hosts.transports.prompts import Asker, LoginQuestion
 from clusterfn.hosts.transports.shared_login import ReusingTransport
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
@@ -311,6 +312,14 @@ def test_a_damaged_record_is_none(folder: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="a connection is held by ssh")
+def test_a_process_that_has_ended_does_not_run_although_its_parent_has_not_looked() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+        assert not held_connections.is_running(process.pid)
+    assert held_connections.is_running(os.getpid())
+
+
 def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_is_used(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -402,3 +411,22 @@ def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(
 
         with contextlib.suppress(ConnectionResetError):  # it was not even accepted
             assert line.recv(1) == b""
+
+
+def test_a_login_that_a_person_has_made_is_not_tried_again_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_login, "can_hold", lambda host: False)
+    opened: list[str] = []
+
+    class Own(Transport):
+        via = "openssh"
+
+        def open(self, command: str, asker: Asker | None = None) -> Any:
+            opened.append(asker(LoginQuestion("Code: ", "me@lab8")) if asker else "nobody")
+
+    transport = ReusingTransport(Host("lab8", "lab8", "bare", "clusterfn.yml:3"), Own())
+    transport.open("true")
+    transport.open("true", lambda _: "123456")
+
+    with pytest.raises(AuthenticationError, match="lab8 needs you"):
+        transport.open("true")
+    assert opened == ["nobody", "123456"]

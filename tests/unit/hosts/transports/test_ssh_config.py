@@ -12,7 +12,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, Unreachable
-from clusterfn.hosts.transports import ssh_config
+from clusterfn.hosts.transports import ssh_config, trust
 from clusterfn.hosts.transports.ssh_config import Address, parse_address, refuse_unmet, resolve
 from tests.waiting import until
 
@@ -52,6 +52,14 @@ def test_an_address_has_three_parts(text: str, address: Address) -> None:
 def test_what_could_be_an_option_or_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a host"):
         parse_address(text, HOST)
+
+
+def test_each_stop_on_the_way_is_reached_through_those_before_it(config: Path) -> None:
+    config.write_text("Host lab8\n ProxyJump a,b\n")
+
+    stops = trust.hosts_on_the_way(host_with(config))
+
+    assert [(each.alias, each.proxy_jump) for each in stops] == [("a", ()), ("b", ("a",)), ("lab8", ("a", "b"))]
 
 
 def test_the_configuration_is_resolved(config: Path) -> None:

@@ -225,3 +225,21 @@ def test_aliases_of_a_file_that_includes_itself_are_listed_once(home: Path) -> N
 def test_a_file_that_is_not_there_is_named(home: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere does not exist"):
         resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3", ssh_config=str(home / "nowhere")))
+
+
+@pytest.mark.parametrize(
+    ("partly", "was_asked", "says"),
+    [
+        (False, False, "lab8:22 requires an interactive login of me (password)"),
+        (False, True, "lab8:22 did not let me in"),
+        (True, False, "lab8:22 accepts the key of me, but also wants a password (or a code) (password)"),
+        (True, True, "lab8:22 accepts the key of me, but rejected the rest of the login"),
+    ],
+)
+def test_a_refusal_says_what_a_person_can_do(tmp_path: Path, partly: bool, was_asked: bool, says: str) -> None:
+    there = asked(write(tmp_path, "Host lab8\n User me\n"), "lab8", True)
+
+    error = ssh_errors.login_refused("lab8", there, [], ["password"], partly=partly, asked=was_asked)
+
+    assert error.message == says
+    assert (error.hint or "").startswith("try again, or" if was_asked else "try again in a terminal, or")

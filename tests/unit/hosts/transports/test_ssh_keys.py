@@ -79,7 +79,18 @@ def test_a_key_with_a_passphrase_is_not_used_and_not_replaced(folder):
     assert f"ssh-add {path}" in (caught.value.hint or "")
 
 
-def test_a_new_key_lies_where_ssh_would_look_for_it(folder):
+@pytest.mark.parametrize("identities_only", [False, True])
+def test_a_key_of_an_agent_is_used_unless_only_files_may_be(folder, monkeypatch, identities_only):
+    key = SimpleNamespace(asbytes=lambda: b"key", get_name=lambda: "ssh-ed25519")
+    agent = SimpleNamespace(get_keys=lambda: [key], close=lambda: None)
+    monkeypatch.setattr(paramiko, "Agent", lambda: agent)
+    asked = settings(folder / "id_ed25519", agent=True)
+    asked.identities_only = identities_only
+
+    found = ssh_keys.usable(asked)
+
+    assert (found and found.line) == (None if identities_only else "ssh-ed25519 a2V5")
+
     other = folder / "id_cluster"
 
     assert ssh_keys.new_path(settings(folder / "id_rsa", folder / "id_ed25519")) == folder / "id_ed25519"

@@ -1,0 +1,48 @@
+"""Lays out the bridge as on a host, perhaps with other limits. No test in here."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from clusterfn.hosts import bridge_bundle
+from tests.bridge.host import clean_environ
+
+
+def layout_bridge(target: Path, *changes: tuple[str, str, str]) -> Path:
+    """The tree of bridge/<hash>, from this checkout.
+
+    Args:
+        changes: A module, how a line in it begins, and what is there instead: another limit.
+    """
+    if changes:
+        shutil.copytree(_compiled_bridge(), target)
+    else:
+        for name, content in bridge_bundle.bridge().files.items():
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    for module, before, after in changes:
+        path = target / "_clusterfn" / "bridge" / module
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            compiled.unlink()
+        text, count = re.subn(rf"(?m)^{re.escape(before)}(?=\s)", after, path.read_text(encoding="utf-8"))
+        assert count == 1, f"{module}: {before}"
+        path.write_text(text, encoding="utf-8")
+    return target
+
+
+@functools.cache
+def _compiled_bridge() -> Path:
+    """What the bridges of tests with other limits are copies of: a job need not compile all its modules again."""
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-bridge-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    layout_bridge(folder / "bridge")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", folder / "bridge"], check=True, env=clean_environ())
+    return folder / "bridge"

@@ -1,0 +1,14 @@
+"""What end-to-end tests need of clusterfn's internals: the state of a host, and a patient second Ctrl-C."""
+
+from __future__ import annotations
+
+from clusterfn.config import config_file
+from clusterfn.hosts.host_state import HostState, open_session
+
+# Goes before a script in which a second Ctrl-C counts: a busy machine may take longer than three seconds to send it.
+PATIENT = "from clusterfn.calls import job_display\njob_display._SECOND_INTERRUPT_S = 60.0\n"
+
+
+def session_of(host: str) -> HostState:
+    """Return what this process knows of a host of clusterfn.yml; it connects where there is no connection."""
+    return open_session(config_file.load().resolve(host)[0])
