@@ -19,7 +19,8 @@ from benchmarks.measure import Series, in_turns, seconds
 from benchmarks.place import MINOR, Place
 from benchmarks.report import Row
 from tests.bridge.apart import apart
-from tests.bridge.host import Bench, layout_bridge
+from tests.bridge.host import Bench
+from tests.bridge.layout import layout_bridge
 from tests.lab.handle import Lab
 from tests.waiting import until
 

@@ -112,14 +112,15 @@ def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_
 ) -> None:
     now, waited = [0.0], list[float]()
 
-    class Missing:
-        def exception(self, timeout: float) -> None:
-            waited.append(timeout)
-            now[0] += timeout
+    class Missing(concurrent.futures.Future[None]):
+        def exception(self, timeout: float | None = None) -> None:
+            waited.append(timeout or 0.0)
+            now[0] += timeout or 0.0
             raise concurrent.futures.TimeoutError
 
     replace_here(monkeypatch, time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(exit_flush, "unanswered", {Missing(): 60.0, Missing(): 60.0})
+    missing = [Missing(), Missing()]
+    monkeypatch.setattr(exit_flush, "unanswered", {each: (each, 60.0) for each in missing})
 
     exit_flush.finish_all()
 

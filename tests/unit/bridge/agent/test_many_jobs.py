@@ -215,7 +215,7 @@ class Waiting:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
 def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) -> None:
     readers: dict[int, Any] = {}
-    watcher = file_watcher.FileWatcher(readers, lambda *_: None)
+    watcher = file_watcher.FileWatcher(readers, lambda _, action: action())
     jobs = [Waiting(tmp_path / str(number) / "attempts" / "1" / "outcome.json") for number in range(50)]
     for job in jobs:
         watcher.add(job)
@@ -235,7 +235,7 @@ def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
 def test_what_comes_in_a_folder_that_was_whole_when_its_event_was_read_is_not_left_to_the_poll(tmp_path: Path) -> None:
     readers: dict[int, Any] = {}
-    watcher = file_watcher.FileWatcher(readers, lambda *_: None)
+    watcher = file_watcher.FileWatcher(readers, lambda _, action: action())
     job = Waiting(tmp_path / "attempts" / "1" / "outcome.json")
     watcher.add(job)
     Path(job.path).parent.mkdir(parents=True)

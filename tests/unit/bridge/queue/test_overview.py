@@ -34,7 +34,8 @@ def root(tmp_path, monkeypatch):
 
     monkeypatch.setattr(listing, "describe", describe)
     monkeypatch.setattr(overview.select, "select", lambda *_: ([], [], []))
-    monkeypatch.setattr(overview.os, "read", lambda fd, size: b"\n")  # the client asks for the next look
+    read = os.read
+    monkeypatch.setattr(overview.os, "read", lambda fd, size: read(fd, size) if fd else b"\n")  # asks for the next look
     return tmp_path, looked
 
 
