@@ -7,6 +7,7 @@ gives a `Reply`. Nothing here knows of jobs, schedulers or environments. paramik
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -209,6 +210,9 @@ def connect(
     """
     connection = HostConnection(host, transport_for(host), have, prompts.person(), probe, meanwhile)
     _opened[connection] = None
+    if _exiting and threading.current_thread() is not threading.main_thread():
+        # This thread was connecting when the program ended.
+        connection.close()
     for each in [each for each in list(_opened) if not each.usable()]:
         _opened.pop(each, None)
     return connection
@@ -256,9 +260,11 @@ def _close_all() -> None:
     while _opened:
         closed.append(_opened.popitem()[0])
         closed[-1].close()
-    # A daemon thread that runs while the interpreter ends can crash the process.
-    for connection in closed:
-        connection.join(_JOIN_S)
+    # A daemon thread that runs while the interpreter ends can crash the process. Ctrl-C ends the wait for them.
+    until = time.monotonic() + _JOIN_S
+    with contextlib.suppress(KeyboardInterrupt):
+        for connection in closed:
+            connection.join_until(until)
 
 
 def _forget_all() -> None:

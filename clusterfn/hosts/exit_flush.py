@@ -163,7 +163,11 @@ def has_unanswered() -> bool:
 def _finish_all() -> None:
     begun = time.monotonic()
     while has_unanswered():
-        future, (answer, timeout_s) = next(iter(unanswered.items()))
+        # An entry may go at any moment.
+        first = list(unanswered.items())[:1]
+        if not first:
+            continue
+        future, (answer, timeout_s) = first[0]
         # Ignore errors here, because the job's own future reports them.
         with contextlib.suppress(ClusterfnError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             answer.exception(max(0.0, begun + timeout_s - time.monotonic()))

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -28,7 +29,7 @@ _log = logging.getLogger("clusterfn")
 _TURNS = 20
 _SETTLED_S = 5.0
 _REAP_S = 1.0
-_STOP_S = 1.0
+_STOP_S, _LOOK_S = 1.0, 0.001
 
 
 class _Running(NamedTuple):
@@ -42,6 +43,8 @@ class _Running(NamedTuple):
 _started: dict[int, _Running] = {}
 # The event loop keeps only weak references to tasks, and Python could collect a task that waits.
 _begun: set[asyncio.Task[None]] = set()
+# What `in_thread` runs now.
+_in_threads: set[concurrent.futures.Future[Any]] = set()
 
 
 def start(story: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -127,6 +130,7 @@ def is_here() -> bool:
 async def in_thread(work: Callable[[], T], name: str) -> T:
     """Run what may block, or is the user's, in a thread with that name; a cancellation does not wait for its end."""
     ended: concurrent.futures.Future[T] = concurrent.futures.Future()
+    _in_threads.add(ended)
 
     def run() -> None:
         try:
@@ -135,6 +139,7 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
             ended.set_exception(error)
         else:
             ended.set_result(value)
+        _in_threads.discard(ended)
 
     exit_flush.run_in_thread(run, name)
     # Without the shield, cancelling the coroutine would cancel the future, and the thread could not set its result.
@@ -189,9 +194,18 @@ def _stop() -> None:
     It is not closed, because other threads may still call functions in it, which then never run.
     """
     running = _started.get(os.getpid())
-    if running is not None and not is_here():
-        running.loop.call_soon_threadsafe(running.loop.stop)
-        running.thread.join(_STOP_S)
+    if running is None or is_here():
+        return
+    # The connections are closed. What that has ended must still reach those who wait in exit functions after this one.
+    until, before = time.monotonic() + _STOP_S, -1
+    while (len(_begun) != before or _in_threads) and time.monotonic() < until:
+        before = len(_begun)
+        settle()
+        time.sleep(_LOOK_S)
+    running.loop.call_soon_threadsafe(running.loop.stop)
+    running.thread.join(_STOP_S)
+    # An exit function that comes later gets another loop.
+    _started.clear()
 
 
 # Registered at the import, and so before all that uses the loop at exit: what is registered last runs first.
@@ -201,6 +215,7 @@ atexit.register(_stop)
 def _forget() -> None:
     _started.clear()
     _begun.clear()
+    _in_threads.clear()
 
 
 if hasattr(os, "register_at_fork"):

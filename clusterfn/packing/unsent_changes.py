@@ -10,9 +10,11 @@ import ast
 import dis
 import functools
 import importlib.util
+import linecache
 import re
 import sys
 import types
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +34,14 @@ _ASSIGNMENT = re.compile(
     re.MULTILINE,
 )
 # With these, code can set names that it does not name. The last one makes globals of the members of an enumeration.
-_SETTERS = ("__setattr__", "delattr", "exec", "globals", "locals", "setattr", "vars", "_convert_")
+_SETTERS = (
+    "__globals__", "__setattr__", "_convert_", "delattr", "exec", "f_globals", "f_locals", "globals", "locals",
+    "setattr", "vars",
+)  # fmt: skip
+# Values of such names are not shown.
+_PRIVATE = re.compile(r"pass|secret|token|key|pin(?![a-z])|code", re.IGNORECASE)
+# More changes were made by a program.
+_MOST = 20
 _DYNAMIC_NAMES = frozenset([*_SETTERS, "__dict__", "patch"])
 # What an object does to itself is left out.
 _DYNAMIC_TEXT = re.compile(
@@ -75,7 +84,7 @@ class _Change(NamedTuple):
         source = f"which imports {self.module} from its file: set it inside the function"
         if self.there is _MISSING:
             return f"{self.key} does not exist in the job, {source}"
-        if all(value is None or type(value) in _NUMBERS for value in (self.here, self.there)):
+        if not _PRIVATE.search(self.name) and all(type(value) in _NUMBERS for value in (self.here, self.there)):
             return f"{self.key} is {self.here!r} on this machine, and {self.there!r} in the job, {source}"
         return f"{self.key} was changed on this machine, but not in the job, {source}"
 
@@ -101,6 +110,8 @@ def find(modules: Collection[str], sources: FileBundle, functions: Collection[ty
     """
     try:
         changes = [change for name in modules for change in _changes(name)]
+        if len(changes) > _MOST:
+            return {}
         return {change.key: change.describe() for change in changes if _is_missed(change, sources, functions)}
     except Exception:  # noqa: BLE001 - the user's modules and values, whose code may raise anything
         return {}
@@ -119,11 +130,17 @@ def _changes(name: str) -> Iterator[_Change]:
         here = scope.get(key, _MISSING)
         if here is not there and here is not _MISSING and not _is_same(here, there):
             yield _Change(name, key, path, here, there)
-    for key in scope.keys() - source.words:
+    # A module with this function may have any name.
+    for key in scope.keys() - source.words if "__getattr__" not in scope else ():
         is_usual = key.isascii() and key.isidentifier() and not key.startswith("__")
-        # An import sets a module in its package.
-        if is_usual and not issubclass(type(scope[key]), types.ModuleType):
+        # An import sets a module in its package. Libraries set names too, as `sympy.var` does.
+        if is_usual and f"{name}.{key}" not in sys.modules and _is_set_by_script(key):
             yield _Change(name, key, path, scope[key], _MISSING)
+
+
+def _is_set_by_script(name: str) -> bool:
+    lines = linecache.getlines(attribute(sys.modules["__main__"], "__file__") or "")
+    return any(re.search(rf"\.{name}\s*(?::[^=]*)?=(?!=)", line) for line in lines)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -148,7 +165,7 @@ def _is_simple(value: object) -> bool:
 
 def _is_same(here: Any, there: Any) -> bool:
     """Whether a value is that of the source. It calls no code of the user's."""
-    if type(here) in _NUMBERS and type(there) in _NUMBERS:
+    if type(there) in _NUMBERS and (type(here) in _NUMBERS or type(here).__module__ == "numpy"):
         return bool(here == there)
     if type(there) is tuple:
         return type(here) is tuple and len(here) == len(there) and all(map(_is_same, here, there))
@@ -197,8 +214,11 @@ def _mentions_of(change: _Change, sources: FileBundle) -> _Mentions:
     if _TAKES_ALL.search(own) or any(map(_DYNAMIC_TEXT.search, [own, *others])):
         return _Mentions(False, True)
     try:
-        tree = ast.parse(own)
-        near = [(last in data, ast.parse(data)) for data in others if name.encode() in data]
+        with warnings.catch_warnings():
+            # The import has shown what Python warns of.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(own)
+            near = [(last in data, ast.parse(data)) for data in others if name.encode() in data]
     except (SyntaxError, ValueError):
         return _Mentions(False, True)
     is_sure = change.there is _MISSING or (_sets(tree, name) == 1 and _has_literal(tree, change))

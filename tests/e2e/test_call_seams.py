@@ -269,6 +269,23 @@ def test_python_exits_when_the_last_call_is_sent(here):
         assert clusterfn.attach(path.name).result(150) in (0, 1, 2)
 
 
+WAITS_AT_EXIT = """
+import atexit, concurrent.futures, time
+jobs = []
+def wait():
+    print(*map(len, concurrent.futures.wait(jobs, 60)))
+atexit.register(wait)
+import clusterfn
+jobs += [clusterfn.cluster(time.sleep).submit(0.5) for _ in range(12)]
+"""
+
+
+def test_an_exit_function_that_is_older_than_the_connection_sees_the_end_of_each_job(here):
+    done = subprocess.run([sys.executable, "-c", WAITS_AT_EXIT], stdout=subprocess.PIPE, text=True, timeout=150)
+
+    assert done.stdout == "12 0\n"
+
+
 def test_a_job_is_found_by_its_id_even_if_it_is_still_on_its_way(here, monkeypatch):
     """Its folder comes after somebody has looked for it."""
     late, really_send, really_look = [], sending.submit_job, finding.find_folders

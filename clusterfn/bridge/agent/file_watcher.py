@@ -128,7 +128,9 @@ class FileWatcher:
             names = self.folders.get(number, {})
             # A thousand jobs wait for a folder in the same one, and each for another name.
             concerned.update(names.get(name, {}))
-            concerned.update(names.get("", {}) if name else {})
+            # The event that the folder itself is gone has no name.
+            for requests in [names.get("", {})] if name else list(names.values()):
+                concerned.update(requests)
         for request in concerned:
             self.check(request, False)
 
@@ -148,10 +150,10 @@ class FileWatcher:
         if not self.round:
             self.round.extend(self.open)
             self.listed, self.used_s, self.taken_s, self.has_news = {}, 0.0, 0.0, False
-        began, used = time.monotonic(), time.process_time()
         if self.inotify:
             # What the kernel notices does not make polls more frequent.
             self.on_events(self.inotify.fd)
+        began, used = time.monotonic(), time.process_time()
         while self.round and time.monotonic() - began < SLICE_S:
             request = self.round.popleft()
             if request in self.open and self.may_have_changed(request, self.listed) and self.check(request, True):

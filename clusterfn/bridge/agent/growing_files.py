@@ -33,7 +33,7 @@ class FollowHandler(RequestHandler):
 
     # The path of `until`; empty if the request waits for no file.
     path = ""
-    is_there = content_sent = follows_others = False
+    is_there = content_sent = follows_others = has_sent_line = False
     growing: "List[GrowingFile]" = []
     away_since: "Optional[float]" = None
 
@@ -91,16 +91,19 @@ class FollowHandler(RequestHandler):
         return more if more < 0 or more >= (EARLY_PIECE if offset else EARLY) else 0
 
     def is_urgent(self) -> bool:
-        return bool(self.news or (self.is_there and self.growing))
+        # One that has just sent its last line is asked again. Behind transfers, it would notice nothing meanwhile.
+        return bool(self.news or self.has_sent_line or (self.is_there and self.growing))
 
     def frame(self) -> "Optional[Frame]":
         waiting = self.growing if self.is_there else self.news
+        self.has_sent_line = False
         while waiting:
             frame = waiting[0].frame()
             if frame is not None:
                 # What is added from now on is noticed by itself, as long as it is followed.
                 if len(frame) < CHUNK and not self.is_there:
                     waiting.pop(0)
+                    self.has_sent_line = True
                 return frame
             if self.is_there and waiting[0].away_since is not None:
                 self.try_later()

@@ -203,7 +203,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         parameters = getattr(func, "__type_params__", ())
         if parameters:
             slots["__type_params__"] = parameters
-        names = [each.__name__ for each in slots["_cloudpickle_submodules"]]
+        names = [_name_of_module(each) for each in slots["_cloudpickle_submodules"]]
         slots["_cloudpickle_submodules"] = [stand_ins.MadeThere(stand_ins.imported, name) for name in names]
         return (*reduction[:5], classes.fill_function)
 
@@ -253,6 +253,13 @@ def dumps(obj: object) -> bytes:
     out = io.BytesIO()
     Pickler(out).dump(obj)
     return out.getvalue()
+
+
+def _name_of_module(module: Any) -> str:
+    """Return the name by which it is imported: a module may have put an object in its place."""
+    if issubclass(type(module), types.ModuleType):
+        return str(module.__name__)
+    return next(name for name, each in list(sys.modules.items()) if each is module)
 
 
 def _by_value(cls: type, reduction: Any) -> Any:

@@ -37,13 +37,13 @@ def read_file(path: str) -> bytes:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
         return b""
-    data = b""
+    pieces = []
     try:
         piece = os.read(fd, _PIECE)
         while piece:
-            data += piece
+            pieces.append(piece)
             piece = os.read(fd, _PIECE)
-        return data
+        return b"".join(pieces)
     except OSError:
         return b""
     finally:

@@ -74,6 +74,7 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
             # Both are kept, and each worker finds them read.
             payload.read_spec(order["argv"][1])
             payload.read_ahead(order["argv"][1])
+            shown = None
             # Not every kernel lets a process do it.
             with contextlib.suppress(OSError, ImportError, AttributeError):
                 shown = shown_words.prepare([*own, *order["argv"]], variables)

@@ -169,11 +169,11 @@ class Link:
         if os.getpid() == self._pid:
             self._die(HostError(f"The connection to {self.host.name} was closed", host=self.host.name))
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the threads of a closed link; each for at most that time, as it may be in a function of the user."""
+    def join_until(self, until: float) -> None:
+        """Wait for the threads of a closed link until then (time.monotonic()): one may run a function of the user."""
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(timeout_s)
+                thread.join(max(0.0, until - time.monotonic()))
 
     def usable(self) -> bool:
         """Whether requests can be sent: not closed, not refused for good, not a parent process's."""

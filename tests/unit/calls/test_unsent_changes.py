@@ -126,8 +126,12 @@ SETS_ITSELF = {
     "a value in a text": "'''For example:\nLR = 0.1\n'''\nLR = sum([2, 3])\n",
     "a class of that name": "LR = 0.1\nclass LR: pass\n",
     "an import of a new name": "from elsewhere import *\n",
+    "a number of NumPy": "LR = 5\nimport numpy\nimport of_numpy\n",
+    "a caller's frame": "LR = 0.1\nimport by_frame\nby_frame.use()\n",
 }
 OTHERS = {
+    "of_numpy": "import sys, numpy\nsys.modules['conf'].LR = numpy.int64(5)\n",
+    "by_frame": "import sys\ndef use():\n    sys._getframe(1).f_globals['LR'] = 5\n",
     "elsewhere": "LR = 5\n",
     "sets_it": "import conf\nconf.LR = 5\n",
     "by_table": "import conf\nfor name, value in {'LR': 5}.items():\n    setattr(conf, name, value)\n",
@@ -137,6 +141,20 @@ OTHERS = {
 @pytest.mark.parametrize("conf", SETS_ITSELF.values(), ids=SETS_ITSELF)
 def test_nothing_is_said_of_what_the_modules_set_themselves(project, monkeypatch, conf):
     assert changed(script(project, monkeypatch, "import conf\n" + READS_LR, conf=conf, **OTHERS)) == {}
+
+
+def test_nothing_is_said_of_a_module_that_replaces_itself_in_its_package(project, monkeypatch):
+    module = "import sys\nclass Settings:\n    LR = 5\nsys.modules[__name__] = Settings()\n"
+    text = "import mine\nfrom mine import settings\n" + returns("mine.settings.LR")
+
+    assert changed(script(project, monkeypatch, text, mine__init="", mine__settings=module)) == {}
+
+
+def test_nothing_is_said_of_a_new_name_that_the_script_does_not_set(project, monkeypatch):
+    """As `sympy.var` sets names in the module that calls it."""
+    text = "import conf\nvars(conf).update(ADDED=1)\n" + returns("conf.ADDED")
+
+    assert changed(script(project, monkeypatch, text)) == {}
 
 
 def test_a_module_that_is_sent_by_value_has_its_changes(project, monkeypatch):
@@ -180,12 +198,14 @@ def test_a_value_that_cannot_be_looked_at_does_no_harm(project, monkeypatch):
 
 
 def test_only_numbers_are_shown(project, monkeypatch):
-    text = "import conf\nconf.LR, conf.TOKEN = 0.5, 'hunter2'\n" + returns("conf.LR, conf.TOKEN")
+    values = "conf.LR, conf.TOKEN, conf.PIN"
+    text = f"import conf\n{values} = 0.5, 'hunter2', 4938\n" + returns(values)
 
     where = "which imports conf from its file: set it inside the function"
-    assert list(changed(script(project, monkeypatch, text)).values()) == [
+    assert list(changed(script(project, monkeypatch, text, conf=f"{CONF}PIN = 1\n")).values()) == [
         f"conf.LR is 0.5 on this machine, and 0.1 in the job, {where}",
         f"conf.TOKEN was changed on this machine, but not in the job, {where}",
+        f"conf.PIN was changed on this machine, but not in the job, {where}",
     ]
 
 
