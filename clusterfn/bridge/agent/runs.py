@@ -28,6 +28,9 @@ class StartHandler(RequestHandler):
         return False if has_started is None and self.ended else has_started
 
     def has_started(self) -> "Optional[bool]":
+        argv = self.header["argv"]
+        if not (isinstance(argv, list) and argv and all(isinstance(word, str) for word in argv)):
+            raise Failure("bad", "argv is no list of words: %r" % (argv,))
         try:
             self.start_program()
         except OSError as error:

@@ -57,6 +57,13 @@ def answer(client: Client, number: int) -> dict[str, object]:
     return [each for each in client.heard if each["id"] == number][-1]
 
 
+@pytest.mark.parametrize("argv", [False, [], ["true", 1], "true"], ids=str)
+def test_words_that_are_none_are_rejected_before_a_program_starts(client: Client, argv: object) -> None:
+    client.ask(id=2, do="run", argv=argv, timeout_s=0)
+
+    assert client.answer_of(2)["error"]["kind"] == "bad"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="what is open elsewhere differs")
 def test_more_programs_than_there_are_descriptors_for_all_run(tmp_path: Path) -> None:
     argv = ["bash", "-c", 'ulimit -n 96 && exec "$0" -c "$1" "$2"', sys.executable, MANY, str(tmp_path)]
