@@ -215,7 +215,9 @@ def test_what_died_over_giving_items_up_is_resumed_and_its_verdict_is_kept(bench
     assert state == "PENDING" and "; it was stopped, and attaching to it concludes the rest" in message
 
     assert [group.call("bury", 5, stdin=json.dumps(other)) for _ in range(2)] == [0, 0]
-    assert group.ends() == {x: ["cancelled"] for x in range(2000)}
+    ends = group.ends()
+    assert set(ends) == set(range(2000)) and {kind for kinds in ends.values() for kind in kinds} == {"cancelled"}
+    assert sum(map(len, ends.values())) <= 2001, "the line at the limit may lack only its end, and is written again"
     assert group.outcome()["message"] == "2000 of 2000 ended: 2000 cancelled"
     assert not (group.folder / "elements" / "5" / "attempts" / "3").exists()
 
