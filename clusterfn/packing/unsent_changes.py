@@ -1,7 +1,7 @@
 """Find what this process has set in the user's own modules since their import: a job imports their files again.
 
 Only numbers, strings and new names count, and only if the call may read them and nothing that is sent may set them.
-Where that is not certain, nothing is said. Why nothing of it is sent: docs/decisions/0069-changed-modules.md.
+clusterfn warns only if it is certain. docs/decisions/0069-changed-modules.md says why it does not send the changes.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _read(path: Path, mtime_ns: int) -> _Source:
         try:
             literal = ast.literal_eval(value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            # It is computed, or stands in a text.
+            # The value is computed, or the line is part of a string.
             continue
         if _is_simple(literal) and not name.startswith("__"):
             literals[name] = literal
@@ -227,7 +227,7 @@ def _mentions_of(change: _Change, sources: FileBundle) -> _Mentions:
 
 
 def _has_literal(tree: ast.Module, change: _Change) -> bool:
-    """Whether the top level sets the name to this value: what `_read` found may stand in a text."""
+    """Whether the top level sets the name to this value: what `_read` found may be part of a string."""
     value = ast.dump(ast.parse(repr(change.there), mode="eval").body)
     for each in tree.body:
         if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value is not None:

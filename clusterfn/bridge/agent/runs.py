@@ -30,7 +30,7 @@ class StartHandler(RequestHandler):
     def has_started(self) -> "Optional[bool]":
         argv = self.header["argv"]
         if not (isinstance(argv, list) and argv and all(isinstance(word, str) for word in argv)):
-            raise Failure("bad", "argv is no list of words: %r" % (argv,))
+            raise Failure("bad", "argv is not a list of words: %r" % (argv,))
         try:
             self.start_program()
         except OSError as error:
