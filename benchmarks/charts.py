@@ -17,6 +17,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2430 } .title { font-weight: 6
 .c0 { stroke: #3f51b5; fill: #3f51b5; stroke-width: 3 } .limit { stroke: #5b6472; fill: #5b6472; stroke-dasharray: 5 4 }
 .c1 { stroke: #c2571a; fill: #c2571a } .c2 { stroke: #1f7a4d; fill: #1f7a4d } .c3 { stroke: #8e3a8e; fill: #8e3a8e }
 .c4 { stroke: #a07000; fill: #a07000 } .c5 { stroke: #1b7f9c; fill: #1b7f9c } .c6 { stroke: #b03060; fill: #b03060 }
+.c7 { stroke: #5d6b1e; fill: #5d6b1e } .c8 { stroke: #7a4a2b; fill: #7a4a2b }
 .line { fill: none } .less { stroke-dasharray: 2 3 }
 .way1 { stroke-dasharray: 9 3 } .way2 { stroke-dasharray: 9 3 2 3 } .way3 { stroke-dasharray: 2 3 }
 @media (prefers-color-scheme: dark) {
@@ -24,9 +25,10 @@ text { fill: #e6e9ef } .note, .tick { fill: #a8b0bf } .grid { stroke: #39404d }
 .c0 { stroke: #9fa8da; fill: #9fa8da } .limit { stroke: #a8b0bf; fill: #a8b0bf }
 .c1 { stroke: #ffab7a; fill: #ffab7a } .c2 { stroke: #7fd6a8; fill: #7fd6a8 } .c3 { stroke: #e0a0e0; fill: #e0a0e0 }
 .c4 { stroke: #e8c468; fill: #e8c468 } .c5 { stroke: #80cfe6; fill: #80cfe6 } .c6 { stroke: #f28cb0; fill: #f28cb0 }
+.c7 { stroke: #c3d977; fill: #c3d977 } .c8 { stroke: #d9b08c; fill: #d9b08c }
 .line { fill: none } }
 """
-_COLOURS = 6
+_COLOURS = 8
 
 
 class _Axis:

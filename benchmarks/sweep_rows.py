@@ -54,6 +54,7 @@ def point_of(contender: Contender, count: int, passes: Sequence[Pass]) -> Point:
         f"calls on {'one machine' if contender.where == MACHINE else 'SLURM'}", contender.name,
         PEER if contender.peer else OURS, count, statistics.median(each), min(each), max(each), len(each),
         contender.is_fresh, "" if done >= count else f"{done} of {count} calls in {LIMIT_S:.0f} s",
+        contender.process,
     )  # fmt: skip
 
 

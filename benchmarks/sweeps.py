@@ -30,6 +30,7 @@ class Point:
         samples: How many.
         alike: Whether it gives what we give, such as a process for each call. Others promise less.
         note: What a reader has to know of it: "124 of 1000 calls in 45 s".
+        process: What each call gets, as `Contender.process`; "" where nothing else is compared with it.
     """
 
     chart: str
@@ -42,6 +43,7 @@ class Point:
     samples: int = 1
     alike: bool = True
     note: str = ""
+    process: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,18 +115,19 @@ def committed(folder: Path = RESULTS) -> list[Sweep]:
     return [load(path) for path in sorted(folder.glob("sweep-*.json"))]
 
 
-def ours_at(points: Sequence[Point], size: float, alike: bool = True) -> Point | None:
-    """Return what others are compared with: our slowest way at that size that promises the same, if there is one."""
-    ours = [each for each in points if each.kind == OURS and each.size == size]
-    same = [each for each in ours if each.alike == alike]
-    return max(same or ours, key=lambda each: each.median, default=None)
+def ours_at(points: Sequence[Point], other: Point) -> Point | None:
+    """Return what a point is compared with: our slowest way at its size that gives each call the same, if any."""
+    ours = [each for each in points if each.kind == OURS and each.size == other.size]
+    alike = [each for each in ours if each.alike == other.alike]
+    same = [each for each in alike if each.process == other.process]
+    return max(same or alike or ours, key=lambda each: each.median, default=None)
 
 
 def losses(points: Sequence[Point]) -> list[str]:
     """Say in a sentence each where others are faster than we are: those that give the same first."""
     found = []
     for each in sorted(points, key=lambda each: (not each.alike, each.who, each.size)):
-        ours = ours_at(points, each.size, each.alike)
+        ours = ours_at(points, each)
         if each.kind == PEER and ours is not None and each.median < ours.median:
             promise = "" if each.alike else ", but reuses processes" if ours.alike else ", compared with actors"
             ratio = f"{ours.median / each.median:.3g} ×"
@@ -150,7 +153,7 @@ def rows(chart: str, points: Sequence[Point]) -> list[tuple[str, ...]]:
     unit = {"seconds": "s"}.get(CHARTS[chart].value, "ms")
     made = []
     for each in points:
-        ours = ours_at(points, each.size, each.alike)
+        ours = ours_at(points, each)
         limits = [one.median for one in points if one.kind == LIMIT and one.size == each.size]
         ratio = f"{each.median / ours.median:.2g} ×" if ours and each.kind != OURS else ""
         over = f"{each.median / limits[0]:.2g} ×" if limits and each.kind != LIMIT else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MACHINE, SLURM = "This machine", "SLURM"
-INTERPRETER, FORK, REUSED = "yes", "yes, forked", "no, reused"
+INTERPRETER, STEP, FORK, REUSED = "yes", "yes, by srun", "yes, forked", "no, reused"
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Contender:
         name: In words.
         peer: Whose requirements it needs; "" for ourselves.
         where: MACHINE or SLURM.
-        process: INTERPRETER, FORK or REUSED: what each call gets. Only those of one kind are compared.
+        process: INTERPRETER, STEP, FORK or REUSED: what each call gets. Only those of one kind are compared.
         script: Which of `scripts` makes the calls.
         host: What the script is told of where.
     """
@@ -40,6 +40,7 @@ class Contender:
 
 
 def _ours(name: str, where: str, host: str) -> Contender:
+    """Ours by `f.map`: a process for each item. One call is a call."""
     return Contender(name, "", where, INTERPRETER, "with_clusterfn.py", host)
 
 
@@ -63,14 +64,19 @@ CONTENDERS = (
     _peer("standard library: a pool, an interpreter for each call", "pool", MACHINE, INTERPRETER),
     _peer("submitit", "submitit", MACHINE, INTERPRETER),
     _peer("executorlib", "executorlib", MACHINE, INTERPRETER),
+    _peer("ray, a worker for each call", "ray", MACHINE, INTERPRETER),
     _peer("standard library: a pool", "pool", MACHINE, REUSED),
     _peer("executorlib, block allocation", "executorlib", MACHINE, REUSED),
+    _peer("joblib", "joblib", MACHINE, REUSED),
+    _peer("mpi4py.futures", "mpi4py", MACHINE, REUSED),
+    _peer("ray", "ray", MACHINE, REUSED),
     _peer("dask", "dask", MACHINE, REUSED),
     _peer("parsl", "parsl", MACHINE, REUSED),
     _ours("clusterfn, over SSH", SLURM, "slurm"),
+    Contender("clusterfn, over SSH, in a held allocation", "", SLURM, STEP, "with_hold.py", "slurm"),
     *_session(SLURM, "slurm"),
     _peer("submitit, an array", "submitit", SLURM, INTERPRETER),
-    _peer("executorlib, an srun for each call", "executorlib", SLURM, INTERPRETER),
+    _peer("executorlib, an srun for each call", "executorlib", SLURM, STEP),
     _peer("executorlib, block allocation", "executorlib", SLURM, REUSED),
     _peer("dask-jobqueue", "dask", SLURM, REUSED),
     _peer("parsl", "parsl", SLURM, REUSED),
