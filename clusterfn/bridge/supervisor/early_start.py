@@ -1,7 +1,8 @@
 """Start a job's worker ahead of its attempt, so that it loads its code while the supervisor loads, claims and prepares.
 
-An element of a group has the template of its workers started in this way. Both take about as long. A worker that was started ahead runs nothing of the user's before its attempt lets it begin,
-and ends with this process. Until it is started, this imports nothing that takes long: not even `json`.
+Both take about as long. A worker that was started ahead runs nothing of the user's before its attempt lets it begin,
+and ends with this process. An element of a group has the template of its workers started in this way. Until the worker
+is started, this imports nothing that takes long: not even `json`.
 """
 
 import os

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # A fork takes milliseconds, unless the machine has no memory.
 _ANSWER_S = 10.0
 _LOOK_S = 0.1
-# The first item waits so long for the template, which would be there before an interpreter of its own. On a slow disk it
-# starts one after all.
+# The first item waits so long for the template, which would be there before an interpreter of its own. On a slow disk
+# it starts one after all.
 _START_S = 1.0
 # What an interpreter, its C library and its loader of programs read when they start.
 _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
