@@ -72,32 +72,64 @@ def host(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_forked_call_sees_what_one_with_interpreters_of_its_own_sees(host: str):
+def seeing(host: str) -> Any:
+    """Return a function that tells what it sees of its process, and whether that was forked from a job's template."""
     names = dict.fromkeys(("folder", "waiting", "failing"), "x")
     source = SEEN.replace('os.environ["CLUSTERFN_INDEX"]', "gc.get_threshold(), forked_job in sys.modules").format(
         leads=False, **names
     )
     place: dict[str, Any] = {"__name__": "__main__", "forked_job": "_clusterfn.bridge.worker.forked_job"}
     exec(source, place)
-    f = cluster(host=host)(place["f"])
+    return cluster(host=host)(place["f"])
+
+
+def facts_of(value: Any, job_id: str) -> tuple[bool, dict[str, Any], float]:
+    """Return whether a process was forked, what it saw apart from its job's name, and its random number."""
+    _, facts, (drawn, threshold, forked), _ = value
+    facts["threshold"] = threshold
+    assert facts.pop("parent") and facts.pop("cpus")
+    facts["environ"] = {name: str(value).replace(job_id, "ID") for name, value in facts["environ"].items()}
+    return forked, {**facts, "cwd": facts["cwd"].replace(job_id, "ID")}, drawn
+
+
+def assert_same(facts: dict[str, Any], alone: dict[str, Any]) -> None:
+    # The supervisor has loaded these.
+    more = set(facts.pop("modules")) - set(alone.pop("modules"))
+    assert more <= {"select", "_ctypes", "atexit"}, more
+    assert {name: value for name, value in facts.items() if value != alone[name]} == {}
+
+
+def test_a_forked_call_sees_what_one_with_interpreters_of_its_own_sees(host: str):
+    f = seeing(host)
 
     def seen() -> tuple[bool, dict[str, Any], float]:
         job = f.submit(0)
-        _, facts, (drawn, threshold, forked), _ = job.result()
-        facts["threshold"] = threshold
-        assert os.path.basename(facts["cwd"]) == "1" and facts.pop("parent") and facts.pop("cpus")
-        facts["environ"] = {name: str(value).replace(job.id, "ID") for name, value in facts["environ"].items()}
-        return forked, {**facts, "cwd": facts["cwd"].replace(job.id, "ID")}, drawn
+        forked, facts, drawn = facts_of(job.result(), job.id)
+        assert os.path.basename(facts["cwd"]) == "1"
+        return forked, facts, drawn
 
     _, alone, first = seen()
     _, facts, second = call_until_forked(seen, lambda value: value[0])
     _, _, third = seen()
 
-    # The supervisor has loaded these.
-    more = set(facts.pop("modules")) - set(alone.pop("modules"))
-    assert more <= {"select", "_ctypes", "atexit"}, more
-    assert {name: value for name, value in facts.items() if value != alone[name]} == {}
+    assert_same(facts, alone)
     assert len({first, second, third}) == 3
+
+
+def test_an_element_that_is_forked_has_its_items_forked_from_the_same_template(host: str):
+    f = seeing(host)
+
+    def seen() -> list[tuple[bool, dict[str, Any], float]]:
+        group = f.map(range(2), max_parallel=1)
+        return [facts_of(value, group.id) for value in group.results()]
+
+    before = seen()
+    after = call_until_forked(seen, lambda values: values[0][0])
+
+    assert [each[0] for each in before + after] == [False, False, True, True]
+    for (_, alone, _), (_, facts, _) in zip(before, after):
+        assert_same(facts, alone)
+    assert len({each[2] for each in before + after}) == 4
 
 
 @pytest.mark.parametrize(

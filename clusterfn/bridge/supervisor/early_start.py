@@ -1,7 +1,8 @@
 """Start a job's worker ahead of its attempt, so that it loads its code while the supervisor loads, claims and prepares.
 
 Both take about as long. A worker that was started ahead runs nothing of the user's before its attempt lets it begin,
-and ends with this process. Until it is started, this imports nothing that takes long: not even `json`.
+and ends with this process. An element of a group has the template of its workers started in this way. Until the worker
+is started, this imports nothing that takes long: not even `json`.
 """
 
 import os
@@ -56,7 +57,8 @@ def plan_worker(folder: str) -> "Optional[tuple[list[str], dict[str, str], str, 
         # A relative one depends on where the interpreter starts, which may not exist yet.
         if not all(each.startswith("/") for each in folders):
             return None
-        argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.attempt_dir(job.folder, 1)]
+        word = layout.TEMPLATE if job.is_element else layout.attempt_dir(job.folder, 1)
+        argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), word]
         # Nothing here looks at a folder of the user's: on a file system that hangs, only the worker may wait.
         return argv, env, expand_cwd(spec) or job.folder, spec
     except (OSError, LookupError, TypeError, ValueError, AttributeError):
@@ -74,18 +76,24 @@ def _holds_tickets(queue: str) -> bool:
 
 
 class SentJob(DescribedJob):
-    """A job's folder as its client has sent it: a `JobFolder` before its modules are loaded."""
+    """The folder of a job or an element as its client has sent it: a `JobFolder` before its modules are loaded.
+
+    Attributes:
+        is_element: Whether it is an element of a group.
+    """
 
     def __init__(self, folder: str) -> None:
-        spec: "dict[str, Any]" = _read(os.path.join(folder, layout.SPEC)) or {"id": ""}
-        super().__init__(spec["id"], folder, spec)
+        above, name = os.path.split(folder)
+        self.is_element = os.path.basename(above) == layout.ELEMENTS
+        self._home = os.path.dirname(above) if self.is_element else folder
+        spec: "dict[str, Any]" = _read(os.path.join(self._home, layout.SPEC)) or {"id": ""}
+        super().__init__("%s.%s" % (spec["id"], name) if self.is_element else spec["id"], folder, spec)
 
     def is_plain(self) -> bool:
         """Whether its worker can be known yet."""
         asked = self.spec.get("resources", {})
         tasks = asked.get("nodes", 1) * asked.get("tasks_per_node", 1)
-        is_element = os.path.basename(os.path.dirname(self.folder)) == layout.ELEMENTS
-        return bool(self.id) and tasks == 1 and not is_element and not self.spec.get("after")
+        return bool(self.spec["id"]) and tasks == 1 and not self.spec.get("after")
 
     def has_begun(self) -> bool:
         """Whether it has begun before, or another process has it; the script of a step claims the job itself."""
@@ -100,7 +108,7 @@ class SentJob(DescribedJob):
         return any(_holds_tickets(os.path.join(machines, name, layout.QUEUE)) for name in names_in(machines))
 
     def secrets(self) -> "dict[str, str]":
-        return _read(self.path(layout.SECRETS)) or {}
+        return _read(os.path.join(self._home, layout.SECRETS)) or {}
 
 
 def has_environment(job: SentJob) -> bool:

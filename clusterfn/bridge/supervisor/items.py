@@ -103,7 +103,7 @@ class ElementRun(ItemRecorder):
             await_values(self.job, self.attempt, self.watch, self._inputs)
         ensure_environment(self.job, self.attempt, self.watch)
         if self.job.tasks == (1, 1):
-            self.job.workers = WorkerTemplate()
+            self.job.workers = WorkerTemplate(self.job.workers.take_early())
         most = self.job.spec["group"]["per_element"]
         while True:
             for chunk in self.pulled(most):

@@ -26,6 +26,7 @@ class WorkerProcess:
 
     Attributes:
         pid: Its pid.
+        env: The variables with which it has started.
         out, err, report: The reading ends of its pipes, non-blocking.
 
     Args:
@@ -41,7 +42,7 @@ class WorkerProcess:
         self.pid = pid
         self.out, self.err, self.report = pipes
         self._argv = argv
-        self._env = env
+        self.env = env
         self._control = control
         self._has_ended = False
 
@@ -50,7 +51,7 @@ class WorkerProcess:
 
         The interpreter has read its variables already: only `LATE` may still change.
         """
-        if self._argv != argv or not LATE.issuperset(changed_names(self._env, env)):
+        if self._argv != argv or not LATE.issuperset(changed_names(self.env, env)):
             return False
         self._has_ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
         return not self._has_ended
@@ -71,7 +72,7 @@ class WorkerProcess:
         """
         from .text import portable
 
-        late = {name: env.get(name) for name in changed_names(self._env, env)}
+        late = {name: env.get(name) for name in changed_names(self.env, env)}
         line = {"cwd": portable(cwd), "env": portable(late), "cpus": sorted(cpus or ())}
         self.order((dumps(line) + "\n").encode(), keep)
         self._control.close()
@@ -168,9 +169,14 @@ class WorkerSource:
         self.dismiss_early()
         return launch(argv, env, cwd, spec)
 
+    def take_early(self) -> "Optional[WorkerProcess]":
+        """Return what was started ahead, for the caller to use or to end; None if there is nothing."""
+        early, self._early = self._early, None
+        return early
+
     def dismiss_early(self) -> bool:
         """End the worker that was started ahead and is not taken; False if there is none."""
-        early, self._early = self._early, None
+        early = self.take_early()
         if early is not None:
             early.dismiss()
         return early is not None

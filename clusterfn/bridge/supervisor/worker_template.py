@@ -23,33 +23,41 @@ if TYPE_CHECKING:
 # A fork takes milliseconds, unless the machine has no memory.
 _ANSWER_S = 10.0
 _LOOK_S = 0.1
+# The first item waits so long for the template, which would be there before an interpreter of its own. On a slow disk
+# it starts one after all.
+_START_S = 1.0
 # What an interpreter, its C library and its loader of programs read when they start.
 _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
 
 
 class WorkerTemplate(WorkerSource):
-    """The template of one element. It starts beside the second worker, and is there for a later one."""
+    """The template of one element.
 
-    def __init__(self) -> None:
+    Args:
+        early: A template that was started ahead of the element; None lets the first item start one.
+    """
+
+    def __init__(self, early: "Optional[WorkerProcess]" = None) -> None:
         WorkerSource.__init__(self)
-        self._is_first = True
         # The supervisor must adopt the workers.
         self._has_failed = not become_subreaper()
         # It has what a worker has, and never begins.
-        self._template: "Optional[WorkerProcess]" = None
-        self._env: "dict[str, str]" = {}
+        self._template = early
         self._is_ready = False
+        self._patience_s = _START_S
+        if early is not None:
+            apart.add(early.pid)
 
     def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WorkerProcess":
         """Start a worker, as `worker_process.launch`."""
-        if self._is_first or self._has_failed:
-            self._is_first = False
-            return launch(argv, env, cwd, spec)
-        if self._template is None:
-            worker = launch(argv, env, cwd, spec)
+        if self._template is not None and not self._is_ready and _needs_interpreter(self._template, env):
+            # It was started ahead, before all variables of the items were known.
+            self._template.dismiss()
+            self._template = None
+        if self._template is None and not self._has_failed:
             self._start(argv, env, cwd, spec)
-            return worker
-        return self._fork(self._template, argv, env) or launch(argv, env, cwd, spec)
+        worker = self._fork(self._template, argv, env) if self._template is not None else None
+        return worker or launch(argv, env, cwd, spec)
 
     def close(self) -> None:
         """End the process; its workers live on."""
@@ -60,19 +68,18 @@ class WorkerTemplate(WorkerSource):
 
     def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> None:
         try:
-            template = launch([*argv[:2], TEMPLATE], env, cwd, spec)
+            self._template = launch([*argv[:2], TEMPLATE], env, cwd, spec)
         except OSError:
             # There is no room for a process or a pipe. The items start their own workers, and report it.
             self._has_failed = True
             return
-        apart.add(template.pid)
-        self._template, self._env = template, env
+        apart.add(self._template.pid)
 
     def _fork(self, template: "WorkerProcess", argv: "list[str]", env: "dict[str, str]") -> "Optional[WorkerProcess]":
         """Fork a worker; None if the template is not ready, has gone, or cannot give a worker these variables."""
         if not self._becomes_ready(template):
             return None
-        if any(name.startswith(_READ_AT_START) for name in changed_names(self._env, env)):
+        if _needs_interpreter(template, env):
             return None
         order = {"argv": argv[2:], "parent": os.getpid()}
         with Pipes() as pipes:
@@ -80,13 +87,14 @@ class WorkerTemplate(WorkerSource):
                 pid = (_read(template, _ANSWER_S) or {}).get("pid", 0)
                 if pid:
                     # The worker gets its other variables with `begin`.
-                    return pipes.worker(argv, self._env, pid)
+                    return pipes.worker(argv, template.env, pid)
         self.close()
         return None
 
     def _becomes_ready(self, template: "WorkerProcess") -> bool:
         """Whether workers may be forked from it; end it if it says that they may not."""
-        said = None if self._is_ready else _read(template, 0.0)
+        said = None if self._is_ready else _read(template, self._patience_s)
+        self._patience_s = 0.0
         if said is not None:
             # What its start has printed belongs into the output of each item.
             has_printed = any(_is_readable(fd) for fd in (template.out, template.err))
@@ -94,6 +102,11 @@ class WorkerTemplate(WorkerSource):
             if not self._is_ready:
                 self.close()
         return self._is_ready
+
+
+def _needs_interpreter(template: "WorkerProcess", env: "dict[str, str]") -> bool:
+    """Whether variables differ that only a new interpreter would read."""
+    return any(name.startswith(_READ_AT_START) for name in changed_names(template.env, env))
 
 
 def _read(template: "WorkerProcess", limit_s: float) -> "Optional[dict[str, Any]]":

@@ -102,7 +102,7 @@ class JobForks:
     def _fork_worker(
         self, argv: list[str], env: dict[str, str], cwd: str, spec: Mapping[str, Any]
     ) -> WorkerProcess | list[str] | None:
-        """Fork the worker of this supervisor, as `worker_process.launch` starts one.
+        """Fork the worker of this supervisor, or the template of its workers, as `worker_process.launch` starts one.
 
         Returns:
             The worker, or in that its words; None if no process can be had.

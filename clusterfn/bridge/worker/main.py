@@ -35,11 +35,12 @@ def main(argv: list[str]) -> None:
     gc.freeze()
     gc.enable()
     supervisor = 0
-    if argv[1] == TEMPLATE:
+    # What is forked from a template of jobs may be the template of an element.
+    while argv[1] == TEMPLATE:
         # This import is late, because only elements of groups have a template.
         from . import finish, template
 
-        order = template.await_order(argv)
+        order = template.await_order(argv, is_fit=supervisor != 0)
         if order is None:
             return
         argv, supervisor = [argv[0], *order[0]], order[1]

@@ -31,12 +31,13 @@ from .report import receive_order
 _ENDED = 9
 
 
-def await_order(argv: list[str]) -> tuple[list[str], int] | None:
+def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] | None:
     """Fork a worker, or a job with a worker, for each order; return in each worker. None once there are no more orders.
 
     Args:
         argv: Words of the template: its report and the socket through which orders come are the last two. The third is
             JOBS if it forks jobs.
+        is_fit: Whether this process was itself forked from a template, and has run nothing of the environment's since.
 
     Returns:
         The words of the worker, the descriptors of its report and of `begin` included, and the pid of its supervisor.
@@ -46,7 +47,7 @@ def await_order(argv: list[str]) -> tuple[list[str], int] | None:
     report, control = map(int, argv[-2:])
     orders = _socket.socket(fileno=control)
     orders.settimeout(None)
-    trouble, jobs = _find_trouble(), None
+    trouble, jobs = "" if is_fit else _find_trouble(), None
     if not trouble and argv[2] == JOBS:
         # This import is late, because the templates of items do not need the supervisor.
         from . import forked_job
