@@ -5,12 +5,13 @@ waited for, and none again after one hangs. A job has its GPUs to itself, so wha
 cannot be known stays None; where there is no nvidia-smi nothing is said of it."""
 
 import os
+import re
 import time
 
 from ..fast_start import namedtuple, signal
 from ..layout import ENVIRONMENT, UNSATISFIABLE
 from . import eligible_gpus as eligible
-from . import process_tree
+from . import nvidia_smi, process_tree
 from .process_tree import PROC, is_hidden
 from .process_tree import user_name as user_name
 from .text import format_size, last_lines, number, printable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional, Sequence
 
     from .eligible_gpus import GpuInfo
-    from .nvidia_smi import Table
 
 GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent", "unified"))
 GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
@@ -71,9 +71,6 @@ def list_gpus() -> "list[GpuInfo]":
     Raises:
         AttemptEnded: nvidia-smi is missing, hangs, or answers something else.
     """
-    # This import is late, as everywhere here, because a job without GPUs does not need it.
-    from . import nvidia_smi
-
     rows = query_nvidia_smi("pci.bus_id", "index", "uuid", "memory.total", "name").rows
     return eligible.gpus_in(sorted(rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0])
 
@@ -86,8 +83,6 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
     Raises:
         AttemptEnded: As `list_gpus`.
     """
-    from . import nvidia_smi
-
     table = query_nvidia_smi("pci.bus_id", "index", "memory.total", "memory.used", "utilization.gpu", "uuid", "name")
     rows, machine_mib, loads = sorted(table.rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0], []
     for gpu, row in zip(eligible.gpus_in(rows, machine_mib), rows):
@@ -102,8 +97,6 @@ def gpu_processes() -> "dict[str, list[GpuProcess]]":
     Raises:
         AttemptEnded: As `list_gpus`.
     """
-    from . import nvidia_smi
-
     found: "dict[str, list[GpuProcess]]" = {}
     for row in query_nvidia_smi("gpu_uuid", "pid", "process_name", of=_PROCESSES).rows:
         name = os.path.basename(nvidia_smi.value(row["process_name"]) or "") or _UNNAMED
@@ -128,8 +121,6 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     Raises:
         AttemptEnded: As `list_gpus`.
     """
-    from . import nvidia_smi
-
     found: "dict[str, str]" = {}
     for row in query_nvidia_smi("uuid", "memory.used").rows:
         used = nvidia_smi.count(row["memory.used"])
@@ -162,14 +153,12 @@ def user_of(pid: str) -> str:
     return "outside this container" if outside else "which has just ended"
 
 
-def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
+def query_nvidia_smi(*fields: str, of: str = "gpu") -> "nvidia_smi.Table":
     """What nvidia-smi answers, with at least one row or nothing said of a GPU.
 
     Raises:
         AttemptEnded: As `list_gpus`.
     """
-    from . import nvidia_smi
-
     for left in reversed(range(_TRIES)):
         text = run_nvidia_smi(nvidia_smi.query(fields, of))
         table = nvidia_smi.read_table(_joined(text) if of == _PROCESSES else text, fields)
@@ -182,10 +171,6 @@ def query_nvidia_smi(*fields: str, of: str = "gpu") -> "Table":
 
 def _joined(text: str) -> str:
     """A line for each row: the name of a process may hold line ends, and its row continues after them."""
-    import re
-
-    from . import nvidia_smi
-
     lines = []  # type: list[str]
     for line in filter(str.strip, nvidia_smi.without_notices(text).split("\n")):
         if lines and not re.match(_ROW, line):
@@ -196,8 +181,6 @@ def _joined(text: str) -> str:
 
 
 def run_nvidia_smi(argv: "list[str]") -> str:
-    from . import nvidia_smi
-
     try:
         # Users choose the names of their processes.
         return printable(nvidia_smi.run(argv, _LIMIT_S))
@@ -312,8 +295,6 @@ class GpuUsageMonitor:
         # This import is late, because most jobs have no GPUs.
         import subprocess
 
-        from . import nvidia_smi
-
         argv = nvidia_smi.query(_FIELDS) + ["-i", ",".join(self._names)]
         try:
             asking = subprocess.Popen(
@@ -364,8 +345,6 @@ class GpuUsageMonitor:
 
     def read_answer(self, answer: str) -> bool:
         """Read an answer; return whether it names at least one GPU."""
-        from . import nvidia_smi
-
         rows = nvidia_smi.read_table(answer, _FIELDS).rows
         for row in rows:
             samples = self._samples.setdefault(row["uuid"], GpuSamples(row["uuid"]))
