@@ -290,11 +290,13 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""
         self._known.stop()
 
+    @public_api
     def withdraw(self) -> None:
         """Keep calls from starting that no process has taken yet; those that run, and what was taken, continue."""
         if not self.done() and self._known.backend is not None:
             self._known.backend.withdraw()
 
+    @public_api
     def cancel(self) -> bool:
         """Stop it as `stop` does; return whether there was anything to end."""
         if self.done():
