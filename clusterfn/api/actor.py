@@ -93,6 +93,7 @@ class Actor:
     def __enter__(self) -> Actor:
         return self
 
+    @public_api
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:

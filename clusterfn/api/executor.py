@@ -195,6 +195,7 @@ class Executor(concurrent.futures.Executor):
         for failure in failures:
             raise failure
 
+    @public_api
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:

@@ -352,6 +352,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             self._holding.job.stop()
             self._holding.await_end()
 
+    @public_api
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -363,6 +364,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     async def __aenter__(self) -> Session:
         return self
 
+    @public_api
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:

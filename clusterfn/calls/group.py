@@ -11,7 +11,7 @@ import concurrent.futures
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -30,11 +30,29 @@ from clusterfn.public_api import public_api
 if TYPE_CHECKING:
     import asyncio
 
+    from typing_extensions import ParamSpec
+
     from clusterfn.hosts.connection import Reply
 
+    P = ParamSpec("P")
 _ANSWER_S = 30.0
+T = TypeVar("T")
 R = TypeVar("R")
 E = TypeVar("E")  # what may be in the place of a value: Exception, or nothing with on_error="raise"
+
+
+def _of_one_item(method: Callable[P, T]) -> Callable[P, T]:
+    """Let a method say that it needs an index: the one of that name of a Job has none."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if len(args) < 2 and "index" not in kwargs:
+            name = method.__name__
+            every = " for its first item, or group.results() for the values of all" if name == "result" else ""
+            raise TypeError(f"group.{name}() needs the index of an item: write group.{name}(0){every}")
+        return method(*args, **kwargs)
+
+    return call
 
 
 class GroupResults(Generic[R, E]):
@@ -74,6 +92,7 @@ class GroupResults(Generic[R, E]):
         return group_state.results_of(self._known)
 
     @public_api
+    @_of_one_item
     def result(self, index: int, timeout: float | None = None, *, max_result: str | None = None) -> R:
         """The value of one call, waiting for it without a word; a negative index counts from the end, as everywhere.
 
@@ -201,12 +220,14 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return self._known.status
 
     @public_api
+    @_of_one_item
     def usage(self, index: int) -> Mapping[str, Any]:
         """Return what one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
         ended = self._known.ended(self._known.at(index))
         return {} if ended is None else ended.usage
 
     @public_api
+    @_of_one_item
     def logs(self, index: int, stream: str = "stdout") -> str:
         """Return what one call has printed so far.
 
@@ -218,6 +239,7 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return backend.results_of(which).read_log(backend.connection, which, stream)
 
     @public_api
+    @_of_one_item
     def stack(self, index: int) -> str:
         """Where one call is now: the stack of every thread of its Python processes. It continues.
 
@@ -240,6 +262,7 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return said
 
     @public_api
+    @_of_one_item
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
         which, backend = self._known.at(index), self._known.require_backend()
@@ -247,6 +270,7 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return remote_files.list_files(backend.connection, folder, item=which)
 
     @public_api
+    @_of_one_item
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
         which, backend = self._known.at(index), self._known.require_backend()
@@ -254,6 +278,7 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return remote_files.fetch(backend.connection, folder, pattern, Path(to), which)
 
     @public_api
+    @_of_one_item
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
         which, backend = self._known.at(index), self._known.require_backend()
@@ -265,11 +290,13 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""
         self._known.stop()
 
+    @public_api
     def withdraw(self) -> None:
         """Keep calls from starting that no process has taken yet; those that run, and what was taken, continue."""
         if not self.done() and self._known.backend is not None:
             self._known.backend.withdraw()
 
+    @public_api
     def cancel(self) -> bool:
         """Stop it as `stop` does; return whether there was anything to end."""
         if self.done():
@@ -317,6 +344,7 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return map_display.to_dataframe(self._known)
 
     @public_api
+    @_of_one_item
     def label(self, index: int) -> str:
         """Return the name of an item for people."""
         return self._known.label(self._known.at(index))

@@ -88,6 +88,7 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         return self._entry.status_since
 
     @property
+    @public_api
     def usage(self) -> Mapping[str, Any]:
         """What it has used: wall_s, cpu_s, peak_memory_bytes, and gpus, a dict for each GPU.
 
@@ -259,6 +260,7 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         fetched: R = self._entry.fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)
         return fetched
 
+    @public_api
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what `result` raises, or None, as `concurrent.futures.Future.exception`."""
         return super().exception(_await_end(self, timeout))

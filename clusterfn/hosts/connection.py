@@ -60,7 +60,6 @@ class HostFacts(NamedTuple):
     machine: str
     boot_id: str
     hostname: str
-    uid: int
     user: str
     home: str
     umask: int
@@ -168,7 +167,7 @@ _SAME_CLOCK_S = 60.0
 # The largest time, in seconds since 1970, that `time.localtime` accepts on every platform.
 _LATEST = 1 << 40
 _LISTS = {"version": int, "have": bool, "lacking": str}
-_NUMBERS = {"uid", "umask", "pid", "cpus", "memory_bytes"}
+_NUMBERS = {"umask", "pid", "cpus", "memory_bytes"}
 
 
 def _facts(hello: Header) -> HostFacts:

@@ -184,9 +184,8 @@ class HostRequests:
         return self._send(_r.SimpleRequest("follow", fields, lambda *_: None, after=after, take=report))
 
     def run(
-        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (), timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), forks: bool = False,
-        stop_at: str = "",
+        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, unset: Sequence[str] = (),
+        timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), forks: bool = False, stop_at: str = "",
     ) -> Reply[Completed]:  # fmt: skip
         """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
 
@@ -198,19 +197,19 @@ class HostRequests:
             HostError: It does not exist, may not be run, was killed after `timeout_s`, or printed more than 4 MB.
         """
         more = {**({"fork": True} if forks else {}), **({"stop_at": stop_at} if stop_at else {})}
-        return self._send(self.run_request(argv, stdin, cwd, env, unset, timeout_s, after=after, **more))
+        return self._send(self.run_request(argv, stdin, cwd, unset, timeout_s, after=after, **more))
 
     def run_request(
-        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, env: Mapping[str, str] | None = None,
-        unset: Sequence[str] = (), timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), **more: Any,
+        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, unset: Sequence[str] = (),
+        timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), **more: Any,
     ) -> _r.SimpleRequest[Completed]:  # fmt: skip
         """Return the request of `run`, unsent."""
-        fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s, **more}
+        fields = {**_program(argv, unset), "cwd": cwd, "timeout_s": timeout_s, **more}
         return _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
 
     def spawn(
-        self, argv: Sequence[str], cwd: str, log: str, env: Mapping[str, str] | None = None, unset: Sequence[str] = (),
-        *, after: Sequence[Reply[Any]] = (), template: Mapping[str, Any] | None = None,
+        self, argv: Sequence[str], cwd: str, log: str, unset: Sequence[str] = (), *,
+        after: Sequence[Reply[Any]] = (), template: Mapping[str, Any] | None = None,
     ) -> _r.SpawnReply:  # fmt: skip
         """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs.
 
@@ -218,17 +217,17 @@ class HostRequests:
             template: If it is job.sh, the fields of its `Template`, with which the job may be forked.
         """
         more = {"template": dict(template)} if template else {}
-        fields = {**_program(argv, env, unset), "cwd": cwd, "log": log, **more}
+        fields = {**_program(argv, unset), "cwd": cwd, "log": log, **more}
         request = _r.SpawnRequest("spawn", fields, after=after)
         self.ask(request)
         return request.reply
 
     def repeat(
         self, argv: Sequence[str], interval_s: float, share: str | None, on_look: Callable[[_r.CommandLook], Any],
-        env: Mapping[str, str] | None = None, unset: Sequence[str] = (), *, timeout_s: float = 60,
+        unset: Sequence[str] = (), *, timeout_s: float = 60,
     ) -> Reply[None]:  # fmt: skip
         """Run a program now and every `interval_s`, until `cancel`. Equal `share` and argv share an answer per user."""
-        fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
+        fields = {**_program(argv, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
         return self._send(_r.RepeatRequest(fields, on_look))
 
     def connect_socket(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> Reply[None]:
@@ -252,7 +251,7 @@ class HostRequests:
             nudge: What its input gets while srun brings its output in pieces, which come sooner so. It comes between
                 the data of two calls of `write`, never inside. ASCII, and nothing that the program acts on.
         """
-        fields = {**_program(argv, None, unset), **({"nudge": nudge.decode("ascii")} if nudge else {})}
+        fields = {**_program(argv, unset), **({"nudge": nudge.decode("ascii")} if nudge else {})}
         return self._send(_r.ConversationRequest(fields, first, on_data))
 
     def ping(self) -> Reply[None]:
@@ -265,8 +264,8 @@ class HostRequests:
         return self._send(_r.SimpleRequest("have", fields, functools.partial(_listed, self.host.name, path)))
 
 
-def _program(argv: Sequence[str], env: Mapping[str, str] | None, unset: Sequence[str]) -> Header:
-    return {"argv": list(argv), "env": dict(env or {}), "unset": list(unset)}
+def _program(argv: Sequence[str], unset: Sequence[str]) -> Header:
+    return {"argv": list(argv), "unset": list(unset)}
 
 
 def _written(header: Header, _: bytes) -> bool:

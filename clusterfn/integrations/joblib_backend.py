@@ -19,6 +19,7 @@ from joblib.parallel import (
 
 from clusterfn.api.decorator import inside_job
 from clusterfn.calls import call, mapping
+from clusterfn.calls.at_once import at_once
 from clusterfn.calls.job import Job
 from clusterfn.config.options import Options, changed
 from clusterfn.display import console
@@ -111,12 +112,9 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         return SequentialBackend(nesting_level=level), None
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """End the other batches after one has failed, all at the same time."""
-        stopping = [threading.Thread(target=_stop, args=(job,), daemon=True) for job in list(self._jobs)]
-        for each in stopping:
-            each.start()
-        for each in stopping:
-            each.join()
+        """End the other batches after one has failed."""
+        for _ in at_once(list(self._jobs), _stop, "stopping batches"):
+            pass
 
     def terminate(self) -> None:
         """Forget how long the items of this loop took: the next one has others."""

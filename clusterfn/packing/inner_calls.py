@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import ConfigError
+from clusterfn.hosts import serialization
 from clusterfn.packing import own_modules
 
 _SENDING = ("map", "script", "submit")
@@ -131,9 +132,8 @@ def _loads(code: types.CodeType, scope: dict[str, Any], certain: bool) -> Iterat
         if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"):
             held = scope.get(step.argval)
         certain = certain and not step.opname.startswith(("POP_JUMP", "JUMP_IF"))
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _loads(constant, scope, certain and constant.co_name in _AT_ONCE)
+    for part in serialization.part("code_parts").parts(code):
+        yield from _loads(part, scope, certain and part.co_name in _AT_ONCE)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -148,7 +148,5 @@ def _catches(code: types.CodeType) -> bool:
 
 
 def _assigned(code: types.CodeType) -> Iterator[str]:
-    yield from (step.argval for step in _steps(code) if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _assigned(constant)
+    for each in serialization.part("code_parts").codes(code):
+        yield from (step.argval for step in _steps(each) if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))

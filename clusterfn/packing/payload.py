@@ -439,26 +439,22 @@ _NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clu
 
 def _globals_of(code: types.CodeType) -> Iterator[str]:
     """Yield the names that a function and those inside it may look up in its globals."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _globals_of(constant)
+    for each in serialization.part("code_parts").codes(code):
+        yield from each.co_names
 
 
 @functools.lru_cache(maxsize=1024)
 def imports_inside(code: types.CodeType) -> frozenset[str]:
     """Return what a function and those inside it import in their bodies; "" for a relative import."""
     names: set[str] = set()
-    # What the last two instructions put on the stack: the level of the import, and the names that it takes.
-    before: list[Any] = [0, 0]
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "IMPORT_NAME":
-            names.add("" if before[0] else instruction.argval)
-        if instruction.opname != "EXTENDED_ARG":
-            before = [before[1], instruction.argval]
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= imports_inside(constant)
+    for each in serialization.part("code_parts").codes(code):
+        # What the last two instructions put on the stack: the level of the import, and the names that it takes.
+        before: list[Any] = [0, 0]
+        for instruction in dis.get_instructions(each):
+            if instruction.opname == "IMPORT_NAME":
+                names.add("" if before[0] else instruction.argval)
+            if instruction.opname != "EXTENDED_ARG":
+                before = [before[1], instruction.argval]
     return frozenset(names)
 
 

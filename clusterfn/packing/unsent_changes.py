@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
+from clusterfn.hosts import serialization
 from clusterfn.packing import own_modules
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _is_same(here: Any, there: Any) -> bool:
 
 def _is_missed(change: _Change, sources: FileBundle, functions: Collection[types.FunctionType]) -> bool:
     """Whether the call may read what was changed, and nothing that is sent may set it."""
-    codes = [code for function in functions for code in _codes(function.__code__)]
+    codes = [code for function in functions for code in serialization.part("code_parts").codes(function.__code__)]
     if any(change.name in _set_by(code) or not _DYNAMIC_NAMES.isdisjoint(code.co_names) for code in codes):
         return False
     asked = (sources.digest, change.module, change.name, repr(change.there))
@@ -184,13 +185,6 @@ def _is_missed(change: _Change, sources: FileBundle, functions: Collection[types
         _mentions[asked] = _mentions_of(change, sources)
     mentions = _mentions[asked]
     return not mentions.may_set and (mentions.are_reads or any(_reads(function, change) for function in functions))
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -201,7 +195,7 @@ def _set_by(code: types.CodeType) -> frozenset[str]:
 
 
 def _reads(function: types.FunctionType, change: _Change) -> bool:
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in serialization.part("code_parts").codes(function.__code__) for name in code.co_names}
     scope = function.__globals__
     # A variable of the script with the same name has its own value.
     is_own = change.name in scope and not any(scope.get(each) is sys.modules[change.module] for each in names)

@@ -173,8 +173,8 @@ def _function(walk: _Walk, obj: types.FunctionType) -> list[bytes]:
 
 def _names(code: types.CodeType) -> set[str]:
     """Return the globals that a code object and those inside it name."""
-    inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return set(serialization.part("pickler").global_names(code)).union(*map(_names, inside)) - {"__builtins__"}
+    codes, names = serialization.part("code_parts").codes(code), serialization.part("pickler").global_names
+    return {name for each in codes for name in names(each)} - {"__builtins__"}
 
 
 def _code(walk: _Walk, obj: types.CodeType) -> list[bytes]:

@@ -37,7 +37,7 @@ REQUESTS: list[dict[str, Any]] = [
         "with": [[f"{FOLDER}/file", 0]],
     },
     {"id": 9, "do": "follow", "still": {"path": f"{FOLDER}/file", "silent_s": 1.0}},
-    {"id": 10, "do": "run", "argv": ["true"], "cwd": None, "env": {"A": "b"}, "unset": ["X"], "timeout_s": 5},
+    {"id": 10, "do": "run", "argv": ["true"], "cwd": None, "unset": ["X"], "timeout_s": 5},
     {"id": 11, "do": "repeat", "argv": ["true"], "interval_s": 1.0, "share": "looks", "timeout_s": 5},
     {"id": 12, "do": "have", "path": FOLDER, "glob": "**", "limit": 10},
     {"id": 13, "do": "stop", "target": 7},

@@ -1,15 +1,17 @@
 """The table of calls that wait for a host (tests/e2e/test_waits.py) has every public method.
 
-That it has every command is proven in test_docs.py.
+That it has every command is proven in test_docs.py. Ctrl-C in such a call, and its errors, show the user's lines alone.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
 from clusterfn import ClusterFunction, Executor, Job, JobGroup, Session
+from clusterfn.api.actor import Actor
 from tests.fixtures.waiting_call import calls_on
 
 CALLS = calls_on("host", "", "")
@@ -21,17 +23,36 @@ FACTS = {
     "Session": "job",
     "f": "local on with_options options",
 }
-
-
-@pytest.mark.parametrize(
+OF_EACH = pytest.mark.parametrize(
     ("name", "public"),
     [("job", Job), ("group", JobGroup), ("Session", Session), ("Executor", Executor), ("f", ClusterFunction)],
 )
-def test_every_method_that_asks_a_host_is_in_the_table(name: str, public: Any) -> None:
+
+
+def asked_of(name: str, public: Any) -> set[str]:
+    """The names of its methods that ask a host."""
     shown = public.__dir__(object.__new__(public))
-    names = {f"{name}.{each}" for each in shown if not each.startswith("_")}
-    facts = {f"{name}.{each}" for each in FACTS.get(name, "").split()}
+    return {each for each in shown if not each.startswith("_")} - set(FACTS.get(name, "").split())
+
+
+@OF_EACH
+def test_every_method_that_asks_a_host_is_in_the_table(name: str, public: Any) -> None:
     made = tuple(call.replace("()", "") for call in CALLS)
 
-    asked = {AS_ANOTHER.get(each, each) for each in names - facts}
+    asked = {AS_ANOTHER.get(f"{name}.{each}", f"{name}.{each}") for each in asked_of(name, public)}
     assert [each for each in asked if not any(call.startswith(each) for call in made)] == []
+
+
+@OF_EACH
+def test_ctrl_c_in_every_method_that_asks_a_host_shows_no_frame_of_clusterfn(name: str, public: Any) -> None:
+    assert [each for each in asked_of(name, public) if not hides_our_frames(inspect.getattr_static(public, each))] == []
+
+
+@pytest.mark.parametrize("end", [Actor.__exit__, Executor.__exit__, Session.__exit__, Session.__aexit__])
+def test_ctrl_c_at_the_end_of_a_block_shows_no_frame_of_clusterfn(end: object) -> None:
+    assert hides_our_frames(end)
+
+
+def hides_our_frames(method: Any) -> bool:
+    """Whether it is a method, or a property, with the decorator `public_api`."""
+    return "__tracebackhide__" in getattr(method, "fget", method).__code__.co_varnames

@@ -97,7 +97,6 @@ def describe_host(agent: "AgentServices") -> "Header":
         "machine": agent.machine,
         "boot_id": first_line("/proc/sys/kernel/random/boot_id"),
         "hostname": name.nodename,
-        "uid": os.geteuid(),
         "user": user,
         "home": os.path.expanduser("~"),
         "umask": agent.umask,

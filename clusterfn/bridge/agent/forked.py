@@ -28,15 +28,13 @@ _used_bridge = ""
 
 
 def changed_environment(header: "Header") -> "Dict[str, str]":
-    """Return this process's variables without those of `unset`'s prefixes, and with those of `env`.
+    """Return this process's variables without those of `unset`'s prefixes.
 
     Those with a prefix that has a "!" before it in `unset` stay.
     """
     unset = header.get("unset") or ()
     dropped, kept = tuple(unset), tuple(prefix[1:] for prefix in unset if prefix.startswith("!"))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(dropped) or k.startswith(kept)}
-    environment.update(header.get("env") or {})
-    return environment
+    return {k: v for k, v in os.environ.items() if not k.startswith(dropped) or k.startswith(kept)}
 
 
 def make_pipes(count: int) -> "List[Tuple[int, int]]":

@@ -27,6 +27,7 @@ from . import (
     arrays,
     c_types,
     classes,
+    code_parts,
     constructors,
     enumerations,
     exception_parts,
@@ -234,11 +235,9 @@ _OPTIMIZED = 1
 
 def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
     """Yield the bodies of classes in a code; Python 3.12 puts that of a generic class into a code of its own."""
-    for part in code.co_consts:
-        if isinstance(part, types.CodeType):
-            if not part.co_flags & _OPTIMIZED or part.co_name.startswith("<generic"):
-                yield part
-            yield from class_bodies(part)
+    for part in code_parts.codes(code):
+        if part is not code and (not part.co_flags & _OPTIMIZED or part.co_name.startswith("<generic")):
+            yield part
 
 
 def global_names(code: types.CodeType) -> Iterator[str]:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
+from . import code_parts
+
 Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LAMBDA = "<lambda>"
@@ -334,7 +336,7 @@ def inner(code: types.CodeType, name: str) -> types.CodeType:
     Raises:
         LookupError: No file has it.
     """
-    for part in parts(code):
+    for part in code_parts.parts(code):
         if part.co_name == name:
             return part
     raise LookupError(name)
@@ -400,12 +402,6 @@ def names_of(code: types.CodeType) -> Iterator[str]:
 
     CPython compiles `np.f()` by what the module imports as `np`, also where `np` is a variable of the function.
     """
-    for names in (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars):
-        yield from names
-    for part in parts(code):
-        yield from names_of(part)
-
-
-def parts(code: types.CodeType) -> list[types.CodeType]:
-    """Return the codes directly inside another: its functions, and bodies of its classes."""
-    return [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    for each in code_parts.codes(code):
+        for names in (each.co_names, each.co_varnames, each.co_cellvars, each.co_freevars):
+            yield from names

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import by_identity, classes, hints, library_state, pickler, source
+from . import by_identity, classes, code_parts, hints, library_state, pickler, source
 from .classes import core
 from .source import FoundDefinition, Snippet, Text
 
@@ -113,7 +113,7 @@ def _annotated(node: Any) -> list[Any]:
 
 def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> bool:
     """Return whether the class has what its statement says: the functions, annotated names and members."""
-    codes = list(_all_parts(compiled(snippet)))
+    _, *codes = code_parts.codes(compiled(snippet))
     kept = vars(cls).get("__annotations__", {})
     targets: list[Any] = [each.target for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
     annotated = {target.id for target in targets if _is_name(target)}
@@ -148,16 +148,10 @@ def _agrees(cls: Any, name: str, value: object) -> bool:
     return source.same(vars(cls).get("_field_defaults", {}).get(name, value), value)
 
 
-def _all_parts(code: types.CodeType) -> Iterator[types.CodeType]:
-    for part in source.parts(code):
-        yield part
-        yield from _all_parts(part)
-
-
 def _outer_names(snippet: Snippet, functions: tuple[ast.AST, ...]) -> tuple[str, ...]:
     """Return variables of the enclosing functions that a class statement may use."""
     code = compiled(snippet)
-    used = {name for part in (code, *_all_parts(code)) for name in pickler.global_names(part)}
+    used = {name for part in code_parts.codes(code) for name in pickler.global_names(part)}
     bound = {name for function in functions for child in ast.iter_child_nodes(function) for name in _bound(child)}
     return tuple(sorted((bound & used) - {snippet.name}))
 
@@ -242,7 +236,7 @@ def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], 
     code = compiled(snippet)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     at_once = {name for part in (code, *_at_once(code)) for name in pickler.global_names(part)}
-    names = dict.fromkeys(name for part in (code, *_all_parts(code)) for name in pickler.global_names(part))
+    names = dict.fromkeys(name for part in code_parts.codes(code) for name in pickler.global_names(part))
     own = {name: scope[name] for name in names if name in scope and name != "__builtins__"}
     own = {name: value for name, value in own.items() if name not in snippet.free}
     return {name: own[name] for name in own if name in at_once}, own
@@ -252,13 +246,13 @@ def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
     """Return the modules that a statement and its functions may use as attributes of these packages."""
     code = compiled(snippet)
     held = list(values)
-    modules = (each for part in (code, *_all_parts(code)) for each in core._find_imported_submodules(part, held))
+    modules = (each for part in code_parts.codes(code) for each in core._find_imported_submodules(part, held))
     return list(dict.fromkeys(each.__name__ for each in modules))
 
 
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
     """Yield the codes that run with a statement: bodies of classes, and comprehensions in these."""
-    for part in source.parts(code):
+    for part in code_parts.parts(code):
         if part in list(pickler.class_bodies(code)) or (part.co_name[0] == "<" and part.co_name != "<lambda>"):
             yield part
             yield from _at_once(part)
@@ -277,7 +271,7 @@ def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
 def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     """Return attributes that the statement may not recreate: values, functions and the text that were set later."""
     code = compiled(snippet)
-    codes = list(_all_parts(code))
+    _, *codes = code_parts.codes(code)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     bodies = [part for part in pickler.class_bodies(code) if part.co_name == snippet.name]
     stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")

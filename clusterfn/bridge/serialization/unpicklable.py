@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import crossing, library_state, pickler
+from . import code_parts, crossing, library_state, pickler
 from .exception_parts import attempt
 
 LIMIT_S = 1.5
@@ -243,7 +243,7 @@ def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         content, empty = attempt(getattr, cell, "cell_contents")
         if not empty:
             yield f" (closure variable {name})", content
-    for name in _global_names(function.__code__):
+    for name in dict.fromkeys(name for code in code_parts.codes(function.__code__) for name in code.co_names):
         if name in function.__globals__:
             yield f" (global {name})", function.__globals__[name]
     for index, default in enumerate(function.__defaults__ or ()):
@@ -251,11 +251,6 @@ def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, default in (function.__kwdefaults__ or {}).items():
         yield f" (default {name})", default
     yield from ((f".{name}", part) for name, part in vars(function).items())
-
-
-def _global_names(code: types.CodeType) -> list[str]:
-    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return list(dict.fromkeys([*code.co_names, *(name for each in inner for name in _global_names(each))]))
 
 
 def _said(how: Callable[[object], str], value: object) -> str:

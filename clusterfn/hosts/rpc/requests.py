@@ -262,7 +262,6 @@ class CommandLook(NamedTuple):
 
     Attributes:
         rc: Exit status; negative: the signal; None: killed because it took too long.
-        same: Whether everything is as at the look before.
         age_s: How old the answer is: another process of this user may have asked.
         took_s: How long the program took. It may have looked at its beginning, and knows nothing of what came later.
     """
@@ -270,7 +269,6 @@ class CommandLook(NamedTuple):
     rc: int | None
     out: str
     err: str
-    same: bool = False
     age_s: float = 0.0
     took_s: float = 0.0
 
@@ -291,7 +289,7 @@ class RepeatRequest(SimpleRequest[None]):
         if not same:
             end = number(header, "out", below=len(body) + 1)
             self._texts = (body[:end].decode(errors="replace"), body[end:].decode(errors="replace"))
-        self._on_look(CommandLook(rc, *self._texts, same, age_s, took_s))
+        self._on_look(CommandLook(rc, *self._texts, age_s, took_s))
 
 
 class Spawned(NamedTuple):

@@ -199,8 +199,9 @@ class KernelProxy:
                     self.take_word(facts_of(frame))
                 else:
                     self._carried.take(self._waiting.without_handshake(frame))
-        except StreamDamaged as damaged:
-            self._leave(1, f"the connection to {self.title} is damaged: {damaged}")
+        except (StreamDamaged, KeyError, TypeError, ValueError, OverflowError) as damaged:
+            why = damaged if isinstance(damaged, StreamDamaged) else repr(damaged)
+            self._leave(1, f"the connection to {self.title} is damaged: {why}")
 
     def _take_hello(self, frame: Frame) -> None:
         if frame.kind != frames.HELLO:
@@ -216,16 +217,17 @@ class KernelProxy:
             self._say(f"the connection to {self.title} is back")
 
     def take_word(self, facts: dict[str, Any]) -> None:
-        """The kernel has ended, and all of its output has arrived."""
-        if facts["ended"] == "died":
+        """The kernel has ended, and all of its output has arrived; ignore a word that a later version may send."""
+        ended = facts.get("ended")
+        if ended == "died":
             lines = "".join(f"\n  {line}" for line in facts["lines"])
             self._leave(1, f"{self.title} died: {facts['how']}{lines}")
-        elif facts["ended"] == "idle":
+        elif ended == "idle":
             why = f"{self.title} was idle for {format_duration(facts['idle_s'])}, and has released its GPUs"
             self._search.record.refuse(why)
             self._leave(1, f"{why}: restart it to continue")
-        else:
-            if facts["ended"] == "end":
+        elif ended in ("end", "keep"):
+            if ended == "end":
                 self._search.record.remove()
             self._leave(0, "")
 

@@ -131,6 +131,7 @@ ASKED = {
     "stack": JobGroup.stack,
     "files": JobGroup.files,
     "download": JobGroup.download,
+    "checkpoint": JobGroup.checkpoint,
     "label": JobGroup.label,
 }
 
@@ -144,6 +145,20 @@ def test_an_item_that_is_not_there_is_refused_at_once(asked):
             asked(made, index)
     with pytest.raises(TypeError, match="'a' is not the index of an item"):
         asked(made, "a")
+
+
+def test_a_method_of_one_item_that_is_called_as_that_of_a_job_says_what_to_write():
+    public = {name: getattr(JobGroup, name) for name in dir(JobGroup) if not name.startswith("_")}
+    assert {name for name, each in public.items() if "index" in getattr(each, "__annotations__", {})} == ASKED.keys()
+
+    for name in ASKED:
+        with pytest.raises(
+            TypeError, match=rf"^group\.{name}\(\) needs the index of an item: write group\.{name}\(0\)"
+        ):
+            getattr(ended(1, 2), name)()
+    with pytest.raises(TypeError, match=r"group\.results\(\) for the values of all$"):
+        ended(1, 2).result(timeout=1.0)
+    assert ended(1, 2).result(index=1) == 2
 
 
 def test_items_can_be_counted_from_the_end_and_one_is_counted_in_the_singular():

@@ -37,9 +37,9 @@ ASK: dict[str, list[Callable[[HostConnection], Reply[Any]]]] = {
         lambda host: host.follow([Followed("/p", print)], "/q", [("/r", print)], on_early=print),
         lambda host: host.still("/p", 1.0, print, unless="/q", within="/r"),
     ],
-    "run": [lambda host: host.run(["x"], b"in", "/", {"A": "b"}, ["C"], forks=True, stop_at="full")],
-    "repeat": [lambda host: host.repeat(["x"], 1.0, "share", print, {"A": "b"}, ["C"])],
-    "spawn": [lambda host: host.spawn(["x"], "/", "/log", {"A": "b"}, ["C"])],
+    "run": [lambda host: host.run(["x"], b"in", "/", ["C"], forks=True, stop_at="full")],
+    "repeat": [lambda host: host.repeat(["x"], 1.0, "share", print, ["C"])],
+    "spawn": [lambda host: host.spawn(["x"], "/", "/log", ["C"])],
     "converse": [
         lambda host: host.connect_socket("/s", b"first", print),
         lambda host: host.converse(["x"], b"first", print, ["C"], b"nudge"),
