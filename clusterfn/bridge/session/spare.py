@@ -123,7 +123,7 @@ def _live(
 def _enter(spec: dict[str, Any], attempt: str) -> None:
     """Go to the working directory of a call."""
     os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
-    os.chdir(expand_cwd(spec) or os.path.join(attempt, WORK))
+    payload.enter(expand_cwd(spec) or os.path.join(attempt, WORK))
 
 
 class Orders:

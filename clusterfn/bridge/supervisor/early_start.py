@@ -9,7 +9,7 @@ import os
 from .. import layout
 from ..fast_start import loads
 from ..schedulers.registry import gives_out_gpus
-from .environ import DescribedJob, add_script_variables, expand_cwd, worker_environment
+from .environ import DescribedJob, add_script_variables, depends_on_cwd, expand_cwd, worker_environment
 from .publish import names_in
 from .worker_process import launch
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
     from .worker_process import WorkerProcess
-
-# Variables of which the interpreter and the loader of programs make lists of folders at their start.
-_FOLDERS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONHOME", "PYTHONPYCACHEPREFIX")
 
 
 def start_worker(folder: str) -> "Optional[WorkerProcess]":
@@ -52,9 +49,8 @@ def plan_worker(folder: str) -> "Optional[tuple[list[str], dict[str, str], str, 
         host = {name: value for name, value in os.environ.items() if name != layout.TURN}
         # GPUs of this machine are leased later: until then it has none.
         env = worker_environment(job, 1, host, None if gives_out_gpus(spec["scheduler"]) else [])
-        folders = [each for name in _FOLDERS if name in env for each in env[name].split(os.pathsep)]
-        # A relative one depends on where the interpreter starts, which may not exist yet.
-        if not all(each.startswith("/") for each in folders):
+        # Where the interpreter starts may not exist yet.
+        if depends_on_cwd(env):
             return None
         argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.attempt_dir(job.folder, 1)]
         # Nothing here looks at a folder of the user's: on a file system that hangs, only the worker may wait.

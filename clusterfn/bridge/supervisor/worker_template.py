@@ -10,9 +10,10 @@ import time
 
 from ..fast_start import dumps, loads
 from ..layout import TEMPLATE
+from .environ import depends_on_cwd, may_still_get
 from .process_tree import STOPPED, apart, state_of
 from .text import portable
-from .worker_process import Pipes, WorkerSource, become_subreaper, changed_names, launch
+from .worker_process import Pipes, WorkerSource, become_subreaper, launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 # A fork takes milliseconds, unless the machine has no memory.
 _ANSWER_S = 10.0
 _LOOK_S = 0.1
-# What an interpreter, its C library and its loader of programs read when they start.
-_READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
 
 
 class WorkerTemplate(WorkerSource):
@@ -38,6 +37,7 @@ class WorkerTemplate(WorkerSource):
         # It has what a worker has, and never begins.
         self._template: "Optional[WorkerProcess]" = None
         self._env: "dict[str, str]" = {}
+        self._cwd = ""
         self._is_ready = False
 
     def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WorkerProcess":
@@ -49,7 +49,7 @@ class WorkerTemplate(WorkerSource):
             worker = launch(argv, env, cwd, spec)
             self._start(argv, env, cwd, spec)
             return worker
-        return self._fork(self._template, argv, env) or launch(argv, env, cwd, spec)
+        return self._fork(self._template, argv, env, cwd) or launch(argv, env, cwd, spec)
 
     def close(self) -> None:
         """End the process; its workers live on."""
@@ -66,13 +66,15 @@ class WorkerTemplate(WorkerSource):
             self._has_failed = True
             return
         apart.add(template.pid)
-        self._template, self._env = template, env
+        self._template, self._env, self._cwd = template, env, cwd
 
-    def _fork(self, template: "WorkerProcess", argv: "list[str]", env: "dict[str, str]") -> "Optional[WorkerProcess]":
-        """Fork a worker; None if the template is not ready, has gone, or cannot give a worker these variables."""
-        if not self._becomes_ready(template):
+    def _fork(
+        self, template: "WorkerProcess", argv: "list[str]", env: "dict[str, str]", cwd: str
+    ) -> "Optional[WorkerProcess]":
+        """Fork a worker; None if the template is not ready, has gone, or has read other variables or folders."""
+        if not self._becomes_ready(template) or not may_still_get(self._env, env):
             return None
-        if any(name.startswith(_READ_AT_START) for name in changed_names(self._env, env)):
+        if cwd != self._cwd and depends_on_cwd(env):
             return None
         order = {"argv": argv[2:], "parent": os.getpid()}
         with Pipes() as pipes:

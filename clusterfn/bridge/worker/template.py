@@ -22,8 +22,9 @@ from typing import Any
 from ..agent.libc import libc_function
 from ..layout import JOBS
 from ..supervisor import process_tree
+from ..supervisor.environ import changed_names
 from ..supervisor.text import native
-from ..supervisor.worker_process import changed_names, die_with_parent
+from ..supervisor.worker_process import die_with_parent
 from . import fork_rules, outputs, payload, random_numbers, shown_words
 from .report import receive_order
 
