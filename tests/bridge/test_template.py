@@ -62,6 +62,13 @@ def f(x):
 """
 
 
+# As on a kernel that cannot restore processes.
+CANNOT_SHOW = (
+    "import _ctypes; real = _ctypes.call_function\n"
+    "_ctypes.call_function = lambda place, words: -1 if words[:2] == (35, 14) else real(place, words)\n"
+)
+
+
 def forked(group: Group, number: int, count: int) -> list[bool]:
     return [group.value(number, x)[0] for x in range(count)]
 
@@ -204,6 +211,16 @@ def test_each_item_imports_what_earlier_items_have_imported(bench: Bench, tmp_pa
     drawn = random.Random(42).random()
     assert [each[:2] for each in found] == [(str(x), drawn) for x in range(12)]
     assert found[-1][2], "the last was not forked"
+
+
+def test_an_item_is_forked_where_a_process_cannot_change_what_it_shows(bench: Bench, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(CANNOT_SHOW)
+    group = group_of(bench, env={"PYTHONPATH": str(tmp_path)})
+
+    assert group.start(1).wait(150) == 0
+
+    assert group.ends() == {x: ["returned"] for x in range(8)}
+    assert group.value(1, 5) is True
 
 
 # Its own folder, as its variable and the folders of its modules have it.

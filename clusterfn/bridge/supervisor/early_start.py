@@ -2,6 +2,9 @@
 
 Both take about as long. A worker that was started ahead runs nothing of the user's before its attempt lets it begin,
 and ends with this process. Until it is started, this imports nothing that takes long: not even `json`.
+
+Where there is no scheduler, the agent may have a template of such workers started instead, with their supervisors
+(`agent/job_template.py`).
 """
 
 import os
@@ -58,6 +61,30 @@ def plan_worker(folder: str) -> "Optional[tuple[list[str], dict[str, str], str, 
     except (OSError, LookupError, TypeError, ValueError, AttributeError):
         # The spec is damaged.
         return None
+
+
+def start_template(folder: str) -> int:
+    """Become the template for the environment of a job that was sent to this folder; return only if there is none yet.
+
+    The descriptors 0, 1 and 2 are the socket of its orders, what its interpreter prints, and its report.
+    """
+    control, report = os.dup(0), os.dup(2)
+    os.dup2(1, 2)
+    sent = SentJob(folder)
+    if sent.spec.get("building") and not has_environment(sent):
+        return 1
+    spec = sent.spec
+    host = {name: value for name, value in os.environ.items() if name != layout.TURN}
+    # It outlives this job, and has none of its secrets.
+    env = worker_environment(DescribedJob(sent.id, sent.folder, spec), 1, host, [])
+    for name in (layout.TAG, layout.CHECKPOINT_VARIABLE):
+        del env[name]
+    for fd in (control, report):
+        os.set_inheritable(fd, True)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir("/")
+    words = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.TEMPLATE, layout.JOBS]
+    return os.execve(words[0], [*words, str(report), str(control)], env)
 
 
 def _holds_tickets(queue: str) -> bool:

@@ -7,7 +7,15 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 import os
 
 from ..layout import (
-    CACHE, CHECKPOINT, CHECKPOINT_VARIABLE, INDEX_VARIABLE, INPUTS, SHELLS_OWN, TAG, THREADS, attempt_dir,
+    CACHE,
+    CHECKPOINT,
+    CHECKPOINT_VARIABLE,
+    INDEX_VARIABLE,
+    INPUTS,
+    SHELLS_OWN,
+    TAG,
+    THREADS,
+    attempt_dir,
 )  # fmt: skip
 
 TYPE_CHECKING = False

@@ -17,7 +17,6 @@ pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 from clusterfn.bridge.supervisor import environ
 from clusterfn.bridge.supervisor.worker_process import Cores
 
-
 READ_AT_START = (
     "PYTHONHASHSEED", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONOPTIMIZE", "LD_PRELOAD", "LANG", "LC_ALL", "TZ",
     "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "OPENSSL_CONF", "HOME", "MINE",
@@ -40,7 +39,7 @@ def test_a_worker_whose_interpreter_has_started_gets_what_no_start_depends_on(na
         ({"PYTHONPATH": "src"}, True), ({"PYTHONPATH": "/a:"}, True), ({"LD_LIBRARY_PATH": "/a:lib"}, True),
     ],
 )  # fmt: skip
-def test_a_relative_folder_that_python_reads_at_its_start_depends_on_where_it_starts(env: dict[str, str], depends: bool):
+def test_a_relative_folder_depends_on_where_the_interpreter_starts(env: dict[str, str], depends: bool):
     assert environ.depends_on_cwd(env) is depends
 
 

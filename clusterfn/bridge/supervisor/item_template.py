@@ -26,7 +26,7 @@ _ANSWER_S = 10.0
 _LOOK_S = 0.1
 
 
-class WorkerTemplate(WorkerSource):
+class ItemTemplate(WorkerSource):
     """The template of one element. It starts beside the second worker, and is there for a later one."""
 
     def __init__(self) -> None:
