@@ -16,7 +16,7 @@ from ..layout import (
     TAG,
     THREADS,
     attempt_dir,
-)  # fmt: skip
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 _KEEP = "CLUSTERFN_KEEP"
 _INPUTS = "CLUSTERFN_INPUTS"
 # The host is itself a job if a function calls others on its own machine.
-_OF_ANOTHER_JOB = (_KEEP, TAG, INDEX_VARIABLE, _INPUTS)
+_OF_ANOTHER_JOB = (TAG, INDEX_VARIABLE, _INPUTS)
 # Each variable has its folder below root, its usual place, and the variable that moves that place.
 _CACHES = {
     "HF_HOME": ("huggingface", ".cache/huggingface", "XDG_CACHE_HOME"),
@@ -87,7 +87,7 @@ def worker_environment(
     """
     spec = job.spec
     keep = host.get(_KEEP, "").split()
-    leaks = (*_LEAKS, *_OF_ANOTHER_JOB, *SHELLS_OWN)
+    leaks = (*_LEAKS, *_OF_ANOTHER_JOB, *SHELLS_OWN, _KEEP)
     values = {
         name: value
         for name, value in host.items()
