@@ -32,6 +32,16 @@ def test_a_worker_whose_interpreter_has_started_gets_what_no_start_depends_on(na
     assert [environ.may_still_get(*each) for each in ((before, after), (before, {"SAME": "1"}))] == [may, may]
 
 
+@pytest.mark.parametrize("name", ["_", "SHLVL", "PWD", "OLDPWD", "CLUSTERFN_INDEX", "CLUSTERFN_KEEP"])
+def test_a_worker_has_no_variable_of_the_shell_that_started_its_job_nor_of_another_job(name: str):
+    resources = {"cores": 1, "gpus": 0}
+    spec = {"resources": resources, "activation": {}, "python": "/env/bin/python", "env": {}}
+
+    values = environ.worker_environment(environ.DescribedJob("id", "/job", spec), 1, {name: "x", "MINE": "y"}, [])
+
+    assert name not in values and values["MINE"] == "y"
+
+
 @pytest.mark.parametrize(
     ("env", "depends"),
     [
