@@ -240,6 +240,8 @@ TAG = "CLUSTERFN_JOB"
 CHECKPOINT_VARIABLE = "CLUSTERFN_CHECKPOINT"
 INDEX_VARIABLE = "CLUSTERFN_INDEX"
 
+# Each shell sets these for itself, and each kind of shell other ones.
+SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD")
 # Variables by which numerical libraries choose how many threads they start.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 

@@ -110,7 +110,7 @@ def activated(prefix):
     except (OSError, subprocess.SubprocessError):
         return {}
     pairs = [line.partition("=") for line in os.fsdecode(ran.stdout).split("\0")]
-    ours = set(start) | {"PWD", "OLDPWD", "SHLVL", "_"}
+    ours = {*start, *shells_own}
     return {name: value for name, separator, value in pairs if separator and name not in ours}
 has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "activate.d"))
 def lacks(name):
@@ -161,7 +161,7 @@ class ExistingEnvironment(NamedTuple):
 
     def probe(self) -> Sequence[str]:
         """Return the command that finds its interpreter on the host and lets it describe itself."""
-        program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
+        program = f"needed, shells_own = {list(self.needed)!r}, {layout.SHELLS_OWN!r}\n{_DESCRIBE}"
         # Each is absolute, below `~/`, or a name in PATH.
         candidates = [sys.executable if self.kind == "current" else _CALLERS_PYTHON]
         if self.kind in ENVIRONMENT_KINDS:

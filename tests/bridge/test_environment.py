@@ -25,6 +25,16 @@ def test_variables_of_the_host_that_mislead_python_are_gone(bench: Bench):
     assert not set(misleading) & set(job.value())
 
 
+def test_a_job_that_another_job_has_started_is_not_taken_for_it(bench: Bench):
+    job = bench.job(ENVIRON)
+    of_the_other = {"CLUSTERFN_JOB": "other/3", "CLUSTERFN_INDEX": "5", "CLUSTERFN_INPUTS": "/other/inputs"}
+    job.start(**of_the_other, CLUSTERFN_CHECKPOINT="/other/checkpoint").wait(150)
+
+    found = job.value()
+    assert not {"CLUSTERFN_INDEX", "CLUSTERFN_INPUTS"} & set(found)
+    assert (found["CLUSTERFN_JOB"], found["CLUSTERFN_CHECKPOINT"]) == (f"{job.id}/1", f"{job.folder}/checkpoint")
+
+
 def test_the_jobs_own_variables_win(bench: Bench):
     job, _ = bench.run(ENVIRON, env={"PYTHONPATH": "/mine", "OMP_NUM_THREADS": "7", "HF_HOME": "/hf", "Ü": "ß"})
 

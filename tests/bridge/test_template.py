@@ -36,7 +36,7 @@ def f(x):
         "argv": sys.argv, "flags": str(sys.flags), "path": sys.path, "cwd": os.path.dirname(os.getcwd()),
         "modules": sorted(name for name in sys.modules if not name.startswith("_clusterfn.bridge.")),
         "main": sorted(name for name in vars(sys.modules["__main__"]) if name.startswith("__")),
-        "environ": {{k: v for k, v in os.environ.items() if k not in ("CLUSTERFN_ITEM", "CLUSTERFN_INDEX")}},
+        "environ": {{k: v for k, v in os.environ.items() if k not in ("CLUSTERFN_ITEM", "CLUSTERFN_INDEX", "PWD")}},
         "umask": os.umask(0o77), "signals": [str(signal.getsignal(n)) for n in (1, 2, 10, 12, 13, 15, 17)],
         "blocked": status["SigBlk"], "ignored": status["SigIgn"],
         "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name[:7] == "RLIMIT_"],
@@ -63,6 +63,13 @@ def f(x):
     os.sched_setaffinity(0, seen["cpus"][:1]); sys.stdout = None
     return forked, seen, (drawn, os.environ["CLUSTERFN_INDEX"]), {folder!r} and {waiting!r} and {failing!r}
 """
+
+
+# As on a kernel that cannot restore processes.
+CANNOT_SHOW = (
+    "import _ctypes; real = _ctypes.call_function\n"
+    "_ctypes.call_function = lambda place, words: -1 if words[:2] == (35, 14) else real(place, words)\n"
+)
 
 
 def forked(group: Group, number: int, count: int) -> list[bool]:
@@ -208,6 +215,36 @@ def test_each_item_imports_what_earlier_items_have_imported(bench: Bench, tmp_pa
     drawn = random.Random(42).random()
     assert [each[:2] for each in found] == [(str(x), drawn) for x in range(12)]
     assert found[-1][2], "the last was not forked"
+
+
+def test_an_item_is_forked_where_a_process_cannot_change_what_it_shows(bench: Bench, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(CANNOT_SHOW)
+    group = group_of(bench, env={"PYTHONPATH": str(tmp_path)})
+
+    assert group.start(1).wait(150) == 0
+
+    assert group.ends() == {x: ["returned"] for x in range(8)}
+    assert group.value(1, 5) is True
+
+
+# Its own folder, as its variable and the folders of its modules have it.
+FOLDER = """
+def f(x):
+    import os, sys, time
+    time.sleep(0.3)  # until there is a template
+    own = os.getcwd()
+    there = [os.path.basename(each) for each in sys.path if os.path.dirname(each) == os.path.dirname(own)]
+    return os.path.basename(own), os.environ["PWD"] == own, there
+    {folder!r}, {waiting!r}, {failing!r}
+"""
+
+
+def test_relative_folders_of_an_items_variables_are_those_of_its_own_folder(bench: Bench):
+    group = Group(bench, 6, 6, source=FOLDER, env={"PYTHONPATH": "."})
+
+    assert group.start(1).wait(150) == 0
+
+    assert [group.value(1, x) for x in range(6)] == [(str(x), True, [str(x)]) for x in range(6)]
 
 
 # What a forked item leaves to its end; and the lines that must be in the file then.

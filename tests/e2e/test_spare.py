@@ -16,7 +16,7 @@ import pytest
 import clusterfn
 from clusterfn import cluster
 from clusterfn.bridge.agent.libc import libc_function
-from tests.bridge.test_template import SEEN
+from tests.bridge.test_template import CANNOT_SHOW, SEEN
 from tests.e2e.conftest import local_host
 from tests.waiting import until
 
@@ -259,9 +259,7 @@ def test_an_environment_that_has_changed_is_used_as_it_is_now(here: Path, tmp_pa
     [
         "print('hello')",
         "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
-        # As on a kernel that cannot restore processes.
-        "import _ctypes; real = _ctypes.call_function\n"
-        "_ctypes.call_function = lambda place, words: -1 if words[:2] == (35, 14) else real(place, words)",
+        CANNOT_SHOW,
     ],
     ids=["prints", "starts a thread", "cannot change what it shows"],
 )

@@ -1,7 +1,8 @@
 """Fork jobs from a template: a process that has loaded what the supervisor and the worker of the last jobs need.
 
 A template serves one environment, which two jobs have used within a minute. It ends a minute after the last one, and
-with this agent. `supervisor/job_template.py` starts it, and `worker/forked_job.py` is what a job does in it.
+with this agent. `supervisor/early_start.py` starts it, `worker/template.py` is its process, and `worker/forked_job.py`
+is what a job does in it.
 """
 
 import _socket

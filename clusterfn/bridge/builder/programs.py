@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 
+from ..layout import SHELLS_OWN
 from ..supervisor import process_tree
 from ..supervisor.limits import Stall
 from ..supervisor.text import format_duration, last_lines, native
@@ -38,7 +39,6 @@ _BASE_TIMEOUT_S = 60.0
 _VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 _MESSAGES = ".messages.txt"
 _SEPARATOR = b"\0clusterfn\0"
-_SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD", "PATH")
 _SCRIPT = r"""
 env -0; printf '\0clusterfn\0'
 for script in "$@"; do . "$script" >/dev/null 2>&1; done
@@ -182,7 +182,8 @@ def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]"
         dict(os.fsdecode(each).split("=", 1) for each in part.split(b"\0") if b"=" in each)
         for part in output.split(_SEPARATOR, 1)
     ]
-    return {name: value for name, value in new.items() if name not in _SHELLS_OWN and old.get(name) != value}
+    known = (*SHELLS_OWN, "PATH")
+    return {name: value for name, value in new.items() if name not in known and old.get(name) != value}
 
 
 def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":

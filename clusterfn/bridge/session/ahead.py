@@ -13,12 +13,12 @@ from typing import Any
 
 from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
+from .call_process import CallProcess
 from .prefault import Ranges
-from .spare import SpareProcess
 
 _OOM_VALID_S = 1.0
 # Each of them uses memory, and forking them takes time from the next call.
-_MOST_SPARES = 4
+_MOST_PROCESSES = 4
 
 
 class Ahead:
@@ -34,13 +34,13 @@ class Ahead:
         fork: Forks a process that waits for a call, and closes these descriptors of others there.
     """
 
-    def __init__(self, folder: str, fork: Callable[[Collection[int]], SpareProcess]) -> None:
+    def __init__(self, folder: str, fork: Callable[[Collection[int]], CallProcess]) -> None:
         self.waiting = 0
         self.is_hurried = False
         self.written: Ranges | None = None
         self._folder = folder
         self._fork = fork
-        self._spares: collections.deque[SpareProcess] = collections.deque()
+        self._processes: collections.deque[CallProcess] = collections.deque()
         self._reserve: Reserve | None = None
         self._oom: OomDetector | None = None
         self._oom_until = 0.0
@@ -50,9 +50,9 @@ class Ahead:
 
         After a fork, this process copies each page that it writes to: several forks at once cost that only once.
         """
-        if not self._spares:
-            for _ in range(max(1, min(self.waiting, _MOST_SPARES))):
-                self._add_spare()
+        if not self._processes:
+            for _ in range(max(1, min(self.waiting, _MOST_PROCESSES))):
+                self._add_process()
         self.forget_oom()
         self.oom()
         try:
@@ -61,22 +61,22 @@ class Ahead:
             # The disk is full. The call tries again, and reports it.
             return
 
-    def _add_spare(self) -> None:
-        self._spares.append(self._fork([fd for spare in self._spares for fd in spare.fds()]))
+    def _add_process(self) -> None:
+        self._processes.append(self._fork([fd for process in self._processes for fd in process.fds()]))
 
     def pids(self) -> list[int]:
         """Return the processes that wait."""
-        return [spare.pid for spare in self._spares]
+        return [process.pid for process in self._processes]
 
-    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
-        """Give the call to the process, or to another if something has killed it; as `SpareProcess.give`."""
+    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> CallProcess:
+        """Give the call to the process, or to another if something has killed it; as `CallProcess.give`."""
         while True:
-            if not self._spares:
-                self._add_spare()
-            spare = self._spares.popleft()
-            if spare.give(folder, attempt, {**facts, "learns": self.written is None, "rests": not self.is_hurried}):
-                return spare
-            spare.dismiss()
+            if not self._processes:
+                self._add_process()
+            process = self._processes.popleft()
+            if process.give(folder, attempt, {**facts, "learns": self.written is None, "rests": not self.is_hurried}):
+                return process
+            process.dismiss()
 
     def reserve(self) -> Reserve:
         """Return the disk space. It serves each call, until an outcome finds no other.
@@ -98,14 +98,14 @@ class Ahead:
         """Have the counters read again: a kill that one call survived is no reason for the end of the next."""
         self._oom = None
 
-    def dismiss_spares(self) -> None:
+    def dismiss_processes(self) -> None:
         """End the processes: the next ones will have loaded what was loaded since, at other addresses."""
         self.written = None
-        while self._spares:
-            self._spares.popleft().dismiss()
+        while self._processes:
+            self._processes.popleft().dismiss()
 
     def dismiss(self) -> None:
         """End the processes, and free the disk space."""
-        self.dismiss_spares()
+        self.dismiss_processes()
         if self._reserve is not None:
             self._reserve.release()

@@ -31,7 +31,7 @@ from ..supervisor.watch import EndWatch, Signals
 from ..supervisor.worker_process import WorkerProcess
 from . import prefault
 from .ahead import Ahead
-from .spare import REST_S
+from .call_process import REST_S
 
 if TYPE_CHECKING:
     from typing import TypeVar

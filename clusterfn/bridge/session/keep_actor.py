@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ..supervisor.spec import Spec
     from ..supervisor.watch import Signals
     from .ahead import Ahead
+    from .call_process import CallProcess
     from .link import ServerLink
-    from .spare import SpareProcess
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
 _TICK_MS = 100
@@ -93,7 +93,7 @@ class KeptProcess:
         self.closes = False
         self.first = first
         self.signals = signals
-        self.process: SpareProcess | None = None
+        self.process: CallProcess | None = None
         self._folder = folder
         self.ahead = ahead
         self._job = CallJob(os.path.join(folder, str(first["n"])), spec)
@@ -101,13 +101,13 @@ class KeptProcess:
         self._grace_s: float = spec["grace_s"]
         self._has_exited = False
 
-    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> SpareProcess:
+    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> CallProcess:
         """Give a call to its process. If that has just died, the call finds out."""
         self.closes = bool(facts.get("closes"))
         if self.process is None:
             self.process = self.ahead.give(folder, attempt, facts)
             # No call needs them as long as the actor is there.
-            self.ahead.dismiss_spares()
+            self.ahead.dismiss_processes()
         else:
             self.process.give(folder, attempt, facts)
         return self.process

@@ -25,9 +25,9 @@ from ..worker.preload import Preloader
 from . import prefault
 from .ahead import Ahead
 from .call import CallJob, serve_call
+from .call_process import CallProcess, fork_call_process
 from .keep_actor import KeptProcess, keep_actor
 from .link import ServerLink
-from .spare import SpareProcess, fork_spare
 
 if TYPE_CHECKING:
     from ..agent.frames import Header
@@ -207,11 +207,11 @@ class CallRunner:
         if ran is None:
             settle_memory()
         if loaded:
-            self._ahead.dismiss_spares()
+            self._ahead.dismiss_processes()
         self._ahead.prepare()
         self._link.say(what="ready", ran=ran, loaded=loaded)
 
-    def _fork(self, others: Collection[int]) -> SpareProcess:
+    def _fork(self, others: Collection[int]) -> CallProcess:
         # In a hurry, the next call comes before all is copied.
         written = None if self._ahead.is_hurried else self._ahead.written
-        return fork_spare(dict(self._spec), self._preloader, [self._link.fileno(), *others], written)
+        return fork_call_process(dict(self._spec), self._preloader, [self._link.fileno(), *others], written)

@@ -3,6 +3,9 @@
 Both take about as long. A worker that was started ahead runs nothing of the user's before its attempt lets it begin,
 and ends with this process. An element of a group has the template of its workers started in this way. Until the worker
 is started, this imports nothing that takes long: not even `json`.
+
+Where there is no scheduler, the agent may have a template of such workers started instead, with their supervisors
+(`agent/job_template.py`).
 """
 
 import os
@@ -10,7 +13,7 @@ import os
 from .. import layout
 from ..fast_start import loads
 from ..schedulers.registry import gives_out_gpus
-from .environ import DescribedJob, add_script_variables, expand_cwd, worker_environment
+from .environ import DescribedJob, add_script_variables, depends_on_cwd, expand_cwd, worker_environment
 from .publish import names_in
 from .worker_process import launch
 
@@ -19,9 +22,6 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
     from .worker_process import WorkerProcess
-
-# Variables of which the interpreter and the loader of programs make lists of folders at their start.
-_FOLDERS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONHOME", "PYTHONPYCACHEPREFIX")
 
 
 def start_worker(folder: str) -> "Optional[WorkerProcess]":
@@ -53,9 +53,8 @@ def plan_worker(folder: str) -> "Optional[tuple[list[str], dict[str, str], str, 
         host = {name: value for name, value in os.environ.items() if name != layout.TURN}
         # GPUs of this machine are leased later: until then it has none.
         env = worker_environment(job, 1, host, None if gives_out_gpus(spec["scheduler"]) else [])
-        folders = [each for name in _FOLDERS if name in env for each in env[name].split(os.pathsep)]
-        # A relative one depends on where the interpreter starts, which may not exist yet.
-        if not all(each.startswith("/") for each in folders):
+        # Where the interpreter starts may not exist yet.
+        if depends_on_cwd(env):
             return None
         word = layout.TEMPLATE if job.is_element else layout.attempt_dir(job.folder, 1)
         argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), word]
@@ -64,6 +63,30 @@ def plan_worker(folder: str) -> "Optional[tuple[list[str], dict[str, str], str, 
     except (OSError, LookupError, TypeError, ValueError, AttributeError):
         # The spec is damaged.
         return None
+
+
+def start_template(folder: str) -> int:
+    """Become the template for the environment of a job that was sent to this folder; return only if there is none yet.
+
+    The descriptors 0, 1 and 2 are the socket of its orders, what its interpreter prints, and its report.
+    """
+    control, report = os.dup(0), os.dup(2)
+    os.dup2(1, 2)
+    sent = SentJob(folder)
+    if sent.spec.get("building") and not has_environment(sent):
+        return 1
+    spec = sent.spec
+    host = {name: value for name, value in os.environ.items() if name != layout.TURN}
+    # It outlives this job, and has none of its secrets.
+    env = worker_environment(DescribedJob(sent.id, sent.folder, spec), 1, host, [])
+    for name in (layout.TAG, layout.CHECKPOINT_VARIABLE):
+        del env[name]
+    for fd in (control, report):
+        os.set_inheritable(fd, True)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir("/")
+    words = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.TEMPLATE, layout.JOBS]
+    return os.execve(words[0], [*words, str(report), str(control)], env)
 
 
 def _holds_tickets(queue: str) -> bool:

@@ -6,7 +6,17 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 
 import os
 
-from ..layout import CACHE, CHECKPOINT, CHECKPOINT_VARIABLE, INPUTS, TAG, THREADS, attempt_dir
+from ..layout import (
+    CACHE,
+    CHECKPOINT,
+    CHECKPOINT_VARIABLE,
+    INDEX_VARIABLE,
+    INPUTS,
+    SHELLS_OWN,
+    TAG,
+    THREADS,
+    attempt_dir,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +30,9 @@ _LEAKING_PREFIXES = ("CONDA_", "_CE_")
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 # The names, separated by blanks, are those that job.sh set on purpose (modules, prolog).
 _KEEP = "CLUSTERFN_KEEP"
+_INPUTS = "CLUSTERFN_INPUTS"
+# The host is itself a job if a function calls others on its own machine.
+_OF_ANOTHER_JOB = (TAG, INDEX_VARIABLE, _INPUTS)
 # Each variable has its folder below root, its usual place, and the variable that moves that place.
 _CACHES = {
     "HF_HOME": ("huggingface", ".cache/huggingface", "XDG_CACHE_HOME"),
@@ -28,9 +41,13 @@ _CACHES = {
     "TRITON_CACHE_DIR": ("triton", ".triton/cache", "TRITON_HOME"),
 }
 _TOKEN_PATH = "HF_TOKEN_PATH"
-# What a worker that has started may still get. Until then it has no GPU, so code that runs when its interpreter starts
-# cannot use another job's, and it has used no cache.
-LATE = frozenset(["CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES])
+# What a worker whose interpreter has started may still get. Until then it has no GPU, so code that an environment runs
+# when its interpreter starts cannot use another job's, and it has used no cache. That code may depend on all others.
+_LATE = frozenset([
+    "CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES, TAG, CHECKPOINT_VARIABLE, INDEX_VARIABLE, *THREADS
+])  # fmt: skip
+# Of these, the interpreter and the loader of programs make lists of folders when they start.
+_FOLDERS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONHOME", "PYTHONPYCACHEPREFIX")
 _TOKEN = ".cache/huggingface/token"
 # A home directory with so many free bytes can hold one more model.
 ROOM_BYTES = 10 << 30
@@ -70,7 +87,7 @@ def worker_environment(
     """
     spec = job.spec
     keep = host.get(_KEEP, "").split()
-    leaks = (*_LEAKS, _KEEP, TAG)
+    leaks = (*_LEAKS, *_OF_ANOTHER_JOB, *SHELLS_OWN, _KEEP)
     values = {
         name: value
         for name, value in host.items()
@@ -95,11 +112,30 @@ def worker_environment(
     values.update(job.secrets())
     values.setdefault("PYTHONIOENCODING", "utf-8")
     if spec.get("after"):
-        values["CLUSTERFN_INPUTS"] = os.path.join(attempt_dir(job.folder, attempt), INPUTS)
+        values[_INPUTS] = os.path.join(attempt_dir(job.folder, attempt), INPUTS)
     values.update(
         {TAG: "%s/%d" % (job.id, attempt), CHECKPOINT_VARIABLE: job.path(CHECKPOINT), "PYTHONNOUSERSITE": "1"}
     )
     return values
+
+
+def changed_names(before: "Mapping[str, str]", after: "Mapping[str, str]") -> "list[str]":
+    """Return the names of the variables that differ."""
+    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
+
+
+def may_still_get(before: "Mapping[str, str]", after: "Mapping[str, str]") -> bool:
+    """Whether a process whose interpreter started with some variables may become a worker with these others.
+
+    This rule holds for a worker that starts ahead, and for those that are forked from a template.
+    """
+    return _LATE.issuperset(changed_names(before, after))
+
+
+def depends_on_cwd(env: "Mapping[str, str]") -> bool:
+    """Whether an interpreter that starts with these variables looks for files in a folder that depends on its own."""
+    folders = [each for name in _FOLDERS if name in env for each in env[name].split(os.pathsep)]
+    return not all(each.startswith("/") for each in folders)
 
 
 def expand_cwd(spec: "Mapping[str, Any]") -> str:

@@ -19,11 +19,11 @@ from .awaiting import Takers, await_values, known_inputs
 from .dependencies import Dependencies, keep_exception
 from .group import SETTLE_S, ItemRecorder
 from .group_files import NO_ELEMENT
+from .item_template import ItemTemplate
 from .job import describe_place
 from .limits import clock
 from .run import ensure_environment, look_at_bridge
 from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
-from .worker_template import WorkerTemplate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class ElementRun(ItemRecorder):
             await_values(self.job, self.attempt, self.watch, self._inputs)
         ensure_environment(self.job, self.attempt, self.watch)
         if self.job.tasks == (1, 1):
-            self.job.workers = WorkerTemplate(self.job.workers.take_early())
+            self.job.workers = ItemTemplate(self.job.workers.take_early())
         most = self.job.spec["group"]["per_element"]
         while True:
             for chunk in self.pulled(most):

@@ -91,7 +91,7 @@ def _run_command(argv: "list[str]") -> int:
 
         return run_on_node(*argv[1:])
     if command == "template" and count == 2:
-        from .job_template import start_template
+        from .early_start import start_template
 
         return start_template(argv[1])
     if command in ("enter", "hold") and count >= 3:

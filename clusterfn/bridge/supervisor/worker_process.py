@@ -14,7 +14,7 @@ import sys
 
 from ..agent.libc import libc_function
 from ..fast_start import dumps, signal
-from .environ import LATE
+from .environ import changed_names, may_still_get
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,11 +47,8 @@ class WorkerProcess:
         self._has_ended = False
 
     def fits(self, argv: "list[str]", env: "dict[str, str]") -> bool:
-        """Whether it lives, and can become the worker with these words and variables.
-
-        The interpreter has read its variables already: only `LATE` may still change.
-        """
-        if self._argv != argv or not LATE.issuperset(changed_names(self.env, env)):
+        """Whether it lives, and can become the worker with these words and variables."""
+        if self._argv != argv or not may_still_get(self.env, env):
             return False
         self._has_ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
         return not self._has_ended
@@ -123,11 +120,6 @@ class WorkerProcess:
         return True
 
 
-def changed_names(before: "dict[str, str]", after: "dict[str, str]") -> "list[str]":
-    """Return the names of the variables that differ."""
-    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
-
-
 def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WorkerProcess:
     """Start the worker, its stdin empty.
 
@@ -135,7 +127,7 @@ def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[st
 
     Args:
         argv: What to start; the descriptors of the report and of `begin` are appended.
-        env: Its variables. Those of `LATE` may still change.
+        env: Its variables. Some may still change (`environ.may_still_get`).
         cwd: Where the interpreter starts, which makes relative paths of its variables absolute.
         spec: The job's: `umask`, for what the function writes, and whether there are `secrets`.
 

@@ -17,14 +17,12 @@ from .. import layout
 from ..queue import admission, launch
 from ..supervisor import attempt_loop, main, program
 from ..supervisor.early_start import plan_worker
-from ..supervisor.environ import LATE
+from ..supervisor.environ import may_still_get
 from ..supervisor.process_tree import boot_id, environment_of, read_proc
 from ..supervisor.text import native
-from ..supervisor.worker_process import Pipes, WorkerProcess, changed_names, prepare_worker, say_not_started
+from ..supervisor.worker_process import Pipes, WorkerProcess, prepare_worker, say_not_started
 from . import shown_words
 
-# Each job has its own. Code that an environment runs when its interpreter starts may depend on all others.
-_OWN_VARIABLES = frozenset(["PWD", layout.TAG, layout.CHECKPOINT_VARIABLE, *LATE, *layout.THREADS])
 _ENDED_WELL = (layout.EXIT_RETURNED, layout.EXIT_PUBLISHED, layout.EXIT_QUEUED)
 # The supervisor of a plain job imports these one after another, as it needs them.
 LOADED_AHEAD = (admission, attempt_loop, launch, main)
@@ -86,7 +84,7 @@ class JobForks:
             program.prepare()
             plan = plan_worker(folder)
             early: WorkerProcess | None = None
-            if plan is not None and _OWN_VARIABLES.issuperset(changed_names(self._given, plan[1])):
+            if plan is not None and may_still_get(self._given, plan[1]):
                 forked = self._fork_worker(*plan)
                 if isinstance(forked, list):
                     return forked, os.getppid()

@@ -106,7 +106,7 @@ def _await_begin(control: int) -> str:
 
 def _enter(cwd: str) -> None:
     try:
-        os.chdir(cwd)
+        payload.enter(cwd)
     except OSError as error:
         message = "the working directory %s cannot be used: %s" % (cwd, error.strerror)
         raise CallRejected("environment", message, "correct cwd=", stage="environment") from error

@@ -65,6 +65,12 @@ def read_ahead(job: str) -> None:
         container.read_ahead(os.path.join(job, PAYLOAD))
 
 
+def enter(cwd: str) -> None:
+    """Go to the working directory of a call, and say so as a shell does: the shell of job.sh was in another one."""
+    os.chdir(cwd)
+    os.environ["PWD"] = cwd
+
+
 def become_program(worker: str) -> None:
     """Let `sys.argv` and `__main__` name call.py, which runs the call again, instead of the worker's own script."""
     program = os.path.join(os.path.dirname(os.path.abspath(worker)), _PROGRAM)

@@ -11,7 +11,6 @@ from __future__ import annotations
 # This is the C half alone, because workers have no module that they have not asked for.
 import _socket
 import atexit
-import contextlib
 import itertools
 import json
 import os
@@ -22,8 +21,9 @@ from typing import Any
 from ..agent.libc import libc_function
 from ..layout import JOBS
 from ..supervisor import process_tree
+from ..supervisor.environ import changed_names
 from ..supervisor.text import native
-from ..supervisor.worker_process import changed_names, die_with_parent
+from ..supervisor.worker_process import die_with_parent
 from . import fork_rules, outputs, payload, random_numbers, shown_words
 from .report import receive_order
 
@@ -61,10 +61,10 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
         return None
     fork_rules.settle_memory()
     own, variables = [sys.executable, argv[0]], process_tree.environment_of(os.getpid()) or {}
+    can_show = jobs is not None
     if jobs is None:
         payload.use_utf8()
-        _show([*own, argv[1]], variables)
-    shown: shown_words.ShownWords | None = None
+        can_show = _show([*own, argv[1]], variables)
     while True:
         line, fds = receive_order(orders)
         if not line or jobs is not None and jobs.is_stale():
@@ -75,10 +75,7 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
             # Both are kept, and each worker finds them read.
             payload.read_spec(order["argv"][1])
             payload.read_ahead(order["argv"][1])
-            shown = None
-            # Not every kernel lets a process do it.
-            with contextlib.suppress(OSError, ImportError, AttributeError):
-                shown = shown_words.prepare([*own, *order["argv"]], variables)
+            shown = shown_words.prepare([*own, *order["argv"]], variables) if can_show else None
         answer = _fork(fds, report, orders)
         if answer is None:
             continue
@@ -90,8 +87,7 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
         # Its variables come when it may begin.
         outputs.take(out, err)
         if shown is not None:
-            with contextlib.suppress(OSError):
-                shown_words.show_prepared(shown)
+            shown_words.show_prepared(shown)
         return [*order["argv"], *map(str, ways)], order["parent"]
 
 
@@ -100,10 +96,13 @@ def end_with_supervisor(supervisor: int) -> None:
     die_with_parent(_ENDED, supervisor)
 
 
-def _show(words: list[str], variables: Mapping[str, str]) -> None:
-    # Nothing but people depends on it here, and not every kernel lets a process do it.
-    with contextlib.suppress(OSError, ImportError, AttributeError):
+def _show(words: list[str], variables: Mapping[str, str]) -> bool:
+    """Show what this process is, if the kernel lets it, and so its workers: nothing but people depends on that here."""
+    try:
         shown_words.show(words, variables)
+    except (OSError, ImportError, AttributeError):
+        return False
+    return True
 
 
 def _say(report: int, **facts: Any) -> None:

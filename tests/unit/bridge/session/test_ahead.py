@@ -49,16 +49,16 @@ def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_com
 
 
 def test_the_processes_of_calls_that_wait_are_forked_together_and_each_can_be_ended(tmp_path: Path):
-    ahead, spare, others = part("ahead"), part("spare"), []
+    ahead, call_process, others = part("ahead"), part("call_process"), []
 
     def fork(fds: Any) -> Any:
         others.append(len(fds))
-        return spare.fork_spare({}, SimpleNamespace(unseeded=[]), fds)
+        return call_process.fork_call_process({}, SimpleNamespace(unseeded=[]), fds)
 
     made = ahead.Ahead(str(tmp_path), fork)
     made.prepare()
     assert others == [0]
-    made.dismiss_spares()
+    made.dismiss_processes()
 
     made.waiting = 100
     made.prepare()
@@ -72,8 +72,8 @@ def test_the_processes_of_calls_that_wait_are_forked_together_and_each_can_be_en
 
 
 def test_a_process_that_is_stopped_or_dead_holds_up_no_end_and_one_that_died_costs_no_descriptor(tmp_path: Path):
-    ahead, spare = part("ahead"), part("spare")
-    made = ahead.Ahead(str(tmp_path), lambda fds: spare.fork_spare({}, SimpleNamespace(unseeded=[]), fds))
+    ahead, call_process = part("ahead"), part("call_process")
+    made = ahead.Ahead(str(tmp_path), lambda fds: call_process.fork_call_process({}, SimpleNamespace(unseeded=[]), fds))
     before = len(os.listdir("/dev/fd"))
     made.waiting = 3
     made.prepare()
@@ -99,7 +99,7 @@ def test_one_call_reports_what_it_has_written_to_and_again_after_modules_were_lo
     made.give("", "", {})
     made.written = [(4096, 4096)]
     made.give("", "", {})
-    made.dismiss_spares()
+    made.dismiss_processes()
     made.give("", "", {})
     assert given == [True, False, True]
 

@@ -29,7 +29,7 @@ from . import prefault
 REST_S = 0.0015
 
 
-class SpareProcess(WorkerProcess):
+class CallProcess(WorkerProcess):
     """A process that waits for its call. That of an actor can be given more, and ends after the last."""
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> bool:
@@ -55,9 +55,9 @@ class SpareProcess(WorkerProcess):
             os.waitpid(self.pid, 0)
 
 
-def fork_spare(
+def fork_call_process(
     spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = (), written: prefault.Ranges | None = None
-) -> SpareProcess:
+) -> CallProcess:
     """Fork the process of the next call.
 
     Args:
@@ -72,7 +72,7 @@ def fork_spare(
         pid = os.fork()
         if pid == 0:
             _live(spec, loaded, parent, pipes, foreign, written)
-        return SpareProcess([], {}, pid, *pipes.take_ours())
+        return CallProcess([], {}, pid, *pipes.take_ours())
 
 
 def _live(
@@ -123,7 +123,7 @@ def _live(
 def _enter(spec: dict[str, Any], attempt: str) -> None:
     """Go to the working directory of a call."""
     os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
-    os.chdir(expand_cwd(spec) or os.path.join(attempt, WORK))
+    payload.enter(expand_cwd(spec) or os.path.join(attempt, WORK))
 
 
 class Orders:

@@ -10,9 +10,10 @@ import time
 
 from ..fast_start import dumps, loads
 from ..layout import TEMPLATE
+from .environ import depends_on_cwd, may_still_get
 from .process_tree import STOPPED, apart, state_of
 from .text import portable
-from .worker_process import Pipes, WorkerSource, become_subreaper, changed_names, launch
+from .worker_process import Pipes, WorkerSource, become_subreaper, launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,11 +27,9 @@ _LOOK_S = 0.1
 # The first item waits so long for the template, which would be there before an interpreter of its own. On a slow disk
 # it starts one after all.
 _START_S = 1.0
-# What an interpreter, its C library and its loader of programs read when they start.
-_READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
 
 
-class WorkerTemplate(WorkerSource):
+class ItemTemplate(WorkerSource):
     """The template of one element.
 
     Args:
@@ -43,6 +42,7 @@ class WorkerTemplate(WorkerSource):
         self._has_failed = not become_subreaper()
         # It has what a worker has, and never begins.
         self._template = early
+        self._cwd = ""
         self._is_ready = False
         self._patience_s = _START_S
         if early is not None:
@@ -50,13 +50,13 @@ class WorkerTemplate(WorkerSource):
 
     def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WorkerProcess":
         """Start a worker, as `worker_process.launch`."""
-        if self._template is not None and not self._is_ready and _needs_interpreter(self._template, env):
+        if self._template is not None and not self._is_ready and not may_still_get(self._template.env, env):
             # It was started ahead, before all variables of the items were known.
             self._template.dismiss()
             self._template = None
         if self._template is None and not self._has_failed:
             self._start(argv, env, cwd, spec)
-        worker = self._fork(self._template, argv, env) if self._template is not None else None
+        worker = self._fork(self._template, argv, env, cwd) if self._template is not None else None
         return worker or launch(argv, env, cwd, spec)
 
     def close(self) -> None:
@@ -74,12 +74,15 @@ class WorkerTemplate(WorkerSource):
             self._has_failed = True
             return
         apart.add(self._template.pid)
+        self._cwd = cwd
 
-    def _fork(self, template: "WorkerProcess", argv: "list[str]", env: "dict[str, str]") -> "Optional[WorkerProcess]":
-        """Fork a worker; None if the template is not ready, has gone, or cannot give a worker these variables."""
-        if not self._becomes_ready(template):
+    def _fork(
+        self, template: "WorkerProcess", argv: "list[str]", env: "dict[str, str]", cwd: str
+    ) -> "Optional[WorkerProcess]":
+        """Fork a worker; None if the template is not ready, has gone, or has read other variables or folders."""
+        if not self._becomes_ready(template) or not may_still_get(template.env, env):
             return None
-        if _needs_interpreter(template, env):
+        if cwd != self._cwd and depends_on_cwd(env):
             return None
         order = {"argv": argv[2:], "parent": os.getpid()}
         with Pipes() as pipes:
@@ -102,11 +105,6 @@ class WorkerTemplate(WorkerSource):
             if not self._is_ready:
                 self.close()
         return self._is_ready
-
-
-def _needs_interpreter(template: "WorkerProcess", env: "dict[str, str]") -> bool:
-    """Whether variables differ that only a new interpreter would read."""
-    return any(name.startswith(_READ_AT_START) for name in changed_names(template.env, env))
 
 
 def _read(template: "WorkerProcess", limit_s: float) -> "Optional[dict[str, Any]]":
