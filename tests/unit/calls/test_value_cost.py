@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import decimal
 import pickle
 import re
 import subprocess
@@ -136,6 +137,13 @@ def test_a_value_for_which_memory_ends_is_said_to_be_too_large_for_the_machine(m
         result_of(pickle.dumps([0.5] * 100_000, 5))
 
     assert "on a machine with more memory" in str(caught.value)
+
+
+def test_a_copy_for_which_no_memory_is_left_is_not_made(monkeypatch):
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 2_200_000)
+
+    with pytest.raises(MemoryError, match="need more than the 2.1 MB of free memory"):
+        reader.load(pickle.dumps(decimal.Decimal("1" * 2_000_000), 5))
 
 
 NESTED = """
