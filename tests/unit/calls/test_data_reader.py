@@ -283,7 +283,7 @@ DAMAGED = {
     "a key without a value": b"\x80\x05}(K\x01u.", "a list as a key": b"\x80\x05}]Ns.",
     "a state for a list": b"\x80\x05]}b.",
     "a state for a date": b"\x80\x05" + _global("datetime", "timedelta") + b")R}b.",
-    "a key that doubles forty times": _doubled_key(40), "a key that doubles sixty times": _doubled_key(60),
+    "a key that doubles twenty times": _doubled_key(20), "a key that doubles sixty times": _doubled_key(60),
     "items of a set for a dict": b"\x80\x05}(K\x01K\x02\x86\x90.",
     "an attribute that hides a method": b"\x80\x05" + _global("collections", "OrderedDict") + b")R}\x8c\x05itemsNsb.",
     "a deque that is filled after another one holds it": DEQUE + b"\x940h\x00)Rh\x00)R\x94ah\x01h\x00)Ra0.",

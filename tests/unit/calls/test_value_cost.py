@@ -90,6 +90,16 @@ def test_what_is_in_a_million_places_is_not_copied_for_each(name):
     assert time.process_time() - began < 5
 
 
+def test_keys_of_one_hash_cost_in_each_counter_what_they_cost_in_the_dict():
+    keys = b"}(" + b"".join(each + b"N" for each in COLLIDING[:2500]) + b"u"
+    # The other bytes allow that many copies, each of which takes a tenth of a second.
+    others = b"B" + (1 << 20).to_bytes(4, "little") + bytes(1 << 20)
+    copies = b"h\x00h\x01\x85R" * 40
+
+    with pytest.raises(DamagedPickle, match="the keys of a set or dict collide"):
+        reader.load(b"\x80\x05" + COUNTER + b"\x940" + keys + b"\x940" + others + b"0](" + copies + b"e.")
+
+
 def test_a_folder_that_a_hundred_thousand_paths_share_is_no_attack():
     paths = [Path("/a/long/name/of/a/folder/that/many/share", str(each)) for each in range(10_000)]
 
