@@ -177,10 +177,18 @@ def _hostile(path: Path) -> dict[str, tuple[bytes, str]]:
             b"\x80\x05" + name("builtins", "getattr") + name("datetime", "datetime") + b"\x8c\x08__init__\x86R.",
             "getattr of datetime.datetime",
         ),
+        "getattr of a zone's own name, of what is none": (
+            b"\x80\x05" + name("builtins", "getattr") + name("datetime", "datetime") + b"\x8c\x09_unpickle\x86R.",
+            "getattr of datetime.datetime",
+        ),
         "getattr of a zone's insides": (
             b"\x80\x05" + name("builtins", "getattr") + name("zoneinfo", "ZoneInfo") + b"\x8c\x08__dict__\x86R.",
             "getattr of zoneinfo.ZoneInfo",
         ),
+        "a class that is allowed, as an argument": (
+            b"\x80\x05" + name("builtins", "range") + name("datetime", "date") + b"\x85R.", "datetime.date",
+        ),
+        "NEWOBJ with arguments": (b"\x80\x05" + name("uuid", "UUID") + b"K\x01\x85\x81.", "uuid.UUID"),
         "arrays of objects": (
             b"\x80\x05" + name("numpy.core.multiarray", "_reconstruct") + name("numpy", "ndarray")
             + b"K\x00\x85C\x01b\x87R.",
@@ -252,12 +260,13 @@ def _array(buffer: bytes, dtype: bytes, rest: bytes) -> bytes:
     return made + b"\x8c" + bytes([len(dtype)]) + dtype + rest + b"tR."
 
 
-def _doubled_key() -> bytes:
-    """A key of sixty tuples, each of which has the one before it twice."""
-    levels = b"".join(b"\x94h" + bytes([level]) + b"\x86" for level in range(60))
+def _doubled_key(count: int) -> bytes:
+    """A key of so many tuples, each of which has the one before it twice."""
+    levels = b"".join(b"\x94h" + bytes([level]) + b"\x86" for level in range(count))
     return b"\x80\x05})" + levels + b"Ns."
 
 
+DEQUE = b"\x80\x05" + _global("collections", "deque")
 HUGE = (10**12).to_bytes(8, "little")
 DAMAGED = {
     "a frame of 10^12 bytes": b"\x80\x05\x95" + HUGE + b"N.",
@@ -274,15 +283,20 @@ DAMAGED = {
     "a key without a value": b"\x80\x05}(K\x01u.", "a list as a key": b"\x80\x05}]Ns.",
     "a state for a list": b"\x80\x05]}b.",
     "a state for a date": b"\x80\x05" + _global("datetime", "timedelta") + b")R}b.",
-    "a key that doubles sixty times": _doubled_key(),
+    "a key that doubles twenty times": _doubled_key(20), "a key that doubles sixty times": _doubled_key(60),
+    "items of a set for a dict": b"\x80\x05}(K\x01K\x02\x86\x90.",
+    "an attribute that hides a method": b"\x80\x05" + _global("collections", "OrderedDict") + b")R}\x8c\x05itemsNsb.",
+    "a deque that is filled after another one holds it": DEQUE + b"\x940h\x00)Rh\x00)R\x94ah\x01h\x00)Ra0.",
+    "deep deques that hold an empty one too": DEQUE + b"\x940" + b"h\x00)R" * 300 + b"ah\x00)Ra" * 299 + b".",
     "an array of objects": _array(bytes(8), b"|O", b"K\x01\x85\x8c\x01C"),
     "an array of records": _array(bytes(8), b"i4,i4", b"K\x01\x85\x8c\x01C"),
     "an array larger than its buffer": _array(bytes(8), b"<f8", b"J\x00\x00\x00\x7f\x85\x8c\x01C"),
+    "an array of an unknown order": _array(bytes(8), b"<f8", b"K\x01\x85\x8c\x01A"),
     "an array of a negative shape": _array(bytes(8), b"<f8", b"J\xff\xff\xff\xff\x85\x8c\x01C"),
     "a scalar of no bytes": b"\x80\x05" + _global("_clusterfn_wire.pickler", "scalar") + b"C\x00\x8c\x03<U0\x86R.",
     "a fraction of a text": b"\x80\x05" + _global("fractions", "Fraction") + b"\x8c\x051e999\x85R.",
     "a zone that is a path": b"\x80\x05" + _global("builtins", "getattr") + _global("zoneinfo", "ZoneInfo")
-    + b"\x8c\x0a_unpickle\x86R\x8c\x06../etcK\x01\x86R.",
+    + b"\x8c\x09_unpickle\x86R\x8c\x06../etcK\x01\x86R.",
 }  # fmt: skip
 
 

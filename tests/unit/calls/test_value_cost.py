@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import decimal
 import pickle
 import re
 import subprocess
@@ -89,6 +90,16 @@ def test_what_is_in_a_million_places_is_not_copied_for_each(name):
     assert time.process_time() - began < 5
 
 
+def test_keys_of_one_hash_cost_in_each_counter_what_they_cost_in_the_dict():
+    keys = b"}(" + b"".join(each + b"N" for each in COLLIDING[:2500]) + b"u"
+    # The other bytes allow that many copies, each of which takes a tenth of a second.
+    others = b"B" + (1 << 20).to_bytes(4, "little") + bytes(1 << 20)
+    copies = b"h\x00h\x01\x85R" * 40
+
+    with pytest.raises(DamagedPickle, match="the keys of a set or dict collide"):
+        reader.load(b"\x80\x05" + COUNTER + b"\x940" + keys + b"\x940" + others + b"0](" + copies + b"e.")
+
+
 def test_a_folder_that_a_hundred_thousand_paths_share_is_no_attack():
     paths = [Path("/a/long/name/of/a/folder/that/many/share", str(each)) for each in range(10_000)]
 
@@ -136,6 +147,13 @@ def test_a_value_for_which_memory_ends_is_said_to_be_too_large_for_the_machine(m
         result_of(pickle.dumps([0.5] * 100_000, 5))
 
     assert "on a machine with more memory" in str(caught.value)
+
+
+def test_a_copy_for_which_no_memory_is_left_is_not_made(monkeypatch):
+    monkeypatch.setattr(units, "free_memory", lambda swap=False: 2_200_000)
+
+    with pytest.raises(MemoryError, match="need more than the 2.1 MB of free memory"):
+        reader.load(pickle.dumps(decimal.Decimal("1" * 2_000_000), 5))
 
 
 NESTED = """

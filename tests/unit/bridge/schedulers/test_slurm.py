@@ -1,11 +1,13 @@
-"""SLURM on the host: what its commands inherit, as a login of its user may export anything."""
+"""SLURM on the host: what its commands are told and inherit, and what their answers mean for a job."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.layout import CANCELLED, LOST, PREEMPTED, TIME
 from clusterfn.bridge.schedulers.base import HostScheduler
 from clusterfn.bridge.schedulers.registry import scheduler_named
 
@@ -50,3 +52,75 @@ def test_no_command_obeys_what_a_login_exports_and_all_know_where_slurm_is(
             call()  # type: ignore[operator]
             seen = inherited(tmp_path, program)
             assert not seen & OBEYED.keys() and seen >= NEEDED.keys(), program
+
+
+Answers = Callable[[str, str], HostScheduler]
+
+
+@pytest.fixture
+def answers(scheduler: HostScheduler, tmp_path: Path) -> Answers:
+    """Let a program of SLURM do this; it notes its words in a file."""
+
+    def write(name: str, script: str) -> HostScheduler:
+        (tmp_path / name).write_text(f"#!/bin/sh\necho \"$*\" >>'{tmp_path}/words'\n{script}\n")
+        return scheduler
+
+    return write
+
+
+END = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-23T10:00:00%s ***\n"
+BY_HAND, FOR_TIME, FOR_ANOTHER = END % "", END % " DUE TO TIME LIMIT", END % " DUE TO PREEMPTION"
+
+
+@pytest.mark.parametrize(
+    ("facts", "log", "kind"),
+    [
+        ("JobState=RUNNING Restarts=2", FOR_TIME, None),
+        ("JobState=RUNNING Restarts=3", "", PREEMPTED),
+        ("JobState=COMPLETING", "", None),
+        ("JobState=COMPLETING", BY_HAND, CANCELLED),
+        ("JobState=COMPLETING", FOR_ANOTHER, LOST),
+        ("JobState=COMPLETING", BY_HAND + FOR_TIME, TIME),
+        ("JobState=CANCELLED", "", CANCELLED),
+        ("JobState=DEADLINE", "", TIME),
+        ("JobState=REVOKED", "", LOST),
+    ],
+)
+def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str, log: str, kind: str | None
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    (tmp_path / "log").write_text(log)
+
+    verdict = answers("scontrol", f"echo JobId=7 {facts}").ending(str(tmp_path / "log"))
+
+    assert (verdict and verdict.kind) == kind
+
+
+def test_a_job_that_slurm_does_not_requeue_says_why(answers: Answers) -> None:
+    assert answers("scontrol", "exit 0").requeue() == ""
+    assert answers("scontrol", "echo Job is held >&2; exit 1").requeue() == "scontrol requeue: Job is held"
+    assert answers("scontrol", "exit 3").requeue() == "scontrol requeue: status 3"
+
+
+def test_a_list_beside_a_new_error_is_not_believed(answers: Answers) -> None:
+    listing, usual = "echo ada.7f3a; echo other", "echo squeue: error: Invalid user for SlurmUser slurm, ignored >&2"
+
+    assert answers("squeue", f"{listing}; {usual}").listed_jobs("") == {"7f3a", "other"}
+    assert answers("squeue", f"{listing}; {usual}; echo squeue: error: timed out >&2").listed_jobs("") is None
+    assert answers("squeue", f"{listing}; exit 1").listed_jobs("") is None
+
+
+def test_tasks_are_released_on_their_own_cluster_or_the_refusal_is_said(answers: Answers, tmp_path: Path) -> None:
+    assert answers("scontrol", "exit 0").release_elements("7", [1, 3], "afterok:5", "east") == ""
+    assert (tmp_path / "words").read_text() == "--clusters=east update JobId=7_[1,3] Dependency=afterok:5\n"
+    refusal = answers("scontrol", "echo Access denied; exit 2").release_elements("7", [1], "", "")
+    assert refusal == "scontrol refused with status 2: Access denied"
+
+
+def test_each_node_gets_its_tasks_and_the_first_one_no_second_time(scheduler: HostScheduler) -> None:
+    one, four = (set(scheduler.launch_command(3, tasks, 2, "/job")) for tasks in (1, 4))
+
+    assert one >= {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--relative=1", "--cpus-per-task=2"}
+    assert four >= {"--nodes=3", "--ntasks=12", "--ntasks-per-node=4", "--distribution=block"}
+    assert "--relative=1" not in four

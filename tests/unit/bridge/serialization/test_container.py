@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import linecache
 import os
 import pickle
 import pickletools
@@ -171,6 +172,32 @@ def test_a_value_may_not_name_a_blob(tmp_path):
         container.loads((tmp_path / "file").read_bytes())
 
 
+@pytest.mark.parametrize("lead", [0, 5, 1 << 16])
+def test_a_value_among_others_is_mapped_at_its_place_or_called_damaged_where_it_is_cut(tmp_path, lead):
+    data = whole(Buffer(b"ab" * SHORT))
+    path, part = tmp_path / "values", [lead, len(data)]
+    path.write_bytes(b"x" * lead + data + b"y")
+
+    loaded = container.load(str(path), container.no_blob, part=part, shared=True)
+    assert bytes(loaded.data) == b"ab" * SHORT
+
+    other = tmp_path / "cut"
+    other.write_bytes(b"x" * lead + data[:-1])
+    with pytest.raises(container.Damaged):
+        container.load(str(other), container.no_blob, part=part, shared=True)
+
+
+def test_what_was_read_ahead_is_used_once_and_a_large_file_is_left_on_the_disk(tmp_path):
+    small, large = tmp_path / "small", tmp_path / "large"
+    for path, value in ((small, [1]), (large, Buffer(b"a" * SHORT))):
+        path.write_bytes(whole(value))
+        container.read_ahead(str(path))
+        path.write_bytes(whole([2]))
+        if path == small:
+            assert container.load(str(path), container.no_blob) == [1]
+        assert container.load(str(path), container.no_blob) == [2]
+
+
 def test_large_buffers_stay_out_of_the_pickle_and_can_be_written_to():
     packed = container.pack([Buffer(bytearray(SHORT)), Buffer(bytearray(10))])
 
@@ -198,12 +225,17 @@ def test_any_other_header_is_damaged(line):
 
 
 def test_the_lines_of_a_file_that_is_only_there_are_shown():
-    import linecache
-
     container.register_sources({"<only there>": "first\nsecond\n"})
     linecache.checkcache()
 
     assert linecache.getline("<only there>", 2) == "second\n"
+
+
+def test_the_lines_of_a_file_that_is_here_stay_its_own():
+    first = linecache.getline(__file__, 1)
+    container.register_sources({__file__: "theirs\n"})
+
+    assert linecache.getline(__file__, 1) == first != "theirs\n"
 
 
 DUMP = """

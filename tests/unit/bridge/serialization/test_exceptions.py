@@ -205,6 +205,56 @@ def test_a_constructor_that_is_not_needed_is_not_called():
     assert Prints.calls == 1
 
 
+class LosesItsKey(KeyError):
+    """Pickles itself without its arguments, and shows its only one by `repr`."""
+
+    def __reduce__(self):
+        return LosesItsKey, ()
+
+
+def test_a_text_that_an_exception_does_not_take_leaves_it_as_it_is():
+    back = sent([LosesItsKey("x")])[0]
+
+    assert type(back) is LosesItsKey and back.args == ()
+
+
+class SlowToSay(Exception):
+    """Ctrl-C comes while it describes itself."""
+
+    def __str__(self):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_an_exception_describes_itself_is_no_fault_of_it():
+    with pytest.raises(KeyboardInterrupt):
+        records_of(SlowToSay())
+
+
+class Batch:
+    def __init__(self):
+        self.data = bytes(17 << 20)
+
+
+class HoldsMuch(Exception):
+    pass
+
+
+def test_an_exception_does_not_bring_a_large_object_that_hangs_on_it():
+    error = HoldsMuch("x")
+    error.batch = Batch()  # type: ignore[attr-defined]
+
+    assert len(pickle.dumps(records_of(error))) < 10_000
+
+
+def test_no_name_is_suggested_that_only_this_machine_has():
+    error = NameError("name 'x' is not defined")
+    error.name = "x"  # type: ignore[attr-defined]
+    error.__suppress_context__ = True
+    back = raised(error)
+
+    assert getattr(back, "name", None) is None and back.__suppress_context__
+
+
 def without_class(record):
     record["class"] = pickle.dumps(5)
     record["pickled"] = record["pickled_plainly"] = None

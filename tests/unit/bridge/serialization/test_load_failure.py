@@ -130,6 +130,15 @@ def test_equal_versions_are_not_named(toylib):
     assert load_failure.of(caught.value) == ("toylib.Gone", ())
 
 
+def test_of_many_packages_the_one_that_failed_is_named_first(toylib, monkeypatch):
+    others = {f"away{number}": "1.0" for number in range(5)}
+    monkeypatch.setattr(load_failure, "versions", lambda kinds: {**others, "toylib": "2.0"})
+
+    differing = failure_of(toylib.Gone(), toylib).differing
+
+    assert differing == (("toylib", "2.0", "1.0"), ("away0", "1.0", "missing"), ("away1", "1.0", "missing"))
+
+
 def test_a_package_that_says_no_version_is_known_by_its_metadata(toylib):
     del toylib.__version__
     (Path(toylib.__file__).parents[1] / "toylib-3.1.dist-info").mkdir()

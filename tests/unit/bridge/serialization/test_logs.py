@@ -6,6 +6,7 @@ import ast
 import logging
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,15 @@ def test_each_logger_says_in_a_job_what_it_says_here(setup, said):
 
     assert here.stderr == said
     assert logged(ast.literal_eval(here.stdout), LOGS) == said
+
+
+def test_times_in_utc_are_in_utc_there(fresh, monkeypatch):
+    monkeypatch.setenv("TZ", "EAST-5")
+    root = fresh()
+    logging.basicConfig(format="%(asctime)s", datefmt="%Z")
+    monkeypatch.setattr(root.handlers[0].formatter, "converter", time.gmtime)
+
+    assert logged(logs.describe(), "logging.getLogger('a').warning('w')") in ("UTC\n", "GMT\n")
 
 
 def test_warnings_are_logged_in_a_job_as_they_are_here(fresh, monkeypatch):
