@@ -8,7 +8,7 @@ import sys
 import pytest
 
 BEGIN = "import atexit, os, sys, threading\nfrom clusterfn.bridge.worker import finish\n"
-END = "\nfinish.run_exit_functions()\nfinish.end_process()\n"
+END = "\nfinish.end(lambda note: None, 2.0, finish.__name__, is_of_runner=True)\n"
 
 
 @pytest.mark.parametrize(
