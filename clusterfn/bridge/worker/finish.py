@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 # The function may replace the one of the module.
 from time import sleep
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ..agent.libc import libc_function
@@ -29,6 +30,8 @@ from .loaded_modules import forget_own, has_loaded_native_code
 _bases = type.__dict__["__mro__"].__get__
 _attributes = type.__dict__["__dict__"].__get__
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+# The finalizers of other objects use these.
+_CODE = (type, FunctionType, ModuleType)
 # The part of the time that threads have after the function, at whose end it is said that they still run.
 _NEARLY = 0.9
 
@@ -110,7 +113,8 @@ def _remove_what_is_left(last: str) -> None:
     # The function may have put anything in the place of the module.
     with contextlib.suppress(Exception):
         main = vars(sys.modules["__main__"])
-        for name in [name for name in main if not name.startswith("__")]:
+        names = [name for name in main if not name.startswith("__")]
+        for name in sorted(names, key=lambda name: issubclass(type(main[name]), _CODE)):
             del main[name]
     forget_own(last)
     gc.collect()
