@@ -40,10 +40,11 @@ class ItemStream:
 
     Attributes:
         values: The path of its values if each is fetched once its size is known; "" if all come as they are written.
+        latest: The item that has begun last; -1 before the first.
     """
 
     def __init__(self, element: int, attempt: int) -> None:
-        self.values = ""
+        self.values, self.latest = "", -1
         self.element, self.attempt = element, attempt
         self.waiting: collections.deque[dict[str, Any]] = collections.deque()
         self._lines, self._values, self._offset = Lines(), bytearray(), 0
@@ -167,6 +168,8 @@ class ItemResults:
         self._on_host = {number: item for item, number in enumerate(numbers)}
         self._place, self._fetch, self._on_ended = place, fetch, on_ended
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
+        # The line about the item that has begun next in the same place.
+        self._next: dict[int, dict[str, Any]] = {}
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
         self._loader = ItemLoader(self._load_record, group.done, when_all)
 
@@ -186,6 +189,9 @@ class ItemResults:
                 # The group has no such item: the line is damaged or false.
                 continue
             if "begin" in line:
+                self._next[stream.latest], stream.latest = line, line["begin"]
+                # It may have begun before, elsewhere.
+                self._next.pop(line["begin"], None)
                 self._places[line["begin"]] = (stream.element, stream.attempt, line)
                 self._group.begin_item(self._numbers[line["begin"]])
             elif "retry" in line:
@@ -312,9 +318,15 @@ class ItemResults:
             raise ValueError(f"{stream!r}: an item has stdout and stderr")
         if self._on_host[index] not in self._places:
             return ""
-        at = self._places[self._on_host[index]][2].get("out" if stream == layout.STDOUT else "err", 0)
+        name = "out" if stream == layout.STDOUT else "err"
+        at, following = self._places[self._on_host[index]][2].get(name, 0), self._next.get(self._on_host[index])
         with reading(self._place.host, "where the output of an item is"):
             begin, size = (count(at[0]), count(at[1])) if isinstance(at, list) else (count(at), None)
+            # Threads and exit functions print after the item's own end, and before the next one begins.
+            if following is not None and size is not None:
+                size = max(size, count(following.get(name, 0)) - begin)
+            elif self._group.done():
+                size = None
         return remote_files.read_part(connection, posixpath.join(self._attempt_folder(index), stream), begin, size)
 
     def element_folder(self, index: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -81,6 +82,9 @@ def _live(
 ) -> NoReturn:  # fmt: skip
     """Wait for the call, run it, and end this process."""
     status = 1
+    # All that is left at the end has come after this.
+    gc.freeze()
+    known = loaded_modules.last_loaded()
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -113,9 +117,9 @@ def _live(
             _run(spec, call, said)
         status = 0
         if call is not None:
-            # The end of the interpreter itself would unwind the frames of the runner.
-            finish.run_exit_functions()
-            finish.end_process()
+            # Nothing but what came with the call is to be removed.
+            del call
+            finish.end(said.say, spec["grace_s"], known, is_of_runner=True)
     finally:
         os._exit(status)
 

@@ -1,11 +1,13 @@
-"""End a process that was forked for a call: what an interpreter does at its end, but for taking down what was loaded.
+"""End a process that has run a call and reported: one order of steps, whether it was started or forked for the call.
 
-An interpreter clears each module at its end. In a fork this copies most pages of its memory, and takes longer than a
-short call. It is of use only to what the call itself has left or loaded.
+It waits for threads, runs exit functions, writes what is buffered, and removes what the call has left, as an
+interpreter does at its end. That also clears each module: in a fork this copies most pages of its memory, and takes
+longer than a short call. So a fork removes only what the call itself has left.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import gc
@@ -13,31 +15,54 @@ import io
 import os
 import stat
 import sys
-from typing import Any, NoReturn
+from collections.abc import Callable
 
+# The function may replace the one of the module.
+from time import sleep
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ..agent.libc import libc_function
 from . import outputs
-from .loaded_modules import has_loaded_native_code
+from .loaded_modules import forget_own, has_loaded_native_code
 
 # A metaclass may answer for its classes' attributes, and is not asked.
 _bases = type.__dict__["__mro__"].__get__
 _attributes = type.__dict__["__dict__"].__get__
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+# The finalizers of other objects use these.
+_CODE = (type, FunctionType, ModuleType)
+# The part of the time that threads have after the function, at whose end it is said that they still run.
+_NEARLY = 0.9
 
 
-def end_item(last: str) -> None:
-    """End this process, or return if only the end of the interpreter does all that is due.
+def end(say: Callable[..., None], grace_s: float, last: str = "", is_of_runner: bool = False) -> None:
+    """End this process, or return if the end of its interpreter does the rest.
 
     Args:
-        last: The module that was loaded last before the call.
+        say: Takes a note for the supervisor.
+        grace_s: After this time, the supervisor ends the process.
+        last: In a fork, the module that was loaded last before the call; "" in a process that was started for it.
+        is_of_runner: Whether it is a fork of a session's runner, whose frames its interpreter would unwind.
     """
-    if not (has_loaded_native_code(last) or _leaves_finalizers()):
-        run_exit_functions()
-        # Threads and exit functions may have loaded and left more.
-        if not (has_loaded_native_code(last) or _leaves_finalizers()):
-            end_process()
+    # A limit may allow no more threads.
+    with contextlib.suppress(RuntimeError):
+        _thread.start_new_thread(_tell_what_lasts, (say, grace_s))
+    _run_exit_functions()
+    if not last or not is_of_runner and (has_loaded_native_code(last) or _leaves_finalizers()):
+        return
+    outputs.flush()
+    # A finalizer may wait for ever, at a pipe that nobody reads.
+    _flush_files()
+    if is_of_runner:
+        _remove_what_is_left(last)
+    # The C library has buffers of its own.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        libc_function("fflush")(None)
+    os._exit(0)
 
 
-def run_exit_functions() -> None:
+def _run_exit_functions() -> None:
     """Wait for the threads that are to end by themselves, and run the exit functions, whatever they raise."""
     if "threading" in sys.modules:
         with contextlib.suppress(BaseException):
@@ -46,9 +71,34 @@ def run_exit_functions() -> None:
         atexit._run_exitfuncs()
 
 
-def end_process() -> NoReturn:
-    """Write what the call's open files still hold, and end this process, whose exit functions have run."""
+def _lasting_threads() -> list[str]:
+    """Return the names of the threads that keep this process from its end."""
+    # The function may put anything in the place of the module.
+    with contextlib.suppress(Exception):
+        threading: Any = sys.modules.get("threading")
+        threads = threading.enumerate() if threading is not None else []
+        return [str(each.name) for each in threads if not each.daemon and each is not threading.main_thread()]
+    return []
+
+
+def _tell_what_lasts(say: Callable[..., None], grace_s: float) -> None:
+    """Say in a thread, before the supervisor ends this process, what still runs; then end it."""
+    sleep(grace_s * _NEARLY)
+    names = _lasting_threads()
+    what = "threads: %s" % ", ".join(names) if names else "an exit function or a finalizer"
+    text = "still there after the function's end, and ended after %g s: %s" % (grace_s, what)
+    # The function may have closed both.
+    with contextlib.suppress(OSError):
+        say(note=text)
+    with contextlib.suppress(OSError):
+        os.write(2, ("clusterfn: %s\n" % text).encode("utf-8", "replace"))
+    sleep(grace_s * (1 - _NEARLY))
     outputs.flush()
+    os._exit(0)
+
+
+def _flush_files() -> None:
+    """Write what the call's open files still hold."""
     # Objects from before the fork are not among them.
     for each in gc.get_objects():
         if type(each) in _FILES:
@@ -56,7 +106,20 @@ def end_process() -> NoReturn:
                 # A pipe may have no reader any more.
                 if stat.S_ISREG(os.fstat(each.fileno()).st_mode):
                     each.flush()
-    os._exit(0)
+
+
+def _remove_what_is_left(last: str) -> None:
+    """Remove the objects of the call, so that their finalizers run while all that they use is still there."""
+    # The function may have put anything in the place of the module.
+    with contextlib.suppress(Exception):
+        main = vars(sys.modules["__main__"])
+        names = [name for name in main if not name.startswith("__")]
+        for name in sorted(names, key=lambda name: issubclass(type(main[name]), _CODE)):
+            del main[name]
+    forget_own(last)
+    gc.collect()
+    outputs.flush()
+    _flush_files()
 
 
 def _leaves_finalizers() -> bool:

@@ -33,6 +33,14 @@ def has_loaded_native_code(last: str) -> bool:
     return names is None or "ctypes" in names or any(str(_file_of(name)).endswith(_NATIVE) for name in names)
 
 
+def forget_own(last: str) -> None:
+    """Forget the modules of the user's own that were loaded after that one: what they hold can be removed then."""
+    for name in _names_since(last) or ():
+        file = _file_of(name)
+        if isinstance(file, str) and file.endswith(".py") and not is_installed(file):
+            _modules.pop(name, None)
+
+
 def loaded_since(last: str) -> list[str]:
     """Return the top-level modules that were loaded after that one, from the environment.
 

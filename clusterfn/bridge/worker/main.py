@@ -22,7 +22,7 @@ from typing import Any
 
 from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, STACKS, TEMPLATE
 from ..supervisor.text import native
-from . import children, payload
+from . import children, finish, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
 from .loaded_modules import last_loaded
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     # What is forked from a template of jobs may be the template of an element.
     while argv[1] == TEMPLATE:
         # This import is late, because only elements of groups have a template.
-        from . import finish, template
+        from . import template
 
         order = template.await_order(argv, is_fit=supervisor != 0)
         if order is None:
@@ -61,17 +61,16 @@ def main(argv: list[str]) -> None:
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
     children.warn_about_forks()
     children.report_own_signals(report.say)
-    last = last_loaded()
+    last, spec = last_loaded(), payload.read_spec(job)
     try:
         _enter(cwd)
-        facts = _run_job(job, rest, discards, report, value_fd)
+        facts = _run_job(job, spec, rest, discards, report, value_fd)
     except CallRejected as rejected:
         facts = rejected.facts
     # The supervisor does not wait for this process to exit before it publishes the outcome.
     facts["peak"] = peak_bytes()
     report_outcome(report, facts)
-    if supervisor:
-        finish.end_item(last)
+    finish.end(report.say, spec["grace_s"], last if supervisor else "")
 
 
 def _await_begin(control: int) -> str:
@@ -112,8 +111,9 @@ def _enter(cwd: str) -> None:
         raise CallRejected("environment", message, "correct cwd=", stage="environment") from error
 
 
-def _run_job(job: str, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
-    spec = payload.read_spec(job)
+def _run_job(
+    job: str, spec: dict[str, Any], rest: list[str], discards: bool, report: Report, value_fd: int
+) -> dict[str, Any]:  # fmt: skip
     report.hide(spec.get("secrets") or [])
     _check_version(spec)
     sys.meta_path.append(children.LibraryFinder())

@@ -198,6 +198,27 @@ def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
     assert made.states == ["PENDING"] and results.count_ended() == 0
 
 
+def test_what_an_item_prints_after_its_end_belongs_to_its_output():
+    known, made = group(2)
+    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
+    results = ItemResults(known, range(2), place, lambda *_: None, lambda: None, Mock())
+    connection, stream, printed = Mock(), ItemStream(1, 1), b"one late two last"
+    connection.get.side_effect = lambda path, write, begin, **_: Mock(result=lambda _: write(printed[begin:]))
+
+    def take(**line):
+        results.take_lines(stream, json.dumps(line).encode() + b"\n")
+
+    take(begin=0, out=0)
+    take(index=0, kind="cancelled", out=[0, 4])
+    assert results.read_log(connection, 0, "stdout") == "one "
+    take(begin=1, out=9)
+    take(begin=1, out=9)
+    take(index=1, kind="cancelled", out=[9, 4])
+    assert results.read_log(connection, 0, "stdout") == "one late "
+    until(made.done)
+    assert results.read_log(connection, 1, "stdout") == "two last"
+
+
 def test_ten_thousand_items_are_packed_small():
     packed = pack(lambda a: a, [(n,) for n in range(2000)])
 
