@@ -5,11 +5,48 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from clusterfn.bridge.agent import growing_files, job_template
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.server import Agent
 from tests.waiting import until
+
+# The times of an agent that tests shorten.
+_TIMES = {
+    "read again": (growing_files, "AGAIN_S"),
+    "server is away": (growing_files, "AWAY_S"),
+    "server is away at the end": (growing_files, "AWAY_AT_END_S"),
+    "template answers": (job_template, "ANSWER_S"),
+    "template is used": (job_template, "USED_S"),
+}
+
+
+def wait_for(patch: pytest.MonkeyPatch, what: str, seconds: float) -> None:
+    """Let agents in this process wait that long for it."""
+    patch.setattr(*_TIMES[what], seconds)
+
+
+def adopt_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Keep the process of the tests from becoming the parent of others."""
+    patch.setattr(job_template, "libc_function", lambda _: lambda *_: 0)
+    patch.setattr(os, "waitid", lambda *_: None)
+
+
+def away_for(patch: pytest.MonkeyPatch, path: Path, times: int) -> None:
+    """Have the server be away for the first reads of this file."""
+    left, read = [times], growing_files.read_at
+
+    def read_at(name: str, *rest: int) -> bytes:
+        if name == str(path) and left[0]:
+            left[0] -= 1
+            raise OSError(116, "Stale file handle", name)
+        return read(name, *rest)
+
+    patch.setattr(growing_files, "read_at", read_at)
 
 
 class Client:
