@@ -279,16 +279,11 @@ DAMAGED = {
 def test_a_pickle_that_ours_does_not_write_is_damaged_and_takes_neither_memory_nor_time(name):
     limit = threading.stack_size()
     began = time.process_time()
-    with pytest.raises(ResultError, match="the value is damaged"):
+    claims = ".*claims 1000000000000 bytes" if "10^12" in name else ""
+    with pytest.raises(ResultError, match=f"the value is damaged{claims}"):
         load(DAMAGED[name])
 
     assert time.process_time() - began < 30 and threading.stack_size() == limit
-
-
-@pytest.mark.parametrize("name", [name for name in DAMAGED if "10^12" in name])
-def test_a_claim_of_a_terabyte_is_named_before_any_memory_is_taken(name):
-    with pytest.raises(ResultError, match="the value is damaged: .*claims 1000000000000 bytes"):
-        load(DAMAGED[name])
 
 
 @pytest.mark.parametrize("opcode", [b"p4294967290\n", b"q\xff", b"r\xff\xff\xff\xff"])
