@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.agent import growing_files, job_template
+from clusterfn.bridge.agent import growing_files, job_template, runs, starts
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.server import Agent
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import HostConnection, connect
 from tests.waiting import until
 
 # The times of an agent that tests shorten.
@@ -20,6 +22,10 @@ _TIMES = {
     "read again": (growing_files, "AGAIN_S"),
     "server is away": (growing_files, "AWAY_S"),
     "server is away at the end": (growing_files, "AWAY_AT_END_S"),
+    "job begins": (runs, "BEGINS_S"),
+    "program starts again": (starts, "AGAIN_S"),
+    "program starts at last": (starts, "PATIENCE_S"),
+    "note is renewed": (starts, "RENEW_S"),
     "template answers": (job_template, "ANSWER_S"),
     "template is used": (job_template, "USED_S"),
 }
@@ -28,6 +34,11 @@ _TIMES = {
 def wait_for(patch: pytest.MonkeyPatch, what: str, seconds: float) -> None:
     """Let agents in this process wait that long for it."""
     patch.setattr(*_TIMES[what], seconds)
+
+
+def connect_here(root: str) -> HostConnection:
+    """A connection to an agent of this machine, as a process of its own."""
+    return connect(Host("here", "", "local", "clusterfn.yml:1", root=root))
 
 
 def adopt_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -62,6 +73,20 @@ class Client:
         self.agent.readers[source] = self.agent.read
         self.inbox = Inbox()
         self.heard: list[dict[str, Any]] = []
+
+    def start_few(self, jobs: int) -> None:
+        """Let only so many jobs begin at a time."""
+        self.agent.job_starts = starts.ProgramStarts(self.agent.at, jobs, each=1)
+
+    def start_few_programs(self, patch: pytest.MonkeyPatch, files: int) -> None:
+        """Let only so many descriptors be for programs that start."""
+        patch.setattr(starts.resource, "getrlimit", lambda _: (files, files))
+        self.agent.starts = starts.ProgramStarts(self.agent.at, starts.room_for_programs(), starts.FILES_AT_START)
+
+    def note_in(self, root: Path, machine: str) -> None:
+        """Let it note below this root that jobs wait for their turn."""
+        self.agent.root, self.agent.machine = str(root), machine
+        self.agent.waiting_note = starts.WaitingNote(self.agent.at, self.agent.job_starts)
 
     def ask(self, **header: Any) -> None:
         os.write(self.asking, pack(header))
