@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -53,6 +54,23 @@ def prepared(
 def look_patiently(patch: pytest.MonkeyPatch) -> None:
     """Let what cannot travel be looked for as long as that takes: a busy machine has time to find it."""
     patch.setattr(serialization.part("unpicklable"), "LIMIT_S", 60.0)
+
+
+def why_not_returned(value: object) -> tuple[str, str]:
+    """What a job says of a value that cannot be pickled: which part of it, and what to return instead."""
+    unpicklable = serialization.part("unpicklable")
+    said, part = unpicklable.find(value, "result")
+    return said, unpicklable.instead_of(part)
+
+
+def logging_here() -> Any:
+    """What a call tells a job of the logging of this process; None if nothing."""
+    return json.loads(prepared(len, ([],)).data.partition(b"\n")[0]).get("logging")
+
+
+def log_as(facts: Any) -> None:
+    """Let this process log as a job does that was told this."""
+    serialization.part("logs").show(facts)
 
 
 def sent(obj: Any) -> Any:
