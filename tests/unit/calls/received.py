@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
 
 from clusterfn import errors
 from clusterfn.calls import outcome, outcome_errors
+from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
@@ -52,6 +53,11 @@ def file_of_another_python(stream: bytes, sources: Mapping[str, str]) -> bytes:
 def from_file(file: bytes, place: outcome.JobLocation = UNTRUSTED) -> Any:
     """What `result()` gives of a value file; by default it is of a host that may return plain data alone."""
     return outcome.value_of({"kind": "returned", "value": {"size": len(file)}}, bytearray(file), place)
+
+
+def limit_memory(patch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
+    """Let this machine have only so many bytes of free memory."""
+    patch.setattr(units, "free_memory", lambda swap=False: free())
 
 
 def untrusted_exception(error: BaseException, **published: Any) -> BaseException:
