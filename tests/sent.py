@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import pytest
 
 from clusterfn.hosts import serialization
 from clusterfn.packing import payload
+from clusterfn.packing.dependencies import Place
 
 container, exceptions = serialization.part("container"), serialization.part("exceptions")
 CannotRebuild: type[Exception] = exceptions.CannotRebuild
@@ -20,6 +24,53 @@ def packed(obj: Any) -> bytes:
 def unpacked(data: bytes) -> Any:
     """The value in such a file."""
     return container.loads(data)
+
+
+def pickled(obj: Any) -> bytes:
+    """What a file holds of a value after its first line."""
+    data: bytes = serialization.part("pickler").dumps(obj)
+    return data
+
+
+def unpickled(data: bytes) -> Any:
+    """The value of such a pickle."""
+    return serialization.part("unpickler").loads(data)
+
+
+def prepared(
+    function: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None, *,
+    host: str | None = None, root: str = "/root", python: tuple[int, int] | None = None,
+) -> payload.Payload:  # fmt: skip
+    """A call before it is sent: its bytes, what goes with them, and what is said of it.
+
+    Args:
+        host: Where it will run, below `root`. None: its arguments may not be jobs.
+        python: The version there, if it is another one.
+    """
+    place = None if host is None else Place(host, root)
+    return payload.pack(function, args, kwargs or {}, python, place=place)
+
+
+def look_patiently(patch: pytest.MonkeyPatch) -> None:
+    """Let what cannot travel be looked for as long as that takes: a busy machine has time to find it."""
+    patch.setattr(serialization.part("unpicklable"), "LIMIT_S", 60.0)
+
+
+def why_not_returned(value: object) -> tuple[str, str]:
+    """What a job says of a value that cannot be pickled: which part of it, and what to return instead."""
+    unpicklable = serialization.part("unpicklable")
+    said, part = unpicklable.find(value, "result")
+    return said, unpicklable.instead_of(part)
+
+
+def logging_here() -> Any:
+    """What a call tells a job of the logging of this process; None if nothing."""
+    return json.loads(prepared(len, ([],)).data.partition(b"\n")[0]).get("logging")
+
+
+def log_as(facts: Any) -> None:
+    """Let this process log as a job does that was told this."""
+    serialization.part("logs").show(facts)
 
 
 def sent(obj: Any) -> Any:

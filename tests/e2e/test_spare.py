@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,7 +16,6 @@ import pytest
 
 import clusterfn
 from clusterfn import cluster
-from clusterfn.bridge.agent.libc import libc_function
 from tests.bridge.test_template import CANNOT_SHOW, SEEN
 from tests.e2e.conftest import local_host
 from tests.waiting import until
@@ -27,7 +27,7 @@ def _can_change_what_it_shows() -> bool:
     """Whether the kernel lets a process do so: Linux that can restore processes says how large its map is."""
     return (
         sys.platform.startswith("linux")
-        and libc_function("prctl")(_PR_SET_MM, _PR_SET_MM_MAP_SIZE, b"\0" * 4, 0, 0) == 0
+        and ctypes.CDLL(None).prctl(_PR_SET_MM, _PR_SET_MM_MAP_SIZE, b"\0" * 4, 0, 0) == 0
     )
 
 

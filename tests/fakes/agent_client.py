@@ -5,11 +5,59 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from clusterfn.bridge.agent import growing_files, job_template, runs, starts
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.server import Agent
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import HostConnection, connect
 from tests.waiting import until
+
+# The times of an agent that tests shorten.
+_TIMES = {
+    "read again": (growing_files, "AGAIN_S"),
+    "server is away": (growing_files, "AWAY_S"),
+    "server is away at the end": (growing_files, "AWAY_AT_END_S"),
+    "job begins": (runs, "BEGINS_S"),
+    "program starts again": (starts, "AGAIN_S"),
+    "program starts at last": (starts, "PATIENCE_S"),
+    "note is renewed": (starts, "RENEW_S"),
+    "template answers": (job_template, "ANSWER_S"),
+    "template is used": (job_template, "USED_S"),
+}
+
+
+def wait_for(patch: pytest.MonkeyPatch, what: str, seconds: float) -> None:
+    """Let agents in this process wait that long for it."""
+    patch.setattr(*_TIMES[what], seconds)
+
+
+def connect_here(root: str) -> HostConnection:
+    """A connection to an agent of this machine, as a process of its own."""
+    return connect(Host("here", "", "local", "clusterfn.yml:1", root=root))
+
+
+def adopt_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Keep the process of the tests from becoming the parent of others."""
+    patch.setattr(job_template, "libc_function", lambda _: lambda *_: 0)
+    patch.setattr(os, "waitid", lambda *_: None)
+
+
+def away_for(patch: pytest.MonkeyPatch, path: Path, times: int) -> None:
+    """Have the server be away for the first reads of this file."""
+    left, read = [times], growing_files.read_at
+
+    def read_at(name: str, *rest: int) -> bytes:
+        if name == str(path) and left[0]:
+            left[0] -= 1
+            raise OSError(116, "Stale file handle", name)
+        return read(name, *rest)
+
+    patch.setattr(growing_files, "read_at", read_at)
 
 
 class Client:
@@ -25,6 +73,20 @@ class Client:
         self.agent.readers[source] = self.agent.read
         self.inbox = Inbox()
         self.heard: list[dict[str, Any]] = []
+
+    def start_few(self, jobs: int) -> None:
+        """Let only so many jobs begin at a time."""
+        self.agent.job_starts = starts.ProgramStarts(self.agent.at, jobs, each=1)
+
+    def start_few_programs(self, patch: pytest.MonkeyPatch, files: int) -> None:
+        """Let only so many descriptors be for programs that start."""
+        patch.setattr(starts.resource, "getrlimit", lambda _: (files, files))
+        self.agent.starts = starts.ProgramStarts(self.agent.at, starts.room_for_programs(), starts.FILES_AT_START)
+
+    def note_in(self, root: Path, machine: str) -> None:
+        """Let it note below this root that jobs wait for their turn."""
+        self.agent.root, self.agent.machine = str(root), machine
+        self.agent.waiting_note = starts.WaitingNote(self.agent.at, self.agent.job_starts)
 
     def ask(self, **header: Any) -> None:
         os.write(self.asking, pack(header))

@@ -8,6 +8,8 @@ import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from clusterfn import Executor
 from clusterfn.hosts import host_state
 from tests.fakes.slurm_hosts import SlurmHosts
@@ -63,6 +65,11 @@ def grow(world: SlurmHosts, jobs: int, measures_memory: bool) -> Grown:
         resident_kb=resident / jobs, submit_ms=(submitted - began) / jobs * 1e3,
         end_ms=(time.process_time() - ending) / jobs * 1e3,
     )  # fmt: skip
+
+
+def follow_fewer(patch: pytest.MonkeyPatch, times: int) -> None:
+    """Let the client follow that many times fewer jobs of a host at once."""
+    patch.setattr(host_state, "MOST_FOLLOWED", host_state.MOST_FOLLOWED // times)
 
 
 def _resident_kb() -> float:

@@ -35,6 +35,16 @@ def is_waiting(folder: Path) -> bool:
     return False
 
 
+is_running = held_connections.is_running
+TRIES = standby.TRIES
+_TIMES = {"pause": "PAUSE_S", "stays fresh": "FRESH_S", "starts": "START_S", "answers": "ANSWER_S"}
+
+
+def wait_for(patch: pytest.MonkeyPatch, what: str, seconds: float) -> None:
+    """Let keepers wait that long for it."""
+    patch.setattr(standby, _TIMES[what], seconds)
+
+
 class Held:
     """What is held, and what its keeper does."""
 
@@ -64,6 +74,27 @@ class Held:
         taken = self.waiting()
         taken.stream.write(text.encode() + b"\n")
         return taken
+
+    def program(self, text: str) -> list[str]:
+        """A program that takes the next one, writes this to it, prints what it says, and stays."""
+        code = (
+            "import sys, time\nfrom clusterfn.hosts.transports import standby\n"
+            "from clusterfn.hosts.transports.held_connections import HeldConnection\n"
+            f"held = {self.held!r}\n"
+            "while (taken := standby.take(held, 'agent')) is None: time.sleep(0.05)\n"
+            "taken.stream.write(sys.argv[1].encode())\n"
+            "print(taken.stream.read(100).decode(), flush=True)\n"
+            "time.sleep(600)\n"
+        )
+        return [sys.executable, "-c", code, text]
+
+    def connection_ends_with(self, pid: int) -> None:
+        """The connection is that of this process from now on."""
+        self.held = self.held._replace(pid=pid)
+
+    def log_out(self) -> None:
+        """Wake its keepers, as the end of a login does."""
+        standby.wake(self.held.key)
 
     def pids(self) -> list[int]:
         """Of all that were started so far."""

@@ -4,61 +4,21 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import time
 import weakref
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from clusterfn import ConfigError, Executor, Session
-from clusterfn.api.session_map import SessionMap
-from clusterfn.hosts import exit_flush, loop
+from tests.fakes.session_calls import Calls, mapped
 from tests.waiting import until
-
-
-class Call(Future):  # type: ignore[type-arg]
-    """A call; the test ends it."""
-
-    def __init__(self, item: Any) -> None:
-        super().__init__()
-        self.item = item
-
-
-class Calls:
-    """Remembers the calls that were sent, and those that were withdrawn."""
-
-    def __init__(self) -> None:
-        self.sent: list[Call] = []
-
-    def __call__(self, item: Any) -> Any:
-        self.sent.append(Call(item))
-        return self.sent[-1]
-
-    @property
-    def items(self) -> list[Any]:
-        return [call.item for call in self.sent]
-
-    @property
-    def withdrawn(self) -> list[Any]:
-        return [call.item for call in self.sent if call.cancelled()]
-
-    def end(self, *indices: int) -> None:
-        for index in indices:
-            self.sent[index].set_result(self.sent[index].item * 10)
 
 
 @pytest.fixture
 def calls() -> Calls:
     return Calls()
-
-
-def mapped(
-    calls: Calls, items: Iterable[Any], timeout: float | None = None, size: int | None = None, collects: bool = False
-) -> Iterator[Any]:
-    return SessionMap(calls, [items], timeout, size, collects).values()
 
 
 def test_all_calls_are_sent_at_once_and_values_come_in_the_order_of_the_items(calls: Calls) -> None:
@@ -135,25 +95,6 @@ def test_who_stops_iterating_withdraws_the_rest(calls: Calls) -> None:
     values.close()  # type: ignore[attr-defined]
 
     until(lambda: calls.withdrawn == [2, 3])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
-    values = mapped(calls, [1, 2, 3])
-    calls.end(0)
-    assert next(values) == 10
-
-    pid = os.fork()
-    if not pid:
-        values.close()  # type: ignore[attr-defined]
-        loop.settle()
-        os._exit(len(calls.withdrawn))
-    assert os.waitpid(pid, 0)[1] == 0
-    values.close()  # type: ignore[attr-defined]
-    until(lambda: sorted(calls.withdrawn) == [2, 3])
 
 
 def test_an_error_of_the_iterable_is_raised_and_what_was_sent_is_withdrawn(calls: Calls) -> None:

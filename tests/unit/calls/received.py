@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pytest
 
 from clusterfn import errors
 from clusterfn.calls import outcome, outcome_errors
+from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
@@ -30,6 +33,37 @@ def raised(error: BaseException) -> BaseException:
     about, data = written(exceptions.to_records(error))
     published = {"kind": "raised", "value": about, "exception": exceptions.summary(error), "stage": "function"}
     return outcome_errors.exception_of(published, data, PLACE)
+
+
+UNTRUSTED = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
+
+
+def file_of(stream: bytes, buffers: Iterable[Any] = ()) -> bytes:
+    """A value file as a hostile host writes it: all sums are right, and its pickle is `stream`."""
+    return b"".join(container.Packed(stream, list(buffers)).pieces())
+
+
+def file_of_another_python(stream: bytes, sources: Mapping[str, str]) -> bytes:
+    """The same of a later Python, with source files."""
+    head, *body = container.Packed(stream, sources=sources).pieces()
+    facts = bytes(head).rpartition(b', "crc"')[0].replace(b'"python": [3', b'"python": [4')
+    return b"".join([container.seal(facts, container.checksum(body)), *body])
+
+
+def from_file(file: bytes, place: outcome.JobLocation = UNTRUSTED) -> Any:
+    """What `result()` gives of a value file; by default it is of a host that may return plain data alone."""
+    return outcome.value_of({"kind": "returned", "value": {"size": len(file)}}, bytearray(file), place)
+
+
+def limit_memory(patch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
+    """Let this machine have only so many bytes of free memory."""
+    patch.setattr(units, "free_memory", lambda swap=False: free())
+
+
+def untrusted_exception(error: BaseException, **published: Any) -> BaseException:
+    """What a caller gets of an exception of that host."""
+    about, data = written(exceptions.to_records(error))
+    return outcome_errors.exception_of({"value": about, **published}, data, UNTRUSTED)
 
 
 def thrown(error: BaseException) -> BaseException:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
 import time
+import types
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +24,7 @@ from clusterfn.hosts.host_state import CALLER
 from clusterfn.packing import payload
 from clusterfn.scheduler import scheduler_for
 from tests.fakes.taken import Taken
-from tests.waiting import replace_here
+from tests.waiting import replace_here, until
 
 OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
 
@@ -157,3 +161,60 @@ def test_the_output_of_a_job_that_runs_does_not_change_its_state():
     entry_of(job).tell("stderr", b"more\n")
 
     assert (first, job.status) == ("STARTING", "RUNNING (a hundred lines)")
+
+
+def test_calls_that_are_prepared_side_by_side_are_each_reported_once(monkeypatch):
+    said = []
+    monkeypatch.setattr(job_display, "PREPARING_S", 0.0)
+    monkeypatch.setattr(console, "tell", said.append)
+    with job_display.preparing("first"), job_display.preparing("second"):
+        until(lambda: len(said) >= 2)
+
+    assert sorted(said) == [f"preparing {each}: reading and packing its arguments" for each in ("first", "second")]
+
+
+def test_calls_that_are_prepared_soon_say_nothing(monkeypatch, capsys):
+    now, looks = [0.0], []
+    clock = types.SimpleNamespace(monotonic=lambda: (looks.append(1), now[0])[1], sleep=time.sleep)
+    monkeypatch.setattr(job_display, "time", clock)
+    for _ in range(3):
+        with job_display.preparing("train"):
+            now[0] += 0.9 * job_display.PREPARING_S
+            seen = len(looks)
+            until(lambda seen=seen: len(looks) > seen + 1)
+
+    assert capsys.readouterr().err == ""
+
+
+MB = 1 << 20
+
+
+def name_by_pieces(data):
+    pieces = (hashlib.sha256(data[at : at + 4 * MB]).digest() for at in range(0, len(data), 4 * MB))
+    return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(pieces)).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 4 * MB - 1, 4 * MB])
+def test_the_name_of_a_buffer_is_its_sha256_with_its_crc(size):
+    data = os.urandom(size)
+
+    assert payload.name_of(memoryview(data)) == (hashlib.sha256(data).hexdigest(), zlib.crc32(data))
+
+
+@pytest.mark.parametrize("size", [4 * MB + 1, 8 * MB, 9 * MB + 3, 41 * MB])
+@pytest.mark.parametrize("cores", [1, 2, 64, None])
+def test_the_name_of_a_large_buffer_does_not_depend_on_the_number_of_cores(monkeypatch, size, cores):
+    data = os.urandom(size)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+
+    assert payload.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
+
+
+def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", refuse)
+    data = os.urandom(5 * MB)
+
+    assert payload.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))

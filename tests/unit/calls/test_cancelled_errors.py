@@ -1,16 +1,19 @@
-"""Which error an `except` of the user's gets of a job that was withdrawn or stopped, wherever it waits for it."""
+"""Which error and state a job ends with, whichever thread or outcome ends it, and wherever its end is waited for."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.calls.job import Job, entry_of
-from clusterfn.errors import Cancelled
+from clusterfn import Cancelled, Job, ResultError
+from clusterfn.calls.job import entry_of
+from clusterfn.config.spec import ResultPolicy
 from tests.fakes.taken import Taken
 from tests.waiting import WAIT_S
 
@@ -55,3 +58,37 @@ def test_a_stopped_job_raises_the_same_error_everywhere_and_a_withdrawn_one_that
     assert not isinstance(caught.value, Cancelled)
     with pytest.raises(Cancelled):
         WAYS[way](stopped)
+
+
+def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None:
+    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
+    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+
+    entry_of(job).settle({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
+
+    concurrent.futures.wait([job], WAIT_S)
+    assert isinstance(job.exception(0), ResultError)
+    assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
+
+
+def test_who_follows_a_job_learns_that_another_thread_has_withdrawn_it() -> None:
+    tracker: Any = SimpleNamespace(withdraw=lambda: True)
+    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+    told: list[str] = []
+    entry_of(job).listen(lambda kind, _: told.append(kind))
+
+    assert job.cancel() and told[-1] == "done"
+
+
+def test_a_dependent_and_the_failed_job_have_one_exception_whichever_outcome_comes_first() -> None:
+    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
+    failed, dependent = (Job[Any](name * 16, name, "tensor01", f"/root/jobs/{name * 16}", tracker) for name in "ab")
+    entry_of(dependent).inputs = {failed.id: failed}
+    cause = {"kind": "walltime", "message": "over its time"}
+    published = {"kind": "dependency", "message": "a failed", "cause": {**cause, "job": failed.id}}
+    entry_of(dependent).settle(published, None)
+    time.sleep(0.1)
+    entry_of(failed).settle(cause, None)
+    concurrent.futures.wait([dependent], WAIT_S)
+
+    assert dependent.exception(0).__cause__ is failed.exception(0) is not None  # type: ignore[union-attr]

@@ -6,44 +6,31 @@ import collections
 import datetime
 import decimal
 import fractions
-import io
 import os
 import pathlib
 import pickle
 import sys
 import threading
 import time
+import types
 import uuid
 import zoneinfo
 from pathlib import Path
 
 import pytest
 
-from clusterfn import errors
-from clusterfn.calls import outcome, outcome_errors
-from clusterfn.config.spec import ResultPolicy
-from clusterfn.hosts import serialization
-from clusterfn.plain_data import allowed_types, reader
-from clusterfn.plain_data.reader import DamagedPickle, NotData
-
-container, exceptions = serialization.part("container"), serialization.part("exceptions")
-PLACE = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
+from clusterfn import FunctionError, ResultError
+from tests.sent import packed, pickled
+from tests.unit.calls.received import PLACE, file_of, file_of_another_python, from_file, untrusted_exception
 
 
 def there_and_back(value: object) -> object:
-    packed = container.pack(value)
-    return reader.load(packed.pickle, packed.buffers)
+    return from_file(packed(value))
 
 
-def written(value: object) -> tuple[dict, bytearray]:
-    file = io.BytesIO()
-    return container.dump(value, file), bytearray(file.getvalue())
-
-
-def file_of(stream: bytes) -> tuple[dict, bytearray]:
-    """A value file as a hostile host writes it: all sums are right, and its pickle is `stream`."""
-    data = bytearray(b"".join(container.Packed(stream).pieces()))
-    return {"size": len(data)}, data
+def load(stream: bytes) -> object:
+    """What `result()` gives of a value whose pickle is this."""
+    return from_file(file_of(stream))
 
 
 def attached() -> collections.OrderedDict:
@@ -129,6 +116,9 @@ class Model:
     pass
 
 
+FUNCTION = pickled(lambda: 1)
+
+
 def _global(module: str, name: str, *, by: bytes = b"\x93") -> bytes:
     """Name something: on the stack, or in the text of an old protocol."""
     if by in (b"c", b"i"):
@@ -165,7 +155,7 @@ def _hostile(path: Path) -> dict[str, tuple[bytes, str]]:
         "NEWOBJ_EX": (b"\x80\x05" + name("uuid", "UUID") + b")}\x92.", "NEWOBJ_EX"),
         "a class": (pickle.dumps(Model, 5), "test_data_reader.Model"),
         "an object": (pickle.dumps([1, {"a": Model()}], 5), "test_data_reader.Model"),
-        "a function": (container.pack(lambda: 1).pickle, "_make_function|_builtin_type"),
+        "a function": (FUNCTION, "_make_function|_builtin_type"),
         "a class that is allowed, as a value": (pickle.dumps([datetime.date], 5), "datetime.date"),
         "a factory, as a value": (pickle.dumps([int], 5), "builtins.int"),
         "a factory that is called": (b"\x80\x05" + name("builtins", "list") + b")R.", "builtins.list"),
@@ -209,48 +199,47 @@ def _hostile(path: Path) -> dict[str, tuple[bytes, str]]:
 @pytest.mark.parametrize("name", _hostile(Path("/nowhere")))
 def test_what_is_no_data_is_rejected_by_name_and_nothing_of_it_happens(name, tmp_path):
     stream, word = _hostile(tmp_path / "made")[name]
-    with pytest.raises(NotData, match=word) as caught:
-        reader.load(stream)
+    with pytest.raises(
+        ResultError, match=f'the value holds .*({word}).*: with results="data" box may return'
+    ) as caught:
+        load(stream)
 
     assert not (tmp_path / "made").exists()
-    assert caught.value.name.isprintable() and len(caught.value.name) < 200
-    about, data = file_of(stream)
-    with pytest.raises(errors.ResultError, match='results="data" box may return plain data alone'):
-        outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
-    assert not (tmp_path / "made").exists()
+    assert caught.value.message.isprintable() and len(caught.value.message) < 300
 
 
 @pytest.mark.parametrize("name", ["Local", "_" * 300])
 def test_a_class_that_comes_by_value_is_rejected_by_its_own_name(name):
     made = type(name, (), {"__module__": "__main__"})
 
-    with pytest.raises(NotData, match=rf"^__main__\.{name[:50]}"):
-        reader.load(container.pack([made()]).pickle)
+    with pytest.raises(ResultError, match=rf"the value holds __main__\.{name[:50]}"):
+        there_and_back([made()])
 
 
 def test_a_stream_that_only_begins_as_a_class_by_value_is_rejected_all_the_same():
     for rest in (b"", b".", b"(", b"h\x09", b"(X\xff\xff\xff\xff", b"(K\x01"):
-        with pytest.raises((NotData, DamagedPickle)):
-            reader.load(b"\x80\x05" + _global("_clusterfn_wire.pickler", "remake_class") + rest)
+        with pytest.raises(ResultError, match="the value (holds|is damaged)"):
+            load(b"\x80\x05" + _global("_clusterfn_wire.pickler", "remake_class") + rest)
+
+
+class Broken(types.ModuleType):
+    def __getattr__(self, name: str) -> None:
+        raise ImportError("libcudart.so.12: cannot open shared object file")
 
 
 def test_a_value_that_this_machine_cannot_read_is_not_unpickled_to_describe_the_failure(tmp_path, monkeypatch):
-    def broken(*_: object) -> None:
-        raise ImportError("libcudart.so.12: cannot open shared object file")
+    array = _array(bytes(8), b"<f8", b"K\x01\x85\x8c\x01C")
+    assert load(array) == [0.0]
+    both = b"\x80\x05](" + array[2:-1] + pickle.dumps(Opener(tmp_path / "made"), 0)[:-1] + b"e."
+    monkeypatch.setitem(sys.modules, "numpy", Broken("numpy"))
 
-    monkeypatch.setitem(allowed_types.MAKERS, ("collections", "Counter"), broken)
-    about, data = file_of(pickle.dumps([collections.Counter("a"), Opener(tmp_path / "made")], 5))
-
-    with pytest.raises(errors.ResultError, match="libcudart"):
-        outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
+    with pytest.raises(ResultError, match="libcudart"):
+        load(both)
     assert not (tmp_path / "made").exists()
 
 
 def test_without_the_option_the_same_value_does_what_it_wants(tmp_path):
-    about, data = file_of(pickle.dumps(Opener(tmp_path / "made"), 5))
-    trusted = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-
-    outcome.value_of({"kind": "returned", "value": about}, data, trusted).close()
+    from_file(file_of(pickle.dumps(Opener(tmp_path / "made"), 5)), PLACE).close()
 
     assert (tmp_path / "made").exists()
 
@@ -304,29 +293,21 @@ DAMAGED = {
 def test_a_pickle_that_ours_does_not_write_is_damaged_and_takes_neither_memory_nor_time(name):
     limit = threading.stack_size()
     began = time.process_time()
-    with pytest.raises(DamagedPickle):
-        reader.load(DAMAGED[name])
+    claims = ".*claims 1000000000000 bytes" if "10^12" in name else ""
+    with pytest.raises(ResultError, match=f"the value is damaged{claims}"):
+        load(DAMAGED[name])
 
     assert time.process_time() - began < 30 and threading.stack_size() == limit
-    about, data = file_of(DAMAGED[name])
-    with pytest.raises(errors.ResultError, match="the value is damaged"):
-        outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
-
-
-@pytest.mark.parametrize("name", [name for name in DAMAGED if "10^12" in name])
-def test_a_claim_of_a_terabyte_is_named_before_any_memory_is_taken(name):
-    with pytest.raises(DamagedPickle, match="claims 1000000000000 bytes"):
-        reader.load(DAMAGED[name])
 
 
 @pytest.mark.parametrize("opcode", [b"p4294967290\n", b"q\xff", b"r\xff\xff\xff\xff"])
 def test_a_place_in_the_memo_cannot_be_chosen_so_none_takes_sixty_gigabytes(opcode):
-    with pytest.raises(NotData, match="PUT"):
-        reader.load(b"\x80\x05N" + opcode + b".")
+    with pytest.raises(ResultError, match="the value holds .*PUT"):
+        load(b"\x80\x05N" + opcode + b".")
 
 
 def test_lists_may_be_nested_deeper_than_python_would_follow():
-    deep = reader.load(b"\x80\x05" + b"]" * 200_000 + b"a" * 199_999 + b".")
+    deep = load(b"\x80\x05" + b"]" * 200_000 + b"a" * 199_999 + b".")
 
     for _ in range(199_999):
         (deep,) = deep
@@ -335,8 +316,8 @@ def test_lists_may_be_nested_deeper_than_python_would_follow():
 
 def test_the_state_of_a_class_cannot_be_set_so_none_changes_for_others():
     stream = b"\x80\x05" + _global("uuid", "UUID") + b"}\x8c\x08__init__Nsb."
-    with pytest.raises(DamagedPickle):
-        reader.load(stream)
+    with pytest.raises(ResultError, match="the value is damaged"):
+        load(stream)
 
     assert uuid.UUID(int=7).int == 7
 
@@ -344,12 +325,9 @@ def test_the_state_of_a_class_cannot_be_set_so_none_changes_for_others():
 def test_a_value_of_another_python_is_read_and_its_sources_reach_no_traceback():
     import linecache
 
-    packed = container.Packed(pickle.dumps([1], 5), sources={"/nowhere/f.py": "import os\n"})
-    head, *body = packed.pieces()
-    facts = bytes(head).rpartition(b', "crc"')[0].replace(b'"python": [3', b'"python": [4')
-    data = bytearray(b"".join([container.seal(facts, container.checksum(body)), *body]))
+    file = file_of_another_python(pickle.dumps([1], 5), {"/nowhere/f.py": "import os\n"})
 
-    assert outcome.value_of({"kind": "returned", "value": {"size": len(data)}}, data, PLACE) == [1]
+    assert from_file(file) == [1]
     assert "/nowhere/f.py" not in linecache.cache
 
 
@@ -360,13 +338,11 @@ class Unkind(Exception):
 
 def test_an_exception_arrives_as_text_and_none_of_its_bytes_is_loaded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    error = Unkind("no access")
-    about, data = written(exceptions.to_records(error))
     summary = {"type": "there.Unkind", "message": "no access", "traceback": "Traceback …\nthere.Unkind: no access"}
 
-    found = outcome_errors.exception_of({"kind": "raised", "value": about, "exception": summary}, data, PLACE)
+    found = untrusted_exception(Unkind("no access"), kind="raised", exception=summary)
 
-    assert type(found) is errors.FunctionError and list(tmp_path.iterdir()) == []
+    assert type(found) is FunctionError and list(tmp_path.iterdir()) == []
     assert found.message == "the function raised there.Unkind: no access" and found.type_name == "there.Unkind"
     assert found.traceback == summary["traceback"]
     assert 'exceptions of box arrive as text (results="data")' in str(found)
@@ -374,32 +350,31 @@ def test_an_exception_arrives_as_text_and_none_of_its_bytes_is_loaded(tmp_path, 
 
 def test_the_cause_of_a_dependency_arrives_as_text_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    about, data = written(exceptions.to_records(Unkind("no access")))
     cause = {"kind": "raised", "job": "1234", "exception": {"type": "there.Unkind", "message": "m", "traceback": "t"}}
 
-    found = outcome_errors.exception_of({"kind": "dependency", "value": about, "cause": cause}, data, PLACE)
+    found = untrusted_exception(Unkind("no access"), kind="dependency", cause=cause)
 
-    assert type(found.__cause__) is errors.FunctionError and list(tmp_path.iterdir()) == []
+    assert type(found.__cause__) is FunctionError and list(tmp_path.iterdir()) == []
 
 
 def test_a_million_numbers_are_read_in_a_moment():
     value = [float(number) for number in range(200_000)], list(range(200_000))
-    packed = container.pack(value)
+    file = packed(value)
     began = time.process_time()
 
-    assert reader.load(packed.pickle) == value
+    assert from_file(file) == value
     assert time.process_time() - began < 20  # half a second here; a loop that copies the rest each time takes minutes
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has paths of its own")
 def test_a_path_of_another_system_is_read_as_a_pure_one():
     stream = b"\x80\x05" + _global("pathlib._local", "WindowsPath") + b"\x8c\x03c:/\x85R."
-    assert reader.load(stream) == pathlib.PureWindowsPath("c:/")
+    assert load(stream) == pathlib.PureWindowsPath("c:/")
 
 
 @pytest.mark.parametrize(
     "value", [fractions.Fraction(1, (1 << 70_000) + 1), pathlib.PurePosixPath("a" * 70_000)], ids=["Fraction", "path"]
 )
 def test_what_would_hold_the_client_for_minutes_is_rejected(value):
-    with pytest.raises((DamagedPickle, NotData)):
-        reader.load(container.pack(value).pickle)
+    with pytest.raises(ResultError, match="the value (holds|is damaged)"):
+        there_and_back(value)

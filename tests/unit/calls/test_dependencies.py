@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import operator
-import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn import Job, JobGroup, PayloadError, ResultError, cluster
-from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.job import entry_of
-from clusterfn.config.spec import ResultPolicy
-from clusterfn.packing.dependencies import Place
-from clusterfn.packing.payload import Needs
+from clusterfn import Job, JobGroup, PayloadError, cluster
 from tests.fakes.taken import Taken
-from tests.waiting import WAIT_S
+from tests.sent import prepared
+from tests.unit.calls.groups import group
 
 JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())  # type: ignore[arg-type]
-GROUP: JobGroup[Any, Any] = JobGroup(GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 2))
+GROUP: JobGroup[Any, Any] = group(2)[1]
 
 
 @pytest.mark.parametrize(
@@ -60,32 +53,11 @@ def test_jobs_can_be_compared_and_tested_for_being_there() -> None:
     assert JOB == JOB and JOB != 3 and JOB and JOB in {JOB}
 
 
-def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None:
-    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
-    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
-
-    entry_of(job).settle({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
-
-    concurrent.futures.wait([job], WAIT_S)
-    assert isinstance(job.exception(0), ResultError)
-    assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
-
-
-def test_who_follows_a_job_learns_that_another_thread_has_withdrawn_it() -> None:
-    tracker: Any = SimpleNamespace(withdraw=lambda: True)
-    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
-    told: list[str] = []
-    entry_of(job).listen(lambda kind, _: told.append(kind))
-
-    assert job.cancel() and told[-1] == "done"
-
-
 def test_a_retried_group_that_has_not_ended_is_no_argument_yet() -> None:
-    retried: JobGroup[Any, Any] = JobGroup(GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 2))
-    place = Place("tensor01", "/root")
+    _, retried = group(2)
 
     with pytest.raises(PayloadError, match=r"runs again after retry_failed\(\) and has not ended") as rejected:
-        Needs(place).look(retried)
+        prepared(print, (retried,), host="tensor01")
     assert rejected.value.hint == "wait for it first: group.wait()"
 
 
@@ -100,17 +72,3 @@ def test_mapping_over_one_job_says_both_things_that_can_be_meant(given: Any) -> 
         f"{given!r:.80} means one value, and map() takes lists: map over its .result() to call total with "
         "each item of that value, or use submit() to call total once, with the value"
     )
-
-
-def test_a_dependent_and_the_failed_job_have_one_exception_whichever_outcome_comes_first() -> None:
-    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
-    failed, dependent = (Job[Any](name * 16, name, "tensor01", f"/root/jobs/{name * 16}", tracker) for name in "ab")
-    entry_of(dependent).inputs = {failed.id: failed}
-    cause = {"kind": "walltime", "message": "over its time"}
-    published = {"kind": "dependency", "message": "a failed", "cause": {**cause, "job": failed.id}}
-    entry_of(dependent).settle(published, None)
-    time.sleep(0.1)
-    entry_of(failed).settle(cause, None)
-    concurrent.futures.wait([dependent], WAIT_S)
-
-    assert dependent.exception(0).__cause__ is failed.exception(0) is not None  # type: ignore[union-attr]

@@ -8,14 +8,14 @@ import os
 import pathlib
 import pickle
 import tempfile
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import clusterfn
-from clusterfn import PayloadError
-from clusterfn.packing import files, payload
-from clusterfn.packing.files import Directory, File, shipment
+from clusterfn import Directory, File, PayloadError
+from tests.sent import prepared
 from tests.waiting import until
 
 
@@ -23,6 +23,11 @@ def write(path: pathlib.Path, text: str = "x") -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def shipment(argument: pathlib.Path) -> Any:
+    """What is sent of it."""
+    return prepared(print, (argument,)).shipments[0]
 
 
 def names(path: pathlib.Path) -> list[str]:
@@ -159,44 +164,14 @@ def test_a_folder_that_cannot_be_read_is_refused_by_name(tmp_path, as_nobody):
     (tmp_path / "d/secret").chmod(0o700)
 
 
-THERE, BELOW = "/root/files/aa/model1.zip", "/root/files/bb/data"
-GIVEN = {THERE: PurePath("model1.zip"), BELOW: PurePath("/home/ada/data")}
-
-
-@pytest.mark.parametrize(
-    ("value", "mine"),
-    [
-        (THERE, "model1.zip"),
-        (PurePosixPath(THERE), Path("model1.zip")),
-        ({THERE: 1, "other": [THERE]}, {"model1.zip": 1, "other": ["model1.zip"]}),
-        (({THERE}, frozenset([THERE])), ({"model1.zip"}, frozenset(["model1.zip"]))),
-        (f"{BELOW}/a/b.csv", str(PurePath("/home/ada/data/a/b.csv"))),
-        (f"{BELOW}2/a", f"{BELOW}2/a"),
-        (f"read {THERE}", f"read {THERE}"),
-        ([1, None, b"x"], [1, None, b"x"]),
-    ],
-)
-def test_a_path_of_an_argument_in_a_value_is_the_callers_again(value, mine):
-    assert files.as_given(value, GIVEN) == mine
-
-
-def test_a_list_that_holds_itself_stays_that_list():
-    value = [THERE]
-    value.append(value)
-
-    found = files.as_given(value, GIVEN)
-
-    assert found is value and found[1] is value and found[0] == "model1.zip"
-
-
 def test_a_file_passed_by_two_paths_has_none_that_is_the_callers(tmp_path):
     paths = [tmp_path / name / "x.csv" for name in ("a", "b")]
     for path in paths:
         path.parent.mkdir()
         path.write_text("same")
 
-    assert payload.pack(print, tuple(map(File, paths)), {}).given == {}
-    assert list(payload.pack(print, (File(paths[0]),) * 2, {}).given.values()) == [paths[0]]
+    assert prepared(print, tuple(map(File, paths))).given == {}
+    assert list(prepared(print, (File(paths[0]),) * 2).given.values()) == [paths[0]]
 
 
 def test_results_have_the_keys_that_the_caller_knows(tmp_path, warm_root, monkeypatch):

@@ -63,6 +63,13 @@ def test_the_first_end_of_an_item_is_its_end():
     assert made.results() == [1] and made.states == ["RETURNED"]
 
 
+def test_items_that_are_sent_again_leave_the_ends_of_the_others():
+    again = state_of_group(ended(1, ValueError("no"), 3)).with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
+
+    assert again.states == ["RETURNED", "PENDING", "RETURNED"]
+    assert again.shown == 2, "their ends have been shown"
+
+
 def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
     job_display.interrupted(state_of_group(ended(1, 2)), on_interrupt="stop")
 

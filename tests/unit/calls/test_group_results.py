@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ClusterfnError, JobGroup, MapError
-from clusterfn.calls.group import state_of_group
 from tests.unit.calls.groups import end, ended, group
 from tests.waiting import WAIT_S, until
 
@@ -190,13 +189,6 @@ def test_an_item_of_which_only_the_end_is_known_keeps_nobody_waiting_for_its_beg
 
 def test_a_group_without_items_has_returned():
     assert group(0)[1].state == "RETURNED"
-
-
-def test_items_that_are_sent_again_leave_the_ends_of_the_others():
-    again = state_of_group(ended(1, ValueError("no"), 3)).with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
-
-    assert again.states == ["RETURNED", "PENDING", "RETURNED"]
-    assert again.shown == 2, "their ends have been shown"
 
 
 def test_the_first_error_of_a_lost_group_is_the_one_that_is_raised():

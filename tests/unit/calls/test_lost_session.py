@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import pytest
 
 from clusterfn import Session, WorkerLost
 from clusterfn.calls import session_stream
+from clusterfn.calls.session_job import SessionJob
 from clusterfn.hosts.connection import HostConnection, Reply
 from tests.processes import parent_of
 from tests.unit.calls.test_streamed_calls import runner, speak, talk_around, through_the_socket
@@ -68,3 +70,12 @@ def test_calls_that_have_ended_without_an_outcome_are_not_followed_any_more(
     assert len(followed) >= 4, "four calls"
     until(lambda: all(reply.done() for reply in followed))
     session.shutdown()
+
+
+def test_a_session_whose_job_was_withdrawn_says_so_instead_of_raising_that():
+    holding = SessionJob.__new__(SessionJob)
+    withdrawn: Any = concurrent.futures.Future()
+    withdrawn.cancel()
+    holding.job = withdrawn
+
+    assert holding.why_over == "it was withdrawn before it started"

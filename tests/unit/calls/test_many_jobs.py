@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import Executor, Job
-from clusterfn.hosts import host_state
-from tests.fakes.growth import grow
+from tests.fakes.growth import follow_fewer, grow
 from tests.fakes.slurm_hosts import SlurmHosts
 from tests.waiting import until
 
@@ -96,7 +95,7 @@ def test_twenty_thousand_jobs_on_one_host(
 ) -> None:
     # The same share of both is followed only when others end, which is a part of the cost of an end.
     with monkeypatch.context() as patch:
-        patch.setattr(host_state, "MOST_FOLLOWED", host_state.MOST_FOLLOWED // 20)
+        follow_fewer(patch, 20)
         few = grow(hosts(1, scheduler), 1_000, measures_memory=False)
     began = time.monotonic()
     many = grow(hosts(1, scheduler), 20_000, measures_memory=False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fractions
 import importlib
+import importlib.machinery
+import importlib.util
 import json
 import py_compile
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -17,7 +21,8 @@ from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.packing import module_sources, own_modules
 from clusterfn.packing.files import Directory, shipment
-from clusterfn.packing.payload import Payload
+from clusterfn.packing.payload import Payload, imports_of
+from tests.sent import prepared
 from tests.unit.calls.own_project import sent, write
 
 PAYLOAD = Payload(b"", {}, None, (), ())
@@ -300,3 +305,26 @@ def test_the_names_of_what_travels(project):
     write(project, mine__init="", mine__deep__x="", mine_a="import mine")
 
     assert module_sources.modules_in(module_sources.collect(["mine_a"])[0]) == ["mine", "mine.deep.x", "mine_a"]
+
+
+def test_a_compiled_module_of_ones_own_is_left_to_the_environment(tmp_path, monkeypatch):
+    extension = tmp_path / "fastmine.so"
+    extension.touch()
+    module = types.ModuleType("fastmine")
+    loader = importlib.machinery.ExtensionFileLoader("fastmine", str(extension))
+    module.__spec__ = importlib.util.spec_from_file_location("fastmine", extension, loader=loader)
+    monkeypatch.setitem(sys.modules, "fastmine", module)
+
+    packed = prepared(lambda: module)
+
+    assert [each.name for each in packed.compiled] == ["fastmine"] and packed.sources is None
+    assert "fastmine" in imports_of(packed)
+
+
+def test_a_type_is_looked_up_once_however_many_objects_it_has(monkeypatch):
+    asked = []
+    monkeypatch.setattr(own_modules, "is_own", lambda name: asked.append(name))
+
+    prepared(len, ([fractions.Fraction(number) for number in range(1000)],))
+
+    assert sorted(asked) == ["abc", "builtins", "fractions"]

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-import fractions
 import functools
-import hashlib
-import importlib.machinery
-import importlib.util
 import linecache
 import os
 import subprocess
 import sys
 import threading
-import time
-import types
-import zlib
 from pathlib import Path
 
 import pytest
 
 import clusterfn
-from clusterfn import PayloadError
-from clusterfn.calls import job_display
-from clusterfn.calls.group import JobGroup
-from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.job import Job
-from clusterfn.display import console
-from clusterfn.hosts import serialization
-from clusterfn.packing import payload
-from clusterfn.packing.dependencies import Place
-from clusterfn.packing.files import File
+from clusterfn import File, Job, PayloadError
 from tests.fakes.taken import Taken
 from tests.fixtures import roundtrip
-from tests.waiting import until
+from tests.sent import look_patiently, prepared
+from tests.unit.calls.groups import group
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """What cannot travel is looked for as long as that takes."""
-    monkeypatch.setattr(serialization.part("unpicklable"), "LIMIT_S", 60.0)
+    look_patiently(monkeypatch)
 
 
 def pack(*args, **kwargs):
-    return payload.pack(len, args, kwargs)
+    return prepared(len, args, kwargs)
 
 
 def two(x, y, *, key=None):
@@ -58,29 +42,28 @@ def test_beside_a_job_what_cannot_travel_is_named_and_not_the_job():
     job = Job("7f3a" * 4, "train", "there", f"/root/jobs/{'7f3a' * 4}", None)
 
     with pytest.raises(PayloadError, match=r"args\[1\]: cannot pickle '_thread.lock' object"):
-        payload.pack(print, (job, threading.Lock()), {}, place=Place("there", "/root"))
-    packed = payload.pack(print, (job, [job["loss"]]), {}, place=Place("there", "/root"))
+        prepared(print, (job, threading.Lock()), host="there")
+    packed = prepared(print, (job, [job["loss"]]), host="there")
     assert packed.after == {job.id: {"name": "train", "items": None}} and packed.inputs[0].source.argument is job
     with pytest.raises(PayloadError, match="wait and pass its value"):
-        payload.pack(print, (job,), {}, place=Place("there", "/other"))
+        prepared(print, (job,), host="there", root="/other")
     with pytest.raises(PayloadError, match="args"):
-        payload.pack(print, (job,), {})
+        prepared(print, (job,))
 
 
 @pytest.mark.parametrize(("function", "args"), [(fills_in, (1,)), (functools.partial(two, 1), (2,)), (max, (1, 2))])
 def test_a_signature_that_is_not_certain_refuses_nothing(function, args):
-    assert payload.pack(function, args, {})
+    assert prepared(function, args)
 
 
 JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
-GROUP = JobGroup(GroupState("8fb3000011112222", "train", "tensor01", "/root/jobs/8fb3", 2))
 
 
 @pytest.mark.parametrize(
     ("argument", "message", "hint"),
     [
         (JOB, "args[0]: this is the Job 7f3a000011112222 itself", "pass the value of that job: job.result()"),
-        ([GROUP], "args[0][0]: this is the JobGroup 8fb3000011112222 itself", "group.results()"),
+        ([group(2)[1]], "args[0][0]: this is the JobGroup 7f3a000011112222 itself", "group.results()"),
     ],
 )
 def test_a_job_as_an_argument_is_refused_by_its_name_with_what_to_pass_instead(argument, message, hint):
@@ -118,9 +101,9 @@ def test_an_open_file_is_refused_with_what_to_send_instead(tmp_path):
     (tmp_path / "data.txt").write_text("1\n")
     with (tmp_path / "data.txt").open() as file:
         with pytest.raises(PayloadError, match=r"args\[0\]: cannot pickle '_io.TextIOWrapper' object") as caught:
-            payload.pack(len, (file,), {})
+            prepared(len, (file,))
         with pytest.raises(PayloadError, match=r"closure variable file\): cannot pickle '_io.TextIOWrapper'"):
-            payload.pack(lambda: file.read(), (), {})
+            prepared(lambda: file.read())
 
     assert caught.value.hint == "open it inside the function, or pass clusterfn.File(path) as the argument"
 
@@ -128,7 +111,7 @@ def test_an_open_file_is_refused_with_what_to_send_instead(tmp_path):
 def test_the_streams_of_the_process_are_those_of_the_one_there(monkeypatch):
     with Path(os.devnull).open() as file:
         monkeypatch.setattr(sys, "stdout", file)
-        payload.pack(print, ("x",), {"file": sys.stdout})
+        prepared(print, ("x",), {"file": sys.stdout})
 
 
 class Uncomparable(type):
@@ -152,27 +135,13 @@ def test_an_edited_module_of_the_same_package_is_reported(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path))
     import mine_p
 
-    assert payload.pack(mine_p.f, (), {}).edited == ()
+    assert prepared(mine_p.f).edited == ()
     (tmp_path / "mine_p/other.py").write_text("def value():\n    return 22\n")
 
-    assert payload.pack(mine_p.f, (), {}).edited == ("mine_p.other",)
-    assert payload.pack(mine_p.f, (), {}).edited == ()
+    assert prepared(mine_p.f).edited == ("mine_p.other",)
+    assert prepared(mine_p.f).edited == ()
     for name in ("mine_p", "mine_p.other"):
         del sys.modules[name]
-
-
-def test_a_compiled_module_of_ones_own_is_left_to_the_environment(tmp_path, monkeypatch):
-    extension = tmp_path / "fastmine.so"
-    extension.touch()
-    module = types.ModuleType("fastmine")
-    loader = importlib.machinery.ExtensionFileLoader("fastmine", str(extension))
-    module.__spec__ = importlib.util.spec_from_file_location("fastmine", extension, loader=loader)
-    monkeypatch.setitem(sys.modules, "fastmine", module)
-
-    packed = payload.pack(lambda: module, (), {})
-
-    assert [each.name for each in packed.compiled] == ["fastmine"] and packed.sources is None
-    assert "fastmine" in payload.imports_of(packed)
 
 
 def test_an_attribute_named_like_a_folder_beside_the_script_is_no_import(tmp_path, monkeypatch):
@@ -182,7 +151,7 @@ def test_an_attribute_named_like_a_folder_beside_the_script_is_no_import(tmp_pat
     scope = {"__name__": "__main__"}
     exec("def f(x):\n    return x.data", scope)
 
-    assert payload.pack(scope["f"], (1,), {}).sources is None
+    assert prepared(scope["f"], (1,)).sources is None
 
 
 def test_a_module_registered_with_the_users_cloudpickle_goes_by_value(tmp_path, monkeypatch):
@@ -193,35 +162,26 @@ def test_a_module_registered_with_the_users_cloudpickle_goes_by_value(tmp_path, 
     import mine_v
 
     cloudpickle.register_pickle_by_value(mine_v)
-    packed = payload.pack(mine_v.f, (), {})
+    packed = prepared(mine_v.f)
     cloudpickle.unregister_pickle_by_value(mine_v)
-    again = payload.pack(mine_v.f, (), {})
+    again = prepared(mine_v.f)
     del sys.modules["mine_v"]
 
     assert packed.sources is None and b"mine_v.py" in packed.data
     assert set(again.sources.files) == {"mine_v.py"}
 
 
-def test_a_type_is_looked_up_once_however_many_objects_it_has(monkeypatch):
-    asked = []
-    monkeypatch.setattr(payload.own_modules, "is_own", lambda name: asked.append(name))
-
-    pack([fractions.Fraction(number) for number in range(1000)])
-
-    assert sorted(asked) == ["abc", "builtins", "fractions"]
-
-
 HOME = """
 import sys, time
-sys.path.insert(0, {site!r})
-from clusterfn.packing import payload
+sys.path[:0] = {site!r}, {tests!r}
+from tests.sent import prepared
 import helper_of_mine
 def f():
     import late_of_mine
     return late_of_mine, helper_of_mine.x, (1).real
-payload.pack(len, (), {{}})
+prepared(len)
 start = time.process_time()
-packed = payload.pack(f, (), {{}})
+packed = prepared(f)
 print(sorted(packed.sources.files), time.process_time() - start < 0.4)
 """
 
@@ -234,7 +194,7 @@ def test_a_script_in_a_home_full_of_files_is_sent_quickly(tmp_path):
         os.close(os.open(home / f"file{number}", os.O_CREAT))
     (home / "helper_of_mine.py").write_text("x = 1")
     (home / "late_of_mine.py").touch()
-    (home / "script.py").write_text(HOME.format(site=str(site)))
+    (home / "script.py").write_text(HOME.format(site=str(site), tests=str(Path(__file__).parents[3])))
 
     told = subprocess.run([sys.executable, "script.py"], cwd=home, capture_output=True, text=True)
 
@@ -242,7 +202,7 @@ def test_a_script_in_a_home_full_of_files_is_sent_quickly(tmp_path):
 
 
 def packed(function):
-    return payload.pack(function, (), {})
+    return prepared(function)
 
 
 def of_a_script(source, **more):
@@ -309,60 +269,3 @@ def test_ctrl_c_while_a_call_is_prepared_says_that_it_was_not_sent(send, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         send(Pressed())
     assert capsys.readouterr().err.count("it was not sent, and nothing runs") == 1
-
-
-def test_calls_that_are_prepared_side_by_side_are_each_reported_once(monkeypatch):
-    said = []
-    monkeypatch.setattr(job_display, "PREPARING_S", 0.0)
-    monkeypatch.setattr(console, "tell", said.append)
-    with job_display.preparing("first"), job_display.preparing("second"):
-        until(lambda: len(said) >= 2)
-
-    assert sorted(said) == [f"preparing {each}: reading and packing its arguments" for each in ("first", "second")]
-
-
-def test_calls_that_are_prepared_soon_say_nothing(monkeypatch, capsys):
-    now, looks = [0.0], []
-    clock = types.SimpleNamespace(monotonic=lambda: (looks.append(1), now[0])[1], sleep=time.sleep)
-    monkeypatch.setattr(job_display, "time", clock)
-    for _ in range(3):
-        with job_display.preparing("train"):
-            now[0] += 0.9 * job_display.PREPARING_S
-            seen = len(looks)
-            until(lambda seen=seen: len(looks) > seen + 1)
-
-    assert capsys.readouterr().err == ""
-
-
-MB = 1 << 20
-
-
-def name_by_pieces(data):
-    pieces = (hashlib.sha256(data[at : at + 4 * MB]).digest() for at in range(0, len(data), 4 * MB))
-    return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(pieces)).hexdigest()
-
-
-@pytest.mark.parametrize("size", [0, 1, 4 * MB - 1, 4 * MB])
-def test_the_name_of_a_buffer_is_its_sha256_with_its_crc(size):
-    data = os.urandom(size)
-
-    assert payload.name_of(memoryview(data)) == (hashlib.sha256(data).hexdigest(), zlib.crc32(data))
-
-
-@pytest.mark.parametrize("size", [4 * MB + 1, 8 * MB, 9 * MB + 3, 41 * MB])
-@pytest.mark.parametrize("cores", [1, 2, 64, None])
-def test_the_name_of_a_large_buffer_does_not_depend_on_the_number_of_cores(monkeypatch, size, cores):
-    data = os.urandom(size)
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-
-    assert payload.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
-
-
-def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", refuse)
-    data = os.urandom(5 * MB)
-
-    assert payload.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from fractions import Fraction
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from clusterfn.calls.job import Job
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.packing import payload_items
+from clusterfn.packing import files, payload_items
 from clusterfn.packing.dependencies import Place
 
 
@@ -101,3 +102,33 @@ def test_the_host_knows_whose_values_each_item_takes_and_what_all_of_them_take()
 
 def total(*values: Any, key: Any = None) -> Any:
     return values
+
+
+THERE, BELOW = "/root/files/aa/model1.zip", "/root/files/bb/data"
+GIVEN = {THERE: PurePath("model1.zip"), BELOW: PurePath("/home/ada/data")}
+
+
+@pytest.mark.parametrize(
+    ("value", "mine"),
+    [
+        (THERE, "model1.zip"),
+        (PurePosixPath(THERE), Path("model1.zip")),
+        ({THERE: 1, "other": [THERE]}, {"model1.zip": 1, "other": ["model1.zip"]}),
+        (({THERE}, frozenset([THERE])), ({"model1.zip"}, frozenset(["model1.zip"]))),
+        (f"{BELOW}/a/b.csv", str(PurePath("/home/ada/data/a/b.csv"))),
+        (f"{BELOW}2/a", f"{BELOW}2/a"),
+        (f"read {THERE}", f"read {THERE}"),
+        ([1, None, b"x"], [1, None, b"x"]),
+    ],
+)
+def test_a_path_of_an_argument_in_a_value_is_the_callers_again(value, mine):
+    assert files.as_given(value, GIVEN) == mine
+
+
+def test_a_list_that_holds_itself_stays_that_list():
+    value = [THERE]
+    value.append(value)
+
+    found = files.as_given(value, GIVEN)
+
+    assert found is value and found[1] is value and found[0] == "model1.zip"

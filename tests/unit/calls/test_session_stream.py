@@ -3,97 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import threading
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.calls.session_job import SessionJob
-from clusterfn.calls.session_stream import MOST_BYTES, MOST_UNTAKEN, CallStream
-from clusterfn.errors import Unreachable
-from clusterfn.hosts.rpc.reply import Reply
+from clusterfn import Unreachable
+from tests.fakes.session_line import AT_MOST, LARGEST, opened, send
 from tests.turns import settle
 from tests.waiting import WAIT_S
-
-DOOR = json.dumps({"socket": "/s", "attach": ["python", "attach.py", "/s"], "submission": "77"}).encode()
-
-
-class Connection:
-    """A connection whose other end is the test."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Reply[bytes]] = []
-        self.opened: list[tuple[Any, Reply[None], Any]] = []
-        self.written: list[tuple[dict[str, Any], bytes]] = []
-        self.gone: list[tuple[int, str]] = []
-        self.is_usable = True
-
-    def wait(self, path: str) -> Reply[bytes]:
-        assert path == "/jobs/1/door.json"
-        self.waiting.append(Reply(lambda: None))
-        return self.waiting[-1]
-
-    def connect_socket(self, path: str, first: bytes, on_data: Any) -> Reply[None]:
-        assert first == pack({"what": "hello"})
-        return self.open([path], on_data)
-
-    def converse(self, argv: list[str], first: bytes, on_data: Any, unset: Any, nudge: bytes) -> Reply[None]:
-        assert (first, nudge) == (pack({"what": "hello", "answer_pieces": True}), pack({"what": "nudge"}))
-        return self.open(argv, on_data)
-
-    def open(self, way: list[str], on_data: Any) -> Reply[None]:
-        reply: Reply[None] = Reply(lambda: reply.reject(concurrent.futures.CancelledError()))
-        self.opened.append((way, reply, on_data))
-        return reply
-
-    def write(self, reply: Reply[None], data: bytes) -> None:
-        assert reply is self.opened[-1][1], "written to a stream that is gone"
-        self.written += Inbox().feed(data)
-
-    def usable(self) -> bool:
-        return self.is_usable
-
-    def say(self, what: str, body: bytes = b"", taken: int = 0, **facts: Any) -> None:
-        self.opened[-1][2](pack({**facts, "what": what, "taken": taken}, body))
-
-
-class Call:
-    """A call that writes down what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def append(self, file: str, data: bytes) -> None:
-        self.heard.append((file, data))
-
-    def conclude(self, told: bytes, value: bytes | None) -> None:
-        self.heard.append(("end", told, value))
-
-    def go_on_with_files(self, has_arrived: bool) -> None:
-        self.heard.append(("lost", has_arrived))
-
-    def give_up(self, error: BaseException) -> None:
-        self.heard.append(("dead", str(error)))
-
-
-def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]:
-    """A stream whose session has said where it listens."""
-    connection = Connection()
-    scheduler = SimpleNamespace(has_nodes=join is not None, join_command=lambda _: join, unset=())
-    session = cast(Any, SimpleNamespace(connection=connection, scheduler=scheduler))
-    stream = CallStream(session, "/jobs/1", lambda *gone: connection.gone.append(gone))
-    stream.open()
-    connection.waiting[-1].resolve(DOOR)
-    settle()
-    return stream, connection
-
-
-def send(stream: CallStream, number: int, data: bytes = b"call") -> Call | None:
-    call = Call()
-    return call if stream.send(number, call, data, {"sys_path": ["/m"]}, True) else None
 
 
 def test_no_call_goes_through_it_before_the_session_has_answered():
@@ -104,29 +21,26 @@ def test_no_call_goes_through_it_before_the_session_has_answered():
 
     assert send(stream, 2)
     assert connection.written == [({"what": "call", "n": 2, "live": True, "sys_path": ["/m"]}, b"call")]
-    assert send(stream, 3, bytes(MOST_BYTES + 1)) is None, "a large call goes as files"
+    assert send(stream, 3, LARGEST + b"x") is None, "a large call goes as files"
 
 
 def test_calls_go_as_files_while_the_session_does_not_take_those_before():
     stream, connection = opened()
     connection.say("welcome")
-    at_most = MOST_UNTAKEN // MOST_BYTES
 
-    went = [bool(send(stream, number, bytes(MOST_BYTES))) for number in range(1, at_most + 3)]
-    assert went == [True] * at_most + [False] * 2
+    went = [bool(send(stream, number, LARGEST)) for number in range(1, AT_MOST + 3)]
+    assert went == [True] * AT_MOST + [False] * 2
     connection.say("taken", taken=2)
-    went = [bool(send(stream, number, bytes(MOST_BYTES))) for number in range(at_most + 3, at_most + 6)]
+    went = [bool(send(stream, number, LARGEST)) for number in range(AT_MOST + 3, AT_MOST + 6)]
     assert went == [True] * 2 + [False]
-    connection.say("again", taken=2, n=at_most)
-    went = [bool(send(stream, number, bytes(MOST_BYTES))) for number in range(at_most + 6, at_most + 8)]
+    connection.say("again", taken=2, n=AT_MOST)
+    went = [bool(send(stream, number, LARGEST)) for number in range(AT_MOST + 6, AT_MOST + 8)]
     assert went == [True, False], "what comes back is not on its way"
-    connection.opened[-1][1].reject(Unreachable("lost"))
-    settle()
-    connection.waiting[-1].resolve(DOOR)
-    settle()
+    connection.lose()
+    connection.open_door()
     connection.say("welcome")
 
-    assert send(stream, at_most + 8), "nothing of a stream that is lost is on its way"
+    assert send(stream, AT_MOST + 8), "nothing of a stream that is lost is on its way"
 
 
 def test_a_call_hears_what_is_written_to_its_files_and_its_end():
@@ -155,13 +69,11 @@ def test_calls_of_a_lost_stream_go_on_with_their_files_and_the_next_goes_through
     assert ended and arrived and sent
     connection.say("end", b"{}", n=1, outcome=2, has_value=True, taken=2)
 
-    connection.opened[-1][1].reject(Unreachable("the connection to the host was lost"))
-    settle()
+    connection.lose()
 
     assert [call.heard[-1] for call in (ended, arrived, sent)] == [("end", b"{}", b""), ("lost", True), ("lost", False)]
     assert send(stream, 4) is None, "until the session answers again"
-    connection.waiting[-1].resolve(DOOR)
-    settle()
+    connection.open_door()
     connection.say("welcome")
     assert send(stream, 5)
     assert connection.written[-1][0]["n"] == 5
@@ -173,7 +85,7 @@ def test_a_stream_that_is_lost_while_a_call_is_written_to_it_holds_nobody():
     connection.say("welcome")
     reply = connection.opened[-1][1]
 
-    def write(_: Reply[None], data: bytes) -> None:
+    def write(_: object, data: bytes) -> None:
         reader = threading.Thread(target=reply.reject, args=(Unreachable("the connection was lost"),))
         reader.start()
         reader.join(WAIT_S)
@@ -196,8 +108,7 @@ def test_a_call_that_cannot_go_on_keeps_no_other_from_it():
         raise ZeroDivisionError
 
     first.go_on_with_files = raises  # type: ignore[method-assign]
-    connection.opened[-1][1].reject(Unreachable("the connection was lost"))
-    settle()
+    connection.lose()
 
     assert second.heard == [("lost", False)]
     assert len(connection.waiting) == 2, "it connects again"
@@ -214,15 +125,17 @@ def test_a_call_that_the_session_cannot_lay_out_is_sent_as_files():
     assert call.heard == [("lost", False)]
 
 
-@pytest.mark.parametrize("frame", [b"\0\0\0\4" + bytes(8) + b"none", pack({"what": "end", "n": 1, "taken": 0}, b"")])
-def test_a_host_that_sends_no_frames_costs_no_call(frame: bytes):
+@pytest.mark.parametrize("is_frame", [False, True])
+def test_a_host_that_sends_no_frames_costs_no_call(is_frame: bool):
     stream, connection = opened()
     connection.say("welcome")
     call = send(stream, 1)
     assert call
 
     with pytest.raises((ValueError, KeyError)) as odd:  # by which the connection ends the request
-        connection.opened[-1][2](frame)
+        if is_frame:
+            connection.say("end", n=1)  # without its outcome
+        connection.opened[-1][2](b"\0\0\0\4" + bytes(8) + b"none")
     connection.opened[-1][1].reject(odd.value)
     settle()
 
@@ -232,8 +145,7 @@ def test_a_host_that_sends_no_frames_costs_no_call(frame: bytes):
 def test_a_door_that_never_opens_is_not_tried_again():
     stream, connection = opened()
 
-    connection.opened[-1][1].reject(Unreachable("srun: error"))
-    settle()
+    connection.lose("srun: error")
 
     assert len(connection.waiting) == 1
     assert send(stream, 1) is None
@@ -278,8 +190,7 @@ def test_calls_get_the_error_of_a_connection_that_is_not_opened_again():
     assert call
 
     connection.is_usable = False
-    connection.opened[-1][1].reject(Unreachable("the host key has changed"))
-    settle()
+    connection.lose("the host key has changed")
 
     assert call.heard == [("dead", str(Unreachable("the host key has changed")))]
     assert len(connection.waiting) == 1, "nothing more is asked of the host"
@@ -291,12 +202,3 @@ def test_a_forked_child_sends_nothing_through_it():
     connection.is_usable = False
 
     assert send(stream, 1) is None
-
-
-def test_a_session_whose_job_was_withdrawn_says_so_instead_of_raising_that():
-    holding = SessionJob.__new__(SessionJob)
-    withdrawn: Any = concurrent.futures.Future()
-    withdrawn.cancel()
-    holding.job = withdrawn
-
-    assert holding.why_over == "it was withdrawn before it started"

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from clusterfn.packing import payload
-from clusterfn.packing.dependencies import Place
+from tests.sent import prepared
 from tests.unit.calls.own_project import write
 
-PLACE = Place("here", "/root")
 CONF = "LR = 0.1\nBETAS = (\n    0.9,\n    0.99,\n)\nMODEL = None\nTOKEN: str = ''\nNAMES = ['a']\n"
 HELPERS = """
 import conf
@@ -54,7 +52,7 @@ def script(project: Path, monkeypatch, text: str, **modules: str) -> Any:
 
 
 def changed(function: Any) -> dict[str, str]:
-    return dict(payload.pack(function, (), {}, place=PLACE).changed_here)
+    return dict(prepared(function, host="here").changed_here)
 
 
 def returns(expression: str) -> str:
@@ -173,7 +171,7 @@ def test_a_module_that_was_edited_since_its_import_is_only_reported_as_such(proj
     function = script(project, monkeypatch, "import conf\n" + READS_LR)
     write(project, conf="LR = 0.25\n")
 
-    assert payload.pack(function, (), {}, place=PLACE).edited == ("conf",)
+    assert prepared(function, host="here").edited == ("conf",)
     assert changed(function) == {}
 
 

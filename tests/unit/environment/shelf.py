@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from clusterfn.environment import (
     uv,
     wheels,
 )
+from clusterfn.environment import download as downloads
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.package_sources import PipConfig
@@ -134,6 +135,17 @@ class Shelf:
     def settings(self) -> str:
         """What [tool.uv] says, so that uv itself uses these wheels alone."""
         return f'[tool.uv]\nno-index = true\nfind-links = ["{self.folder}"]\n'
+
+
+def download(package: LockedPackage, addresses: Sequence[tuple[str, str]] = ()) -> tuple[str, Path]:
+    """The digest of its file, and the file in the cache of this machine."""
+    (found,) = downloads.download_packages([package], lambda *_: None, addresses)
+    return found
+
+
+def pack_commit(address: str, name: str) -> str:
+    """The digest of the archive of a commit, which is in the cache of this machine."""
+    return downloads.pack_commit(address, name)
 
 
 def capabilities(driver: str, *capabilities: str) -> GpuCapabilities:

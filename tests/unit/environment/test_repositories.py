@@ -11,16 +11,15 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterfn.environment import download
-from clusterfn.environment.download import commit_of
-from clusterfn.environment.lock import LockedPackage
-from clusterfn.errors import EnvironmentBuildError, LockError
+from clusterfn import EnvironmentBuildError, LockError
 from tests.builder import toys
-from tests.unit.environment.shelf import Shelf, shelf_in
+from tests.unit.environment.shelf import Shelf, download, pack_commit, shelf_in
 
 TABLE = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
 TABLE += '[project]\nname = "gift"\nversion = "2.5"\n'
@@ -73,9 +72,9 @@ def test_a_line_is_locked_to_a_commit(shelf: Shelf, repository: Path, line: str,
     assert "own.py" in packed(found) and ("inner/own.py" in packed(found)) is (not inside)
 
 
-def packed(found: LockedPackage) -> set[str]:
+def packed(found: Any) -> set[str]:
     """The files in the archive of a commit, without its top folder."""
-    ((_, path),) = download.download_packages([found], lambda *_: None)
+    _, path = download(found)
     with tarfile.open(path) as archive:
         return {name.partition("/")[2] for name in archive.getnames()}
 
@@ -106,7 +105,7 @@ def test_an_address_of_somebody_else_is_no_option_of_git_and_starts_no_program(
     commit = git(repository, "rev-parse", "HEAD")
 
     with pytest.raises(LockError, match="is no commit of a git repository"):
-        download.pack_commit(address.format(commit, repository), "gift")
+        pack_commit(address.format(commit, repository), "gift")
 
     assert not list(tmp_path.rglob("came-in*"))
 
@@ -122,7 +121,7 @@ def test_a_subdirectory_is_in_the_repository(repository: Path, tmp_path: Path, i
     address = f"git+{repository.as_uri()}@{git(repository, 'rev-parse', 'HEAD')}"
 
     with pytest.raises(LockError, match="git cannot read"):
-        download.pack_commit(f"{address}#subdirectory={inside.format(secret)}", "gift")
+        pack_commit(f"{address}#subdirectory={inside.format(secret)}", "gift")
 
 
 def test_a_hook_of_git_that_runs_this_program_keeps_its_own_repository(
@@ -138,7 +137,7 @@ def test_a_hook_of_git_that_runs_this_program_keeps_its_own_repository(
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(own / ".git"))
         hook.setenv("GIT_INDEX_FILE", str(own / ".git" / "index"))
-        download.pack_commit(address, "gift")
+        pack_commit(address, "gift")
 
     assert git(own, "status", "--short", "--branch") == before
 
@@ -149,24 +148,11 @@ def test_the_archive_is_the_same_whatever_git_is_set_to(
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", str(repository), str(clone))
     commit = git(repository, "rev-parse", "HEAD")
-    first = download.pack_commit(f"git+{repository.as_uri()}@{commit}", "gift")
+    first = pack_commit(f"git+{repository.as_uri()}@{commit}", "gift")
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".gitconfig").write_text("[core]\nautocrlf = true\n[safe]\ndirectory = *\n")
 
-    assert download.pack_commit(f"git+{clone.as_uri()}@{commit}", "gift") == first
-
-
-@pytest.mark.parametrize(
-    ("url", "bare"),
-    [
-        ("https://ada:sekret@e.org/x", "https://e.org/x"), ("ssh://git@e.org/x.git", "ssh://git@e.org/x.git"),
-        ("ssh://git:sekret@e.org:22/x.git", "ssh://git@e.org:22/x.git"),
-    ],
-)  # fmt: skip
-def test_a_password_does_not_get_into_the_lock_and_the_user_of_ssh_does(url: str, bare: str):
-    vcs = {"type": "git", "url": url, "commit-id": "a" * 40, "subdirectory": "inner"}
-
-    assert commit_of(vcs, "uv.lock") == f"git+{bare}@{'a' * 40}#subdirectory=inner"
+    assert pack_commit(f"git+{clone.as_uri()}@{commit}", "gift") == first
 
 
 @contextmanager
@@ -213,7 +199,7 @@ def test_the_password_of_an_address_is_used_and_written_nowhere(
         lock = shelf.lock(name)
         shutil.rmtree(tmp_path / "cache" / "clusterfn")
         (found,) = [each for each in lock.packages if each.name in ("gift", "toy")]
-        ((digest, _),) = download.download_packages([found], lambda *_: None, shelf.read(name).addresses)
+        digest, _ = download(found, shelf.read(name).addresses)
 
     assert digest == found.sha256 and server in found.url
     assert "sekret" not in lock.path.read_text() and "SECRET" not in lock.path.read_text()
@@ -234,9 +220,8 @@ def test_the_lock_and_its_archive_are_read_again(shelf: Shelf, repository: Path)
     gift = next(each for each in shelf.lock("requirements.txt").packages if each.name == "gift")
 
     assert (gift.file, gift.is_source) == ("gift-2.5.tar", True)
-    wrong = LockedPackage("gift", "2.5", "pip", gift.url.replace("gift", "gone"), "0" * 64, "linux-64")
+    wrong = replace(gift, url=gift.url.replace("gift", "gone"), sha256="0" * 64)
     with pytest.raises((EnvironmentBuildError, LockError), match="git cannot read"):
-        list(download.download_packages([wrong], lambda *_: None))
-    other = LockedPackage("gift", "2.5", "pip", gift.url, "0" * 64, "linux-64")
+        download(wrong)
     with pytest.raises(EnvironmentBuildError, match="gift 2.5 has other files than when it was locked"):
-        list(download.download_packages([other], lambda *_: None))
+        download(replace(gift, sha256="0" * 64))

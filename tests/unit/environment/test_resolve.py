@@ -1,4 +1,4 @@
-"""Which channels `packages=` means: those that are named, else those of the user's .condarc, else conda-forge."""
+"""What an environment is made of: the channels that `packages=` means, and which hosts share one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.environment import resolve
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +38,17 @@ def test_no_channel_that_no_package_names() -> None:
     assert channels("file:///c::python=3.11", "file:///c::numpy", "pip:rich") == ("file:///c",)
     assert channels("file:///c::numpy", "six") == ("conda-forge", "file:///c")
     assert channels("pip:rich") == ("conda-forge",)
+
+
+@pytest.mark.parametrize(("file", "is_shared"), [("gift-2.5-py3-none-any.whl", True), ("gift-2.5.tar.gz", False)])
+def test_hosts_that_share_a_root_share_no_environment_for_which_one_has_built_a_wheel(
+    file: str, is_shared: bool
+) -> None:
+    gift = LockedPackage("gift", "2.5", "pip", f"https://e.example/{file}", "a" * 64, "linux-64")
+    lock, host = EnvironmentLock(Path("x.lock"), (gift,), ("linux-64",)), Host("a", "a", "bare", "clusterfn.yml:2")
+
+    old, new = (
+        resolve.LockedEnvironment("x", lock, "linux-64", "/root", host, glibc=each) for each in ("2.28", "2.36")
+    )
+
+    assert (old.id == new.id) is is_shared

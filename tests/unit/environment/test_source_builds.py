@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.config.spec import Host
-from clusterfn.environment.lock import EnvironmentLock, LockedPackage
-from clusterfn.environment.resolve import LockedEnvironment
 from tests.builder import toys
 from tests.unit.environment.shelf import Shelf, shelf_in
 
@@ -139,13 +136,3 @@ def test_a_uv_lock_may_have_source_distributions(shelf: Shelf):
     (toy,) = shelf.wheels("uv.lock")
 
     assert toy.is_source and {each.name for each in toy.builds_with} == {"pip", "setuptools", "wheel"}
-
-
-@pytest.mark.parametrize(("file", "is_shared"), [("gift-2.5-py3-none-any.whl", True), ("gift-2.5.tar.gz", False)])
-def test_hosts_that_share_a_root_share_no_environment_for_which_one_has_built_a_wheel(file: str, is_shared: bool):
-    gift = LockedPackage("gift", "2.5", "pip", f"https://e.example/{file}", "a" * 64, "linux-64")
-    lock, host = EnvironmentLock(Path("x.lock"), (gift,), ("linux-64",)), Host("a", "a", "bare", "clusterfn.yml:2")
-
-    old, new = (LockedEnvironment("x", lock, "linux-64", "/root", host, glibc=glibc).id for glibc in ("2.28", "2.36"))
-
-    assert (old == new) is is_shared

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.exit_flush import run_in_thread
+from tests.fakes.session_calls import Calls, mapped
 from tests.waiting import replace_here, until
 
 
@@ -125,3 +126,23 @@ def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_
     exit_flush.finish_all()
 
     assert waited == [60.0, 0.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
+    calls = Calls()
+    values = mapped(calls, [1, 2, 3])
+    calls.end(0)
+    assert next(values) == 10
+
+    pid = os.fork()
+    if not pid:
+        values.close()  # type: ignore[attr-defined]
+        loop.settle()
+        os._exit(len(calls.withdrawn))
+    assert os.waitpid(pid, 0)[1] == 0
+    values.close()  # type: ignore[attr-defined]
+    until(lambda: sorted(calls.withdrawn) == [2, 3])

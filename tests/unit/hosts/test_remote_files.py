@@ -1,30 +1,22 @@
-"""Names of files that a host tells are not trusted; which files are fetched, and what is said of the others."""
+"""Names of files that a host tells are not trusted; how far a transfer is; and what is said of files that stay."""
 
 from __future__ import annotations
 
-import errno
 import gc
-import io
-import linecache
 import os
-import re
-import stat
-import sys
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfn import ClusterfnError, ConfigError, HostError
-from clusterfn.bridge.agent.files import glob_pattern
-from clusterfn.hosts import file_download
+from clusterfn import ClusterfnError, HostError
 from clusterfn.hosts.file_download import safe_parts
-from clusterfn.hosts.remote_files import CheckpointFolder, fetch, left_behind, not_fetched
+from clusterfn.hosts.remote_files import fetch, left_behind, not_fetched
 from clusterfn.hosts.rpc.reply import Reply
+from tests.fakes.downloads import download
+from tests.unit.hosts.test_downloads import Host
 
 ANYWHERE = ["", ".", "/", "..", "../a", "a/..", "a/../../b", "/etc/passwd", "//a", "a\0b", "./..", "\ud800"]
 ON_WINDOWS = ["C:x", "C:/x", "a/C:x", "..\\a", "a\\b", "\\a",
@@ -56,260 +48,6 @@ def test_no_name_leads_out_of_the_folder(name):
     assert os.path.normpath(base.joinpath(*parts)).startswith("/chosen/")
 
 
-class Host:
-    """A connection to a job that left these files."""
-
-    size = 1
-
-    def __init__(self, *names):
-        self.names = names
-
-    def list(self, folder, pattern, limit):
-        match = glob_pattern(pattern).match
-        return Answer([TreeEntry(name, self.size) for name in self.names if match(name)])
-
-    def get_each(self, folder, sizes, on_file):
-        for name in sizes:
-            on_file(name, f"{folder}/{name}".encode())
-        return Answer(None)
-
-
-@dataclass
-class TreeEntry:
-    name: str
-    size: int
-    mode: int = 0o644
-
-
-@dataclass
-class Answer:
-    value: Any
-    given_up = False
-
-    def result(self, timeout):
-        return self.value
-
-    def cancel(self):
-        self.given_up = True
-
-
-class FarHost(Host):
-    """One of larger files that answers nothing before it was asked for `ahead`, and cannot read those named `bad`."""
-
-    size = 2**16 + 1
-
-    def __init__(self, *names, ahead):
-        super().__init__(*names)
-        self.ahead, self.asked, self.given_up = ahead, [], 0
-
-    def get(self, path, out):
-        self.asked.append(path)
-        return FarAnswer(self, path, out)
-
-
-@dataclass
-class FarAnswer:
-    host: FarHost
-    path: str
-    out: Any
-
-    def result(self, timeout):
-        assert len(self.host.asked) >= self.host.ahead
-        self.out(b"half")
-        if "bad" in self.path:
-            raise HostError(f"{self.path} cannot be used")
-
-    def cancel(self):
-        self.host.given_up += 1
-
-
-def test_many_files_are_asked_for_before_the_first_one_is_here(tmp_path):
-    names = [f"{number:03}" for number in range(100)]
-    host = FarHost(*names, ahead=100)
-
-    assert fetch(host, "/work", "*", tmp_path) == [tmp_path / name for name in names]
-    assert [path.name for path in sorted(tmp_path.iterdir())] == names
-
-
-def test_where_one_of_many_fails_what_is_whole_stays_and_of_the_others_nothing(tmp_path):
-    host = FarHost("1", "2-bad", "3", "4-bad", ahead=4)
-
-    with pytest.raises(HostError, match="2-bad cannot be used"):
-        fetch(host, "/work", "*", tmp_path)
-
-    assert [path.name for path in tmp_path.iterdir()] == ["1"] and host.given_up == 3
-
-
-class VanishingHost(FarHost):
-    """One whose job has removed those named `gone` since they were listed."""
-
-    def get(self, path, out):
-        return GoneAnswer(self, path, out) if "gone" in path else super().get(path, out)
-
-
-class GoneAnswer(FarAnswer):
-    def result(self, timeout):
-        error = HostError(f"{self.path} does not exist")
-        error.kind = "missing"
-        raise error
-
-
-def test_what_a_running_job_has_renamed_since_it_was_listed_is_left_out(tmp_path):
-    host = VanishingHost("1", "2-gone", "3", ahead=0)
-
-    assert fetch(host, "/work", "*", tmp_path) == [tmp_path / "1", tmp_path / "3"]
-    with pytest.raises(HostError, match="2-gone does not exist"):
-        fetch(host, "/work", "2*", tmp_path)
-
-
-def test_a_checkpoint_has_no_files_that_are_still_being_written(tmp_path):
-    host = FarHost(".training.state.clusterfn-ab3_de5f", "training.state", ".mine", ahead=0)
-
-    checkpoint = CheckpointFolder(host, "/checkpoint", "job.checkpoint")
-
-    assert [file.name for file in checkpoint.files] == ["training.state", ".mine"]
-    assert checkpoint.download(to=tmp_path) == [tmp_path / "training.state", tmp_path / ".mine"]
-
-
-class FullDisk(io.BytesIO):
-    """A file of a disk on which nothing can be written any more, not even at its end."""
-
-    def write(self, data):
-        raise OSError(errno.ENOSPC, "no space left")
-
-    def close(self):
-        if not self.closed:
-            super().close()
-            raise OSError(errno.ENOSPC, "no space left")
-
-
-def test_a_folder_that_cannot_be_made_is_named_and_a_full_disk_here_keeps_no_part_of_a_file(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    with pytest.raises(ClusterfnError, match=r"file/a cannot be written on this machine: Not a directory") as caught:
-        fetch(Host("a"), "/work", "*", tmp_path / "file")
-    assert "to=" in caught.value.hint
-
-    (tmp_path / "file").unlink()
-    monkeypatch.setattr(file_download, "open", lambda *_, **__: FullDisk(), raising=False)
-    for host in (FarHost("1", "2", "3", ahead=0), Host("1", "2", "3")):
-        with pytest.raises(ClusterfnError, match="1 cannot be written on this machine: no space left"):
-            fetch(host, "/work", "*", tmp_path)
-        assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-@pytest.mark.parametrize(("mode", "here"), [(0o600, 0o640), (0o644, 0o640), (0o755, 0o750), (0o500, 0o750)])
-def test_a_file_has_the_mode_of_the_users_umask_and_stays_a_program(tmp_path, mode, here):
-    class HostOfPrograms(Host):
-        def list(self, folder, pattern, limit):
-            return Answer([TreeEntry(name, 1, mode) for name in self.names])
-
-    before = os.umask(0o027)
-    try:
-        fetch(HostOfPrograms("a"), "/work", "*", tmp_path)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == here
-
-
-@pytest.mark.parametrize("pattern", [["*.pt", "*.csv"], None, Path("a")])
-def test_a_pattern_that_is_no_text_is_rejected_before_anything_is_asked(tmp_path, pattern):
-    with pytest.raises(ConfigError, match="not a text"):
-        fetch(None, "/work", pattern, tmp_path)
-
-
-def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-
-    assert fetch(Host("a"), "/work", "*", Path("~/results")) == [tmp_path / "results" / "a"]
-
-
-class HostOfSmallFiles(FarHost):
-    """One that leaves those named `alone` to a request of their own, and is asked for `ahead` batches at first."""
-
-    size = 10
-
-    def get_each(self, folder, sizes, on_file):
-        self.asked.append(dict(sizes))
-        return FarBatch(self, sizes, on_file)
-
-
-@dataclass
-class FarBatch:
-    host: HostOfSmallFiles
-    sizes: dict[str, int]
-    on_file: Any
-
-    def result(self, timeout):
-        assert len(self.host.asked) >= self.host.ahead
-        for name in self.sizes:
-            self.on_file(name, None if "alone" in name else name.encode())
-        for name, kind in (("never", ""), ("lost", "missing")):
-            if name in self.sizes:
-                error = HostError("the connection was lost")
-                error.kind = kind
-                raise error
-
-    def cancel(self):
-        self.host.given_up += 1
-
-
-def test_small_files_are_asked_for_together_and_stay_in_order(tmp_path):
-    names = [f"{number:04}{'-alone' if number % 600 == 7 else ''}" for number in range(1800)]
-    host = HostOfSmallFiles(*names, ahead=4)
-
-    assert fetch(host, "/work", "*", tmp_path) == [tmp_path / name for name in names]
-
-    assert [len(sizes) for sizes in host.asked[:4]] == [500, 500, 500, 300]
-    assert host.asked[4:] == ["/work/0007-alone", "/work/0607-alone", "/work/1207-alone"]
-    assert {(tmp_path / name).read_text() == ("half" if "alone" in name else name) for name in names} == {True}
-
-
-def test_a_request_for_small_files_brings_at_most_a_megabyte(tmp_path):
-    host = HostOfSmallFiles(*(f"{number:02}" for number in range(40)), ahead=0)
-    host.size = 2**16
-
-    fetch(host, "/work", "*", tmp_path)
-
-    assert [sum(sizes.values()) for sizes in host.asked] == [2**20, 2**20, 2**19]
-
-
-@pytest.mark.parametrize("how", ["never", "lost"])
-def test_where_a_later_request_for_small_files_fails_what_has_come_stays(tmp_path, how):
-    names = [f"{number:03}" for number in range(600)]
-    host = HostOfSmallFiles(*names, how, ahead=2)
-
-    with pytest.raises(HostError, match="the connection was lost"):
-        fetch(host, "/work", "*", tmp_path)
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == names[:500] and host.given_up == 1
-
-
-class NearlyFullDisk(io.BytesIO):
-    """A file that takes three bytes at a time."""
-
-    def __init__(self, path, mode, **_):
-        super().__init__()
-        self.path = path
-
-    def write(self, data):
-        return super().write(data[:3])
-
-    def close(self):
-        if not self.closed:
-            self.path.write_bytes(self.getvalue())
-            super().close()
-
-
-def test_what_a_disk_takes_in_parts_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_download, "open", NearlyFullDisk, raising=False)
-
-    fetch(Host("a-longer-name"), "/work", "*", tmp_path)
-
-    assert (tmp_path / "a-longer-name").read_text() == "/work/a-longer-name"
-
-
 class Piece(bytearray):
     """Bytes to which a weak reference is possible."""
 
@@ -337,115 +75,18 @@ def test_the_progress_of_small_files_is_counted_and_keeps_none_of_their_bytes(tm
     assert [piece() for piece in pieces] == [None, None]
 
 
-def test_few_large_files_are_on_their_way_at_a_time(tmp_path):
-    host = CountingHost(*(f"{number:03}" for number in range(100)))
-
-    fetch(host, "/work", "*", tmp_path)
-
-    assert host.most == 32 and host.open == 0
-
-
-class CountingHost(Host):
-    """One of large files, which counts how many it was asked for and have not been taken."""
-
-    size, open, most = 2**20, 0, 0
-
-    def get(self, path, out):
-        self.open += 1
-        self.most = max(self.most, self.open)
-        return CountedAnswer(self)
-
-
-@dataclass
-class CountedAnswer:
-    host: CountingHost
-
-    def result(self, timeout):
-        self.host.open -= 1
-
-
-def interrupted_at(number):
-    """Let Ctrl-C come before that line of the module; it is called for each line."""
-    left = [number]
-
-    def trace(frame, event, _):
-        if frame.f_code.co_filename != file_download.__file__:
-            return None
-        line = linecache.getline(file_download.__file__, frame.f_lineno)
-        if event == "line" and not line.lstrip().startswith("with self._lock"):  # the lock is free after it, really
-            left[0] -= 1
-            if not left[0]:
-                raise KeyboardInterrupt
-        return trace
-
-    return trace
-
-
-@pytest.mark.parametrize("host", [Host("a", "b"), FarHost("a", "b", ahead=0)], ids=["small", "large"])
-def test_ctrl_c_leaves_whole_files_and_nothing_else(tmp_path, host):
-    before, done = sys.gettrace(), False
-    for number in range(1, 1000):
-        to = tmp_path / str(number)
-        sys.settrace(interrupted_at(number))
-        try:
-            fetch(host, "/work", "*", to)
-            done = True
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        assert not to.exists() or {path.name for path in to.iterdir()} <= {"a", "b"}, number
-        if done:
-            break
-    assert done and number > 50
-
-
-def test_a_name_that_leads_out_is_refused_before_anything_is_asked_for(tmp_path):
-    host = HostOfSmallFiles("a", "../b", ahead=0)
-
-    with pytest.raises(ClusterfnError, match="outside the chosen folder"):
-        fetch(host, "/work", "**", tmp_path / "here")
-
-    assert not host.asked and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("pattern", ["results", "results/", "results/**"])
-def test_a_folders_name_means_its_content(tmp_path, pattern):
-    host = Host("results/a.txt", "results/deep/b.txt", "other.txt")
-
-    assert fetch(host, "/work", pattern, tmp_path) == [tmp_path / "results/a.txt", tmp_path / "results/deep/b.txt"]
-
-
-class LyingHost(Host):
-    """One that lists whatever it likes."""
-
-    def list(self, folder, pattern, limit):
-        return Answer([TreeEntry(name, 1) for name in self.names])
-
-
-@pytest.mark.parametrize("pattern", ["*.pt", "model*", "results/**", "results"])
-@pytest.mark.parametrize("name", ["train.py", ".git/hooks/post-checkout", "model.pt/x"])
-def test_a_name_that_was_not_asked_for_is_refused_and_nothing_is_written(tmp_path, pattern, name):
-    with pytest.raises(ClusterfnError, match=re.escape(f"names a file {name!r}, which {pattern!r} does not match")):
-        fetch(LyingHost(name, "model.pt", "results/a"), "/work", pattern, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
-    ("there", "pattern"),
-    [(["a.txt", "b"], "*"), (["results/a.txt"], "results/*"), (["a", "results/b"], "**"), (["a/b", "c/d"], "**")],
+    ("there", "pattern"), [(["a.txt", "b"], "*"), (["results/a.txt"], "results/*"), (["a", "results/b"], "**")]
 )
-def test_what_matches_nothing_says_how_to_fetch_what_there_is(tmp_path, there, pattern):
+def test_what_was_not_fetched_is_said_with_the_command_that_fetches_it(tmp_path, there, pattern):
     with pytest.raises(ClusterfnError, match="no file that matches") as caught:
-        fetch(Host(*there), "/work", "*.pt", tmp_path)
+        download(Host(*there), "*.pt", tmp_path)
 
-    assert caught.value.evidence == tuple(there)
-    assert f'.download("{pattern}", to=".")' in caught.value.hint
     line = not_fetched(caught.value, "*.pt", "3fe6")
     assert f'the job left {", ".join(there)}; fetch them: clusterfn pull 3fe6 --only "{pattern}"' in line
     assert f'clusterfn.attach("3fe6").download(2, "{pattern}", to=".")' in not_fetched(caught.value, "*.pt", "3fe6", 2)
     with pytest.raises(ClusterfnError, match="no file that matches") as nothing:
-        fetch(Host(), "/work", "*.pt", tmp_path)
+        download(Host(), "*.pt", tmp_path)
     assert "left no files" in not_fetched(nothing.value, "*.pt", "3fe6")
     lost = not_fetched(HostError("the connection was lost"), "*.pt", "3fe6")
     assert "was not fetched: the connection was lost" in lost and 'clusterfn pull 3fe6 --only "*.pt"' in lost

@@ -1,75 +1,14 @@
 """When the scheduler is looked at, and what is told. The clock and the connection are the test's own."""
 
-import asyncio
-from concurrent.futures import CancelledError
-
 import pytest
 
-from clusterfn.errors import HostError
-from clusterfn.hosts import loop
-from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import CommandLook
-from clusterfn.hosts.scheduler_watch import SchedulerWatch, Silent
-from clusterfn.scheduler.bare import Bare
-from clusterfn.scheduler.base import PENDING, RUNNING, JobState
-from clusterfn.scheduler.slurm.submit import Slurm
-from tests.golden.samples import SLURM
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-class Connection:
-    """Remembers what is being repeated; the test answers."""
-
-    def __init__(self):
-        self.asked = []
-        self.on_look = None
-        self.stopped = 0
-        self.is_closed = False
-
-    def usable(self):
-        return not self.is_closed
-
-    def repeat(self, argv, interval_s, *, share, unset, on_look):
-        assert argv and share and "SQUEUE_" in unset
-        self.asked.append(interval_s)
-        self.on_look = on_look
-        self.repeating = Reply(self.stop)
-        return self.repeating
-
-    def stop(self):
-        self.stopped += 1
-        self.on_look = None
-        self.repeating.reject(CancelledError())
-
-    def answer(self, *lines, rc=0, err="", age_s=0.0, took_s=0.0):
-        self.on_look(CommandLook(rc, "\n".join(lines), err, age_s=age_s, took_s=took_s))
-        loop.settle()
-
-
-class Watch:
-    """A watch whose calls have had their effect when they return."""
-
-    def __init__(self, *args, **more):
-        self.watch = SchedulerWatch(*args, **more)
-
-    def __getattr__(self, name):
-        def call(*args):
-            getattr(self.watch, name)(*args)
-            loop.settle()
-
-        return call
+from tests.fakes.scheduler_watch import watch_machine, watch_slurm
+from tests.turns import settle
 
 
 @pytest.fixture
 def made():
-    clock, connection = Clock(), Connection()
-    return Watch(connection, Slurm(SLURM, "ada"), clock=clock), connection, clock
+    return watch_slurm()
 
 
 def test_a_listener_learns_what_squeue_says(made):
@@ -78,7 +17,7 @@ def test_a_listener_learns_what_squeue_says(made):
     watch.add("a.1", told.append)
     connection.answer("7|PENDING|Priority|a.1", "8|RUNNING|None|b.2")
     connection.answer("8|RUNNING|None|b.2")
-    assert told == [JobState(PENDING, "PENDING", "Priority", "7"), None]
+    assert [each and tuple(each)[:4] for each in told] == [("pending", "PENDING", "Priority", "7"), None]
 
 
 def test_looks_become_rarer_while_a_job_waits(made):
@@ -148,23 +87,17 @@ def test_the_answer_that_the_host_repeats_for_a_new_interval_is_no_second_look(m
 def test_looking_begins_again_after_the_host_could_not(made):
     watch, connection, _ = made
     watch.add("a.1", lambda _: None)
-    connection.repeating.reject(HostError("squeue is gone"))
-    loop.settle()
+    connection.fail()
+    settle()
     watch.look_now()
     assert connection.asked == [4, 2.0] and connection.stopped == 0
 
 
 def test_a_single_look_ends_at_once_where_the_host_cannot_ask(made):
     watch, connection, _ = made
-    loop.begin(reject_soon(connection))
+    connection.fail_once_asked()
 
-    assert watch.watch.last_look(60.0) == "SLURM could not be asked: squeue is gone"
-
-
-async def reject_soon(connection):
-    while connection.on_look is None:
-        await asyncio.sleep(0.01)
-    connection.repeating.reject(HostError("squeue is gone"))
+    assert watch.last_look(60.0) == "SLURM could not be asked: squeue is gone"
 
 
 def test_a_requeued_job_is_looked_at_as_one_that_waits(made):
@@ -188,8 +121,7 @@ def test_a_stale_heartbeat_looks_at_once(made):
 
 
 def test_never_more_often_than_the_host_allows():
-    connection = Connection()
-    watch = Watch(connection, Slurm(SLURM, "ada"), clock=Clock(), poll_floor_s=120.0)
+    watch, connection, _ = watch_slurm(poll_floor_s=120.0)
     watch.add("a.1", lambda _: None)
     watch.look_now()
     assert connection.asked == [120.0]
@@ -204,8 +136,8 @@ def test_a_dead_scheduler_is_silent_and_nothing_has_ended(made):
     clock.now += 40
     connection.answer(rc=1, err="slurm_load_jobs error: Unable to contact slurm controller")
     connection.answer("7|RUNNING|None|a.1")
-    assert told[1] == Silent(40.0, "slurm_load_jobs error: Unable to contact slurm controller")
-    assert told[2].phase == RUNNING
+    assert tuple(told[1]) == (40.0, "slurm_load_jobs error: Unable to contact slurm controller")
+    assert told[2].state == "RUNNING"
     assert connection.asked == [4, 6, 40, 300]
 
 
@@ -215,7 +147,7 @@ def test_silence_from_the_first_look_counts_from_the_submission(made):
     watch.add("a.1", told.append)
     clock.now += 9
     connection.answer(rc=None)
-    assert told == [Silent(9.0, "squeue did not answer in time")]
+    assert [tuple(each) for each in told] == [(9.0, "squeue did not answer in time")]
 
 
 @pytest.mark.parametrize(
@@ -236,9 +168,8 @@ def test_an_answer_that_cannot_know_the_job_says_nothing_about_it(made, times):
 def test_programs_that_follow_a_job_give_it_the_same_limit_of_time():
     commands = []
     for _ in range(2):
-        connection = Connection()
+        watch, connection, _ = watch_slurm()
         connection.run = lambda argv, unset: commands.append(argv)
-        watch = Watch(connection, Slurm(SLURM, "ada"), clock=Clock())
         watch.add("a.1", lambda _: None, 3600.0)
         for _ in range(2):
             connection.answer("7|PENDING|PartitionTimeLimit|1|N/A|a.1")
@@ -256,8 +187,7 @@ def test_a_listener_may_remove_its_own_job(made):
 @pytest.fixture
 def queue():
     """The queue of a machine without a scheduler."""
-    clock, connection = Clock(), Connection()
-    return Watch(connection, Bare("boot", lambda: ("supervise", "queue")), clock=clock), connection, clock
+    return watch_machine()
 
 
 WAITS = "a.00000000000000aa|PENDING|2 jobs before it"
@@ -293,8 +223,7 @@ def test_who_is_not_in_a_machines_own_queue_is_not_missed_the_sooner_because_it_
 
 
 def test_nobody_is_asked_on_a_bare_host():
-    connection = Connection()
-    watch = Watch(connection, Bare(), clock=Clock())
+    watch, connection, _ = watch_machine(has_queue=False)
     watch.add("a.1", lambda _: None)
     watch.look_now()
     assert connection.asked == []

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import growing_files
-from tests.fakes.agent_client import Client
+from tests.fakes.agent_client import Client, away_for, wait_for
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -21,7 +20,7 @@ AWAY = "/proc/self/mem"
 
 @pytest.fixture(autouse=True)
 def tries_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing_files, "AGAIN_S", 0.05)
+    wait_for(monkeypatch, "read again", 0.05)
 
 
 def put(path: Path, text: str) -> None:
@@ -53,7 +52,7 @@ def test_the_end_and_the_output_of_a_job_arrive_once_the_server_is_back(client: 
 
 
 def test_a_server_that_stays_away_is_reported(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing_files, "AWAY_S", 0.2)
+    wait_for(monkeypatch, "server is away", 0.2)
     (tmp_path / "outcome.json").symlink_to(AWAY)
 
     client.ask(id=2, do="follow", until=str(tmp_path / "outcome.json"))
@@ -76,19 +75,6 @@ def test_what_a_server_does_not_say_is_not_missing(
         client.ask(id=3, do="have", paths=[str(tmp_path / "job")])
         client.turns()
     assert heard(client, 3)[-1]["error"]["kind"] == "io"  # type: ignore[index]
-
-
-def away_for(monkeypatch: pytest.MonkeyPatch, path: Path, times: int) -> None:
-    """Have the server be away for the first reads of this file."""
-    left, read = [times], growing_files.read_at
-
-    def read_at(name: str, *rest: int) -> bytes:
-        if name == str(path) and left[0]:
-            left[0] -= 1
-            raise OSError(116, "Stale file handle", name)
-        return read(name, *rest)
-
-    monkeypatch.setattr(growing_files, "read_at", read_at)
 
 
 def test_a_server_that_is_away_at_the_first_look_keeps_nothing_from_being_watched(
@@ -126,7 +112,7 @@ def test_an_outcome_that_is_away_comes_before_what_belongs_to_it(
 def test_a_log_whose_server_stays_away_is_left_out_if_an_outcome_is_waited_for(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_outcome: bool
 ) -> None:
-    monkeypatch.setattr(growing_files, "AWAY_AT_END_S" if has_outcome else "AWAY_S", 0.2)
+    wait_for(monkeypatch, "server is away at the end" if has_outcome else "server is away", 0.2)
     (tmp_path / "stdout").symlink_to(AWAY)
     wanted = {"until": str(tmp_path / "outcome.json")} if has_outcome else {}
     client.ask(id=2, do="follow", files=[[str(tmp_path / "stdout"), 0]], **wanted)

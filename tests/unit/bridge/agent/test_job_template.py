@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import job_template
-from tests.fakes.agent_client import Client
+from tests.fakes.agent_client import Client, adopt_nothing, wait_for
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux adopts orphans")
@@ -35,9 +33,7 @@ while control.recv(1 << 16):
 
 @pytest.fixture(autouse=True)
 def adopts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of the tests must not become the parent of others."""
-    monkeypatch.setattr(job_template, "libc_function", lambda _: lambda *_: 0)
-    monkeypatch.setattr(os, "waitid", lambda *_: None)
+    adopt_nothing(monkeypatch)
 
 
 class Jobs:
@@ -74,7 +70,7 @@ class Jobs:
 def test_a_job_that_is_not_forked_starts_as_a_program(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(job_template, "ANSWER_S", 0.1)
+    wait_for(monkeypatch, "template answers", 0.1)
     jobs = Jobs(client, tmp_path, kind)
     ended = [jobs.run(), jobs.run()]
     pid = jobs.template_pid()
@@ -91,7 +87,7 @@ def test_a_job_that_is_not_forked_starts_as_a_program(
 
 
 def test_one_that_is_not_used_ends(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_template, "USED_S", 3.0)
+    wait_for(monkeypatch, "template is used", 3.0)
     jobs = Jobs(client, tmp_path, "refuses")
     # The machine may be busy for longer than that.
     until(lambda: jobs.run() and jobs.run() and client.turns(5) is None and (jobs.folder / "template").exists())
@@ -103,7 +99,7 @@ def test_one_that_is_not_used_ends(client: Client, tmp_path: Path, monkeypatch: 
 def test_a_job_that_is_cancelled_while_it_is_forked_does_not_start(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_template, "ANSWER_S", 0.3)
+    wait_for(monkeypatch, "template answers", 0.3)
     jobs = Jobs(client, tmp_path, "silent")
     jobs.run(), jobs.run()
     jobs.template_pid()

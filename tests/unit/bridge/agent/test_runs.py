@@ -15,16 +15,15 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge import layout
-from clusterfn.bridge.agent import runs, starts
-from tests.fakes.agent_client import Client
+from tests.fakes.agent_client import Client, wait_for
 from tests.waiting import until
 
+ROOT = Path(__file__).parents[4]
+STARTING, STARTING_FOR_S = "starting", 120.0  # the note that jobs wait for their turn, and how long others believe it
 MANY = """
 import sys
-from clusterfn.config.spec import Host
-from clusterfn.hosts.connection import connect
-here = connect(Host("here", "", "local", "clusterfn.yml:1", root=sys.argv[1]))
+from tests.fakes.agent_client import connect_here
+here = connect_here(sys.argv[1])
 ran = [here.run(["sh", "-c", "sleep 0.05; echo x"]) for _ in range(60)]
 spawned = [here.spawn(["sleep", "0.05"], "/", sys.argv[1] + "/log") for _ in range(60)]
 print(sum(reply.result(60).out == b"x\\n" for reply in ran), sum(reply.result(60).pid > 0 for reply in spawned))
@@ -33,11 +32,10 @@ here.close()
 
 LEAVES = """
 import os, signal, sys
-from clusterfn.config.spec import Host
-from clusterfn.hosts.connection import connect
+from tests.fakes.agent_client import connect_here
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])  # four jobs begin at a time
 root, way = sys.argv[1:]
-here = connect(Host("here", "", "local", "clusterfn.yml:1", root=root))
+here = connect_here(root)
 jobs = [here.spawn(["sh", "-c", f"echo >begun-{number}; exec sleep 1"], root, f"{root}/log") for number in range(12)]
 jobs[6].cancel()
 here.run(["true"]).result(60)
@@ -49,7 +47,7 @@ here.close()
 
 @pytest.fixture(autouse=True)
 def tries_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "AGAIN_S", 0.02)
+    wait_for(monkeypatch, "program starts again", 0.02)
 
 
 def answer(client: Client, number: int) -> dict[str, object]:
@@ -68,7 +66,7 @@ def test_words_that_are_none_are_rejected_before_a_program_starts(client: Client
 def test_more_programs_than_there_are_descriptors_for_all_run(tmp_path: Path) -> None:
     argv = ["bash", "-c", 'ulimit -n 96 && exec "$0" -c "$1" "$2"', sys.executable, MANY, str(tmp_path)]
 
-    assert subprocess.run(argv, capture_output=True, text=True, timeout=100, check=True).stdout == "60 60\n"
+    assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True).stdout == "60 60\n"
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
@@ -95,7 +93,7 @@ def test_that_no_process_can_be_had_is_reported_after_a_while(client: Client, mo
     def fork() -> int:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(starts, "PATIENCE_S", 0.1)
+    wait_for(monkeypatch, "program starts at last", 0.1)
     monkeypatch.setattr(os, "fork", fork)
     client.ask(id=2, do="run", argv=["true"])
 
@@ -159,8 +157,7 @@ def test_of_a_process_that_is_cancelled_before_its_number_is_known_nothing_stays
 def test_programs_that_run_for_long_keep_no_other_from_starting(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starts.resource, "getrlimit", lambda _: (64, 64))  # room for four that start
-    client.agent.starts = starts.ProgramStarts(client.agent.at, starts.room_for_programs(), starts.FILES_AT_START)
+    client.start_few_programs(monkeypatch, 64)  # room for four that start
     for first in (100, 200, 300, 400):  # what one round kept would keep the last one from starting
         for number in range(first, first + 6):
             client.ask(id=number, do="run", argv=["sleep", "600"], timeout_s=900)
@@ -189,8 +186,8 @@ def end_all(client: Client) -> None:
 def test_few_jobs_begin_at_a_time_and_one_that_ends_lets_the_next_begin(
     client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(runs, "BEGINS_S", 600.0)
-    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 2, each=1)
+    wait_for(monkeypatch, "job begins", 600.0)
+    client.start_few(2)
     log = tmp_path / "log"
     first, second, waits, last = 2, 3, 4, 5
     spawn(client, first, log, "sleep", "600")
@@ -213,8 +210,8 @@ def test_few_jobs_begin_at_a_time_and_one_that_ends_lets_the_next_begin(
 def test_a_job_that_cannot_start_or_goes_on_lets_the_next_begin(
     client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(runs, "BEGINS_S", 0.05)
-    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 1, each=1)
+    wait_for(monkeypatch, "job begins", 0.05)
+    client.start_few(1)
     spawn(client, 2, tmp_path / "log", "/no/such/program")
     spawn(client, 3, tmp_path / "log", "sleep", "600")
     spawn(client, 4, tmp_path / "log", "touch", str(tmp_path / "ran"))
@@ -228,7 +225,7 @@ def test_the_folder_of_a_job_that_was_removed_before_its_turn_does_not_come_back
 ) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
-    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 0, each=1)
+    client.start_few(0)
     client.ask(id=2, do="spawn", argv=["true"], cwd=str(folder), log=str(folder / "log"))
     client.turns()
     folder.rmdir()
@@ -241,13 +238,12 @@ def test_the_folder_of_a_job_that_was_removed_before_its_turn_does_not_come_back
 def test_other_programs_can_see_that_jobs_wait_for_their_turn(
     client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(starts, "RENEW_S", 0.01)
-    monkeypatch.setattr(runs, "BEGINS_S", 600.0)
-    client.agent.root, client.agent.machine = str(tmp_path), "m-1"
+    wait_for(monkeypatch, "note is renewed", 0.01)
+    wait_for(monkeypatch, "job begins", 600.0)
     first, waits = 2, 3
-    note = tmp_path / "machines" / "m-1" / layout.STARTING
-    client.agent.job_starts = starts.ProgramStarts(client.agent.at, 1, each=1)
-    client.agent.waiting_note = starts.WaitingNote(client.agent.at, client.agent.job_starts)
+    note = tmp_path / "machines" / "m-1" / STARTING
+    client.start_few(1)
+    client.note_in(tmp_path, "m-1")
     spawn(client, first, tmp_path / "log", "sleep", "600")
     client.turns()
     assert not note.exists()
@@ -255,7 +251,7 @@ def test_other_programs_can_see_that_jobs_wait_for_their_turn(
     spawn(client, waits, tmp_path / "log", "sleep", "600")
     until(lambda: client.turns(1) or note.exists())
     os.utime(note, (0, 0))
-    until(lambda: client.turns(1) or time.time() - note.stat().st_mtime < layout.STARTING_FOR_S)
+    until(lambda: client.turns(1) or time.time() - note.stat().st_mtime < STARTING_FOR_S)
     client.agent.job_starts.has_room(1)
     assert len(client.agent.children) == 2
     os.utime(note, (0, 0))
@@ -271,7 +267,7 @@ def test_other_programs_can_see_that_jobs_wait_for_their_turn(
 def test_jobs_that_wait_for_their_turn_begin_although_their_client_has_gone(tmp_path: Path, way: str) -> None:
     wanted = {f"begun-{number}" for number in range(12) if number != 6}
 
-    subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path), way], timeout=100, check=False)
+    subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path), way], cwd=ROOT, timeout=100, check=False)
 
     until(lambda: {path.name for path in tmp_path.glob("begun-*")} >= wanted)
     assert not (tmp_path / "begun-6").exists(), "it was canceled while it waited"

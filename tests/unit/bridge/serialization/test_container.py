@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ import pytest
 from clusterfn.hosts import serialization
 from tests.fixtures import roundtrip
 
-container = serialization.part("container")
+container, unpicklable = serialization.part("container"), serialization.part("unpicklable")
 SHORT = 1 << 20
 
 
@@ -400,3 +401,29 @@ def test_a_fresh_process_with_the_same_classes_gets_its_own():
         return subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True).stdout
 
     assert run(True, run(False, b"")) == b""
+
+
+def test_the_last_of_a_million_is_found_without_pickling_each_by_itself(monkeypatch):
+    monkeypatch.setattr(unpicklable, "LIMIT_S", 60.0)
+    pickled, failure = [], unpicklable.pickling_failure
+    counted = lambda *told, **more: pickled.append(told) or failure(*told, **more)  # noqa: E731
+    monkeypatch.setattr(unpicklable, "pickling_failure", counted)
+
+    assert unpicklable.where([*range(1_000_000), threading.Lock()], "result").startswith(
+        "result[1000000]: cannot pickle"
+    )
+    assert len(pickled) < 40
+
+
+def test_a_deep_chain_ends_soon(monkeypatch):
+    monkeypatch.setattr(unpicklable, "LIMIT_S", 0.05)
+    value: object = threading.Lock()
+    for _ in range(300):
+        value = [value]
+    looks = []
+    monkeypatch.setattr(
+        unpicklable, "pickling_failure", lambda *told, **more: looks.append(time.sleep(0.02)) or "cannot pickle"
+    )
+
+    assert unpicklable.where(value, "result").startswith("result[0]")
+    assert len(looks) < 100, "it was followed to its end, however long that takes"

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.hosts import serialization
-from clusterfn.packing import payload
+from tests.sent import logging_here
 
-logs = serialization.part("logs")
+ROOT = str(Path(__file__).parents[4])
 SHOW = """
 import sys
-sys.path.insert(0, {library!r})
-from clusterfn.hosts import serialization as wire
-wire.part("logs").show({facts!r})
+sys.path.insert(0, {root!r})
+from tests.sent import log_as
+log_as({facts!r})
 import logging
 {program}
 """
@@ -43,24 +42,23 @@ def fresh(monkeypatch):
 
 def logged(facts, program: str) -> str:
     """What a process that was told `facts` writes to stderr."""
-    code = SHOW.format(library=str(Path(serialization.__file__).parents[2]), facts=facts, program=program)
+    code = SHOW.format(root=ROOT, facts=facts, program=program)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
 
 
 def test_nothing_travels_where_nobody_set_logging_up(fresh):
     fresh()
 
-    assert logs.describe() is None
-    assert b'"logging"' not in payload.pack(len, ([],), {}).data
+    assert logging_here() is None
 
     logging.getLogger("clusterfn.ssh").setLevel(logging.WARNING)
-    assert logs.describe() is None, "the library's own level is for this process"
+    assert logging_here() is None, "the library's own level is for this process"
 
 
 def test_nothing_travels_where_logging_was_never_imported(monkeypatch):
     monkeypatch.delitem(sys.modules, "logging")
 
-    assert logs.describe() is None
+    assert logging_here() is None
 
 
 @pytest.mark.parametrize(
@@ -74,15 +72,14 @@ def test_level_and_format_travel_in_the_header(fresh, options):
     fresh()
     logging.basicConfig(**options)
 
-    described = logs.describe()
+    described = logging_here()
     assert {name: described[name] for name in ("style", *options)} == {"style": "%", **options}
-    assert b'"logging"' in payload.pack(len, ([],), {}).data.partition(b"\n")[0]
 
 
 def test_a_level_alone_travels(fresh):
     fresh().setLevel(logging.INFO)
 
-    facts = logs.describe()
+    facts = logging_here()
     assert (facts["level"], facts["format"]) == (logging.INFO, logging.BASIC_FORMAT)
 
 
@@ -96,7 +93,7 @@ def test_a_format_that_needs_more_than_a_text_does_not_travel(fresh, formatter):
     handler.setFormatter(formatter)
     fresh().addHandler(handler)
 
-    assert logs.describe()["format"] == logging.BASIC_FORMAT
+    assert logging_here()["format"] == logging.BASIC_FORMAT
 
 
 def test_what_is_logged_is_shown_from_that_level_on():
@@ -166,11 +163,10 @@ LOGS = "for name in ('mine', 'other'):\n  log = logging.getLogger(name); log.deb
 
 @pytest.mark.parametrize(("setup", "said"), CONFIGURED.values(), ids=CONFIGURED)
 def test_each_logger_says_in_a_job_what_it_says_here(setup, said):
-    library = str(Path(serialization.__file__).parents[2])
     describe = (
-        f"import sys; sys.path.insert(0, {library!r})\n"
+        f"import sys; sys.path.insert(0, {ROOT!r})\nfrom tests.sent import logging_here\n"
         f"import logging\nFORMAT = '%(name)s %(message)s'\n{setup}\n{LOGS}\n"
-        "from clusterfn.hosts import serialization as wire\nprint(repr(wire.part('logs').describe()))"
+        "print(repr(logging_here()))"
     )
     here = subprocess.run([sys.executable, "-c", describe], capture_output=True, text=True, check=True)
 
@@ -192,7 +188,7 @@ def test_warnings_are_logged_in_a_job_as_they_are_here(fresh, monkeypatch):
     fresh()
     logging.basicConfig(format="%(name)s %(levelname)s")
 
-    assert logged(logs.describe(), "import warnings; warnings.warn('w')") == "py.warnings WARNING\n"
+    assert logged(logging_here(), "import warnings; warnings.warn('w')") == "py.warnings WARNING\n"
 
 
 def test_a_logger_whose_class_a_library_has_made_is_left_to_the_library(fresh, monkeypatch):
@@ -201,4 +197,4 @@ def test_a_logger_whose_class_a_library_has_made_is_left_to_the_library(fresh, m
         monkeypatch.setattr(root.manager, "loggerClass", type("Own", (logging.Logger,), {"__module__": module}))
         logging.getLogger(f"of {module}").setLevel(logging.INFO)
 
-    assert set(logs.describe()["loggers"]) == {"of logging", "of __main__"}
+    assert set(logging_here()["loggers"]) == {"of logging", "of __main__"}

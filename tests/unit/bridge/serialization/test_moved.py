@@ -10,9 +10,9 @@ from typing import Optional, Protocol, TypedDict, TypeVar
 import pytest
 
 import clusterfn
-from clusterfn.hosts import serialization
+from tests.sent import pickled, unpickled
 
-pickler, unpickler = serialization.part("pickler"), serialization.part("unpickler")
+EARLIER = "_clusterfn_wire"  # a package that pickles of earlier versions name
 
 
 @pytest.fixture
@@ -30,31 +30,31 @@ def named(module: str, name: str) -> bytes:
 
 
 def test_an_object_of_a_private_module_is_found_in_the_package(package):
-    assert unpickler.loads(named("moving._private", "Foo")) is package.Foo
+    assert unpickled(named("moving._private", "Foo")) is package.Foo
 
 
 @pytest.mark.parametrize("name", ["array", "scalar", "unfilled_array", "remake_class", "fill_class", "fill_function"])
 def test_what_jobs_of_earlier_versions_name_is_found(name):
-    assert unpickler.loads(named(f"{serialization.NAME}.pickler", name)).__name__ == name
+    assert unpickled(named(f"{EARLIER}.pickler", name)).__name__ == name
 
 
 @pytest.mark.parametrize(("module", "name"), [("copyreg_entries", "with_entries"), ("decorated", "decorated")])
 def test_what_jobs_of_earlier_versions_name_in_modules_of_their_own_is_found(module, name):
-    assert unpickler.loads(named(f"{serialization.NAME}.{module}", name)).__name__ == name
+    assert unpickled(named(f"{EARLIER}.{module}", name)).__name__ == name
 
 
 def test_a_file_that_a_job_of_an_earlier_version_returned_is_found():
-    assert unpickler.loads(named("clusterfn.calls.files", "File")) is clusterfn.File
+    assert unpickled(named("clusterfn.calls.files", "File")) is clusterfn.File
 
 
 @pytest.mark.parametrize("name", ["bit_generator", "generator", "random_state", "seed_sequence"])
 def test_what_earlier_versions_made_of_a_random_generator_is_found(name):
-    assert unpickler.loads(named(f"{serialization.NAME}.numpy_random", name)).__name__ == name
+    assert unpickled(named(f"{EARLIER}.numpy_random", name)).__name__ == name
 
 
 def test_an_object_of_a_public_module_is_not_taken_for_another_of_that_name(package):
     with pytest.raises(ModuleNotFoundError):
-        unpickler.loads(named("moving.models", "Foo"))
+        unpickled(named("moving.models", "Foo"))
 
 
 class Counts:
@@ -72,7 +72,7 @@ def test_an_error_of_the_users_own_code_is_that_error_and_runs_it_once():
     value.__dict__["a"] = 1
 
     with pytest.raises(AttributeError, match="no such part"):
-        unpickler.loads(pickle.dumps(value))
+        unpickled(pickle.dumps(value))
     assert Counts.calls == 1
 
 
@@ -81,12 +81,12 @@ def test_a_submodule_that_the_other_version_does_not_have_keeps_no_function_from
     package.__package__, package.linear = "moving", types.SimpleNamespace(norm=abs)
     scope = {"moving": package, "__name__": "__main__"}
     exec("def norm(): return moving.linear.norm(-3)", scope)
-    data = pickler.dumps(scope["norm"])
+    data = pickled(scope["norm"])
 
     monkeypatch.delitem(sys.modules, "moving.linear")
 
     assert b"moving.linear" in data
-    assert unpickler.loads(data)() == 3
+    assert unpickled(data)() == 3
 
 
 @pytest.mark.parametrize("name", ["no_such_package", "no_such_package.linear"])
@@ -103,9 +103,9 @@ def test_a_type_that_only_annotations_name_keeps_nothing_from_being_loaded(packa
         kind.__module__ = "moving"
         setattr(package, kind.__name__, kind)
     hints = [Optional[buffer[int]], *(list[kind] for kind in kinds[1:])]
-    packed = pickler.dumps(hints)
+    packed = pickled(hints)
 
-    assert unpickler.loads(packed) == hints
+    assert unpickled(packed) == hints
     for kind in kinds:
         delattr(package, kind.__name__)
-    assert len(unpickler.loads(packed)) == 3
+    assert len(unpickled(packed)) == 3

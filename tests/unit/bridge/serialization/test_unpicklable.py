@@ -9,25 +9,21 @@ import os
 import socket
 import sqlite3
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterfn.hosts import serialization
+from tests.sent import look_patiently, why_not_returned
 
-where = serialization.part("unpicklable").where
-unpicklable = serialization.part("unpicklable")
 LOCK = threading.Lock()
 WHY = ": cannot pickle '_thread.lock' object"
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """A busy machine has time to find the part."""
-    monkeypatch.setattr(unpicklable, "LIMIT_S", 60.0)
+    look_patiently(monkeypatch)
 
 
 class Holder:
@@ -118,38 +114,14 @@ PATHS = [
 
 @pytest.mark.parametrize(("value", "path"), PATHS, ids=[path for _, path in PATHS])
 def test_the_path_is_named(value, path):
-    assert where(value, "result") == path
+    assert why_not_returned(value)[0] == path
 
 
 def test_a_cycle_ends():
     value = {"a": [1]}
     value["a"] += [value, LOCK]
 
-    assert where(value, "result") == "result['a'][2]" + WHY
-
-
-def test_the_last_of_a_million_is_found_without_pickling_each_by_itself(monkeypatch):
-    monkeypatch.setattr(unpicklable, "LIMIT_S", 60.0)
-    pickled, failure = [], unpicklable.pickling_failure
-    counted = lambda *told, **more: pickled.append(told) or failure(*told, **more)  # noqa: E731
-    monkeypatch.setattr(unpicklable, "pickling_failure", counted)
-
-    assert where([*range(1_000_000), LOCK], "result") == "result[1000000]" + WHY
-    assert len(pickled) < 40
-
-
-def test_a_deep_chain_ends_soon(monkeypatch):
-    monkeypatch.setattr(unpicklable, "LIMIT_S", 0.05)
-    value = LOCK
-    for _ in range(300):
-        value = [value]
-    looks = []
-    monkeypatch.setattr(
-        unpicklable, "pickling_failure", lambda *told, **more: looks.append(time.sleep(0.02)) or WHY[2:]
-    )
-
-    assert where(value, "result").startswith("result[0]")
-    assert len(looks) < 100, "it was followed to its end, however long that takes"
+    assert why_not_returned(value)[0] == "result['a'][2]" + WHY
 
 
 def test_parts_that_only_fail_together_are_left_at_the_whole():
@@ -157,11 +129,11 @@ def test_parts_that_only_fail_together_are_left_at_the_whole():
         def __reduce__(self):
             return "not a name of anything"
 
-    assert where([1, Whole()], "result").startswith("result[1]: ")
+    assert why_not_returned([1, Whole()])[0].startswith("result[1]: ")
 
 
 def test_what_can_be_pickled_is_said_so():
-    assert where([1], "result") == "result: cannot be pickled"
+    assert why_not_returned([1])[0] == "result: cannot be pickled"
 
 
 async def later():
@@ -176,7 +148,7 @@ def coroutine():
 
 
 def test_a_coroutine_is_to_be_awaited(coroutine):
-    assert "await it" in unpicklable.instead_of(coroutine)
+    assert "await it" in why_not_returned(coroutine)[1]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +169,7 @@ def test_a_coroutine_is_to_be_awaited(coroutine):
 def test_what_to_return_instead_is_said_for_each_kind(make, hint):
     part = make()
 
-    assert hint in unpicklable.instead_of(part)
+    assert hint in why_not_returned(part)[1]
     getattr(None if part is os else part, "close", int)()
 
 
@@ -263,10 +235,9 @@ BROKEN = [
 
 @pytest.mark.parametrize(("make", "path"), BROKEN, ids=[path for _, path in BROKEN])
 def test_an_object_whose_own_code_raises_is_named_and_breaks_nothing(make, path):
-    said, part = unpicklable.find([make()], "result")
+    said, instead = why_not_returned([make()])
 
-    assert said.startswith(path)
-    assert unpicklable.instead_of(part)
+    assert said.startswith(path) and instead
 
 
 class Linked:
@@ -287,4 +258,4 @@ def test_what_is_nested_too_deep_is_said_to_be_with_its_depth(wrap):
     for _ in range(2000):
         value = wrap(value)
 
-    assert where(value, "result") == "result: it is nested too deep to pickle: at least 2001 levels"
+    assert why_not_returned(value)[0] == "result: it is nested too deep to pickle: at least 2001 levels"

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.errors import HostKeyError
-from clusterfn.hosts.transports import host_keys, trust
+from clusterfn.errors import AuthenticationError, HostKeyError
+from clusterfn.hosts.transports import host_keys, ssh_config_file, ssh_errors, trust
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 from clusterfn.hosts.transports.trust import HostKeys, ShownKey
 
 KIND = "ssh-ed25519"
 NEW, OLD = ShownKey(KIND, b"new"), base64.b64encode(b"old").decode()
+
+
+def settings_of(address: str, config: Path | None = None) -> Settings:
+    """What ssh would do for the host lab8 with this address, by the user's configuration or this one."""
+    host = Host("lab8", address, "bare", "clusterfn.yml:3", ssh_config=None if config is None else str(config))
+    return resolve(host)
+
+
+def refusal_of_login(settings: Settings, said: list[str], offers: list[str], **more: Any) -> AuthenticationError:
+    """What a call says of a login that lab8 has rejected."""
+    return ssh_errors.login_refused("lab8", settings, said, offers, **more)
+
+
+def aliases() -> list[str]:
+    """The hosts that the user's configuration names."""
+    return ssh_config_file.aliases()
+
+
+def live_in(patch: pytest.MonkeyPatch, home: Path, system_file: Path | None = None) -> None:
+    """Give the user another home, and this machine another configuration of all users."""
+    patch.setattr(ssh_config_file, "home", lambda: home)
+    if system_file is not None:
+        patch.setattr(ssh_config_file, "system_file", lambda: system_file)
 
 
 class Desk:

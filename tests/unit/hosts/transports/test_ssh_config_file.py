@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterfn.config.spec import Host
-from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports import ssh_config_file, ssh_errors
-from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from clusterfn import ConfigError
+from tests.unit.hosts.transports.desk import aliases, live_in, refusal_of_login, settings_of
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="asks OpenSSH for the right answer")
 
@@ -94,9 +93,8 @@ def write(folder: Path, text: str) -> Path:
     return folder / "config"
 
 
-def asked(config: Path, address: str, explicit: bool) -> Settings:
-    found = resolve(Host("lab8", address, "bare", "clusterfn.yml:3", ssh_config=str(config)))
-    found = found._replace(strict="")  # for an ssh alone
+def asked(config: Path, address: str, explicit: bool) -> Any:
+    found = settings_of(address, config)._replace(strict="")  # for an ssh alone
     return found if explicit else found._replace(identity_files=())  # else the default ones, which differ by version
 
 
@@ -104,7 +102,7 @@ def asked(config: Path, address: str, explicit: bool) -> Settings:
 def test_the_answer_is_that_of_openssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_FOLDER", "/somewhere")
 
-    def answers() -> dict[str, Settings]:
+    def answers() -> dict[str, Any]:
         return {
             name: asked(write(tmp_path, text), address, "IdentityFile" in text)
             for name, (address, text) in CONFIGURATIONS.items()
@@ -128,30 +126,13 @@ def test_the_home_is_the_one_that_openssh_takes(tmp_path: Path, monkeypatch: pyt
     assert asked(config, "lab8", True) == right and not right.identity_files[0].is_relative_to(tmp_path)
 
 
-def test_a_configuration_that_ssh_does_not_read_is_named_where_a_name_cannot_be_resolved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path / "passwd")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    host = Host("lab8", "lab8", "bare", "yml:1")
-    settings = resolve(host)._replace(config_file=None)
-    before = ssh_errors.unresolved(host, settings, "lab8", []).hint
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh/config").touch()
-    after = ssh_errors.unresolved(host, settings, "lab8", []).hint
-
-    wanted = f"ssh reads {tmp_path}/passwd/.ssh/config, not {tmp_path}/.ssh/config: to use that file, add ssh_config:"
-    assert "ssh_config" not in before and wanted in after
-
-
 @pytest.mark.parametrize("home_has", [[], ["mine.pub"], ["mine"]])
 def test_a_key_that_is_not_there_is_named_by_the_refusal(tmp_path: Path, home_has: list[str]) -> None:
     for name in home_has:
         (tmp_path / name).touch()
     config = write(tmp_path, f'Host lab8\n IdentityFile "{tmp_path}/mine"\n')
-    error = ssh_errors.login_refused("lab8", asked(config, "lab8", True), ["x: refused"], ["publickey"])
-    usual = resolve(Host("lab8", "lab8", "bare", "y", ssh_config="/dev/null"))
-    by_default = ssh_errors.login_refused("lab8", usual, [], [])
+    error = refusal_of_login(asked(config, "lab8", True), ["x: refused"], ["publickey"])
+    by_default = refusal_of_login(settings_of("lab8", Path("/dev/null")), [], [])
 
     named = [f"{tmp_path}/mine: no such file (IdentityFile in your ssh configuration)"]
     assert error.evidence == (*([] if home_has else named), "x: refused") and by_default.evidence == ()
@@ -161,7 +142,7 @@ def test_a_user_that_is_nowhere_is_named(home: Path) -> None:
     (home / ".ssh/config").write_text("Host lab8\n IdentityFile ~nobody-at-all/key\n")
 
     with pytest.raises(ConfigError, match="~nobody-at-all/key: this machine has no such user"):
-        resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3"))
+        settings_of("lab8")
 
 
 @pytest.mark.parametrize("name", REJECTED)
@@ -192,7 +173,7 @@ def test_a_number_that_does_not_fit_is_rejected(tmp_path: Path, monkeypatch: pyt
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and no ssh."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path)
+    live_in(monkeypatch, tmp_path)
     (tmp_path / ".ssh/config.d").mkdir(parents=True)
     return tmp_path
 
@@ -202,16 +183,16 @@ def test_a_relative_include_begins_in_the_folder_of_ssh(home: Path) -> None:
     (home / ".ssh/config.d/a.conf").write_text("Host lab8\n User me\n")
 
     with pytest.raises(ConfigError, match="config:1 can only be understood by ssh itself"):
-        resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3"))
-    assert ssh_config_file.aliases() == ["lab8"]
+        settings_of("lab8")
+    assert aliases() == ["lab8"]
 
 
 def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterfn.hosts.transports.ssh_config_file.system_file", lambda: home / "etc")
+    live_in(monkeypatch, home, home / "etc")
     (home / ".ssh/config").write_text("Host lab8\n User me\n")
     (home / "etc").write_text("Host lab8\n User you\n Port 2222\n")
 
-    found = resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3"))
+    found = settings_of("lab8")
 
     assert (found.user, found.port) == ("me", 2222)
 
@@ -219,12 +200,12 @@ def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch: pytest.Monk
 def test_aliases_of_a_file_that_includes_itself_are_listed_once(home: Path) -> None:
     (home / ".ssh/config").write_text("Include config\nHost lab8 lab? # mine\nHost 'open\nHost lab9\n")
 
-    assert ssh_config_file.aliases() == ["lab8", "lab9"]
+    assert aliases() == ["lab8", "lab9"]
 
 
 def test_a_file_that_is_not_there_is_named(home: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere does not exist"):
-        resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3", ssh_config=str(home / "nowhere")))
+        settings_of("lab8", home / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +220,7 @@ def test_a_file_that_is_not_there_is_named(home: Path) -> None:
 def test_a_refusal_says_what_a_person_can_do(tmp_path: Path, partly: bool, was_asked: bool, says: str) -> None:
     there = asked(write(tmp_path, "Host lab8\n User me\n"), "lab8", True)
 
-    error = ssh_errors.login_refused("lab8", there, [], ["password"], partly=partly, asked=was_asked)
+    error = refusal_of_login(there, [], ["password"], partly=partly, asked=was_asked)
 
     assert error.message == says
     assert (error.hint or "").startswith("try again, or" if was_asked else "try again in a terminal, or")

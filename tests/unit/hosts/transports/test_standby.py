@@ -15,9 +15,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.hosts.transports import held_connections, standby
-from clusterfn.hosts.transports.base import Stream
-from tests.fakes.standby import WAITS, Held, held_here
+from tests.fakes.standby import TRIES, WAITS, Held, held_here, is_running, wait_for
 from tests.waiting import WAIT_S, until
 
 ENDS_READY = "os.write(1, os.read(0, 100)); import time; time.sleep(0.2)"
@@ -29,7 +27,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
         yield here
 
 
-def read_all(stream: Stream) -> bytes:
+def read_all(stream: Any) -> bytes:
     return b"".join(iter(lambda: stream.read(65536), b""))
 
 
@@ -47,7 +45,7 @@ def test_there_is_none_before_a_keeper_has_started_or_of_another_name(held: Held
 
 
 def test_of_programs_that_ask_at_once_one_gets_it(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "PAUSE_S", 600.0)
+    wait_for(monkeypatch, "pause", 600.0)
     held.keep()
     held.becomes_ready()
     found: list[Any] = []
@@ -90,7 +88,7 @@ def test_keepers_that_start_at_once_leave_one(held: Held) -> None:
 def test_a_keeper_takes_the_place_of_one_whose_connection_has_ended(held: Held) -> None:
     now = held.held
     with subprocess.Popen(["sleep", "600"]) as ssh:
-        held.held = now._replace(pid=ssh.pid)
+        held.connection_ends_with(ssh.pid)
         held.keep()
         held.becomes_ready()
         before = held.made()
@@ -108,7 +106,7 @@ def test_a_keeper_that_was_killed_is_replaced_at_the_next_login(held: Held) -> N
     before = held.waiting()
     killed = keeper_of(held)
     os.kill(killed, signal.SIGKILL)
-    until(lambda: not held_connections.is_running(killed))
+    until(lambda: not is_running(killed))
 
     before.stream.write(b"echo still here\n")  # what was taken goes on
     assert read_all(before.stream) == b"still here\n"
@@ -124,32 +122,23 @@ def test_the_address_of_a_keeper_that_was_killed_is_removed_with_the_login(held:
     held.becomes_ready()
     killed = keeper_of(held)
     os.kill(killed, signal.SIGKILL)
-    until(lambda: not held_connections.is_running(killed))
-    standby.wake(held.held.key)
+    until(lambda: not is_running(killed))
+    held.log_out()
     assert held.address() is None
 
 
 def test_a_program_that_is_killed_leaves_nothing_behind(held: Held) -> None:
     held.keep()
     until(held.pids)
-    code = (
-        "import time\nfrom clusterfn.hosts.transports import standby\n"
-        "from clusterfn.hosts.transports.held_connections import HeldConnection\n"
-        f"held = {held.held!r}\n"
-        "while (taken := standby.take(held, 'agent')) is None: time.sleep(0.05)\n"
-        "taken.stream.write(b'echo $$; exec cat\\n')\n"
-        "print(taken.stream.read(100).decode(), flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    program = subprocess.Popen(held.program("echo $$; exec cat\n"), stdout=subprocess.PIPE)
     assert program.stdout is not None
     command = int(program.stdout.readline())
-    assert held_connections.is_running(command)
+    assert is_running(command)
 
     program.kill()
     program.communicate()
 
-    until(lambda: not held_connections.is_running(command))
+    until(lambda: not is_running(command))
 
 
 def test_one_that_does_not_end_when_its_program_closes_it_is_killed(held: Held) -> None:
@@ -159,11 +148,11 @@ def test_one_that_does_not_end_when_its_program_closes_it_is_killed(held: Held) 
 
     taken.stream.close()
 
-    until(lambda: not held_connections.is_running(command))
+    until(lambda: not is_running(command))
 
 
 def test_an_old_one_is_replaced(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "FRESH_S", 0.3)
+    wait_for(monkeypatch, "stays fresh", 0.3)
     held.keep()
     until(lambda: len(held.pids()) >= 3)
     held.command("true").stream.close()
@@ -176,12 +165,12 @@ def test_an_old_one_is_replaced(held: Held, monkeypatch: pytest.MonkeyPatch) -> 
     ids=["ends", "prints", "hangs", "ends once it waits"],
 )  # fmt: skip
 def test_a_host_on_which_nothing_can_wait_is_left_alone(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setattr(standby, "START_S", 1.0)
+    wait_for(monkeypatch, "starts", 1.0)
     with held_here(monkeypatch, program) as held:
         held.keep()
-        until(lambda: len(held.pids()) == standby.TRIES)
+        until(lambda: len(held.pids()) == TRIES)
         until(lambda: held.address() is None)
-        assert (held.take(), len(held.pids())) == (None, standby.TRIES)
+        assert (held.take(), len(held.pids())) == (None, TRIES)
 
 
 def test_what_fills_stderr_while_it_waits_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +185,7 @@ def test_what_fills_stderr_while_it_waits_is_read(monkeypatch: pytest.MonkeyPatc
 def test_a_keeper_that_answers_otherwise_gives_nothing(
     monkeypatch: pytest.MonkeyPatch, held: Held, answer: bytes | None
 ) -> None:
-    monkeypatch.setattr(standby, "ANSWER_S", 0.2)
+    wait_for(monkeypatch, "answers", 0.2)
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(held.folder / f"{held.held.key}-agent.a"))
         other.listen()

@@ -1,0 +1,47 @@
+"""Calls of a session without a host: the test ends each, and sees which were withdrawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from clusterfn.api.session_map import SessionMap
+
+
+class Call(Future):  # type: ignore[type-arg]
+    """A call; the test ends it."""
+
+    def __init__(self, item: Any) -> None:
+        super().__init__()
+        self.item = item
+
+
+class Calls:
+    """Remembers the calls that were sent, and those that were withdrawn."""
+
+    def __init__(self) -> None:
+        self.sent: list[Call] = []
+
+    def __call__(self, item: Any) -> Any:
+        self.sent.append(Call(item))
+        return self.sent[-1]
+
+    @property
+    def items(self) -> list[Any]:
+        return [call.item for call in self.sent]
+
+    @property
+    def withdrawn(self) -> list[Any]:
+        return [call.item for call in self.sent if call.cancelled()]
+
+    def end(self, *indices: int) -> None:
+        for index in indices:
+            self.sent[index].set_result(self.sent[index].item * 10)
+
+
+def mapped(
+    calls: Calls, items: Iterable[Any], timeout: float | None = None, size: int | None = None, collects: bool = False
+) -> Iterator[Any]:
+    """What `Session.map` returns."""
+    return SessionMap(calls, [items], timeout, size, collects).values()
