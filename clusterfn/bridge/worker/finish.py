@@ -45,9 +45,10 @@ def end(say: Callable[..., None], grace_s: float, last: str = "", is_of_runner: 
         last: In a fork, the module that was loaded last before the call; "" in a process that was started for it.
         is_of_runner: Whether it is a fork of a session's runner, whose frames its interpreter would unwind.
     """
-    # A limit may allow no more threads.
-    with contextlib.suppress(RuntimeError):
-        _thread.start_new_thread(_tell_what_lasts, (say, grace_s))
+    if _lasting_threads() or atexit._ncallbacks():
+        # A limit may allow no more threads.
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(_tell_what_lasts, (say, grace_s))
     _run_exit_functions()
     if not last or not is_of_runner and (has_loaded_native_code(last) or _leaves_finalizers()):
         return

@@ -180,7 +180,7 @@ def test_times_in_utc_are_in_utc_there(fresh, monkeypatch):
     logging.basicConfig(format="%(asctime)s", datefmt="%Z")
     monkeypatch.setattr(root.handlers[0].formatter, "converter", time.gmtime)
 
-    assert logged(logs.describe(), "logging.getLogger('a').warning('w')") in ("UTC\n", "GMT\n")
+    assert logged(logging_here(), "logging.getLogger('a').warning('w')") in ("UTC\n", "GMT\n")
 
 
 def test_warnings_are_logged_in_a_job_as_they_are_here(fresh, monkeypatch):

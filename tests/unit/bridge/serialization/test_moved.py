@@ -92,7 +92,7 @@ def test_a_submodule_that_the_other_version_does_not_have_keeps_no_function_from
 @pytest.mark.parametrize("name", ["no_such_package", "no_such_package.linear"])
 def test_a_package_that_is_missing_altogether_is_an_error(name):
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        serialization.part("stand_ins").imported(name)
+        unpickled(named(name, "anything"))
 
 
 def test_a_type_that_only_annotations_name_keeps_nothing_from_being_loaded(package):
