@@ -111,9 +111,7 @@ def _enter(cwd: str) -> None:
         raise CallRejected("environment", message, "correct cwd=", stage="environment") from error
 
 
-def _run_job(
-    job: str, spec: dict[str, Any], rest: list[str], discards: bool, report: Report, value_fd: int
-) -> dict[str, Any]:  # fmt: skip
+def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
     report.hide(spec.get("secrets") or [])
     _check_version(spec)
     sys.meta_path.append(children.LibraryFinder())
