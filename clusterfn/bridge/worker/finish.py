@@ -45,22 +45,32 @@ def end(say: Callable[..., None], grace_s: float, last: str = "", is_of_runner: 
         last: In a fork, the module that was loaded last before the call; "" in a process that was started for it.
         is_of_runner: Whether it is a fork of a session's runner, whose frames its interpreter would unwind.
     """
-    if _lasting_threads() or atexit._ncallbacks():
-        # A limit may allow no more threads.
-        with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(_tell_what_lasts, (say, grace_s))
+    # In a fork, a thread takes as long as the rest of a plain end, which waits for nothing.
+    is_watched = not last or bool(_lasting_threads()) or atexit._ncallbacks() > 0
+    if is_watched:
+        _watch_the_end(say, grace_s)
     _run_exit_functions()
-    if not last or not is_of_runner and (has_loaded_native_code(last) or _leaves_finalizers()):
+    leaves_finalizers = bool(last) and _leaves_finalizers()
+    if leaves_finalizers and not is_watched:
+        # One may wait for ever, at a pipe that nobody reads.
+        _watch_the_end(say, grace_s)
+    if not last or not is_of_runner and (leaves_finalizers or has_loaded_native_code(last)):
         return
     outputs.flush()
-    # A finalizer may wait for ever, at a pipe that nobody reads.
-    _flush_files()
-    if is_of_runner:
+    # Files have finalizers.
+    if leaves_finalizers:
+        _flush_files()
         _remove_what_is_left(last)
     # The C library has buffers of its own.
     with contextlib.suppress(ImportError, OSError, AttributeError):
         libc_function("fflush")(None)
     os._exit(0)
+
+
+def _watch_the_end(say: Callable[..., None], grace_s: float) -> None:
+    # A limit may allow no more threads.
+    with contextlib.suppress(RuntimeError):
+        _thread.start_new_thread(_tell_what_lasts, (say, grace_s))
 
 
 def _run_exit_functions() -> None:
