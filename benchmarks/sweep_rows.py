@@ -43,6 +43,8 @@ def calls(place: Place, wanted: Range) -> tuple[list[Point], list[str]]:
                 break  # more calls would not do better
             points.append(point_of(contender, count, passes))
             print(f"{contender.where}, {contender.name}, {count} calls: {points[-1].median:.3g} ms each", flush=True)
+            if passes[-1].done < count:
+                break  # of more calls, as many would be done in the same time
     return points, missing
 
 
