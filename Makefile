@@ -123,7 +123,7 @@ test-jupyterlab: venv  ## notebooks in a headless Chromium, where one is install
 bench: venv  ## measure again what the documentation claims; ROWS="calls:1-100 bytes:1-64" measures a part
 	$(BIN)/python -m benchmarks $(ROWS)
 
-bench-peers: venv  ## a thousand calls by us and by others, in ten minutes
+bench-peers: venv  ## 1, 10 and 1,000 calls by us and by others, in 15 minutes
 	$(BIN)/python -m benchmarks peers
 
 files: venv  ## how the environment files of public projects are read and locked: a section of docs/explanation/compatibility.md

@@ -1,7 +1,7 @@
 """`python -m benchmarks [ROWS…]`: measure, print, and write one report: benchmarks/results/<date>-<commit>.md.
 
 ROWS are names of `ROWS`; `calls:1-100` and `bytes:1-64` are parts of such. Without any, all are measured, in hours.
-`python -m benchmarks peers` compares a thousand calls with those of others alone.
+`python -m benchmarks peers` compares 1, 10 and 1,000 calls with those of others alone, `peers 100` so many.
 """
 
 from __future__ import annotations
@@ -135,6 +135,6 @@ def _with_root() -> dict[str, str]:
 
 
 if sys.argv[1:2] == ["peers"]:
-    peers.main(*map(int, sys.argv[2:3]))
+    peers.main(list(map(int, sys.argv[2:])) or peers.CALLS)
 else:
     main(sys.argv[1:])

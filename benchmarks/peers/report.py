@@ -45,15 +45,28 @@ def _middle_s(passes: Sequence[Pass]) -> float:
     return statistics.median(one.each_s for one in passes)
 
 
-def write(outcomes: Mapping[Contender, Outcome], calls: int, at_once: int, loads: str, took_s: float) -> Path:
-    """Write the report of this commit; its path."""
-    peers = sorted({who.peer for who in outcomes if who.peer})
+def sections(measured: Mapping[int, Mapping[Contender, Outcome]]) -> list[str]:
+    """Return a table for each place and number of calls."""
+    return [
+        f"## {where}, {calls:,} {'call' if calls == 1 else 'calls'}\n\n{table(where, outcomes)}"
+        for where in (MACHINE, SLURM)
+        for calls, outcomes in measured.items()
+    ]
+
+
+def write(measured: Mapping[int, Mapping[Contender, Outcome]], at_once: int, loads: str, took_s: float) -> Path:
+    """Write the report of this commit; its path.
+
+    Args:
+        measured: The outcomes by the number of calls.
+    """
+    peers = sorted({who.peer for outcomes in measured.values() for who in outcomes if who.peer})
     known = ", ".join(text for text in map(venvs.versions, peers) if text)
     said = (
-        f"{calls} calls that do nothing, {at_once} at a time, after a few that are not counted: connections, workers "
+        f"Calls that do nothing, at most {at_once} at a time, after a few that are not counted: connections, workers "
         f"and byte code are there then. A pass is broken off after {LIMIT_S:.0f} s: then fewer calls were done, and "
         f"their time is told. Three passes, fewer where they are slow, more where they take less than a second. "
         f"{took_s:.0f} s in all. {loads}"
     )
-    parts = [f"Peers: {known}.", said, *(f"## {where}\n\n{table(where, outcomes)}" for where in (MACHINE, SLURM))]
+    parts = [f"Peers: {known}.", said, *sections(measured)]
     return keep("peers-", "Many calls, by us and by others,", "\n\n".join(parts) + "\n")
