@@ -52,7 +52,7 @@ def end(say: Callable[..., None], grace_s: float, last: str = "", is_of_runner: 
     _run_exit_functions()
     leaves_finalizers = bool(last) and _leaves_finalizers()
     if leaves_finalizers and not is_watched:
-        # One may wait for ever, at a pipe that nobody reads.
+        # One may wait for ever, at a pipe without a reader.
         _watch_the_end(say, grace_s)
     if not last or not is_of_runner and (leaves_finalizers or has_loaded_native_code(last)):
         return
