@@ -6,6 +6,7 @@ write.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -84,7 +85,7 @@ def _live(
     status = 1
     # All that is left at the end has come after this.
     gc.freeze()
-    known = loaded_modules.last_loaded()
+    known, exit_functions = loaded_modules.last_loaded(), atexit._ncallbacks()
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -119,7 +120,7 @@ def _live(
         if call is not None:
             # Nothing but what came with the call is to be removed.
             del call
-            finish.end(said.say, spec["grace_s"], known, is_of_runner=True)
+            finish.end(said.say, spec["grace_s"], known, is_of_runner=True, exit_functions=exit_functions)
     finally:
         os._exit(status)
 

@@ -36,7 +36,9 @@ _CODE = (type, FunctionType, ModuleType)
 _NEARLY = 0.9
 
 
-def end(say: Callable[..., None], grace_s: float, last: str = "", is_of_runner: bool = False) -> None:
+def end(
+    say: Callable[..., None], grace_s: float, last: str = "", is_of_runner: bool = False, exit_functions: int = 0
+) -> None:
     """End this process, or return if the end of its interpreter does the rest.
 
     Args:
@@ -44,9 +46,10 @@ def end(say: Callable[..., None], grace_s: float, last: str = "", is_of_runner: 
         grace_s: After this time, the supervisor ends the process.
         last: In a fork, the module that was loaded last before the call; "" in a process that was started for it.
         is_of_runner: Whether it is a fork of a session's runner, whose frames its interpreter would unwind.
+        exit_functions: How many were registered before the call. Those of libraries do not wait.
     """
     # In a fork, a thread takes as long as the rest of a plain end, which waits for nothing.
-    is_watched = not last or bool(_lasting_threads()) or atexit._ncallbacks() > 0
+    is_watched = not last or bool(_lasting_threads()) or atexit._ncallbacks() > exit_functions
     if is_watched:
         _watch_the_end(say, grace_s)
     _run_exit_functions()
