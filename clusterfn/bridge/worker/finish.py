@@ -32,7 +32,7 @@ _attributes = type.__dict__["__dict__"].__get__
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 # The finalizers of other objects use these.
 _CODE = (type, FunctionType, ModuleType)
-# The part of the time that threads have after the function, at whose end it is said that they still run.
+# Threads that still run after this part of the grace period are named.
 _NEARLY = 0.9
 
 
