@@ -29,6 +29,7 @@ from tests.contract.conftest import WAYS, Connect, Counted, Person
 from tests.fakes.standby import is_waiting
 from tests.lab import accounts
 from tests.lab.network import DelayProxy
+from tests.processes import environment_of
 from tests.programs import main
 from tests.waiting import WAIT_S, until
 
@@ -369,9 +370,20 @@ def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
 
 
 def agents(lab: Any) -> set[int]:
-    """The agents of this account on the host, those that wait too."""
-    uid = lab.home("second").stat().st_uid
-    return {pid for pid in accounts.processes_of({uid}) if b"-E\0-s\0-c\0" in command_of(pid)}
+    """The agents behind the sshd that asks for codes, those that wait too.
+
+    Other tests of the suite connect to the same account at the same time, but through another sshd.
+    """
+    uid, port = lab.home("second").stat().st_uid, str(lab.host("totp-second").port)
+    living = {pid for pid in accounts.processes_of({uid}) if b"-E\0-s\0-c\0" in command_of(pid)}
+    return {pid for pid in living if sshd_port(pid) == port}
+
+
+def sshd_port(pid: int) -> str:
+    """The port of the sshd through which a process was started; none for one that has just ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return environment_of(pid).get("SSH_CONNECTION", "").rpartition(" ")[2]
+    return ""
 
 
 @contextlib.contextmanager
