@@ -227,9 +227,9 @@ def descendants(pid: int, but: "Container[int]" = ()) -> "list[int]":
 apart: "set[int]" = set()
 
 
-def of_job() -> "list[int]":
-    """Return all living descendants of this process that are the job's."""
-    return descendants(os.getpid(), apart)
+def of_job(but: "Iterable[int]" = ()) -> "list[int]":
+    """Return all living descendants of this process that are the job's, without these and theirs."""
+    return descendants(os.getpid(), apart.union(but))
 
 
 def collected() -> "Iterator[tuple[int, int, Any]]":
@@ -396,7 +396,7 @@ class RunProcesses:
         ended: What the worker's own process used, once it has ended.
         cpu_s: What those used that have ended.
         reported_peak: The most memory that the worker says that it has had; 0 if it says none.
-        spared: Returns processes that are none of the attempt's.
+        spared: Returns processes that are none of the attempt's, nor is what they have started.
     """
 
     def __init__(self) -> None:
@@ -405,12 +405,11 @@ class RunProcesses:
         self.ended: "Optional[Any]" = None
         self.cpu_s = 0.0
         self.reported_peak = 0
-        self.spared: "Callable[[], Container[int]]" = tuple
+        self.spared: "Callable[[], Iterable[int]]" = tuple
 
     def all(self) -> "list[int]":
         """Return those that live, as far as they descend from this process."""
-        spared = self.spared()
-        return [pid for pid in of_job() if pid not in spared]
+        return of_job(self.spared())
 
     def _living(self) -> "list[int]":
         found = self.all()
