@@ -15,22 +15,21 @@ from clusterfn.calls import attach, outcome, outcome_errors, remote_state
 from clusterfn.cli import clean, gpus
 from clusterfn.config.host_text import module_name, reading, shell_word
 from clusterfn.config.job_spec import read_spec
-from clusterfn.config.spec import Host, ResultPolicy
+from clusterfn.config.spec import Host
 from clusterfn.errors import HostError, PayloadError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.rpc.frames import error_of
 from clusterfn.scheduler.slurm.states import SlurmState
 from tests.turns import answered
-
-PLACE = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
+from tests.unit.calls.received import UNTRUSTED
 
 
 def raised(module: object, python: object = "/usr/bin/python3") -> PayloadError:
     """The error for a payload that needs a module, as its host says."""
     missing = {"module": module, "python": python}
     told = {"kind": layout.PAYLOAD_BROKEN, "message": "m", "exception": {"missing": missing}}
-    error = outcome_errors.exception_of(told, None, PLACE)
+    error = outcome_errors.exception_of(told, None, UNTRUSTED)
     assert isinstance(error, PayloadError)
     return error
 
