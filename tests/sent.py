@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterfn.hosts import serialization
-from clusterfn.packing import payload
+from clusterfn.packing import inner_calls, payload
 from clusterfn.packing.dependencies import Place
 
 container, exceptions = serialization.part("container"), serialization.part("exceptions")
@@ -49,6 +49,11 @@ def prepared(
     """
     place = None if host is None else Place(host, root)
     return payload.pack(function, args, kwargs or {}, python, place=place)
+
+
+def said_of_code(function: Callable[..., Any], host: str) -> list[str]:
+    """What is said before a call is sent there of what the code of its function does otherwise in a job."""
+    return inner_calls.notes(function, host)
 
 
 def look_patiently(patch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,20 @@ def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]
     return stream, connection
 
 
+def welcomed() -> tuple[CallStream, Connection]:
+    """One whose session has also said that it takes calls."""
+    stream, connection = opened()
+    connection.say("welcome")
+    return stream, connection
+
+
 def send(stream: CallStream, number: int, data: bytes = b"call") -> Call | None:
     call = Call()
     return call if stream.send(number, call, data, {"sys_path": ["/m"]}, True) else None
+
+
+def sent(stream: CallStream, number: int) -> Call:
+    """A call that goes through the stream."""
+    call = send(stream, number)
+    assert call
+    return call

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +15,6 @@ from clusterfn.calls.session_tracker import ActorCall, Actors, is_packed_at_once
 
 
 class Model:
-    scale = 2
-    inner = dict
-
     def __init__(self, path: str, *, deep: bool = False) -> None: ...
 
     def predict(self, batch: list[int], top: int = 1) -> None: ...
@@ -29,23 +25,8 @@ class Model:
     @classmethod
     def make(cls, path: str) -> None: ...
 
-    @property
-    def size(self) -> int:
-        return 0
-
-    def parts(self) -> Iterator[int]:
-        yield 1
-
-    async def later(self, x: int) -> int:
-        return x
-
-    async def arriving(self) -> AsyncIterator[int]:
-        yield 1
-
     @cluster(gpus=2)
     def fit(self, epochs: int) -> None: ...
-
-    def _private(self) -> None: ...
 
 
 class Dynamic:

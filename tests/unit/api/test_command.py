@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import shlex
 import subprocess
 
 import pytest
@@ -47,6 +46,7 @@ def names_sent(monkeypatch, folder, line="nvidia-smi"):
         ("torchrun --nproc-per-node 2 train.py", ("torchrun", "--nproc-per-node", "2", "train.py")),
         ("python train.py --name 'a b'", ("python", "train.py", "--name", "a b")),
         (["python", "-c", "print('$HOME')"], ("python", "-c", "print('$HOME')")),
+        *[(line, tuple(line.split())) for line in ("bash job.sh", "python -c pass", "bash -c ls", "python --version")],
         ("python train.py | tee log", ()), ("LR=1 python train.py", ()), ("cat *.txt", ()), ("echo $HOME", ()),
         ("exit 3", ()), ("source env.sh", ()),
     ],
@@ -201,11 +201,6 @@ def test_a_script_that_calls_srun_needs_slurm_or_a_srun_of_its_own(project, tmp_
     assert clusterfn.command("./job.sbatch").options.cores == 2
     assert clusterfn.command("./job.sbatch", cores=None).options.cores == 2
     assert clusterfn.command("./job.sbatch", cores=3).options.cores == 3
-
-
-@pytest.mark.parametrize("line", ["bash job.sh", "python -c pass", "bash -c ls", "python --version"])
-def test_a_shell_or_an_interpreter_with_something_to_do_is_no_keyboard_matter(project, line):
-    assert sent(line)["words"] == tuple(shlex.split(line))
 
 
 @pytest.mark.parametrize("word", ["~/data", "$SCRATCH/x", "--out=${HOME}/x"])

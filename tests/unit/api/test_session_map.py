@@ -1,12 +1,13 @@
-"""`Session.map` without a host: the order of values, how far a generator is read, and what is withdrawn when."""
+"""A session without a host: what it rejects, and the order of the values of its map, what that reads and withdraws."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -125,17 +126,6 @@ def test_no_value_is_kept_that_was_given(calls: Calls) -> None:
     assert kept() is None
 
 
-def test_ten_thousand_items_go_through_a_small_buffer(calls: Calls) -> None:
-    values = mapped(calls, range(10_000), size=50)
-    most = 0
-    for index in range(10_000):
-        most = max(most, len(calls.sent) - index)
-        calls.end(index)
-        assert next(values) == index * 10
-
-    assert most == 50
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -160,3 +150,36 @@ def test_an_executor_of_a_session_is_the_session_itself() -> None:
     for wrong in (lambda: Executor(session=Session()), lambda: Executor(Session())):  # type: ignore[call-arg,arg-type]
         with pytest.raises(ConfigError, match="a Session is an executor already: use session.submit"):
             wrong()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workers": 0}, "workers=0 is not a number of workers"),
+        ({"workers": True}, "workers=True is not a number of workers"),
+        ({"workers": 2, "gpus": 3}, "workers=2 cannot share gpus=3 equally"),
+        ({"workers": 4, "cores": 3}, "workers=4 cannot share cores=3"),
+    ],
+)
+def test_workers_that_cannot_share_what_the_session_has_are_rejected(options: dict[str, Any], says: str):
+    with pytest.raises(ConfigError) as rejected:
+        Session("tensor01", **options)
+
+    assert says in str(rejected.value)
+    assert "next:" in str(rejected.value)
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("send", [Session.call, Session.submit, lambda session, f: next(session.map(f, [1]))])
+@pytest.mark.parametrize("function", [numbers, functools.partial(numbers)])
+def test_a_generator_function_is_rejected_before_anything_is_sent(
+    send: Callable[[Session, Callable[..., Any]], Any], function: Callable[..., Any]
+) -> None:
+    session = Session("local")
+
+    with pytest.raises(ConfigError, match="is a generator function"):
+        send(session, function)
+    assert session.job is None

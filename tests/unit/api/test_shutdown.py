@@ -1,4 +1,4 @@
-"""`Executor.shutdown(cancel_futures=True)` of many calls that wait on their host."""
+"""Calls that wait on their host, and are withdrawn: many at the same time, and those that it has not started yet."""
 
 from __future__ import annotations
 
@@ -62,3 +62,45 @@ def test_many_calls_are_withdrawn_at_the_same_time_and_a_failure_hides_none(node
 
     assert [job.cancelled() for job in jobs] == [number != 3 for number in range(len(jobs))]
     assert node.asked["scancel"] == len(jobs) - 1
+
+
+class Busy(LoginNode):
+    """A machine that has other jobs to start first: it starts none, and tells which starts it may forget."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.spawns: list[int] = []
+        self.stopped: list[int] = []
+
+    def _answers(self, request: Any, body: bytes) -> Iterator[tuple[Any, bytes]]:
+        if request["do"] == "spawn":
+            self.spawns.append(request["id"])
+            return
+        if request["do"] == "stop":
+            self.stopped.append(request["target"])
+        yield from super()._answers(request, body)
+
+    def ran(self, program: str, request: Any, stdin: bytes) -> Iterator[tuple[Any, bytes]]:
+        if "conclude" not in request["argv"]:
+            yield from super().ran(program, request, stdin)
+            return
+        out = json.dumps({"kind": "cancelled", "won": True, "attempt": None}).encode()
+        yield {"end": True, "ok": True, "rc": 0, "signal": None, "out": len(out), "truncated": False}, out
+
+
+def test_a_job_that_is_not_started_yet_is_canceled_at_once_and_never_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with slurm_hosts(monkeypatch, tmp_path, 1, 7_000, scheduler="bare", node=Busy) as hosts:
+        node = hosts.nodes["node7000"]
+        with Executor("node7000") as executor:
+            jobs = [executor.submit(abs, number) for number in range(3)]
+            until(lambda: len(node.spawns) == 3)
+
+            until(lambda: jobs[0].reason)
+            assert jobs[0].reason.startswith("node7000 has not started it for ")
+            assert all(job.cancel() for job in jobs)
+            node.end_all()
+
+            assert all(job.cancelled() for job in jobs)
+            until(lambda: sorted(set(node.stopped) & set(node.spawns)) == node.spawns)

@@ -14,6 +14,10 @@ def write(folder: Path, **files: str) -> None:
         path.write_text(text)
 
 
-def sent(*names: str) -> set[str]:
+def sent_files(*names: str) -> dict[str, bytes]:
     parcel = module_sources.collect(names)[0]
-    return set(parcel.files) if parcel else set()
+    return dict(parcel.files) if parcel else {}
+
+
+def sent(*names: str) -> set[str]:
+    return set(sent_files(*names))

@@ -29,10 +29,11 @@ def returned(value: object, **facts):
     return outcome.value_of({"kind": "returned", "value": about, **facts}, data, PLACE)
 
 
-def raised(error: BaseException) -> BaseException:
+def raised(error: BaseException, **published: Any) -> BaseException:
+    """What a caller gets of an exception of which this is published, too."""
     about, data = written(exceptions.to_records(error))
-    published = {"kind": "raised", "value": about, "exception": exceptions.summary(error), "stage": "function"}
-    return outcome_errors.exception_of(published, data, PLACE)
+    facts = {"kind": "raised", "value": about, "exception": exceptions.summary(error), "stage": "function"}
+    return outcome_errors.exception_of({**facts, **published}, data, PLACE)
 
 
 UNTRUSTED = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
@@ -53,6 +54,16 @@ def file_of_another_python(stream: bytes, sources: Mapping[str, str]) -> bytes:
 def from_file(file: bytes, place: outcome.JobLocation = UNTRUSTED) -> Any:
     """What `result()` gives of a value file; by default it is of a host that may return plain data alone."""
     return outcome.value_of({"kind": "returned", "value": {"size": len(file)}}, bytearray(file), place)
+
+
+def load(stream: bytes) -> Any:
+    """What `result()` gives of a value of that host whose pickle is this."""
+    return from_file(file_of(stream))
+
+
+def named(module: str, name: str) -> bytes:
+    """Name something in a pickle."""
+    return b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name)) + b"\x93"
 
 
 def limit_memory(patch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:

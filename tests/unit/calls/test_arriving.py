@@ -16,13 +16,12 @@ from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ResultError
-from clusterfn.hosts import landing, serialization
+from clusterfn.hosts import landing
 from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.hosts.rpc.reply import Reply
+from tests.unit.calls.received import PLACE, UNTRUSTED, container, limit_memory
 from tests.waiting import WAIT_S
 
-container = serialization.part("container")
-PLACE = outcome.JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
 VALUE = bytearray(os.urandom(3 << 20))
 
 
@@ -42,92 +41,77 @@ class Large:
         return bytearray, (pickle.PickleBuffer(VALUE),)
 
 
-def load(arriving: Arriving, told: dict) -> object:
+DATA, CONTENT, TOLD = written(Large())
+HALF = 2 << 20
+
+
+def load(arriving: Arriving, told: dict = TOLD) -> object:
     return outcome.value_of(told, arriving.value, PLACE)
 
 
-def give(arriving: Arriving, data: bytes, step: int) -> None:
+def give(arriving: Arriving, data: bytes, step: int = 65536) -> None:
     for at in range(0, len(data), step):
         arriving.write(data[at : at + step])
 
 
-def test_a_value_that_was_begun_again_counts_from_there():
-    data, content, told = written(Large())
+def begun(data: bytes = b"") -> Arriving:
+    """A value of which so much came before its outcome."""
     arriving = Arriving(PLACE)
-
     arriving.begin_early(again=False)
-    give(arriving, b"\0" * (2 << 20), 65536)
+    give(arriving, data)
+    return arriving
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    limit_memory(monkeypatch, lambda: 1000)
+
+
+@pytest.fixture
+def no_room(monkeypatch, little_memory):
+    monkeypatch.setattr(landing, "folder_for", lambda size: None)
+
+
+def test_a_value_that_was_begun_again_counts_from_there():
+    arriving = begun(bytes(HALF))
     arriving.begin_early(again=True)
     arriving.begin_early(again=False)
-    give(arriving, data, 65536)
+    give(arriving, DATA)
+    arriving.announce(CONTENT)
+
+    assert load(arriving) == VALUE
+
+
+NOT_PUBLISHED = {
+    "zeros": (bytes(len(DATA)), CONTENT),
+    "another byte": (DATA[:-5] + bytes([DATA[-5] ^ 1]) + DATA[-4:], CONTENT),
+    "another size": (written([Large(), 1])[0][: len(DATA)], CONTENT),
+    "zeros in between": (DATA[: 1 << 20] + bytes(1 << 20) + DATA[HALF:], CONTENT),
+    "half of it, and then the job has failed": (DATA[:HALF] + b"more", written(1)[1]),
+}
+
+
+@pytest.mark.parametrize(("data", "content"), NOT_PUBLISHED.values(), ids=NOT_PUBLISHED)
+def test_what_came_early_and_was_not_published_is_to_be_fetched(data, content):
+    arriving = begun(data[:HALF])
     arriving.announce(content)
-
-    assert load(arriving, told) == VALUE
-
-
-def spoil_no_header(data):
-    return b"\0" * len(data)
-
-
-def spoil_a_byte(data):
-    return data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
-
-
-def spoil_another_size(data):
-    return written([Large(), 1])[0]
-
-
-def spoil_zeros_in_between(data):
-    return data[: 1 << 20] + bytes(1 << 20) + data[2 << 20 :]
-
-
-@pytest.mark.parametrize("spoil", [spoil_no_header, spoil_a_byte, spoil_another_size, spoil_zeros_in_between])
-def test_what_came_early_and_was_not_published_is_to_be_fetched(spoil):
-    data, content, _ = written(Large())
-    arriving = Arriving(PLACE)
-
-    arriving.begin_early(again=False)
-    give(arriving, spoil(data)[: 2 << 20], 65536)
-    arriving.announce(content)
-    give(arriving, spoil(data)[2 << 20 : len(data)], 65536)
-
-    assert arriving.value is None
-
-
-def test_what_came_early_of_a_job_that_failed_is_to_be_fetched():
-    data, _, _ = written(Large())
-    _, content, _ = written(1)
-    arriving = Arriving(PLACE)
-
-    arriving.begin_early(again=False)
-    give(arriving, data[: 2 << 20], 65536)
-    arriving.announce(content)
-    arriving.write(b"more")
+    give(arriving, data[HALF:])
 
     assert arriving.value is None
 
 
 @pytest.mark.parametrize("early", [0, 1 << 20])
 def test_more_than_was_announced_is_rejected(early):
-    data, content, _ = written(Large())
-    arriving = Arriving(PLACE)
-    if early:
-        arriving.begin_early(again=False)
-        give(arriving, data[:early], 65536)
-    arriving.announce(content)
+    arriving = begun(DATA[:early]) if early else Arriving(PLACE)
+    arriving.announce(CONTENT)
 
     with pytest.raises(ResultError, match="more bytes arrived than"):
-        give(arriving, data[early:] + b"x", 65536)
+        give(arriving, DATA[early:] + b"x")
 
 
 def test_a_file_that_grows_beyond_its_first_line_before_the_outcome_is_no_error_of_a_job_that_runs():
-    first, _, _ = written(Large())
-    _, content, told = written([Large(), "another attempt to write it, which was not noticed", 1])
-    arriving = Arriving(PLACE)
-
-    arriving.begin_early(again=False)
-    give(arriving, first + b"x" * 100_000, 65536)
-    arriving.announce(content)
+    arriving = begun(DATA + b"x" * 100_000)
+    arriving.announce(written([Large(), "another attempt to write it, which was not noticed", 1])[1])
 
     assert arriving.value is None
 
@@ -137,9 +121,8 @@ def test_a_value_that_is_just_large_enough_to_come_early_is_not_lost(size):
     texts = (letter * (size - overhead) for letter in "abc" for overhead in range(80, 200))
     value = next(text for text in texts if len(written(text)[0]) == size)
     data, content, told = written(value)
-    arriving = Arriving(PLACE)
+    arriving = begun()
 
-    arriving.begin_early(again=False)
     give(arriving, data, 1 << 18)
     arriving.announce(content)
 
@@ -148,46 +131,31 @@ def test_a_value_that_is_just_large_enough_to_come_early_is_not_lost(size):
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_value_that_memory_cannot_hold_lands_in_a_mapped_file(monkeypatch, early):
-    data, content, told = written(Large())
-    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
-    arriving = Arriving(PLACE)
-    if early:
-        arriving.begin_early(again=False)
-    else:
-        arriving.announce(content)
+def test_a_value_that_memory_cannot_hold_lands_in_a_mapped_file(little_memory, early):
+    arriving = begun() if early else Arriving(PLACE)
+    if not early:
+        arriving.announce(CONTENT)
 
-    give(arriving, data, 65536)
-    arriving.announce(content)
+    give(arriving, DATA)
+    arriving.announce(CONTENT)
 
-    assert load(arriving, told) == VALUE
+    assert load(arriving) == VALUE
 
 
-@pytest.mark.parametrize("early", [0, 65536, 2 << 20])
-def test_a_value_for_which_there_is_no_room_at_all_is_rejected_once_the_job_has_ended(monkeypatch, early):
-    data, content, _ = written(Large())
-    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
-    monkeypatch.setattr(landing, "folder_for", lambda size: None)
-    arriving = Arriving(PLACE)
-    if early:
-        arriving.begin_early(again=False)
-        give(arriving, data[:early], 65536)
+@pytest.mark.parametrize("early", [0, 65536, HALF])
+def test_a_value_for_which_there_is_no_room_at_all_is_rejected_once_the_job_has_ended(no_room, early):
+    arriving = begun(DATA[:early]) if early else Arriving(PLACE)
 
     with pytest.raises(ResultError, match="0 bytes of free memory"):
-        arriving.announce(content)
+        arriving.announce(CONTENT)
 
 
-def test_room_that_was_missing_while_the_job_ran_may_be_there_at_its_end(monkeypatch):
-    data, content, _ = written(Large())
-    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
-    monkeypatch.setattr(landing, "folder_for", lambda size: None)
-    arriving = Arriving(PLACE)
-    arriving.begin_early(again=False)
-    give(arriving, data[: 2 << 20], 65536)
+def test_room_that_was_missing_while_the_job_ran_may_be_there_at_its_end(no_room, monkeypatch):
+    arriving = begun(DATA[:HALF])
 
-    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1 << 40)
-    arriving.announce(content)
-    give(arriving, data[2 << 20 :], 65536)
+    limit_memory(monkeypatch, lambda: 1 << 40)
+    arriving.announce(CONTENT)
+    give(arriving, DATA[HALF:])
 
     assert arriving.value is None, "it is fetched"
 
@@ -204,22 +172,19 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_disk_that_fills_up_is_an_error_of_the_result_and_only_at_the_end_of_the_job(monkeypatch, tmp_path, early):
-    data, content, _ = written(Large())
-    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
+def test_a_disk_that_fills_up_is_an_error_of_the_result_and_only_at_the_end_of_the_job(
+    little_memory, monkeypatch, tmp_path, early
+):
     monkeypatch.setattr(landing, "folder_for", lambda size: str(tmp_path))
     monkeypatch.setattr(landing.tempfile, "TemporaryFile", FullDisk)
-    arriving = Arriving(PLACE)
+    arriving = begun(DATA) if early else Arriving(PLACE)
+    arriving.announce(CONTENT)
     if early:
-        arriving.begin_early(again=False)
-        give(arriving, data, 65536)
-        arriving.announce(content)
         assert arriving.value is None
         return
-    arriving.announce(content)
 
     with pytest.raises(ResultError, match="no room for the value: .*No space left on device"):
-        give(arriving, data, 65536)
+        give(arriving, DATA)
 
 
 @pytest.mark.parametrize("size", [1 << 62, 1 << 80])
@@ -231,7 +196,7 @@ def test_a_size_that_no_machine_has_is_rejected(monkeypatch, size):
 
 
 def test_values_that_come_at_once_share_the_memory_that_is_free(monkeypatch, tmp_path):
-    monkeypatch.setattr(units, "free_memory", lambda swap=False: 10 << 20)
+    limit_memory(monkeypatch, lambda: 10 << 20)
     monkeypatch.setattr(landing, "folder_for", lambda size: None)
     told = {"kind": "returned", "value": {"size": 4 << 20, "crc": 1}}
     both = [Arriving(PLACE), Arriving(PLACE)]
@@ -246,19 +211,15 @@ def test_values_that_come_at_once_share_the_memory_that_is_free(monkeypatch, tmp
     third.expect(told)
 
 
-def test_a_host_that_is_not_trusted_may_not_fill_the_disk(monkeypatch):
-    _, content, _ = written(Large())
-    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000)
-    place = PLACE._replace(results=PLACE.results._replace(data_only=True))
-
+def test_a_host_that_is_not_trusted_may_not_fill_the_disk(little_memory):
     with pytest.raises(ResultError, match="free memory"):
-        Arriving(place).announce(content)
+        Arriving(UNTRUSTED).announce(CONTENT)
 
 
 @pytest.mark.parametrize(("kind", "state"), [("returned", "RETURNED"), ("raised", "RAISED"), ("lost", "DIED")])
 @pytest.mark.parametrize("at", ["announced", "mapped"])
 def test_a_job_ends_as_its_outcome_says_though_its_value_has_no_room_here(monkeypatch, kind, state, at):
-    monkeypatch.setattr(units, "free_memory", lambda swap=False: 1000 if at == "announced" else 1 << 40)
+    limit_memory(monkeypatch, lambda: 1000 if at == "announced" else 1 << 40)
     monkeypatch.setattr(landing, "folder_for", lambda size: None)
     monkeypatch.setattr(landing.Landing, "value", Mock(side_effect=OSError("no address space")))
     session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=FollowWindow())

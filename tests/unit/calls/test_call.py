@@ -107,18 +107,6 @@ def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_
         cluster(double)()
 
 
-@pytest.mark.parametrize(
-    ("name", "fitting"),
-    [
-        ("train", "train"), ("a.b", "a.b"), ("train-2.1", "train-2.1"), ("_private_", "private"),
-        ("<lambda>", "lambda"), ("my job/1", "my_job_1"), ("01_train", "_01_train"), ("42", "_42"), ("...", "function"),
-        ("a" * 80, "a" * 64), ("1" * 80, "_" + "1" * 63),
-    ],
-)  # fmt: skip
-def test_a_job_is_called_what_name_would_take(name, fitting):
-    assert call.job_name(name) == fitting == parse_options({"name": fitting}).name
-
-
 @pytest.mark.parametrize(("printed", "what"), [(b"", "stays in the queue of"), (b"began\n", "keeps running on")])
 def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_on_its_way(monkeypatch, printed, what):
     replace_here(monkeypatch, time, "sleep", lambda _: None)

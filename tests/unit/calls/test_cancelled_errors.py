@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn import Cancelled, Job, ResultError
-from clusterfn.calls.job import entry_of
-from clusterfn.config.spec import ResultPolicy
-from tests.fakes.taken import Taken
+from clusterfn import Cancelled, HostError, Job, ResultError
+from tests.sent import prepared
+from tests.unit.calls.groups import Following, job
 from tests.waiting import WAIT_S
-
-
-class Following(Taken):
-    """What follows a job that can be withdrawn."""
-
-    def __init__(self, is_fetched_apart: bool) -> None:
-        self.is_fetched_apart = is_fetched_apart
-
-    def withdraw(self) -> bool:
-        return True
 
 
 async def in_loop(job: Job[Any]) -> Any:
@@ -48,10 +37,10 @@ WAYS: dict[str, Callable[[Job[Any]], Any]] = {
 def test_a_stopped_job_raises_the_same_error_everywhere_and_a_withdrawn_one_that_of_its_kind_of_future(
     way: str, is_fetched_apart: bool
 ) -> None:
-    following: Any = Following(is_fetched_apart)
-    withdrawn, stopped = (Job[Any](each * 4, "train", "hpc", "/jobs/1", following) for each in ("7f3a", "90aa"))
+    following = Following(is_fetched_apart)
+    (_, withdrawn), (entry, stopped) = job("7f3a", following), job("90aa", following)
     withdrawn.cancel()
-    entry_of(stopped).fail(Cancelled("it was stopped", host="hpc"))
+    entry.fail(Cancelled("it was stopped", host="hpc"))
 
     with pytest.raises(asyncio.CancelledError if way == "by await" else concurrent.futures.CancelledError) as caught:
         WAYS[way](withdrawn)
@@ -61,34 +50,66 @@ def test_a_stopped_job_raises_the_same_error_everywhere_and_a_withdrawn_one_that
 
 
 def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None:
-    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
-    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+    entry, returned = job()
 
-    entry_of(job).settle({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
+    entry.settle({"kind": "result", "message": "its value cannot be pickled: result.lock"}, None)
 
-    concurrent.futures.wait([job], WAIT_S)
-    assert isinstance(job.exception(0), ResultError)
-    assert job.status == "RETURNED (its value cannot be pickled: result.lock)"
+    concurrent.futures.wait([returned], WAIT_S)
+    assert isinstance(returned.exception(0), ResultError)
+    assert returned.status == "RETURNED (its value cannot be pickled: result.lock)"
 
 
 def test_who_follows_a_job_learns_that_another_thread_has_withdrawn_it() -> None:
-    tracker: Any = SimpleNamespace(withdraw=lambda: True)
-    job: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+    entry, withdrawn = job()
     told: list[str] = []
-    entry_of(job).listen(lambda kind, _: told.append(kind))
+    entry.listen(lambda kind, _: told.append(kind))
 
-    assert job.cancel() and told[-1] == "done"
+    assert withdrawn.cancel() and told[-1] == "done"
 
 
 def test_a_dependent_and_the_failed_job_have_one_exception_whichever_outcome_comes_first() -> None:
-    tracker: Any = SimpleNamespace(results=ResultPolicy(), is_fetched_apart=False, keeps=False)
-    failed, dependent = (Job[Any](name * 16, name, "tensor01", f"/root/jobs/{name * 16}", tracker) for name in "ab")
-    entry_of(dependent).inputs = {failed.id: failed}
+    (entry, failed), (entry_of_dependent, dependent) = job("aaaa"), job("bbbb")
+    entry_of_dependent.inputs = {failed.id: failed}
     cause = {"kind": "walltime", "message": "over its time"}
     published = {"kind": "dependency", "message": "a failed", "cause": {**cause, "job": failed.id}}
-    entry_of(dependent).settle(published, None)
+    entry_of_dependent.settle(published, None)
     time.sleep(0.1)
-    entry_of(failed).settle(cause, None)
+    entry.settle(cause, None)
     concurrent.futures.wait([dependent], WAIT_S)
 
     assert dependent.exception(0).__cause__ is failed.exception(0) is not None  # type: ignore[union-attr]
+
+
+class SlowJob(Job[Any]):
+    """A job whose threads meet where it begins."""
+
+    begun = 0
+
+    def set_running_or_notify_cancel(self) -> bool:
+        self.begun += 1
+        time.sleep(0.1)
+        return super().set_running_or_notify_cancel()
+
+
+def test_a_job_that_is_lost_in_the_moment_in_which_it_begins_ends_with_that_error() -> None:
+    entry, lost = job(kind=SlowJob)
+    error = HostError("the connection has ended", host="tensor01")
+
+    entry.lose(error)  # in a thread of its own
+    entry.set_state("RUNNING")
+
+    assert lost.exception(WAIT_S) is error
+    assert isinstance(lost, SlowJob) and lost.begun == 1
+
+
+def test_a_call_that_takes_the_value_of_a_job_waits_though_a_display_shows_it() -> None:
+    entry, shown = job()
+    entry.listen(lambda kind, what: None)
+    waiting = threading.Thread(target=prepared(print, (shown,), host="tensor01").inputs[0].source.await_end)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+
+    entry.lose(HostError("the connection has ended", host="tensor01"))
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()

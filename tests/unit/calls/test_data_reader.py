@@ -21,16 +21,12 @@ import pytest
 
 from clusterfn import FunctionError, ResultError
 from tests.sent import packed, pickled
-from tests.unit.calls.received import PLACE, file_of, file_of_another_python, from_file, untrusted_exception
+from tests.unit.calls import received
+from tests.unit.calls.received import PLACE, file_of, from_file, load, named, untrusted_exception
 
 
 def there_and_back(value: object) -> object:
     return from_file(packed(value))
-
-
-def load(stream: bytes) -> object:
-    """What `result()` gives of a value whose pickle is this."""
-    return from_file(file_of(stream))
 
 
 def attached() -> collections.OrderedDict:
@@ -119,21 +115,13 @@ class Model:
 FUNCTION = pickled(lambda: 1)
 
 
-def _global(module: str, name: str, *, by: bytes = b"\x93") -> bytes:
-    """Name something: on the stack, or in the text of an old protocol."""
-    if by in (b"c", b"i"):
-        return by + f"{module}\n{name}\n".encode()
-    text = b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name))
-    return text + by
-
-
 def _hostile(path: Path) -> dict[str, tuple[bytes, str]]:
     """Pickles that would create a file, or reach further, and what they are rejected for."""
     touch = b"\x8c" + bytes([len(str(path))]) + str(path).encode() + b"\x8c\x01w\x86"
-    opened = _global("builtins", "open") + touch + b"R"
+    opened = named("builtins", "open") + touch + b"R"
     system = f"touch {path}".encode()
     run = b"X" + len(system).to_bytes(4, "little") + system + b"\x85R"
-    name = _global
+    name = named
     return {
         "a plain call": (pickle.dumps(Opener(path), 5), "io.open"),
         "an old protocol": (pickle.dumps(Opener(path), 0), "io.open"),
@@ -219,7 +207,7 @@ def test_a_class_that_comes_by_value_is_rejected_by_its_own_name(name):
 def test_a_stream_that_only_begins_as_a_class_by_value_is_rejected_all_the_same():
     for rest in (b"", b".", b"(", b"h\x09", b"(X\xff\xff\xff\xff", b"(K\x01"):
         with pytest.raises(ResultError, match="the value (holds|is damaged)"):
-            load(b"\x80\x05" + _global("_clusterfn_wire.pickler", "remake_class") + rest)
+            load(b"\x80\x05" + named("_clusterfn_wire.pickler", "remake_class") + rest)
 
 
 class Broken(types.ModuleType):
@@ -245,7 +233,7 @@ def test_without_the_option_the_same_value_does_what_it_wants(tmp_path):
 
 
 def _array(buffer: bytes, dtype: bytes, rest: bytes) -> bytes:
-    made = b"\x80\x05" + _global("_clusterfn_wire.arrays", "array") + b"(C" + bytes([len(buffer)]) + buffer
+    made = b"\x80\x05" + named("_clusterfn_wire.arrays", "array") + b"(C" + bytes([len(buffer)]) + buffer
     return made + b"\x8c" + bytes([len(dtype)]) + dtype + rest + b"tR."
 
 
@@ -255,7 +243,7 @@ def _doubled_key(count: int) -> bytes:
     return b"\x80\x05})" + levels + b"Ns."
 
 
-DEQUE = b"\x80\x05" + _global("collections", "deque")
+DEQUE = b"\x80\x05" + named("collections", "deque")
 HUGE = (10**12).to_bytes(8, "little")
 DAMAGED = {
     "a frame of 10^12 bytes": b"\x80\x05\x95" + HUGE + b"N.",
@@ -271,10 +259,10 @@ DAMAGED = {
     "items for a number": b"\x80\x05K\x01K\x02a.", "entries for a list": b"\x80\x05]K\x01K\x02s.",
     "a key without a value": b"\x80\x05}(K\x01u.", "a list as a key": b"\x80\x05}]Ns.",
     "a state for a list": b"\x80\x05]}b.",
-    "a state for a date": b"\x80\x05" + _global("datetime", "timedelta") + b")R}b.",
+    "a state for a date": b"\x80\x05" + named("datetime", "timedelta") + b")R}b.",
     "a key that doubles twenty times": _doubled_key(20), "a key that doubles sixty times": _doubled_key(60),
     "items of a set for a dict": b"\x80\x05}(K\x01K\x02\x86\x90.",
-    "an attribute that hides a method": b"\x80\x05" + _global("collections", "OrderedDict") + b")R}\x8c\x05itemsNsb.",
+    "an attribute that hides a method": b"\x80\x05" + named("collections", "OrderedDict") + b")R}\x8c\x05itemsNsb.",
     "a deque that is filled after another one holds it": DEQUE + b"\x940h\x00)Rh\x00)R\x94ah\x01h\x00)Ra0.",
     "deep deques that hold an empty one too": DEQUE + b"\x940" + b"h\x00)R" * 300 + b"ah\x00)Ra" * 299 + b".",
     "an array of objects": _array(bytes(8), b"|O", b"K\x01\x85\x8c\x01C"),
@@ -282,9 +270,9 @@ DAMAGED = {
     "an array larger than its buffer": _array(bytes(8), b"<f8", b"J\x00\x00\x00\x7f\x85\x8c\x01C"),
     "an array of an unknown order": _array(bytes(8), b"<f8", b"K\x01\x85\x8c\x01A"),
     "an array of a negative shape": _array(bytes(8), b"<f8", b"J\xff\xff\xff\xff\x85\x8c\x01C"),
-    "a scalar of no bytes": b"\x80\x05" + _global("_clusterfn_wire.pickler", "scalar") + b"C\x00\x8c\x03<U0\x86R.",
-    "a fraction of a text": b"\x80\x05" + _global("fractions", "Fraction") + b"\x8c\x051e999\x85R.",
-    "a zone that is a path": b"\x80\x05" + _global("builtins", "getattr") + _global("zoneinfo", "ZoneInfo")
+    "a scalar of no bytes": b"\x80\x05" + named("_clusterfn_wire.pickler", "scalar") + b"C\x00\x8c\x03<U0\x86R.",
+    "a fraction of a text": b"\x80\x05" + named("fractions", "Fraction") + b"\x8c\x051e999\x85R.",
+    "a zone that is a path": b"\x80\x05" + named("builtins", "getattr") + named("zoneinfo", "ZoneInfo")
     + b"\x8c\x09_unpickle\x86R\x8c\x06../etcK\x01\x86R.",
 }  # fmt: skip
 
@@ -315,7 +303,7 @@ def test_lists_may_be_nested_deeper_than_python_would_follow():
 
 
 def test_the_state_of_a_class_cannot_be_set_so_none_changes_for_others():
-    stream = b"\x80\x05" + _global("uuid", "UUID") + b"}\x8c\x08__init__Nsb."
+    stream = b"\x80\x05" + named("uuid", "UUID") + b"}\x8c\x08__init__Nsb."
     with pytest.raises(ResultError, match="the value is damaged"):
         load(stream)
 
@@ -325,7 +313,7 @@ def test_the_state_of_a_class_cannot_be_set_so_none_changes_for_others():
 def test_a_value_of_another_python_is_read_and_its_sources_reach_no_traceback():
     import linecache
 
-    file = file_of_another_python(pickle.dumps([1], 5), {"/nowhere/f.py": "import os\n"})
+    file = received.file_of_another_python(pickle.dumps([1], 5), {"/nowhere/f.py": "import os\n"})
 
     assert from_file(file) == [1]
     assert "/nowhere/f.py" not in linecache.cache
@@ -368,7 +356,7 @@ def test_a_million_numbers_are_read_in_a_moment():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has paths of its own")
 def test_a_path_of_another_system_is_read_as_a_pure_one():
-    stream = b"\x80\x05" + _global("pathlib._local", "WindowsPath") + b"\x8c\x03c:/\x85R."
+    stream = b"\x80\x05" + named("pathlib._local", "WindowsPath") + b"\x8c\x03c:/\x85R."
     assert load(stream) == pathlib.PureWindowsPath("c:/")
 
 

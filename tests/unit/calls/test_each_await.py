@@ -17,18 +17,8 @@ from clusterfn import ClusterfnError, HostError
 from tests.fakes.held_host import Wait, World, awaits_of, refused
 from tests.golden.samples import BARE, SLURM
 
-STORY = [
-    f"calls/{name}.py"
-    for name in (
-        "submit",
-        "submission",
-        "follower",
-        "queue_tracker",
-        "job_tracker",
-        "liveness",
-        "conclusion",
-    )  # fmt: skip
-]
+FILES = ("submit", "submission", "follower", "queue_tracker", "job_tracker", "liveness", "conclusion")
+STORY = [f"calls/{name}.py" for name in FILES]
 # The first two are of groups. A host asks for content again only if it has lost some, which does not happen here.
 LEFT_OUT = ("fail_unfinished_items", "explain_unstarted", "send_again")
 PLACES = [place for name in STORY for place, (function, _) in awaits_of(name).items() if function not in LEFT_OUT]

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -24,6 +25,14 @@ from clusterfn.hosts.rpc.requests import Followed
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fakes.slurm_hosts import SlurmHosts
 from tests.waiting import WAIT_S, until
+
+
+def made(session: Any, digit: int = 0) -> tuple[Tracker, Job[int]]:
+    """A job of that host, and what follows it."""
+    tracker = Tracker(session, f"7f3a00001111222{digit}", "train")
+    job: Job[int] = Job("7f3a", "train", "tensor01", tracker.folder, tracker)
+    tracker.entry = entry_of(job)
+    return tracker, job
 
 
 def test_a_job_that_waits_for_long_asks_the_host_for_nothing_but_looks(
@@ -114,9 +123,7 @@ def test_a_turn_comes_only_by_the_connection_by_which_the_job_was_sent(
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     session = open_session(config_file.load().resolve(name)[0])
-    tracker = Tracker(session, "7f3a000011112222", "train")
-    job: Job[int] = Job("7f3a", "train", name, tracker.folder, tracker)
-    tracker.entry = entry_of(job)
+    tracker, job = made(session)
     session.follow_window.enter("another")
     tracker.follow(in_turn=True)
     first = session.connection
@@ -136,9 +143,7 @@ def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of
     session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=host_state.FollowWindow())
     files: list[Followed] = []
     session.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
-    tracker = Tracker(session, "7f3a000011112222", "train")
-    job: Job[int] = Job("7f3a", "train", "tensor01", tracker.folder, tracker)
-    tracker.entry = entry_of(job)
+    tracker, _ = made(session)
     session.follow_window.enter("another")
     tracker.follow(in_turn=True)
     is_shown, shown = threading.Event(), Mock()
@@ -178,12 +183,7 @@ def test_a_refused_job_keeps_no_place_among_those_that_are_followed(
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     session = open_session(config_file.load().resolve(name)[0])
-    trackers = [Tracker(session, f"7f3a00001111222{number}", "train") for number in range(3)]
-    jobs: list[Job[int]] = [
-        Job(f"7f3a{number}", "train", name, each.folder, each) for number, each in enumerate(trackers)
-    ]
-    for tracker, job in zip(trackers, jobs):
-        tracker.entry = entry_of(job)
+    *trackers, late = [made(session, digit)[0] for digit in range(4)]
     trackers[0].follow(in_turn=True)
 
     trackers[1].end()  # refused, before its caller comes to the next line
@@ -193,9 +193,6 @@ def test_a_refused_job_keeps_no_place_among_those_that_are_followed(
     trackers[0].end()
 
     until(lambda: trackers[2].awaited is not None)
-    late = Tracker(session, "7f3a000011112223", "train")
-    job = Job("7f3a", "train", name, late.folder, late)
-    late.entry = entry_of(job)
     late.skip_turn()  # somebody waits for it before it is sent
     late.follow(in_turn=True)
     assert late.awaited is not None

@@ -19,7 +19,6 @@ from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.calls import conclusion, group_tracker, job_display, map_display
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import Job, entry_of
@@ -31,7 +30,6 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.connected_host import HostContents
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.scheduler_watch import Silent
-from clusterfn.packing.payload_items import pack
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, SchedulerLimits, Submission
 from clusterfn.scheduler.slurm.states import SlurmState
@@ -226,24 +224,6 @@ def test_what_an_item_prints_after_its_end_belongs_to_its_output():
     assert results.read_log(connection, 1, "stdout") == "two last"
 
 
-def test_ten_thousand_items_are_packed_small():
-    packed = pack(lambda a: a, [(n,) for n in range(2000)])
-
-    assert len(packed.data) < 2000 * 300 and len(packed.ends) == 2000
-
-
-def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_where_it_waits(capsys):
-    told = "printed nothing and used no CPU for 10 min"
-    tracker = GroupTracker.__new__(GroupTracker)
-    tracker.group, tracker.said_quiet = GroupState("7f3a000011112222", "f", "box", "", 3), False
-    tracker.numbers = range(3)
-
-    for item in ("1", "2"):
-        tracker.quiet(item, told)
-
-    assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
-
-
 def look(tracker, seen):
     tracker.on_scheduler(seen)
     settle()
@@ -263,6 +243,16 @@ def elements_on_slurm(monkeypatch):
     session.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)
     session.connection.wait = session.connection.follow = lambda *_, **__: Reply(lambda: None)
     return GroupTracker(session, job, group(3)[0], SchedulerLimits()), sent, asked
+
+
+def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_where_it_waits(elements_on_slurm, capsys):
+    tracker, _, _ = elements_on_slurm
+    told = "printed nothing and used no CPU for 10 min"
+
+    for item in ("1", "2"):
+        tracker.quiet(item, told)
+
+    assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
 
 
 @pytest.mark.parametrize(("kind", "is_believed"), [("payload", False), ("raised", True)])

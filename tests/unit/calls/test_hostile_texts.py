@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,22 +16,21 @@ from clusterfn.calls import attach, outcome, outcome_errors, remote_state
 from clusterfn.cli import clean, gpus
 from clusterfn.config.host_text import module_name, reading, shell_word
 from clusterfn.config.job_spec import read_spec
-from clusterfn.config.spec import Host, ResultPolicy
+from clusterfn.config.spec import Host
 from clusterfn.errors import HostError, PayloadError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.rpc.frames import error_of
 from clusterfn.scheduler.slurm.states import SlurmState
 from tests.turns import answered
-
-PLACE = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
+from tests.unit.calls.received import UNTRUSTED
 
 
 def raised(module: object, python: object = "/usr/bin/python3") -> PayloadError:
     """The error for a payload that needs a module, as its host says."""
     missing = {"module": module, "python": python}
     told = {"kind": layout.PAYLOAD_BROKEN, "message": "m", "exception": {"missing": missing}}
-    error = outcome_errors.exception_of(told, None, PLACE)
+    error = outcome_errors.exception_of(told, None, UNTRUSTED)
     assert isinstance(error, PayloadError)
     return error
 
@@ -107,31 +107,29 @@ def test_a_record_of_a_job_that_makes_no_sense_is_an_error_that_names_the_host(d
     assert read_spec(json.dumps(SPEC).encode()) == SPEC
 
 
+def box_that_lists(pages: Iterator[bytes]) -> Any:
+    """A host whose list of jobs has these pages."""
+
+    def supervise(*_: str) -> Reply[Completed]:
+        return answered(Completed(0, None, next(pages), b""))
+
+    return SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
+
+
 @pytest.mark.parametrize(
     "page", [b'{"after": "9"}', b"7", b"[" * 100_000, b'{"after": "9"', b"null", b'{"state": "PENDING"}']
 )
 def test_a_list_of_jobs_that_never_ends_or_makes_no_sense_is_an_error(page):
-    def supervise(*_: str) -> Reply[Completed]:
-        reply: Reply[Completed] = Reply(lambda: None)
-        reply.resolve(Completed(0, None, page, b""))
-        return reply
-
-    box: Any = SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
-
     with pytest.raises(HostError, match="box sent its list of jobs in a form"):
-        remote_state.list_host_jobs(box)
+        remote_state.list_host_jobs(box_that_lists(itertools.repeat(page)))
 
 
 def test_a_list_of_jobs_that_begins_again_is_read_once():
-    pages = [b'{"after": "9"}', b'{"after": "5"}']
     job = {"id": "7f3a", "name": "f", "host": "box", "state": "RETURNED", "message": "", "started": 1}
 
-    def supervise(*_: str) -> Reply[Completed]:
-        return answered(Completed(0, None, json.dumps(job).encode() + b"\n" + pages.pop(0), b""))
+    pages = (json.dumps(job).encode() + b"\n" + end for end in (b'{"after": "9"}', b'{"after": "5"}'))
 
-    box: Any = SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
-
-    assert remote_state.list_host_jobs(box) == [job, job]
+    assert remote_state.list_host_jobs(box_that_lists(pages)) == [job, job]
 
 
 @pytest.mark.parametrize("inputs", [["90aa"], []])
@@ -178,9 +176,7 @@ NONSENSE = [
 @pytest.mark.parametrize(("asked", "told"), NONSENSE, ids=[f"{asked} {at}" for at, (asked, _) in enumerate(NONSENSE)])
 def test_an_answer_that_no_line_can_be_made_of_is_an_error_that_names_the_host(asked: str, told: object):
     def run(*_: Any, **__: Any) -> Reply[Completed]:
-        reply: Reply[Completed] = Reply(lambda: None)
-        reply.resolve(Completed(0, None, json.dumps(told).encode() + b"\n", b""))
-        return reply
+        return answered(Completed(0, None, json.dumps(told).encode() + b"\n", b""))
 
     host = SimpleNamespace(name="box", lease="socket", gpus_only=(), keep_days=1)
     bridge = SimpleNamespace(supervise=run, run=run)
@@ -192,8 +188,7 @@ def test_an_answer_that_no_line_can_be_made_of_is_an_error_that_names_the_host(a
 
 @pytest.mark.parametrize("name", [b"7f3a\xff", b"7f3a\x1b[2J\x00", "7f3a\u2028x".encode()])
 def test_a_name_that_is_no_text_among_the_jobs_is_no_job(name: bytes):
-    reply: Reply[Completed] = Reply(lambda: None)
-    reply.resolve(Completed(0, None, b"/r/jobs/" + name + b"\n/r/jobs/" + b"7f3a" * 4 + b"\n", b""))
+    reply = answered(Completed(0, None, b"/r/jobs/" + name + b"\n/r/jobs/" + b"7f3a" * 4 + b"\n", b""))
     box: Any = SimpleNamespace(root="/r", connection=SimpleNamespace(run=lambda _: reply))
 
     found = attach.find_folders(box, "7f3a")

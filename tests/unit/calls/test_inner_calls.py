@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterfn import ConfigError, cluster
-from clusterfn.packing import inner_calls
+from tests.sent import said_of_code
 
 total = 0
 
@@ -57,7 +57,7 @@ def closes_over() -> Any:
 )  # fmt: skip
 def test_a_function_that_sends_jobs_is_rejected_before_it_is_sent(function: Any, called: str):
     with pytest.raises(ConfigError) as rejected:
-        inner_calls.notes(function, "here")
+        said_of_code(function, "here")
 
     assert f"calls {called}, and a job cannot submit jobs" in str(rejected.value)
     assert f"call {called.partition('.')[0]}(…)" in str(rejected.value.hint)
@@ -82,7 +82,7 @@ def calls_what_submits(x: int) -> Any:
 def test_what_only_may_happen_is_said(function: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("clusterfn.packing.own_modules.is_own", lambda module: True)
 
-    said = inner_calls.notes(function, "here")
+    said = said_of_code(function, "here")
 
     assert len(said) == 1 and "and a job cannot submit jobs: call inner(…)" in said[0]
 
@@ -99,10 +99,10 @@ def passes_elsewhere(xs: list[int]) -> list[int]:
 def test_a_call_for_another_host_runs_in_the_same_job_and_that_is_said(function: Any):
     name = function.__name__
 
-    assert inner_calls.notes(function, "here") == [
+    assert said_of_code(function, "here") == [
         f"{name} calls elsewhere, which then runs in the same job on here, not on other"
     ]
-    assert inner_calls.notes(function, "other") == []
+    assert said_of_code(function, "other") == []
 
 
 def calls_here(x: int) -> int:
@@ -129,11 +129,11 @@ def reads() -> int:
 
 def test_a_global_that_is_set_is_said_once_for_each_function():
     for function in (counts, counts_inside):
-        assert inner_calls.notes(function, "here") == [
+        assert said_of_code(function, "here") == [
             f"{function.__name__} sets the global total in its job only: no other call finds it, return it instead"
         ]
 
 
 @pytest.mark.parametrize("function", [reads, calls_here, abs, str.upper, int, functools.partial(pow, 2), print])
 def test_of_other_functions_nothing_is_said(function: Any):
-    assert inner_calls.notes(function, "here") == []
+    assert said_of_code(function, "here") == []

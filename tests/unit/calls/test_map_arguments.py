@@ -28,25 +28,34 @@ def learn(x: int, rate: float = 0.1) -> float:
     return x * rate
 
 
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+TIP = "'b'; each item is one argument: to pass its parts as arguments, call add.map(*zip(*items))"
+
+
 @pytest.mark.parametrize(
     ("called", "kind", "says"),
     [
-        (
-            lambda: cluster(learn).map([1], [2], [3]),
-            TypeError,
-            "takes from 1 to 2 positional arguments but 3 were given",
-        ),
+        (lambda: cluster(learn).map([1], [2], [3]), TypeError, "from 1 to 2 positional arguments but 3 were given"),
         (lambda: cluster(learn).map([1], x=2), TypeError, "multiple values for argument 'x'"),
         (lambda: cluster(learn).map([1], raet=0.2), ConfigError, "did you mean rate?"),
         (lambda: list(Executor().map(learn, [1], [2], [3])), TypeError, "but 3 were given"),
+        (lambda: cluster(add).map([(1, 2), (3, 4)]), TypeError, TIP),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_do_not_fit_are_rejected_before_a_host_is_opened(
     called: Callable[[], object], kind: type[Exception], says: str, no_file: str
 ):
     with pytest.raises(kind) as rejected:
         called()
     assert says in str(rejected.value)
+
+
+def test_tuples_that_were_not_all_meant_as_arguments_get_no_tip(no_file: str):
+    with pytest.raises(TypeError, match="argument: 'b'$"):
+        cluster(add).map([(1, 2), (3, 4, 5)])
 
 
 def test_a_map_of_a_number_is_refused_with_what_to_give():

@@ -6,10 +6,8 @@ import fractions
 import importlib
 import importlib.machinery
 import importlib.util
-import json
 import py_compile
 import shutil
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -37,73 +35,6 @@ def test_a_folder_without_a_module_in_it_is_none(project, files):
 
     assert sent("mine") == set()
     assert not own_modules.is_own("mine")
-
-
-METADATA = "Metadata-Version: 2.1\nName: my-pkg\nVersion: 1.2.3\n"
-SCRIPTS = "[console_scripts]\nmine = mine_pkg:main\n"
-ASKS = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import importlib.metadata, mine_pkg
-print(mine_pkg.__version__, [each.value for each in importlib.metadata.distribution("my-pkg").entry_points])
-"""
-
-
-def project_with_metadata(tmp_path: Path, code: str, metadata: str, editable: bool, top_level: bool) -> list[Path]:
-    """A project of the user's own, installed as a tool does it; the folders that are then on sys.path."""
-    write(tmp_path / code, mine_pkg__init="from importlib.metadata import version\n__version__ = version('my-pkg')")
-    where = tmp_path / metadata
-    where.mkdir(parents=True)
-    (where / ("PKG-INFO" if metadata.endswith(".egg-info") else "METADATA")).write_text(METADATA)
-    (where / "entry_points.txt").write_text(SCRIPTS)
-    (where / "RECORD").write_text("")
-    if editable:
-        url = (tmp_path / "my project").as_uri()
-        (where / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
-    if top_level:
-        (where / "top_level.txt").write_text("mine_pkg\n")
-    return [tmp_path / code, where.parent]
-
-
-@pytest.mark.parametrize(
-    ("code", "metadata", "editable", "top_level"),
-    [
-        ("my project/src", "venv/site-packages/my_pkg-1.2.3.dist-info", True, False),
-        ("my project", "venv/site-packages/my_pkg-1.2.3.dist-info", True, True),
-        ("my project", "venv/site-packages/my_pkg-1.2.3.dist-info", False, True),
-        ("my project/src", "my project/src/my_pkg.egg-info", False, True),
-        ("my project", "my project/my_pkg.egg-info", False, True),
-    ],
-    ids=["poetry, hatch or uv, src", "setuptools or its scm, flat", "installed, too", "develop, src", "develop, flat"],
-)
-def test_a_package_can_ask_for_its_own_version_where_it_arrives(
-    tmp_path, monkeypatch, code, metadata, editable, top_level
-):
-    for folder in project_with_metadata(tmp_path, code, metadata, editable, top_level):
-        monkeypatch.syspath_prepend(str(folder))
-
-    files = module_sources.collect(["mine_pkg"])[0].files
-
-    name = Path(metadata).name
-    assert {each.rpartition("/")[2] for each in files if each.startswith(name)} < {
-        "METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt"
-    }  # fmt: skip
-    for each, data in files.items():
-        (tmp_path / "there" / each).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "there" / each).write_bytes(data)
-    asked = [sys.executable, "-I", "-S", "-c", ASKS, str(tmp_path / "there")]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert done.stdout == "1.2.3 ['mine_pkg:main']\n", done.stderr
-
-
-def test_metadata_of_others_and_of_a_damaged_installation_stays(tmp_path, project, monkeypatch):
-    write(project, mine="")
-    for name, told in zip("abcde", ("", "{", "[]", '{"dir_info": {"editable": true}}', '{"url": 3}')):
-        (tmp_path / f"{name}-1.dist-info").mkdir()
-        (tmp_path / f"{name}-1.dist-info" / "METADATA").write_text(METADATA)
-        (tmp_path / f"{name}-1.dist-info" / "direct_url.json").write_text(told)
-
-    assert sent("mine") == {"mine.py"}
 
 
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\n"
@@ -156,30 +87,11 @@ def test_a_key_in_a_directory_argument_is_sent_and_named_once(project, capsys):
     )
 
 
-def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(project, monkeypatch, tmp_path_factory):
-    second = tmp_path_factory.mktemp("second")
-    write(second, spread__a="SECOND = 1", spread__b="")
-    write(project, spread__a="FIRST = 1")
-    monkeypatch.setattr(sys, "path", [str(project), str(second), *sys.path[1:]])
-
-    assert sent("spread") == {"spread/a.py", "spread/b.py"}
-    assert module_sources.collect(["spread"])[0].files["spread/a.py"] == b"FIRST = 1"
-
-
 @pytest.mark.parametrize(
     "name",
-    [
-        "json",
-        "sys",
-        "pytest",
-        "clusterfn.packing.files",
-        "_clusterfn_wire.stand_ins",
-        "cloudpickle",
-        "__main__",
-        "none",
-        "",
-    ],  # fmt: skip
-)
+    ["json", "sys", "pytest", "clusterfn.packing.files", "_clusterfn_wire.stand_ins", "cloudpickle", "__main__", "none",
+     ""],
+)  # fmt: skip
 def test_what_is_there_already_does_not_travel(name):
     serialization.part("stand_ins")
     assert not own_modules.is_own(name)
@@ -248,28 +160,6 @@ def test_a_huge_folder_is_left_as_soon_as_it_is_too_large(project, monkeypatch):
     with pytest.raises(PayloadError):
         sent("mine")
     assert len(looked) < 20
-
-
-def test_a_module_edited_since_its_import_is_reported_once(project):
-    write(project, mine_a="A = 1")
-    importlib.import_module("mine_a")
-    assert own_modules.edited(["mine_a"]) == []
-
-    write(project, mine_a="A = 22")
-
-    assert own_modules.edited(["mine_a"]) == ["mine_a"]
-    assert own_modules.edited(["mine_a"]) == []
-
-
-def test_an_edit_before_the_first_call_is_reported(project, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    write(project, mine_a="A = 1")
-    importlib.import_module("mine_a")
-
-    write(project, mine_a="A = 22")
-
-    assert own_modules.edited(["mine_a"]) == ["mine_a"]
-    assert own_modules.edited(["mine_a"]) == []
 
 
 def test_a_module_that_was_reloaded_is_not_reported(project, monkeypatch):

@@ -18,15 +18,9 @@ NAMES = ["größe_日本", "обучение", "हिन्दी", "学習.v2"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_function_keeps_its_own_name(name: str):
-    assert job_name(name) == name == parse_options({"name": name}).name
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_both_ways_to_write_a_letter_are_one_name(name: str):
-    decomposed = unicodedata.normalize("NFD", name)
-
-    assert job_name(decomposed) == job_name(name) == parse_options({"name": decomposed}).name
+def test_a_function_keeps_its_own_name_in_both_ways_to_write_a_letter(name: str):
+    for written in (name, unicodedata.normalize("NFD", name)):
+        assert job_name(written) == name == parse_options({"name": written}).name
 
 
 @pytest.mark.parametrize(
@@ -41,8 +35,10 @@ def test_a_scheduler_knows_a_job_by_letters_that_it_takes(name: str, known: str)
     ("name", "shown"),
     [
         ("a\x1b[31mb", "a_31mb"), ("a\u202eb", "a_b"), ("日\u200b本", "日_本"), ("a\x07", "a"), ("a\nb", "a_b"),
-        ("🚀", "function"),
         ("a\u2028b", "a_b"), ("١٢", "_١٢"), ("a\x9bb", "a_b"), ("a;rm -rf $HOME", "a_rm_-rf_HOME"), ("../../x", "x"),
+        ("🚀", "function"), ("train", "train"), ("a.b", "a.b"), ("train-2.1", "train-2.1"), ("_private_", "private"),
+        ("<lambda>", "lambda"), ("my job/1", "my_job_1"), ("01_train", "_01_train"), ("42", "_42"), ("...", "function"),
+        ("a" * 80, "a" * 64), ("1" * 80, "_" + "1" * 63),
     ],
 )  # fmt: skip
 def test_nothing_else_gets_into_a_name(name: str, shown: str):

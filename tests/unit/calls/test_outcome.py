@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-import traceback
 import types
 from importlib.metadata import PackageNotFoundError
 
@@ -154,10 +153,8 @@ def test_a_value_of_another_version_of_a_package_names_both_versions(monkeypatch
 
 
 def test_neither_the_remote_traceback_nor_a_note_obeys_the_host_on_the_terminal():
-    about, data = written(exceptions.to_records(ValueError("boom")))
     told = {"type": "ValueError", "message": "boom", "traceback": "Traceback\x1b]0;PWNED\x07\n\tx\x1b[2J\r"}
-    published = {"kind": "raised", "value": about, "exception": told, "earlier": ["lost\x1b[2J a card"]}
-    shown = "".join(traceback.format_exception(outcome_errors.exception_of(published, data, PLACE)))
+    shown = printed(raised(ValueError("boom"), exception=told, earlier=["lost\x1b[2J a card"]))
 
     assert "Traceback\n\tx\n" in shown and "lost a card" in shown
     assert not {*shown} & {*"\x1b\x07\r"}
@@ -213,11 +210,7 @@ def test_an_error_of_cuda_that_cannot_be_rebuilt_has_the_advice_as_its_hint():
 
 
 def test_a_job_that_had_gpus_is_not_advised_to_ask_for_one():
-    error = RuntimeError("No CUDA GPUs are available")
-    about, data = written(exceptions.to_records(error))
-    facts = {"kind": "raised", "value": about, "exception": exceptions.summary(error)}
-
-    told = outcome_errors.exception_of({**facts, "usage": {"gpus": [{"uuid": "GPU-1"}]}}, data, PLACE)
+    told = raised(RuntimeError("No CUDA GPUs are available"), usage={"gpus": [{"uuid": "GPU-1"}]})
 
     assert told.__notes__ == ["the job had GPUs: `clusterfn check tensor01 --gpus 1` shows why PyTorch cannot use them"]
 

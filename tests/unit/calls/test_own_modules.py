@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from clusterfn import PayloadError
-from tests.unit.calls.own_project import sent, write
+from tests.unit.calls.own_project import sent, sent_files, write
+
+PROJECTS = {
+    "imports anywhere": (
+        {"mine_a": "def f():\n import mine_b.c", "mine_b__init": "", "mine_b__c": "from mine_d import x", "mine_d": ""},
+        {"mine_a.py", "mine_b/__init__.py", "mine_b/c.py", "mine_d.py"},
+    ),
+    "a folder with a module deep in it": ({"mine_a__deep__x": ""}, {"mine_a/deep/x.py"}),
+    "imports in a circle": ({"mine_a": "import mine_b", "mine_b": "import mine_a"}, {"mine_a.py", "mine_b.py"}),
+    "a source that cannot be parsed": ({"mine_a": "this is (not Python"}, {"mine_a.py"}),
+    "code that ends the program": (
+        {"mine_a": "import mine_b", "mine_b": "raise SystemExit('run')"}, {"mine_a.py", "mine_b.py"},
+    ),
+}  # fmt: skip
 
 
-def test_what_it_imports_is_sent_wherever_the_import_is(project):
-    write(project, mine_a="def f():\n    import mine_b.c", mine_b__init="", mine_b__c="from mine_d import x", mine_d="")
+@pytest.mark.parametrize(("files", "travels"), PROJECTS.values(), ids=PROJECTS)
+def test_a_module_travels_with_all_that_it_imports_and_none_is_run(project, files, travels):
+    write(project, **files)
 
-    assert sent("mine_a") == {"mine_a.py", "mine_b/__init__.py", "mine_b/c.py", "mine_d.py"}
-
-
-def test_a_folder_with_a_module_deep_in_it_is_one(project):
-    write(project, mine__deep__x="")
-
-    assert sent("mine") == {"mine/deep/x.py"}
-
-
-def test_modules_that_import_each_other_end(project):
-    write(project, mine_a="import mine_b", mine_b="import mine_a")
-
-    assert sent("mine_a") == {"mine_a.py", "mine_b.py"}
+    assert sent("mine_a") == travels
+    assert "mine_a" not in sys.modules
 
 
 def test_a_package_travels_whole_with_its_data(project):
@@ -126,14 +132,78 @@ def test_more_than_50_mb_are_refused_with_the_largest_named(project):
     assert any("1 MB  mine/" in line for line in caught.value.evidence)
 
 
-def test_a_source_that_cannot_be_parsed_still_travels(project):
-    write(project, mine_a="this is (not Python")
+def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(project, monkeypatch, tmp_path_factory):
+    second = tmp_path_factory.mktemp("second")
+    write(second, spread__a="SECOND = 1", spread__b="")
+    write(project, spread__a="FIRST = 1")
+    monkeypatch.setattr(sys, "path", [str(project), str(second), *sys.path[1:]])
 
-    assert sent("mine_a") == {"mine_a.py"}
+    assert sent("spread") == {"spread/a.py", "spread/b.py"}
+    assert sent_files("spread")["spread/a.py"] == b"FIRST = 1"
 
 
-def test_nothing_is_imported_or_run(project):
-    write(project, mine_a="import mine_b", mine_b="raise SystemExit('run')")
+METADATA = "Metadata-Version: 2.1\nName: my-pkg\nVersion: 1.2.3\n"
+SCRIPTS = "[console_scripts]\nmine = mine_pkg:main\n"
+ASKS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import importlib.metadata, mine_pkg
+print(mine_pkg.__version__, [each.value for each in importlib.metadata.distribution("my-pkg").entry_points])
+"""
 
-    assert sent("mine_a") == {"mine_a.py", "mine_b.py"}
-    assert "mine_a" not in sys.modules
+
+def project_with_metadata(tmp_path: Path, code: str, metadata: str, editable: bool, top_level: bool) -> list[Path]:
+    """A project of the user's own, installed as a tool does it; the folders that are then on sys.path."""
+    write(tmp_path / code, mine_pkg__init="from importlib.metadata import version\n__version__ = version('my-pkg')")
+    where = tmp_path / metadata
+    where.mkdir(parents=True)
+    (where / ("PKG-INFO" if metadata.endswith(".egg-info") else "METADATA")).write_text(METADATA)
+    (where / "entry_points.txt").write_text(SCRIPTS)
+    (where / "RECORD").write_text("")
+    if editable:
+        url = (tmp_path / "my project").as_uri()
+        (where / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
+    if top_level:
+        (where / "top_level.txt").write_text("mine_pkg\n")
+    return [tmp_path / code, where.parent]
+
+
+@pytest.mark.parametrize(
+    ("code", "metadata", "editable", "top_level"),
+    [
+        ("my project/src", "venv/site-packages/my_pkg-1.2.3.dist-info", True, False),
+        ("my project", "venv/site-packages/my_pkg-1.2.3.dist-info", True, True),
+        ("my project", "venv/site-packages/my_pkg-1.2.3.dist-info", False, True),
+        ("my project/src", "my project/src/my_pkg.egg-info", False, True),
+        ("my project", "my project/my_pkg.egg-info", False, True),
+    ],
+    ids=["poetry, hatch or uv, src", "setuptools or its scm, flat", "installed, too", "develop, src", "develop, flat"],
+)
+def test_a_package_can_ask_for_its_own_version_where_it_arrives(
+    tmp_path, monkeypatch, code, metadata, editable, top_level
+):
+    for folder in project_with_metadata(tmp_path, code, metadata, editable, top_level):
+        monkeypatch.syspath_prepend(str(folder))
+
+    files = sent_files("mine_pkg")
+
+    name = Path(metadata).name
+    assert {each.rpartition("/")[2] for each in files if each.startswith(name)} < {
+        "METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt"
+    }  # fmt: skip
+    for each, data in files.items():
+        (tmp_path / "there" / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "there" / each).write_bytes(data)
+    asked = [sys.executable, "-I", "-S", "-c", ASKS, str(tmp_path / "there")]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.stdout == "1.2.3 ['mine_pkg:main']\n", done.stderr
+
+
+def test_metadata_of_others_and_of_a_damaged_installation_stays(tmp_path, project, monkeypatch):
+    write(project, mine="")
+    for name, told in zip("abcde", ("", "{", "[]", '{"dir_info": {"editable": true}}', '{"url": 3}')):
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info" / "METADATA").write_text(METADATA)
+        (tmp_path / f"{name}-1.dist-info" / "direct_url.json").write_text(told)
+
+    assert sent("mine") == {"mine.py"}

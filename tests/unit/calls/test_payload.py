@@ -1,19 +1,21 @@
-"""A call as bytes: what goes with it, and what is refused before anything is sent."""
+"""A call as bytes: what goes with it, and what is refused before anything is sent, such as a Job for its value."""
 
 from __future__ import annotations
 
 import functools
 import linecache
+import operator
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import clusterfn
-from clusterfn import File, Job, PayloadError
+from clusterfn import File, Job, JobGroup, PayloadError, cluster
 from tests.fakes.taken import Taken
 from tests.fixtures import roundtrip
 from tests.sent import look_patiently, prepared
@@ -43,8 +45,8 @@ def test_beside_a_job_what_cannot_travel_is_named_and_not_the_job():
 
     with pytest.raises(PayloadError, match=r"args\[1\]: cannot pickle '_thread.lock' object"):
         prepared(print, (job, threading.Lock()), host="there")
-    packed = prepared(print, (job, [job["loss"]]), host="there")
-    assert packed.after == {job.id: {"name": "train", "items": None}} and packed.inputs[0].source.argument is job
+    taken = prepared(print, (job, [job["loss"]]), host="there")
+    assert taken.after == {job.id: {"name": "train", "items": None}} and taken.inputs[0].source.argument is job
     with pytest.raises(PayloadError, match="wait and pass its value"):
         prepared(print, (job,), host="there", root="/other")
     with pytest.raises(PayloadError, match="args"):
@@ -56,14 +58,15 @@ def test_a_signature_that_is_not_certain_refuses_nothing(function, args):
     assert prepared(function, args)
 
 
-JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
+JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())  # type: ignore[arg-type]
+GROUP: JobGroup[Any, Any] = group(2)[1]
 
 
 @pytest.mark.parametrize(
     ("argument", "message", "hint"),
     [
         (JOB, "args[0]: this is the Job 7f3a000011112222 itself", "pass the value of that job: job.result()"),
-        ([group(2)[1]], "args[0][0]: this is the JobGroup 7f3a000011112222 itself", "group.results()"),
+        ([GROUP], "args[0][0]: this is the JobGroup 7f3a000011112222 itself", "group.results()"),
     ],
 )
 def test_a_job_as_an_argument_is_refused_by_its_name_with_what_to_pass_instead(argument, message, hint):
@@ -201,10 +204,6 @@ def test_a_script_in_a_home_full_of_files_is_sent_quickly(tmp_path):
     assert told.stdout == "['helper_of_mine.py', 'late_of_mine.py'] True\n", told.stderr
 
 
-def packed(function):
-    return prepared(function)
-
-
 def of_a_script(source, **more):
     """The function `f` of a script, as Python has it that runs the script."""
     name = f"<script {len(linecache.cache)}>"
@@ -223,10 +222,10 @@ ABSENT = [
 
 @pytest.mark.parametrize("source", ABSENT)
 def test_a_name_that_a_missing_module_decided_on_this_machine_is_reported(source):
-    (told,) = packed(of_a_script(source.format(module="nowhere_mod"))).decided_here
+    (told,) = prepared(of_a_script(source.format(module="nowhere_mod"))).decided_here
 
     assert told.startswith("HAS is ") and "because this machine has no nowhere_mod" in told
-    assert packed(of_a_script(source.format(module="os"))).decided_here == ()
+    assert prepared(of_a_script(source.format(module="os"))).decided_here == ()
 
 
 def test_it_is_reported_too_where_another_cell_of_a_notebook_has_decided_it():
@@ -234,12 +233,12 @@ def test_it_is_reported_too_where_another_cell_of_a_notebook_has_decided_it():
 
     f = of_a_script("def f():\n    return [each for each in (nowhere_mod,)]\n", In=cells, nowhere_mod=None)
 
-    assert "because this machine has no nowhere_mod" in packed(f).decided_here[0]
+    assert "because this machine has no nowhere_mod" in prepared(f).decided_here[0]
 
 
 def test_a_name_that_no_import_decides_is_not_reported():
-    assert packed(of_a_script("DEBUG = False\ndef f():\n    return DEBUG\n")).decided_here == ()
-    assert packed(of_a_script(ABSENT[0].format(module="nowhere_mod") + "HAS = 3\n")).decided_here == ()
+    assert prepared(of_a_script("DEBUG = False\ndef f():\n    return DEBUG\n")).decided_here == ()
+    assert prepared(of_a_script(ABSENT[0].format(module="nowhere_mod") + "HAS = 3\n")).decided_here == ()
 
 
 class Pressed:
@@ -269,3 +268,61 @@ def test_ctrl_c_while_a_call_is_prepared_says_that_it_was_not_sent(send, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         send(Pressed())
     assert capsys.readouterr().err.count("it was not sent, and nothing runs") == 1
+
+
+@pytest.mark.parametrize(
+    "calculate",
+    [
+        lambda given: given + 1, lambda given: 1 + given, lambda given: given < 3, lambda given: 3.0 / given,
+        lambda given: sum([given, given]), operator.neg, abs, float, int, round, lambda given: [given] * given,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [JOB, JOB["loss"], GROUP[1]], ids=["job", "part", "item"])
+def test_calculating_with_a_job_says_to_call_result(calculate: Any, given: Any) -> None:
+    with pytest.raises(TypeError) as rejected:
+        calculate(given)
+    assert str(rejected.value) == f"{given!r} is not the value itself: call .result()"
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "instead"),
+    [
+        (JOB, "get", ": call .result()"), (JOB, "wait", ": call .result()"), (JOB, "stdout", ": call .logs(…)"),
+        (JOB, "kill", ": call .stop()"), (JOB, "nothing", ""), (JOB["loss"], "value", ": call .result()"),
+        (JOB["loss"], "kill", ""), (GROUP, "get", ": call .results()"),
+    ],
+)  # fmt: skip
+def test_an_attribute_of_other_libraries_names_ours(given: Any, name: str, instead: str) -> None:
+    with pytest.raises(AttributeError) as rejected:
+        getattr(given, name)
+    assert str(rejected.value) == f"{type(given).__name__!r} object has no attribute {name!r}{instead}"
+
+
+def test_calculating_with_a_group_says_to_call_results() -> None:
+    with pytest.raises(TypeError, match=r"is not the value itself: call \.results\(\)$"):
+        GROUP + [1]  # type: ignore[operator]
+
+
+def test_jobs_can_be_compared_and_tested_for_being_there() -> None:
+    assert JOB == JOB and JOB != 3 and JOB and JOB in {JOB}
+
+
+def test_a_retried_group_that_has_not_ended_is_no_argument_yet() -> None:
+    _, retried = group(2)
+
+    with pytest.raises(PayloadError, match=r"runs again after retry_failed\(\) and has not ended") as rejected:
+        prepared(print, (retried,), host="tensor01")
+    assert rejected.value.hint == "wait for it first: group.wait()"
+
+
+@pytest.mark.parametrize("given", [JOB, JOB["history"]])
+def test_mapping_over_one_job_says_both_things_that_can_be_meant(given: Any) -> None:
+    def total(x: int) -> int:
+        return x
+
+    with pytest.raises(TypeError) as rejected:
+        cluster(total).map(given)
+    assert str(rejected.value) == (
+        f"{given!r:.80} means one value, and map() takes lists: map over its .result() to call total with "
+        "each item of that value, or use submit() to call total once, with the value"
+    )

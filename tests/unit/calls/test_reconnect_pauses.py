@@ -20,29 +20,14 @@ from clusterfn.bridge.job_states import RETURNED, RUNNING, UNKNOWN
 from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
-from clusterfn.errors import (
-    ClusterfnError,
-    ConfigError,
-    HostError,
-    HostKeyError,
-    Unreachable,
-)
+from clusterfn.errors import ClusterfnError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import ConnectionState, HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link
 from clusterfn.hosts.rpc.link import describe_trouble
 from tests.fakes.taken import Taken
 from tests.fakes.transport import FakeTransport, agent
-from tests.unit.calls.waiters import (
-    HOST,
-    Garbling,
-    followed,
-    in_a_group,
-    in_a_session,
-    no_agent,
-    of_a_session,
-    silent,
-)
+from tests.unit.calls.waiters import HOST, Garbling, followed, in_a_group, in_a_session, no_agent, of_a_session, silent
 from tests.waiting import until
 
 LOST = "no connection to lab8 since 14:03:07, reconnecting: the host no longer answered"

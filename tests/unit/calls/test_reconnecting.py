@@ -9,22 +9,9 @@ from typing import Any
 
 import pytest
 
-from clusterfn import (
-    Cancelled,
-    HostError,
-    JobError,
-    ResultError,
-    Unreachable,
-)
+from clusterfn import Cancelled, HostError, JobError, ResultError, Unreachable
 from tests.fakes.transport import FakeTransport
-from tests.unit.calls.waiters import (
-    answered,
-    followed,
-    in_a_group,
-    in_a_session,
-    no_agent,
-    of_a_session,
-)
+from tests.unit.calls.waiters import answered, followed, in_a_group, in_a_session, no_agent, of_a_session
 from tests.waiting import until
 
 

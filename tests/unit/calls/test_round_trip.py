@@ -151,7 +151,7 @@ def test_modules_go_by_name_and_those_made_by_hand_by_value():
 
     there, up = sent((made, made.up))
     assert sent(math) is math and there.__name__ == "made_by_hand" and up() == 2 and there.up() == 3
-    assert made.X == 1 and "__builtins__" not in {name for name in vars(there) if name != "__builtins__"}
+    assert made.X == 1
 
 
 def test_a_module_made_by_hand_that_is_found_by_its_name(monkeypatch):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from clusterfn import Unreachable
-from tests.fakes.session_line import AT_MOST, LARGEST, opened, send
+from tests.fakes.session_line import AT_MOST, LARGEST, opened, send, sent, welcomed
 from tests.turns import settle
 from tests.waiting import WAIT_S
 
@@ -25,8 +25,7 @@ def test_no_call_goes_through_it_before_the_session_has_answered():
 
 
 def test_calls_go_as_files_while_the_session_does_not_take_those_before():
-    stream, connection = opened()
-    connection.say("welcome")
+    stream, connection = welcomed()
 
     went = [bool(send(stream, number, LARGEST)) for number in range(1, AT_MOST + 3)]
     assert went == [True] * AT_MOST + [False] * 2
@@ -44,10 +43,8 @@ def test_calls_go_as_files_while_the_session_does_not_take_those_before():
 
 
 def test_a_call_hears_what_is_written_to_its_files_and_its_end():
-    stream, connection = opened()
-    connection.say("welcome")
-    call, other = send(stream, 1), send(stream, 2)
-    assert call and other
+    stream, connection = welcomed()
+    call, other = sent(stream, 1), sent(stream, 2)
 
     connection.say("events", b"began\n", n=1)
     connection.say("stdout", b"out", n=1)
@@ -63,15 +60,13 @@ def test_a_call_hears_what_is_written_to_its_files_and_its_end():
 
 
 def test_calls_of_a_lost_stream_go_on_with_their_files_and_the_next_goes_through_another():
-    stream, connection = opened()
-    connection.say("welcome")
-    ended, arrived, sent = (send(stream, number) for number in (1, 2, 3))
-    assert ended and arrived and sent
+    stream, connection = welcomed()
+    calls = [sent(stream, number) for number in (1, 2, 3)]
     connection.say("end", b"{}", n=1, outcome=2, has_value=True, taken=2)
 
     connection.lose()
 
-    assert [call.heard[-1] for call in (ended, arrived, sent)] == [("end", b"{}", b""), ("lost", True), ("lost", False)]
+    assert [call.heard[-1] for call in calls] == [("end", b"{}", b""), ("lost", True), ("lost", False)]
     assert send(stream, 4) is None, "until the session answers again"
     connection.open_door()
     connection.say("welcome")
@@ -81,8 +76,7 @@ def test_calls_of_a_lost_stream_go_on_with_their_files_and_the_next_goes_through
 
 def test_a_stream_that_is_lost_while_a_call_is_written_to_it_holds_nobody():
     """The reader thread holds the connection's lock, for which the writer waits, when it hears of the end."""
-    stream, connection = opened()
-    connection.say("welcome")
+    stream, connection = welcomed()
     reply = connection.opened[-1][1]
 
     def write(_: object, data: bytes) -> None:
@@ -99,10 +93,8 @@ def test_a_stream_that_is_lost_while_a_call_is_written_to_it_holds_nobody():
 
 
 def test_a_call_that_cannot_go_on_keeps_no_other_from_it():
-    stream, connection = opened()
-    connection.say("welcome")
-    first, second = send(stream, 1), send(stream, 2)
-    assert first and second
+    stream, connection = welcomed()
+    first, second = sent(stream, 1), sent(stream, 2)
 
     def raises(has_arrived: bool) -> None:
         raise ZeroDivisionError
@@ -115,10 +107,8 @@ def test_a_call_that_cannot_go_on_keeps_no_other_from_it():
 
 
 def test_a_call_that_the_session_cannot_lay_out_is_sent_as_files():
-    stream, connection = opened()
-    connection.say("welcome")
-    call = send(stream, 1)
-    assert call
+    stream, connection = welcomed()
+    call = sent(stream, 1)
 
     connection.say("again", n=1)
 
@@ -127,10 +117,8 @@ def test_a_call_that_the_session_cannot_lay_out_is_sent_as_files():
 
 @pytest.mark.parametrize("is_frame", [False, True])
 def test_a_host_that_sends_no_frames_costs_no_call(is_frame: bool):
-    stream, connection = opened()
-    connection.say("welcome")
-    call = send(stream, 1)
-    assert call
+    stream, connection = welcomed()
+    call = sent(stream, 1)
 
     with pytest.raises((ValueError, KeyError)) as odd:  # by which the connection ends the request
         if is_frame:
@@ -160,8 +148,7 @@ def test_inside_the_job_of_a_scheduler_the_way_is_a_program_on_its_node():
 
 
 def test_it_says_which_actors_have_ended_and_why():
-    stream, connection = opened()
-    connection.say("welcome")
+    stream, connection = welcomed()
     connection.say("gone", actor=3, reason="its process was killed")
 
     assert connection.gone == [(3, "its process was killed")]
@@ -169,8 +156,7 @@ def test_it_says_which_actors_have_ended_and_why():
 
 
 def test_who_withdraws_a_call_waits_until_it_is_in_its_folder():
-    stream, connection = opened()
-    connection.say("welcome")
+    stream, connection = welcomed()
     assert send(stream, 1)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -184,10 +170,8 @@ def test_who_withdraws_a_call_waits_until_it_is_in_its_folder():
 
 
 def test_calls_get_the_error_of_a_connection_that_is_not_opened_again():
-    stream, connection = opened()
-    connection.say("welcome")
-    call = send(stream, 1)
-    assert call
+    stream, connection = welcomed()
+    call = sent(stream, 1)
 
     connection.is_usable = False
     connection.lose("the host key has changed")
@@ -197,8 +181,7 @@ def test_calls_get_the_error_of_a_connection_that_is_not_opened_again():
 
 
 def test_a_forked_child_sends_nothing_through_it():
-    stream, connection = opened()
-    connection.say("welcome")
+    stream, connection = welcomed()
     connection.is_usable = False
 
     assert send(stream, 1) is None

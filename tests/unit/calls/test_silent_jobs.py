@@ -1,4 +1,4 @@
-"""Jobs that fall silent together: how much their host is asked, above all while it is slow to answer."""
+"""Jobs that fall silent: how much their host is asked, above all while it is slow, and what its answers mean."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.calls import liveness
-from clusterfn.errors import HostError, Unreachable
+from clusterfn.calls.conclusion import parse_conclusion
+from clusterfn.errors import ClusterfnError, HostError, Unreachable
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import SchedulerVerdict
 from clusterfn.scheduler.slurm.submit import Slurm
-from tests.golden.samples import SLURM
+from tests.golden.golden import recorded
+from tests.golden.samples import BARE, SLURM
 from tests.turns import settle
 from tests.waiting import until
 
@@ -214,3 +216,30 @@ def test_a_job_that_the_scheduler_does_not_know_is_lost_unless_another_program_w
     host.answer_all()
 
     assert (job.verdict is None) == is_refused
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (Completed(None, 9, b"", b""), "its program printed nothing and ended with signal 9"),
+        (Completed(1, None, b"", b""), "its program printed nothing and ended with exit status 1"),
+        (Completed(1, None, b"", b"No module named os"), "No module named os"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_the_evidence(answer: Completed, says: str) -> None:
+    with pytest.raises(ClusterfnError, match="could not conclude the job") as rejected:
+        parse_conclusion(answer, BARE, "/root/jobs/7f3a")
+
+    assert list(rejected.value.evidence) == [says]
+
+
+@pytest.mark.parametrize("folder", ["/root/jobs/{}", "/root/jobs/{}/elements/3"])
+def test_what_the_scheduler_says_of_another_job_with_the_number_is_no_word_about_this_one(folder: str) -> None:
+    """A controller that has lost its state gives numbers again."""
+    own, line = "7f3a000011112222", recorded("slurm-22.05.8/scontrol-kill.txt").replace("FAILED", "RUNNING")
+    tracker: Any = SimpleNamespace(session=SimpleNamespace(scheduler=Slurm(SLURM, "ada")), folder=folder.format(own))
+
+    verdict = liveness.explain(tracker, line, "", "30")
+
+    assert verdict is not None and "30 is another job now" in verdict.message
+    assert liveness.explain(tracker, line.replace("kill.aaaa00000000000e", f"train.{own}"), "", "30") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from concurrent.futures import Future
@@ -92,17 +93,6 @@ def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker, re
     exit_flush.finish_all()
 
     assert 0 < removal.waited_s <= 5
-    assert exit_flush.unanswered == {}
-
-
-def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker, removal):
-    submission = Request()
-    submission.add_done_callback(lambda _: refuse(tracker, SubmitError("sbatch refused")))
-    exit_flush.await_at_exit(submission)
-
-    exit_flush.finish_all()
-
-    assert removal.waited_s is not None
     assert exit_flush.unanswered == {}
 
 
@@ -268,6 +258,19 @@ def test_the_time_in_the_queue_begins_once_the_inputs_of_a_job_are_complete(reas
         settle()
 
     assert session.bridge.supervise.called is is_late
+
+
+@pytest.mark.parametrize(
+    ("is_this_machine", "pid", "named"),
+    [(True, os.getpid(), f"this program, pid {os.getpid()}, ada"), (True, 1, "pid 1, ada"),
+     (False, os.getpid(), f"pid {os.getpid()}, ada")],
+    ids=["this program", "another one", "the same number on another machine"],
+)  # fmt: skip
+def test_a_job_that_waits_for_a_gpu_of_this_program_says_so(is_this_machine, pid, named):
+    tracker = Tracker(Mock(root="/root", host=Mock(is_this_machine=is_this_machine)), "7f3a000011112222", "f")
+    tracker.queue_reason = f"1 in use without a lease: python3 (pid {pid}, ada); waiting for 1"
+
+    assert tracker.waiting_reason == f"1 in use without a lease: python3 ({named}); waiting for 1"
 
 
 @pytest.mark.parametrize(("phase", "state"), [(RUNNING, "RUNNING"), (FINAL, "SUSPENDED")])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ResultError
-from tests.unit.calls.received import file_of, from_file, limit_memory
+from tests.unit.calls.received import limit_memory, load, named
 
 ROOT = Path(__file__).parents[3]
 PRIME = (1 << 61) - 1  # Python's hash of an integer is its rest by this
@@ -25,15 +25,6 @@ MANY = 30_000
 def number(value: int) -> bytes:
     data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
     return b"\x8a" + bytes([len(data)]) + data
-
-
-def named(module: str, name: str) -> bytes:
-    return b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name)) + b"\x93"
-
-
-def result_of(stream: bytes) -> object:
-    """What `result()` gives for a value whose pickle is this."""
-    return from_file(file_of(stream))
 
 
 COUNTER = named("collections", "Counter")
@@ -52,7 +43,7 @@ def test_keys_that_all_have_one_hash_are_rejected_in_a_time_that_grows_with_thei
     began = time.process_time()
 
     with pytest.raises(ResultError, match="the keys of a set or dict collide"):
-        result_of(b"\x80\x05" + FILLED[name] + b".")
+        load(b"\x80\x05" + FILLED[name] + b".")
 
     assert time.process_time() - began < 5  # seconds; to fill it takes several times as long
 
@@ -60,7 +51,7 @@ def test_keys_that_all_have_one_hash_are_rejected_in_a_time_that_grows_with_thei
 def test_a_few_keys_of_one_hash_are_no_attack():
     honest = {-1: 1, -2: 2, **{PRIME * each: 0 for each in range(500)}}, {(PRIME * each,) for each in range(500)}
 
-    assert result_of(pickle.dumps(honest, 5)) == honest
+    assert load(pickle.dumps(honest, 5)) == honest
 
 
 SHARED: dict[str, tuple[bytes, bytes, bytes]] = {
@@ -78,7 +69,7 @@ def test_what_is_in_a_million_places_is_not_copied_for_each(name):
     began = time.process_time()
 
     with pytest.raises(ResultError, match="the value is damaged: .*too many places"):
-        result_of(b"\x80\x05" + maker + b"\x940" + argument + b"\x940](" + (b"h\x00" + call + b"R") * 20_000 + b"e.")
+        load(b"\x80\x05" + maker + b"\x940" + argument + b"\x940](" + (b"h\x00" + call + b"R") * 20_000 + b"e.")
 
     assert time.process_time() - began < 5
 
@@ -90,13 +81,13 @@ def test_keys_of_one_hash_cost_in_each_counter_what_they_cost_in_the_dict():
     copies = b"h\x00h\x01\x85R" * 40
 
     with pytest.raises(ResultError, match="the keys of a set or dict collide"):
-        result_of(b"\x80\x05" + COUNTER + b"\x940" + keys + b"\x940" + others + b"0](" + copies + b"e.")
+        load(b"\x80\x05" + COUNTER + b"\x940" + keys + b"\x940" + others + b"0](" + copies + b"e.")
 
 
 def test_a_folder_that_a_hundred_thousand_paths_share_is_no_attack():
     paths = [Path("/a/long/name/of/a/folder/that/many/share", str(each)) for each in range(10_000)]
 
-    assert result_of(pickle.dumps(paths, 5)) == paths
+    assert load(pickle.dumps(paths, 5)) == paths
 
 
 MADE = {
@@ -140,7 +131,7 @@ def test_a_value_for_which_memory_ends_is_said_to_be_too_large_for_the_machine(m
     limit_memory(monkeypatch, lambda: next(left))
 
     with pytest.raises(ResultError, match="does not fit into the memory of this machine") as caught:
-        result_of(pickle.dumps([0.5] * 100_000, 5))
+        load(pickle.dumps([0.5] * 100_000, 5))
 
     assert "on a machine with more memory" in str(caught.value)
 
@@ -149,15 +140,15 @@ def test_a_copy_for_which_no_memory_is_left_is_not_made(monkeypatch):
     limit_memory(monkeypatch, lambda: 2_200_000)
 
     with pytest.raises(ResultError, match="need more than the 2.1 MB of free memory"):
-        result_of(pickle.dumps(decimal.Decimal("1" * 2_000_000), 5))
+        load(pickle.dumps(decimal.Decimal("1" * 2_000_000), 5))
 
 
 NESTED = """
 from clusterfn import ResultError
-from tests.unit.calls.received import file_of, from_file
+from tests.unit.calls.received import load
 made, link = {kind}, {link}
 try:
-    value = from_file(file_of(b"\\x80\\x05" + made * 100_000 + b"N" + link * 100_000 + b"."))
+    value = load(b"\\x80\\x05" + made * 100_000 + b"N" + link * 100_000 + b".")
 except ResultError as error:
     print(error.message.removeprefix("the value is damaged: "))
 else:
@@ -194,6 +185,6 @@ def test_what_holds_its_like_as_people_write_it_is_no_attack():
         collections.deque([collections.deque()] * 9),
     ]
 
-    assert result_of(pickle.dumps(honest, 5)) == honest
-    found = result_of(pickle.dumps(ring, 5))
+    assert load(pickle.dumps(honest, 5)) == honest
+    found = load(pickle.dumps(ring, 5))
     assert found[0] == 1 and found[1] is found

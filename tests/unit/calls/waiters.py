@@ -16,9 +16,7 @@ from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
 from clusterfn.calls.submission import Started
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Resources
-from clusterfn.errors import (
-    HostError,
-)
+from clusterfn.errors import HostError
 from clusterfn.hosts.host_state import HostState
 from clusterfn.packing import payload as payloads
 from clusterfn.scheduler.base import SchedulerLimits
