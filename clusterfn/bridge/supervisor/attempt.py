@@ -54,7 +54,6 @@ class RunnableAttempt:
     folder = ""
 
     def path(self, name: str) -> str:
-        """Return a path in its folder."""
         return os.path.join(self.folder, name)
 
     def call(self) -> "list[str]":
@@ -218,7 +217,6 @@ class Attempt(WholeAttempt):
         return True
 
     def publish(self, verdict: Verdict) -> bool:
-        """Publish this attempt's outcome; False if it has one already."""
         kept = verdict.kind != layout.RETURNED and self.job.has_checkpoint()
         # These are the attempts after which the job was retried or requeued.
         before = [each for each in self.outcomes_before() if each.get("retried") or each.get("requeued")]
@@ -237,11 +235,9 @@ class Attempt(WholeAttempt):
         return self._put(document(self.job.id, self.number, known.replace(superseded_by=by)))
 
     def retries_used(self) -> int:
-        """Return how often the job was retried before this attempt."""
         return sum(bool(outcome.get("retried")) for outcome in self.outcomes_before())
 
     def outcomes_before(self) -> "list[dict[str, Any]]":
-        """Return the outcomes of the attempts before this one."""
         before = (Attempt(self.job, number) for number in self.job.attempts() if number < self.number)
         return [outcome for outcome in (attempt.outcome() for attempt in before) if outcome is not None]
 
@@ -258,7 +254,6 @@ class Attempt(WholeAttempt):
         return won
 
     def has_ended(self) -> bool:
-        """Whether there is an outcome."""
         return self.outcome() is not None
 
     def outcome(self) -> "Optional[dict[str, Any]]":

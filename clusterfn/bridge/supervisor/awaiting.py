@@ -152,7 +152,6 @@ class ItemInputs:
         return sorted(self._ready)
 
     def look_again(self) -> None:
-        """Look again at what had not ended."""
         self.values.look_again()
 
     def give_up(self) -> None:
@@ -164,7 +163,6 @@ class ItemInputs:
         return unclaimed(self.home, self.ready()) + [block for block, _ in self._chunks.left_over()]
 
     def all_taken(self) -> bool:
-        """Whether each block is an element's."""
         return not unclaimed(self.home, range(self.count))
 
     def threshold(self, element: int) -> int:
@@ -180,7 +178,6 @@ class ItemInputs:
         return sorted(self._wanted)
 
     def in_words(self) -> str:
-        """Say what the items wait for."""
         return self.values.describe_open(self._wanted.values())
 
     def failure(self, index: int) -> "Optional[Verdict]":

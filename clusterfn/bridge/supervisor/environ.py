@@ -66,7 +66,6 @@ class DescribedJob:
         self.id, self.folder, self.spec = job_id, folder, spec
 
     def path(self, *names: str) -> str:
-        """Return a path below its folder."""
         return os.path.join(self.folder, *names)
 
     def secrets(self) -> "dict[str, str]":
@@ -120,7 +119,6 @@ def worker_environment(
 
 
 def changed_names(before: "Mapping[str, str]", after: "Mapping[str, str]") -> "list[str]":
-    """Return the names of the variables that differ."""
     return [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
 

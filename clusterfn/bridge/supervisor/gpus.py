@@ -288,7 +288,6 @@ class GpuUsageMonitor:
         return [gpu.as_dict() for gpu in self._samples.values()]
 
     def load(self) -> "list[dict[str, Any]]":
-        """Return what each GPU did at the last look."""
         return [dict(gpu.load) for gpu in self._samples.values()]
 
     def ask(self) -> None:

@@ -65,7 +65,6 @@ class Chunks:
         self._over: "dict[int, dict[str, Any]]" = {}
 
     def make_folders(self) -> None:
-        """Make the folders into which its elements write."""
         for name in (CLAIMS, DONE):
             os.makedirs(os.path.join(self.home, name), mode=0o700, exist_ok=True)
 
@@ -97,7 +96,6 @@ class Chunks:
         return None
 
     def take_all(self, element: int) -> "list[int]":
-        """Claim every item that no element has."""
         return list(iter(lambda: self.take(element, self._count), None))
 
     def take_over(self, element: int) -> "Optional[int]":
@@ -197,7 +195,6 @@ class Chunks:
         return os.path.exists(os.path.join(self.home, DONE, str(chunk)))
 
     def finish(self, chunk: int) -> None:
-        """Note that each of its items has a line."""
         os.close(os.open(os.path.join(self.home, DONE, str(chunk)), os.O_WRONLY | os.O_CREAT, 0o600))
 
     def complete(self) -> bool:
@@ -233,11 +230,9 @@ class ItemJournal:
         self._is_torn = False
 
     def begin(self, index: int, **facts: "Any") -> None:
-        """Write that an item is about to run."""
         self._line(dict(facts, begin=index))
 
     def again(self, index: int, why: str) -> None:
-        """Write that an item failed and is about to run again."""
         self._line({"retry": index, "told": why})
 
     def end(self, index: int, verdict: Verdict, value: str = "", **places: "Any") -> None:

@@ -91,7 +91,6 @@ def describe(folder: str) -> "dict[str, Any]":
 
 
 def state_of(job: JobFolder) -> str:
-    """Return the state of a job."""
     state: str = _seen(job).state
     return state
 

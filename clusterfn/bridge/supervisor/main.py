@@ -47,7 +47,6 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProc
             _end_early(job)
             say(str(not_now))
             return not_now.status
-    # This import comes after the admission, because a job that only waits does without it.
     from . import attempt_loop
 
     begun = attempt_loop.begin_attempt(job, status, signals)
@@ -70,7 +69,7 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProc
 
         Takers(job).tell()
     if os.path.exists(os.path.join(job.home, NOTIFY)):
-        # This import is late, because few jobs notify a user. The job holds nothing any more.
+        # The job holds nothing any more.
         from .notify import tell_end
 
         tell_end(job.home)

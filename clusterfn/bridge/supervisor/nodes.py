@@ -184,7 +184,6 @@ class Others:
         return os.path.join(self._nodes, str(rank))
 
     def have_returned(self) -> bool:
-        """Whether all of them have returned."""
         self._look()
         return len(self._ended) == len(self.ranks) and self.failure() is None
 
@@ -301,7 +300,6 @@ class NodeAttempt(RunnableAttempt):
         return [self.folder, self._job.home, *self._job.own[1:], "discard"]
 
     def variables(self) -> "dict[str, str]":
-        """Return which item it is, if it is one."""
         return {layout.INDEX_VARIABLE: self._job.own[0]} if self._job.own else {}
 
     def publish(self, verdict: Verdict) -> bool:

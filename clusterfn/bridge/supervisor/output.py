@@ -137,7 +137,6 @@ class Pump:
             self._held.clear()
 
     def forget(self) -> None:
-        """Close both ends."""
         if self._file >= 0:
             os.close(self._file)
         if self.fd >= 0:

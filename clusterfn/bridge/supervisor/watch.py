@@ -55,11 +55,9 @@ class Signals:
         signal.set_wakeup_fd(writer)
 
     def asked_to_end(self) -> bool:
-        """Whether this process was asked to end."""
         return signal.SIGTERM in self.came or signal.SIGINT in self.came
 
     def swallow(self) -> None:
-        """Empty the pipe."""
         with suppress(BlockingIOError):
             while os.read(self.fd, 512):
                 continue
@@ -262,11 +260,9 @@ class EndWatch:
         return min(times) if times else None
 
     def is_ending(self) -> bool:
-        """Whether a signal came that ends the job."""
         return self._ended_at() is not None
 
     def cancelled(self) -> Verdict:
-        """Return the verdict on a request for its end."""
         return cancelled()
 
     def _too_long(self) -> Verdict:

@@ -97,7 +97,6 @@ class WorkerProcess:
         return [fd for fd in (self.out, self.err, self.report, self._control.fileno()) if fd >= 0]
 
     def close(self) -> None:
-        """Close the ways to it."""
         self._control.close()
         for fd in self.fds():
             os.close(fd)
@@ -379,7 +378,6 @@ class Cores:
         return set((free + others)[:wanted])
 
     def release(self) -> None:
-        """Remove the marks."""
         for name_socket in self._held:
             name_socket.close()
 
