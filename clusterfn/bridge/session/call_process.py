@@ -17,15 +17,18 @@ from collections.abc import Iterable, Mapping
 
 # The function may replace the one of the module.
 from time import sleep
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..layout import FAILED_RANK, WORK
 from ..supervisor.environ import expand_cwd
 from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
 from ..worker import children, execute, finish, loaded_modules, outputs, payload, preload, random_numbers
 from ..worker.descriptors import out_of_reach
-from ..worker.report import Report, peak_bytes
+from ..worker.report import Report, open_orders, peak_bytes, receive_order
 from . import prefault
+
+if TYPE_CHECKING:
+    import _socket
 
 # Nothing is prepared for the next call until then: with few cores, the value would reach its client later.
 REST_S = 0.0015
@@ -102,9 +105,9 @@ def _live(
         children.report_own_signals(said.say)
         # torch is left out, because it starts from the same seed in every process, forked or not.
         random_numbers.reseed(loaded.unseeded)
-        orders = Orders(control)
-        prefault.copy_when_idle(orders.fd, written)
-        call = orders.next()
+        orders = open_orders(out_of_reach(control))
+        prefault.copy_when_idle(orders.fileno(), written)
+        call = _next_call(orders)
         if call is not None:
             loaded.make_way(call["sys_path"])
         if call is not None and "actor" in call:
@@ -112,9 +115,9 @@ def _live(
             from . import actor
 
             _enter(spec, call["attempt"])
-            actor.serve(spec, call, orders.next, said)
+            actor.serve(spec, call, lambda: _next_call(orders), said)
         elif call is not None:
-            os.close(orders.fd)
+            orders.close()
             _run(spec, call, said)
         status = 0
         if call is not None:
@@ -131,26 +134,10 @@ def _enter(spec: dict[str, Any], attempt: str) -> None:
     payload.enter(expand_cwd(spec) or os.path.join(attempt, WORK))
 
 
-class Orders:
-    """The calls that the runner gives to this process: one, or all those of an actor.
-
-    Attributes:
-        fd: The socket through which they come.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self.fd = out_of_reach(fd)
-        self._data = b""
-
-    def next(self) -> dict[str, Any] | None:
-        """Wait for a call; None if there is none to come."""
-        while b"\n" not in self._data:
-            piece = os.read(self.fd, 65536)
-            if not piece:
-                return None
-            self._data += piece
-        line, _, self._data = self._data.partition(b"\n")
-        return dict(json.loads(line))
+def _next_call(orders: _socket.socket) -> dict[str, Any] | None:
+    """Wait for a call; None if there is none to come. The runner gives the next one only once this one has ended."""
+    line, _ = receive_order(orders)
+    return dict(json.loads(line)) if line else None
 
 
 def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:

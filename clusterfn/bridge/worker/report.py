@@ -25,6 +25,14 @@ _FOR_PEOPLE = frozenset(["message", "note", "hint", "evidence", "path", "sender"
 _MOST_FILES = 253
 
 
+def open_orders(fd: int) -> _socket.socket:
+    """Return the socket through which the supervisor's orders come."""
+    connection = _socket.socket(fileno=fd)
+    # The environment may have set another default.
+    connection.settimeout(None)
+    return connection
+
+
 def receive_order(connection: _socket.socket) -> tuple[bytes, list[int]]:
     """Wait for a line of the supervisor (`WorkerProcess.order`), and the descriptors that come with it.
 

@@ -8,15 +8,13 @@ waits until it may begin, and goes on as `main` does. Calls share only what was 
 
 from __future__ import annotations
 
-# This is the C half alone, because workers have no module that they have not asked for.
-import _socket
 import atexit
 import itertools
 import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..agent.libc import libc_function
 from ..layout import JOBS
@@ -25,7 +23,10 @@ from ..supervisor.environ import changed_names
 from ..supervisor.text import native
 from ..supervisor.worker_process import die_with_parent
 from . import fork_rules, outputs, payload, random_numbers, shown_words
-from .report import receive_order
+from .report import open_orders, receive_order
+
+if TYPE_CHECKING:
+    import _socket
 
 # This is SIGKILL, without an import of `signal`.
 _ENDED = 9
@@ -45,8 +46,7 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
     # The supervisor sees what the environment prints when it starts, and forks nothing in that case.
     outputs.flush()
     report, control = map(int, argv[-2:])
-    orders = _socket.socket(fileno=control)
-    orders.settimeout(None)
+    orders = open_orders(control)
     trouble, jobs = "" if is_fit else _find_trouble(), None
     if not trouble and argv[2] == JOBS:
         # This import is late, because the templates of items do not need the supervisor.
