@@ -61,7 +61,6 @@ class ActorObject:
         self._loop: Any = None
 
     def run(self, call: dict[str, Any]) -> None:
-        """Run one call to its report."""
         attempt: str = call["attempt"]
         cpu_before_s = sum(os.times()[:4])
         os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)

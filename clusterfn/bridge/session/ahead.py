@@ -65,7 +65,6 @@ class Ahead:
         self._processes.append(self._fork([fd for process in self._processes for fd in process.fds()]))
 
     def pids(self) -> list[int]:
-        """Return the processes that wait."""
         return [process.pid for process in self._processes]
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> CallProcess:
@@ -105,7 +104,6 @@ class Ahead:
             self._processes.popleft().dismiss()
 
     def dismiss(self) -> None:
-        """End the processes, and free the disk space."""
         self.dismiss_processes()
         if self._reserve is not None:
             self._reserve.release()

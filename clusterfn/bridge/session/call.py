@@ -122,7 +122,6 @@ class CallAttempt(RunnableAttempt):
             self.write_events()
 
     def write_events(self) -> None:
-        """Write the events that wait."""
         if not self._waiting:
             return
         data = "".join(json.dumps(line) + "\n" for line in self._waiting).encode()
@@ -147,7 +146,6 @@ class CallAttempt(RunnableAttempt):
         self._say(name, data)
 
     def publish(self, verdict: Verdict) -> bool:
-        """Publish the outcome, unless there is one."""
         outcome = document(self._job.id, 1, verdict)
         if self.actor_gone:
             outcome["actor_gone"] = self.actor_gone

@@ -129,7 +129,6 @@ def _live(
 
 
 def _enter(spec: dict[str, Any], attempt: str) -> None:
-    """Go to the working directory of a call."""
     os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
     payload.enter(expand_cwd(spec) or os.path.join(attempt, WORK))
 

@@ -126,7 +126,6 @@ class ClientConnection:
         self._watcher.watch(self.sock, READ, self._on_ready)
 
     def close(self) -> None:
-        """End it."""
         if self.is_open:
             self.is_open = False
             self._watcher.forget(self.sock)
@@ -177,13 +176,11 @@ class Door:
         return [each.due for each in self._connections if each.due and each.is_open]
 
     def flush(self, now: float) -> None:
-        """Say what is due."""
         for each in self._connections:
             if each.is_open and 0.0 < each.due <= now:
                 each.flush()
 
     def say(self, what: str, **facts: Any) -> None:
-        """Send a frame to all clients."""
         for each in self._connections:
             each.say(what, **facts)
 

@@ -113,15 +113,12 @@ class FolderWatch:
 
     @property
     def silent_s(self) -> float:
-        """Return the seconds since something came."""
         return clock.now() - self._since
 
     def pause_s(self) -> float:
-        """Return how long to wait until the next look."""
         return max(min(_LAST_S, max(_FIRST_S, self.silent_s / _SLOWING)), min(_LONGEST_S, _COST * self._cost_s))
 
     def is_due(self) -> bool:
-        """Whether to look now."""
         return clock.now() >= self._looked + self.pause_s()
 
     def looked(self, cost_s: float) -> None:

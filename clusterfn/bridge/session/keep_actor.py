@@ -56,7 +56,6 @@ class ActorCallRun(CallRun):
 
     @property
     def has_reported(self) -> bool:
-        """Whether the process has said how the call ended."""
         return self._done is not None
 
     def close(self) -> None:
@@ -113,7 +112,6 @@ class KeptProcess:
         return self.process
 
     def job(self, number: int) -> CallJob:
-        """Return the job of a call."""
         return self._job.of(os.path.join(self._folder, str(number)))
 
     def reap(self) -> None:
@@ -123,7 +121,6 @@ class KeptProcess:
                 self.lose("its process %s between two calls" % describe_exit(status))
 
     def lose(self, reason: str) -> None:
-        """Take note that its process has ended."""
         self._has_exited = True
         self.gone = self.gone or reason
 

@@ -29,7 +29,6 @@ class ServerLink:
         self._held = b""
 
     def fileno(self) -> int:
-        """Return its descriptor."""
         return self._sock.fileno()
 
     def read(self) -> bool:

@@ -80,7 +80,6 @@ class Turns:
         return len(self._waiting) + sum(len(actor.waiting) for actor in self._actors.values())
 
     def is_empty(self) -> bool:
-        """Whether no call waits."""
         return not (self.lost or self.count_all_waiting())
 
     def lose(self, which: int, reason: str, given: Iterable[int]) -> None:

@@ -104,7 +104,6 @@ class TorchWatch:
             self.check_build(InstalledTorch(getattr(torch, "__file__", None)))
 
     def end(self) -> None:
-        """Stop watching imports."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
     def scan_code(self, function: Any) -> None:
@@ -180,7 +179,6 @@ class TorchWatch:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         yield error
