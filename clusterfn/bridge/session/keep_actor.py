@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
     from ..supervisor.spec import Spec
     from ..supervisor.watch import Signals
-    from .ahead import Ahead
-    from .call_process import CallProcess
+    from .call_process import Ahead, CallProcess
     from .link import ServerLink
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"

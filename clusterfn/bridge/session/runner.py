@@ -23,9 +23,8 @@ from ..supervisor.worker_process import become_subreaper, die_with_parent
 from ..worker.fork_rules import settle_memory
 from ..worker.preload import Preloader
 from . import prefault
-from .ahead import Ahead
 from .call import CallJob, serve_call
-from .call_process import CallProcess, fork_call_process
+from .call_process import Ahead, CallProcess, fork_call_process
 from .keep_actor import KeptProcess, keep_actor
 from .link import ServerLink
 
