@@ -27,8 +27,9 @@ from ..supervisor.environ import expand_cwd
 from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
 from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
-from ..worker import children, execute, finish, loaded_modules, outputs, payload, preload, random_numbers
-from ..worker.descriptors import out_of_reach
+from ..worker import children, execute, finish, loaded_modules, payload, preload
+from ..worker.descriptors import flush_output, out_of_reach, take_output
+from ..worker.fork_rules import reseed
 from ..worker.report import Report, open_orders, peak_bytes, receive_order
 from . import prefault
 
@@ -80,7 +81,7 @@ def fork_call_process(
         written: The memory that a call writes to, which it copies while it waits.
     """
     parent = os.getpid()
-    outputs.flush()
+    flush_output()
     with Pipes() as pipes:
         pid = os.fork()
         if pid == 0:
@@ -194,13 +195,13 @@ def _live(
         out, err, report, control = pipes.take_theirs()
         for fd in foreign:
             os.close(fd)
-        outputs.take(out, err)
+        take_output(out, err)
         # The stack of a crash belongs to the output of this call, and not to that of the session.
         faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
         children.report_own_signals(said.say)
         # torch is left out, because it starts from the same seed in every process, forked or not.
-        random_numbers.reseed(loaded.unseeded)
+        reseed(loaded.unseeded)
         orders = open_orders(out_of_reach(control))
         prefault.copy_when_idle(orders.fileno(), written)
         call = _next_call(orders)

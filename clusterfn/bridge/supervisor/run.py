@@ -44,7 +44,7 @@ _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was st
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
     "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "loaded_modules",
-    "warning", "outputs", "finish",
+    "warning", "finish",
 )  # fmt: skip
 _NEEDED = (layout.WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES

@@ -23,7 +23,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ..agent.libc import libc_function
-from . import outputs
+from .descriptors import flush_output
 from .loaded_modules import forget_own, has_loaded_native_code
 
 # A metaclass may answer for its classes' attributes, and is not asked.
@@ -59,7 +59,7 @@ def end(
         _watch_the_end(say, grace_s)
     if not last or not is_of_runner and (leaves_finalizers or has_loaded_native_code(last)):
         return
-    outputs.flush()
+    flush_output()
     # Files have finalizers.
     if leaves_finalizers:
         _flush_files()
@@ -107,7 +107,7 @@ def _tell_what_lasts(say: Callable[..., None], grace_s: float) -> None:
     with contextlib.suppress(OSError):
         os.write(2, ("clusterfn: %s\n" % text).encode("utf-8", "replace"))
     sleep(grace_s * (1 - _NEARLY))
-    outputs.flush()
+    flush_output()
     os._exit(0)
 
 
@@ -132,7 +132,7 @@ def _remove_what_is_left(last: str) -> None:
             del main[name]
     forget_own(last)
     gc.collect()
-    outputs.flush()
+    flush_output()
     _flush_files()
 
 

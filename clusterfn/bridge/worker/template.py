@@ -22,7 +22,8 @@ from ..supervisor import process_tree
 from ..supervisor.environ import changed_names
 from ..supervisor.text import native
 from ..supervisor.worker_process import die_with_parent
-from . import fork_rules, outputs, payload, random_numbers, shown_words
+from . import fork_rules, payload, shown_words
+from .descriptors import flush_output, take_output
 from .report import open_orders, receive_order
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
         The words of the worker, the descriptors of its report and of `begin` included, and the pid of its supervisor.
     """
     # The supervisor sees what the environment prints when it starts, and forks nothing in that case.
-    outputs.flush()
+    flush_output()
     report, control = map(int, argv[-2:])
     orders = open_orders(control)
     trouble, jobs = "" if is_fit else _find_trouble(), None
@@ -85,7 +86,7 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
         os.close(answer)
         out, err, *ways = fds
         # Its variables come when it may begin.
-        outputs.take(out, err)
+        take_output(out, err)
         if shown is not None:
             shown_words.show_prepared(shown)
         return [*order["argv"], *map(str, ways)], order["parent"]
@@ -140,7 +141,7 @@ def _find_trouble() -> str:
     trouble = fork_rules.lasting_trouble(fork_rules.inherited())
     # The environment has loaded its modules before this package, and may have seeded `random` then.
     loaded = list(itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules)))
-    if not trouble and random_numbers.generators_of(loaded):
+    if not trouble and fork_rules.generators_of(loaded):
         trouble = "it loads random number generators, from which all would draw the same"
     # The one of `logging` writes what its handlers hold, and there are none yet.
     if not trouble and atexit._ncallbacks() > ("logging" in sys.modules):
