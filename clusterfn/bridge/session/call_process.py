@@ -27,7 +27,7 @@ from ..supervisor.environ import expand_cwd
 from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
 from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
-from ..worker import children, execute, finish, loaded_modules, payload, preload
+from ..worker import children, execute, finish, payload, preload
 from ..worker.descriptors import flush_output, out_of_reach, take_output
 from ..worker.fork_rules import reseed
 from ..worker.report import Report, open_orders, peak_bytes, receive_order
@@ -185,7 +185,7 @@ def _live(
     status = 1
     # All that is left at the end has come after this.
     gc.freeze()
-    known, exit_functions = loaded_modules.last_loaded(), atexit._ncallbacks()
+    known, exit_functions = finish.last_loaded(), atexit._ncallbacks()
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -238,7 +238,7 @@ def _next_call(orders: _socket.socket) -> dict[str, Any] | None:
 
 def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     attempt: str = call["attempt"]
-    known = loaded_modules.last_loaded()
+    known = finish.last_loaded()
     spec["sys_path"] = call["sys_path"]
     _enter(spec, attempt)
     value = execute.open_value_file(attempt)
@@ -247,7 +247,7 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     except execute.CallRejected as rejected:
         facts = rejected.facts
     # In the line that says the end: each further line would wake the runner once more.
-    facts.update(loaded=loaded_modules.loaded_since(known), peak=peak_bytes())
+    facts.update(loaded=finish.loaded_since(known), peak=peak_bytes())
     execute.report_outcome(report, facts)
     if call["rests"]:
         sleep(REST_S)

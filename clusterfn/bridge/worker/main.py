@@ -23,7 +23,6 @@ from ..supervisor.text import native
 from . import children, finish, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
-from .loaded_modules import last_loaded
 from .report import Report, open_orders, peak_bytes, receive_order
 
 
@@ -59,7 +58,7 @@ def main(argv: list[str]) -> None:
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
     children.warn_about_forks()
     children.report_own_signals(report.say)
-    last, spec = last_loaded(), payload.read_spec(job)
+    last, spec = finish.last_loaded(), payload.read_spec(job)
     try:
         _enter(cwd)
         facts = _run_job(job, spec, rest, discards, report, value_fd)

@@ -22,7 +22,7 @@ from ..supervisor import process_tree
 from ..supervisor.publish import names_in
 from ..supervisor.worker_process import become_subreaper, die_with_parent
 from . import descriptors, fork_rules
-from .loaded_modules import is_installed
+from .finish import is_installed
 
 _NUMPY = "numpy.random"
 _LIMIT_S = 120
