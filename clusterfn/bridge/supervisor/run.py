@@ -115,9 +115,9 @@ class AttemptRun:
         self.notes += environ.redirect_caches(spec, env)
         wanted, building = spec["resources"]["gpus"], spec.get("building")
         if wanted and building and building["cuda"]:
-            from . import cuda
+            from . import built
 
-            cuda.check(self.job, env)
+            built.check_torch(self.job, env)
         if wanted:
             from . import gpus
 
