@@ -30,7 +30,6 @@ def serve(
     """Construct the actor, and call its methods until the last call has come, or there is no actor.
 
     Args:
-        spec: The session's.
         first: The call that constructs it.
         following: Waits for the next call, and returns it; None if there is none to come.
         report: Takes what became of each.

@@ -188,7 +188,6 @@ class CallRun(AttemptRun):
     """The run of one call: its process is forked, with the modules that earlier calls needed, and not started by exec.
 
     Args:
-        ahead: What was made for it and for the next calls.
         give: Gives the call to its process, and returns that.
         is_live: Whether a client hears what the call prints.
 
@@ -294,10 +293,7 @@ def serve_call(
     """Run one call to its published end; the top-level modules that it loaded, None if it was not to be run.
 
     Args:
-        job: The call as a job.
-        facts: Of its call.json.
         signals: That wake this process when a child ends.
-        ahead: What was made for a call.
         say: Gets all that is written to the call's files.
         is_live: Whether that includes what it prints.
     """

@@ -75,8 +75,6 @@ def fork_call_process(
     """Fork the process of the next call.
 
     Args:
-        spec: The session's.
-        loaded: What is loaded in this process.
         foreign: Descriptors of this process that it must not keep open.
         written: The memory that a call writes to, which it copies while it waits.
     """

@@ -36,8 +36,6 @@ class ClientConnection:
     """One connection of a client.
 
     Attributes:
-        sock: Its socket.
-        is_open: Whether it is connected.
         due: When to send what waits for other frames, and to say which calls were taken; 0 if there is nothing to say.
         answers_pieces: Whether to answer a piece of a frame at once. It comes through srun then, whose next piece
             waits for an acknowledgement: 40 ms, unless something goes the other way.
@@ -85,10 +83,7 @@ class ClientConnection:
         """Send a frame; close a connection that takes too long to take what was sent before.
 
         Args:
-            what: What it says.
-            body: What it carries.
             may_wait: Whether others that come soon are better sent with it.
-            facts: What else it says.
         """
         if not self.is_open:
             return
@@ -137,7 +132,6 @@ class Door:
     """The socket, in a private folder of this machine.
 
     Args:
-        watcher: The loop of this process.
         on_frame: Gets each frame with its connection.
 
     Attributes:
@@ -201,8 +195,6 @@ class Listener:
     """Who has sent a call through the socket, and hears of it.
 
     Args:
-        connection: The client's.
-        number: The call's.
         is_live: Whether it hears what the call prints.
     """
 

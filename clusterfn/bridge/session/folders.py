@@ -28,11 +28,7 @@ CALL_FACTS = ("sys_path", "actor", "name", "closes")
 
 
 class CallFolders:
-    """Lays out calls.
-
-    Args:
-        folder: Of the session's calls.
-    """
+    """Lays out calls."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -95,7 +91,6 @@ class FolderWatch:
 
     Args:
         folder: It must exist.
-        watcher: The loop of this process.
 
     Attributes:
         has_changed: Whether the kernel has said so.
@@ -148,7 +143,6 @@ class Flusher:
     """The process that brings the files of ended calls to the disk.
 
     Attributes:
-        pid: Its pid.
         fd: The descriptor that other processes must not keep open.
     """
 

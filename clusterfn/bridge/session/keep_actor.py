@@ -72,7 +72,6 @@ class KeptProcess:
 
     Args:
         folder: Of the session's calls.
-        spec: The session's.
         first: The order of the call that constructs it.
         ahead: What was made for a call, of which the first has the process.
         signals: That wake this process when a child ends.
@@ -167,7 +166,6 @@ def keep_actor(link: ServerLink, kept: KeptProcess) -> bool:
     """Run the calls of an actor, as long as it is there; False once the server has closed the session.
 
     Args:
-        link: The way to the server.
         kept: The actor, which is not constructed yet.
     """
     order: Header | None = kept.first

@@ -48,9 +48,7 @@ class ServerLink:
         """Send the server a frame, which wakes it.
 
         Args:
-            body: What the frame carries.
             is_last: Whether to send at once; False keeps the frame until the next one.
-            header: The frame's header.
         """
         self._held += pack(header, body)
         if is_last:
@@ -63,7 +61,6 @@ class ServerLink:
         Each frame wakes the server, which takes time from the call.
 
         Args:
-            number: The call's.
             is_followed: Whether another frame follows right after the call's end.
         """
 

@@ -41,7 +41,6 @@ class Share:
     """What one of a session's workers has of the session.
 
     Args:
-        spec: The session's.
         number: Which worker, from 0.
         of: How many there are.
         given: The GPUs that the session has, as a list with commas.
@@ -76,9 +75,6 @@ class RunnerProcess:
 
     Attributes:
         share: What it has of the session.
-        pid: Its pid.
-        sock: The way to it.
-        inbox: What it says.
         given: The numbers of the call that it runs, and of those that it runs next.
         actor: The actor that it has, by the number of the call that constructs it; 0 for none.
         is_ready: Whether it waits for a call.
@@ -102,10 +98,8 @@ class RunnerProcess:
         """Have it run a call, of an actor if its call.json says so. If it has just died, its socket says so.
 
         Args:
-            number: The call's.
             is_live: Whether a client hears what the call prints.
             waiting: How many other calls wait.
-            facts: Of the call's call.json.
         """
         self.given.append(number)
         self.actor, self.is_ready = facts.get("actor", 0), False
@@ -153,8 +147,6 @@ class CallRunner:
 
     Args:
         folder: Of the session's calls.
-        spec: The session's.
-        link: The way to the server.
     """
 
     def __init__(self, folder: str, spec: Spec, link: ServerLink) -> None:

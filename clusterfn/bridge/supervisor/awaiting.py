@@ -117,11 +117,6 @@ def await_values(
 class ItemInputs:
     """The inputs of the items of one group.
 
-    Args:
-        home: The group's folder.
-        spec: Its spec.json.
-        values: What has become of the jobs of its root.
-
     Attributes:
         count: How many blocks there are.
     """
@@ -256,11 +251,7 @@ def register_array(home: str, number: str, first: str, count: str, besides: str)
 
 
 class Takers:
-    """The groups that take the value of a job, or of its items, one by one.
-
-    Args:
-        job: Whose value they take.
-    """
+    """The groups that take the value of a job, or of its items, one by one."""
 
     def __init__(self, job: JobFolder) -> None:
         self.job = job

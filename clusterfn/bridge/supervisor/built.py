@@ -183,7 +183,6 @@ def check_torch(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     """See that the environment's PyTorch runs a kernel on the job's GPUs.
 
     Args:
-        job: It asks for GPUs, and has an environment that was made for it.
         environ: The worker's environment, with the GPUs it was given.
 
     Raises:

@@ -40,7 +40,6 @@ def conclude_for_dead(folder: str, status: str) -> int:
     """Conclude for a supervisor of this submission that ended, or never began; or leave the job to another try of it.
 
     Args:
-        folder: The job's.
         status: The supervisor's exit status as the shell says it; `setup:<status>:<line>`, `prolog:<status>:<line>` or
             `module:<name>` if a line before it failed.
     """

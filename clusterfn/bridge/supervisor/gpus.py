@@ -42,10 +42,6 @@ QUIET_MIB = 300
 def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "list[str]":
     """The UUIDs of all GPUs that are as asked for, whether they are free or not, in the order of `there`.
 
-    Args:
-        there: All GPUs of the machine.
-        resources: Of spec.json.
-
     Raises:
         AttemptEnded: They are fewer than are wanted.
     """

@@ -50,12 +50,7 @@ _PIECE = 1 << 20
 
 
 class Chunks:
-    """The chunks of one group, as seen now.
-
-    Args:
-        home: The group's folder.
-        group: The part of spec.json about it.
-    """
+    """The chunks of one group, as seen now."""
 
     def __init__(self, home: str, group: "SpecGroup") -> None:
         self.home = home
@@ -219,7 +214,6 @@ class ItemJournal:
     """What one attempt of an element writes.
 
     Args:
-        folder: The attempt's.
         sync: Whether each line must outlive the machine, and be seen on others at once.
     """
 
@@ -239,8 +233,6 @@ class ItemJournal:
         """Write that an item has ended.
 
         Args:
-            index: Which item.
-            verdict: How.
             value: The file that holds its value, or what it raised.
             places: Where its output is.
         """
@@ -320,9 +312,6 @@ def _read_lines(path: str, start: int = 0) -> "tuple[list[dict[str, Any]], int]"
 
 class ItemEnds:
     """The last line of each item that has ended.
-
-    Args:
-        home: The group's folder.
 
     Attributes:
         lines: By item, the element that wrote the line, and the line with the number of its attempt.

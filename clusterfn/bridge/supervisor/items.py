@@ -231,8 +231,6 @@ class ItemAttempt(WholeAttempt):
 
     Args:
         attempt: The element's.
-        journal: Where it is written.
-        index: Which item.
         place: Offset and size of its arguments in items.pkl.
         before: What was said of each time that it ran and was followed by another.
     """

@@ -274,7 +274,6 @@ class Stall:
         """Whether it has done nothing for too long; looks, if it is time to.
 
         Args:
-            pids: The job's processes.
             collected_s: CPU seconds of those that have ended and were collected.
             printed: Bytes of output so far.
         """

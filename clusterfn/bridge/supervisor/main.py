@@ -28,7 +28,6 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProc
     """Claim the job and see it through, in one attempt or in more.
 
     Args:
-        folder: The job's.
         early: A worker that was started ahead.
         status: Of the supervisor before this one, which died and may be followed (`after`).
     """

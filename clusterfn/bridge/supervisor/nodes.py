@@ -248,7 +248,6 @@ class NodeJob(JobFolder):
 
     Args:
         folder: Of the job, or of the element whose item it is.
-        attempt: Its number.
         item: The words of `ItemAttempt.words_of_tasks`; none for a job.
 
     Attributes:
@@ -277,11 +276,7 @@ class NodeJob(JobFolder):
 
 
 class NodeAttempt(RunnableAttempt):
-    """The attempt on one node; the first node records its events.
-
-    Args:
-        job: The job.
-    """
+    """The attempt on one node; the first node records its events."""
 
     def __init__(self, job: NodeJob) -> None:
         self.number = job.shared.number

@@ -17,7 +17,6 @@ class Pump:
     """One stream.
 
     Args:
-        fd: The pipe's reading end.
         path: The file that gets what comes.
         limit: How many bytes are kept.
         is_late: Whether the file is made only when something has come.

@@ -111,9 +111,7 @@ class EndWatch:
     """What may end one attempt from outside.
 
     Args:
-        job: The job.
         attempt: Its attempt, which an outcome in its folder ends.
-        signals: Those of this process.
         also_ended_by: Another folder in which an outcome ends it: that of the attempt whose task it is.
         watchdog: What wakes this process, and kills it if it hangs; None where something else does.
 

@@ -29,11 +29,7 @@ _UNUSED = "this job asked for %s and no process opened one: leave gpus= out, or 
 
 
 class OnTheCpu(Exception):
-    """PyTorch would run on the CPU in a job that asked for GPUs; not an ImportError, which many catch.
-
-    Attributes:
-        hint: One thing to do.
-    """
+    """PyTorch would run on the CPU in a job that asked for GPUs; not an ImportError, which many catch."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -81,7 +77,6 @@ class TorchWatch:
 
     Args:
         asked: What the job asked for: `gpus`, and whether PyTorch may run on the CPU all the same, `allow_cpu`.
-        note: Takes notes for the user.
     """
 
     def __init__(self, asked: Mapping[str, Any], note: Callable[[str], None]) -> None:
