@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..supervisor.spec import Spec
     from ..supervisor.watch import Signals
     from .call_process import Ahead, CallProcess
-    from .link import ServerLink
+    from .door import ServerLink
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
 _TICK_MS = 100
