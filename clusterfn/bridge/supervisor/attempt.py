@@ -289,15 +289,11 @@ def final_attempt(job: "JobFolder") -> "Optional[Attempt]":
     return next((attempt for attempt in attempts if (attempt.outcome() or {}).get("final")), None)
 
 
-def read_events(attempt: Attempt) -> "list[dict[str, Any]]":
-    """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
-    return read_dated_events(attempt)[0]
+def read_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional[float]]":
+    """Return what is in events.jsonl so far, and when the last line was written, by the clock of the file server.
 
-
-def read_dated_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional[float]]":
-    """Return the same, and when the last of them was written, by the clock of the file server.
-
-    That is None if it is not known: something else was written since, such as a line that a full disk has cut off.
+    Lines that a full disk or the function has damaged are left out. The time is None if it is not known: something else
+    was written since, such as a line that a full disk has cut off.
     """
     found, size, is_last = [], 0, False
     try:

@@ -118,7 +118,7 @@ def _why(job: JobFolder, status: str) -> Verdict:
 def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
     """Return the verdict on a job whose supervisor hung past the time limit, and was killed for that by the kernel."""
     limit = job.spec["resources"]["time_s"]
-    events = read_events(attempt)
+    events, _ = read_events(attempt)
     begun = [event["t"] for event in events if event["event"] == "starting"]
     stopped_s = sum(event.get("stopped_s", 0.0) for event in events if event["event"] == "resumed")
     if job.scheduler.has_nodes or limit is None or not begun or time.time() - begun[-1] - stopped_s < limit:

@@ -48,7 +48,8 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
     flush_output()
     report, control = map(int, argv[-2:])
     orders = open_orders(control)
-    trouble, jobs = "" if is_fit else _find_trouble(), None
+    variables = process_tree.environment_of(os.getpid()) or {}
+    trouble, jobs = "" if is_fit else _find_trouble(variables), None
     if not trouble and argv[2] == JOBS:
         # This import is late, because the templates of items do not need the supervisor.
         from . import forked_job
@@ -61,8 +62,7 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
     if trouble:
         return None
     fork_rules.settle_memory()
-    own, variables = [sys.executable, argv[0]], process_tree.environment_of(os.getpid()) or {}
-    can_show = jobs is not None
+    own, can_show = [sys.executable, argv[0]], jobs is not None
     if jobs is None:
         payload.use_utf8()
         can_show = _show([*own, argv[1]], variables)
@@ -135,7 +135,7 @@ def _fork(fds: list[int], report: int, orders: _socket.socket) -> int | None:
     return None
 
 
-def _find_trouble() -> str:
+def _find_trouble(given: Mapping[str, str]) -> str:
     """Say why a worker that is forked here would not be as one whose interpreter starts for it; "" if it would be."""
     # This is about what the environment itself loads when its interpreter starts.
     trouble = fork_rules.lasting_trouble(fork_rules.inherited())
@@ -146,7 +146,8 @@ def _find_trouble() -> str:
     # The one of `logging` writes what its handlers hold, and there are none yet.
     if not trouble and atexit._ncallbacks() > ("logging" in sys.modules):
         trouble = "it registers exit functions"
-    if not trouble and _changes_variables():
+    # An interpreter itself sets this one for the locale "C".
+    if not trouble and set(changed_names(given, dict(os.environ))) - {"LC_CTYPE"}:
         trouble = "it changes variables"
     if not trouble:
         try:
@@ -154,12 +155,6 @@ def _find_trouble() -> str:
         except (ImportError, OSError, AttributeError):
             trouble = "its Python cannot let a process end with its parent"
     return trouble
-
-
-def _changes_variables() -> bool:
-    given = process_tree.environment_of(os.getpid()) or {}
-    # An interpreter itself sets this one for the locale "C".
-    return bool(set(changed_names(given, dict(os.environ))) - {"LC_CTYPE"})
 
 
 def _fork_orphan() -> None:
