@@ -14,20 +14,9 @@ import subprocess
 import sys
 import time
 
+from .. import layout
 from ..builder import leases, permissions, programs, progress
 from ..builder.errors import BuildFailed, from_os_error
-from ..layout import (
-    BUILD,
-    BUILDER_LOG,
-    DEFAULT,
-    ENVIRONMENT,
-    GPU_STAGE,
-    OBSERVED_GPUS,
-    PLAN,
-    READY,
-    build_dir,
-    environment_dir,
-)
 from . import publish
 from .environ import add_script_variables
 from .text import last_lines, native
@@ -77,7 +66,7 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
     Raises:
         AttemptEnded: It cannot be made, or the job was ended while it waited.
     """
-    marker = _have(job, attempt.path(BUILDER_LOG), watch.look, attempt)
+    marker = _have(job, attempt.path(layout.BUILDER_LOG), watch.look, attempt)
     with open(marker, encoding="utf-8") as file:
         ready_facts = dict(json.load(file))
     base = ready_facts.get("base")
@@ -98,7 +87,7 @@ def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
         AttemptEnded: It cannot be made.
     """
     os.makedirs(job.folder, mode=0o700, exist_ok=True)
-    _have(job, os.path.join(job.folder, BUILDER_LOG), look, None)
+    _have(job, os.path.join(job.folder, layout.BUILDER_LOG), look, None)
 
 
 def _have(
@@ -120,9 +109,9 @@ def _have(
     _refuse_others(wanted)
     # The lease comes before the look, because an environment with a lease is not removed.
     leases.add_lease(wanted["root"], wanted["id"], job.home)
-    marker = os.path.join(environment_dir(wanted["root"], wanted["id"]), READY)
+    marker = os.path.join(layout.environment_dir(wanted["root"], wanted["id"]), layout.READY)
     if wanted["purged"] or not os.path.exists(marker):
-        plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
+        plan = os.path.join(layout.build_dir(wanted["root"], wanted["id"]), layout.PLAN)
         if attempt is not None:
             attempt.wait("its environment is being made")
         _build(job.spec["bridge"], plan, said, look, attempt)
@@ -149,7 +138,7 @@ def _verdict_of_builder(root: str, what: str = "the environment could not be mad
 def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attempt: "Optional[RunnableAttempt]") -> None:
     """Run the builder to its end."""
     shown, due = "", 0.0
-    argv = [sys.executable, "-I", "-S", os.path.join(bridge, BUILD), "build", plan]
+    argv = [sys.executable, "-I", "-S", os.path.join(bridge, layout.BUILD), "build", plan]
     with open(said, "ab") as log:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log)
     try:
@@ -174,7 +163,8 @@ def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attemp
 
 def _failed(facts: "dict[str, Any]", what: str) -> Verdict:
     return Verdict(
-        ENVIRONMENT, "%s: %s" % (what, facts["message"]), stage="environment", evidence=facts.get("evidence") or [],
+        layout.ENVIRONMENT, "%s: %s" % (what, facts["message"]), stage="environment",
+        evidence=facts.get("evidence") or [],
         hint=facts.get("hint") or "call again; clusterfn env list says what is there",
     )  # fmt: skip
 
@@ -190,7 +180,7 @@ def check_torch(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     """
     wanted = job.spec["building"]
     assert wanted is not None
-    marker = os.path.join(build_dir(wanted["root"], wanted["id"]), "runs-on-%s" % job.node)
+    marker = os.path.join(layout.build_dir(wanted["root"], wanted["id"]), "runs-on-%s" % job.node)
     hardware = None if os.path.exists(_DRIVER) else _query_driver()
     # Those are the kernel's own words about the driver, which stay the same until another one is loaded.
     driver = hardware["driver"] if hardware else _read(_DRIVER).partition("\n")[0] or _UNKNOWN
@@ -198,10 +188,10 @@ def check_torch(job: "JobFolder", environ: "Mapping[str, str]") -> None:
         return
     found = _ask(job, environ)
     hardware = _query_driver()
-    partition = job.scheduler.partition() or DEFAULT
+    partition = job.scheduler.partition() or layout.DEFAULT
     # The next choice of an environment for this partition reads these files.
-    for name in [partition, DEFAULT] if hardware else []:
-        path = os.path.join(wanted["root"], OBSERVED_GPUS, name + ".json")
+    for name in [partition, layout.DEFAULT] if hardware else []:
+        path = os.path.join(wanted["root"], layout.OBSERVED_GPUS, name + ".json")
         _write(wanted["root"], path, json.dumps(dict(hardware or {}, node=job.node)))
     if found["problem"]:
         raise AttemptEnded(_does_not_run(job, wanted["cuda"], found, hardware))
@@ -242,8 +232,8 @@ def _does_not_run(
 ) -> Verdict:
     if "torch" not in found:
         return Verdict(
-            ENVIRONMENT, "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"]), stage="environment",
-            evidence=found.get("lines", []),
+            layout.ENVIRONMENT, "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"]),
+            stage="environment", evidence=found.get("lines", []),
             hint="a library that the message names must be among the packages of the environment",
         )  # fmt: skip
     build = "PyTorch %s for CUDA %s" % (found["torch"], found["cuda"] or wanted)
@@ -254,8 +244,8 @@ def _does_not_run(
         evidence.append("it has code for %s" % ", ".join(found["codes"]))
     hidden = any(words in found["problem"] for words in _NO_GPU)
     return Verdict(
-        ENVIRONMENT, "%s does not run on the GPUs of %s" % (build, job.node),
-        stage="environment" if hidden else GPU_STAGE, evidence=evidence + found.get("lines", []),
+        layout.ENVIRONMENT, "%s does not run on the GPUs of %s" % (build, job.node),
+        stage="environment" if hidden else layout.GPU_STAGE, evidence=evidence + found.get("lines", []),
         hint=_HIDDEN % job.node if hidden
         else "call again: what the GPUs are is known now, and the environment is chosen for them",
     )  # fmt: skip
