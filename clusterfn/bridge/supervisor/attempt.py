@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .job import JobFolder
 
 
+# A process looks every second whether it is fenced.
+SETTLE_S = 2.0
 _STARTED, _WITHDRAWN = b"started", b"withdrawn"
 # The state of an attempt -> the file that shows it and what that holds, the states that may follow, and who may say so.
 # Each file appears once, and never changes: the first process decides. docs/architecture.md shows this table.

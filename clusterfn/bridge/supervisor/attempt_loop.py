@@ -8,7 +8,7 @@ import os
 import time
 
 from ..layout import HOST_DISK, LOST, SUPERSEDED
-from .attempt import Attempt, claim
+from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
 from .publish import FULL
 from .run import AttemptRun, run_through
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from .watch import Signals
 
     T = TypeVar("T")
-
-# A process looks every second whether it is fenced.
-_SETTLE_S = 2.0
 
 
 class AttemptLoop:
@@ -243,7 +240,7 @@ def begin_attempt(
         print_state(by, None, False)
         return None
     if attempt.overtook and job.element is None:
-        time.sleep(_SETTLE_S)
+        time.sleep(SETTLE_S)
     watchdog = None if job.scheduler.has_nodes else SupervisorWatchdog()
     return attempt, EndWatch(job, attempt, signals, watchdog=watchdog)
 

@@ -13,11 +13,11 @@ import time
 from .. import layout
 from ..fast_start import suppress
 from . import group, publish
-from .attempt import WholeAttempt
+from .attempt import SETTLE_S, WholeAttempt
 from .attempt_loop import AttemptLoop, nothing_can_be_written
 from .awaiting import Takers, await_values, known_inputs
 from .dependencies import Dependencies, keep_exception
-from .group import SETTLE_S, ItemRecorder
+from .group import ItemRecorder
 from .group_files import NO_ELEMENT
 from .item_template import ItemTemplate
 from .job import describe_place
