@@ -176,12 +176,11 @@ class CallAttempt(RunnableAttempt):
 class CallWatch(EndWatch):
     """What may end a call from outside: the request of its caller. Most calls end before the first look."""
 
+    _what = "call"
+
     def __init__(self, job: CallJob, attempt: CallAttempt, signals: Signals) -> None:
         super().__init__(job, attempt, signals)
         self._next.update(cancel=time.monotonic() + _FIRST_LOOK_S, fence=time.monotonic() + _FIRST_LOOK_S)
-
-    def cancelled(self) -> Verdict:
-        return Verdict(layout.CANCELLED, "the call was stopped on request")
 
 
 class CallRun(AttemptRun):
