@@ -61,7 +61,7 @@ BLIND = {
     "bridge/serialization/load_failure.py": "modules of the user's, which are loaded again to say which one failed",
     "bridge/serialization/hints.py": "attributes of the user's objects",
     "bridge/serialization/exception_parts.py": "calls the user's constructors, __reduce__ and __str__",
-    "bridge/worker/outputs.py": "flushes streams that the user's function may have replaced",
+    "bridge/worker/descriptors.py": "flushes streams that the user's function may have replaced",
     "bridge/worker/payload.py": "runs the user's function",
     "bridge/worker/devices.py": "asks PyTorch for what no release promises",
     "bridge/worker/execute.py": "runs the user's function",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor import cuda
+from clusterfn.bridge.supervisor import built
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
 OPENS = """
@@ -59,7 +59,7 @@ def test_a_torch_that_cannot_be_imported_is_not_blamed_on_the_gpus(tmp_path: Pat
     )
 
     with pytest.raises(AttemptEnded) as caught:
-        cuda.check(job, os.environ)
+        built.check_torch(job, os.environ)
 
     verdict = caught.value.verdict
     problem = "ModuleNotFoundError: No module named 'torch'"

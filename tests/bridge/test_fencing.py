@@ -87,7 +87,7 @@ def test_a_requeued_job_begins_when_the_attempt_before_has_ended(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The supervisor of the one before looks every second, later on a busy machine, which gets more time for that."""
-    longer = ("supervisor/attempt_loop.py", "_SETTLE_S = 2.0", "_SETTLE_S = 8.0")
+    longer = ("supervisor/attempt.py", "SETTLE_S = 2.0", "SETTLE_S = 8.0")
     monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "patient", longer))
     job = bench.job(BEATS, str(tmp_path / "beats"), scheduler="slurm")
     first = job.start(SLURM_JOB_ID="77")

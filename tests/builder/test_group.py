@@ -174,8 +174,8 @@ def test_what_one_has_seen_of_the_gpus_the_other_reads(both: tuple[Host, Host], 
     path = alice.root / "cards" / "gpu.json"
     code = (
         f"import sys; sys.path.insert(0, {str(alice.bridge)!r})\n"
-        "from _clusterfn.bridge.supervisor import cuda\n"
-        f"cuda._write({str(alice.root)!r}, {str(path)!r}, sys.argv[1])"
+        "from _clusterfn.bridge.supervisor import built\n"
+        f"built._write({str(alice.root)!r}, {str(path)!r}, sys.argv[1])"
     )
     for host in both:
         subprocess.run([*host.before, host.python, "-I", "-c", code, host.before[1]], check=True, cwd="/")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import sys
 from collections.abc import Callable
 from operator import attrgetter
@@ -18,10 +17,7 @@ from _clusterfn_wire import pickler  # type: ignore[import-not-found]
 
 from ..layout import FAILED_RANK, RAISED
 from ..worker import devices, execute, payload
-from ..worker.report import Report
-
-# getrusage counts in kibibytes.
-_KIB = 1024
+from ..worker.report import Report, peak_bytes
 
 
 def serve(
@@ -30,7 +26,6 @@ def serve(
     """Construct the actor, and call its methods until the last call has come, or there is no actor.
 
     Args:
-        spec: The session's.
         first: The call that constructs it.
         following: Waits for the next call, and returns it; None if there is none to come.
         report: Takes what became of each.
@@ -61,7 +56,6 @@ class ActorObject:
         self._loop: Any = None
 
     def run(self, call: dict[str, Any]) -> None:
-        """Run one call to its report."""
         attempt: str = call["attempt"]
         cpu_before_s = sum(os.times()[:4])
         os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
@@ -75,7 +69,7 @@ class ActorObject:
             # The method may have closed the file.
             with contextlib.suppress(OSError):
                 os.close(value)
-        facts.update(peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB)
+        facts.update(peak=peak_bytes())
         execute.report_outcome(self._report, facts, cpu_before_s)
 
     def _call(self, call: dict[str, Any], value: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One call of a session: a process of its own runs it, and the same `AttemptRun` as a job's judges and publishes it.
 
 Its folder `calls/<n>` has the files of a job's only attempt too, and what is written there is also said to `Say`, for a
-client that is connected. Nothing here waits for the disk: `flush` brings the files there afterwards. Limits of memory
+client that is connected. Nothing here waits for the disk: `folders` brings the files there afterwards. Limits of memory
 and time are the session's own, whose supervisor watches them. No process of the call is left behind: GPUs and memory
 are the next call's.
 """
@@ -30,8 +30,7 @@ from ..supervisor.verdict import Verdict, document
 from ..supervisor.watch import EndWatch, Signals
 from ..supervisor.worker_process import WorkerProcess
 from . import prefault
-from .ahead import Ahead
-from .call_process import REST_S
+from .call_process import REST_S, Ahead
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -122,7 +121,6 @@ class CallAttempt(RunnableAttempt):
             self.write_events()
 
     def write_events(self) -> None:
-        """Write the events that wait."""
         if not self._waiting:
             return
         data = "".join(json.dumps(line) + "\n" for line in self._waiting).encode()
@@ -147,7 +145,6 @@ class CallAttempt(RunnableAttempt):
         self._say(name, data)
 
     def publish(self, verdict: Verdict) -> bool:
-        """Publish the outcome, unless there is one."""
         outcome = document(self._job.id, 1, verdict)
         if self.actor_gone:
             outcome["actor_gone"] = self.actor_gone
@@ -179,19 +176,17 @@ class CallAttempt(RunnableAttempt):
 class CallWatch(EndWatch):
     """What may end a call from outside: the request of its caller. Most calls end before the first look."""
 
+    _what = "call"
+
     def __init__(self, job: CallJob, attempt: CallAttempt, signals: Signals) -> None:
         super().__init__(job, attempt, signals)
         self._next.update(cancel=time.monotonic() + _FIRST_LOOK_S, fence=time.monotonic() + _FIRST_LOOK_S)
-
-    def cancelled(self) -> Verdict:
-        return Verdict(layout.CANCELLED, "the call was stopped on request")
 
 
 class CallRun(AttemptRun):
     """The run of one call: its process is forked, with the modules that earlier calls needed, and not started by exec.
 
     Args:
-        ahead: What was made for it and for the next calls.
         give: Gives the call to its process, and returns that.
         is_live: Whether a client hears what the call prints.
 
@@ -297,10 +292,7 @@ def serve_call(
     """Run one call to its published end; the top-level modules that it loaded, None if it was not to be run.
 
     Args:
-        job: The call as a job.
-        facts: Of its call.json.
         signals: That wake this process when a child ends.
-        ahead: What was made for a call.
         say: Gets all that is written to the call's files.
         is_live: Whether that includes what it prints.
     """

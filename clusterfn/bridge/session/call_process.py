@@ -1,34 +1,46 @@
-"""The process of a session's next call: forked ahead of need, it waits for its order with everything loaded.
+"""What a runner makes for its next calls ahead of need: their processes, and the disk space for an outcome.
 
-It belongs to one call only and exits after it. Its pipes are there before the call is: to give it a call takes one
-write.
+Both are the same for each call, and take longer than most of what is left to do once the call has come. A process waits
+with everything loaded, belongs to one call only, and exits after it. Its pipes are there before the call is: to give it
+a call takes one write.
 """
 
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import faulthandler
 import gc
 import json
 import os
 import signal
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 # The function may replace the one of the module.
 from time import sleep
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..layout import FAILED_RANK, WORK
 from ..supervisor.environ import expand_cwd
+from ..supervisor.limits import OomDetector
+from ..supervisor.publish import Reserve
 from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
-from ..worker import children, execute, finish, loaded_modules, outputs, payload, preload, random_numbers
-from ..worker.descriptors import out_of_reach
-from ..worker.report import Report, peak_bytes
+from ..worker import children, execute, finish, payload, preload
+from ..worker.descriptors import flush_output, out_of_reach, take_output
+from ..worker.fork_rules import reseed
+from ..worker.report import Report, open_orders, peak_bytes, receive_order
 from . import prefault
+
+if TYPE_CHECKING:
+    import _socket
 
 # Nothing is prepared for the next call until then: with few cores, the value would reach its client later.
 REST_S = 0.0015
+_OOM_VALID_S = 1.0
+# Each of them uses memory, and forking them takes time from the next call.
+_MOST_PROCESSES = 4
 
 
 class CallProcess(WorkerProcess):
@@ -63,18 +75,104 @@ def fork_call_process(
     """Fork the process of the next call.
 
     Args:
-        spec: The session's.
-        loaded: What is loaded in this process.
         foreign: Descriptors of this process that it must not keep open.
         written: The memory that a call writes to, which it copies while it waits.
     """
     parent = os.getpid()
-    outputs.flush()
+    flush_output()
     with Pipes() as pipes:
         pid = os.fork()
         if pid == 0:
             _live(spec, loaded, parent, pipes, foreign, written)
         return CallProcess([], {}, pid, *pipes.take_ours())
+
+
+class Ahead:
+    """The processes of the next calls, disk space for an outcome, and the kernel's out-of-memory counters.
+
+    Attributes:
+        waiting: How many calls wait.
+        is_hurried: Whether a call waits, or comes as soon as the one before it has ended.
+        written: The memory that a call writes to; None if no call has said so yet.
+
+    Args:
+        folder: On the file system of the calls.
+        fork: Forks a process that waits for a call, and closes these descriptors of others there.
+    """
+
+    def __init__(self, folder: str, fork: Callable[[Collection[int]], CallProcess]) -> None:
+        self.waiting = 0
+        self.is_hurried = False
+        self.written: prefault.Ranges | None = None
+        self._folder = folder
+        self._fork = fork
+        self._processes: collections.deque[CallProcess] = collections.deque()
+        self._reserve: Reserve | None = None
+        self._oom: OomDetector | None = None
+        self._oom_until = 0.0
+
+    def prepare(self) -> None:
+        """Make again what the last calls have used.
+
+        After a fork, this process copies each page that it writes to: several forks at once cost that only once.
+        """
+        if not self._processes:
+            for _ in range(max(1, min(self.waiting, _MOST_PROCESSES))):
+                self._add_process()
+        self.forget_oom()
+        self.oom()
+        try:
+            self.reserve()
+        except OSError:
+            # The disk is full. The call tries again, and reports it.
+            return
+
+    def _add_process(self) -> None:
+        self._processes.append(self._fork([fd for process in self._processes for fd in process.fds()]))
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> CallProcess:
+        """Give the call to the process, or to another if something has killed it; as `CallProcess.give`."""
+        while True:
+            if not self._processes:
+                self._add_process()
+            process = self._processes.popleft()
+            if process.give(folder, attempt, {**facts, "learns": self.written is None, "rests": not self.is_hurried}):
+                return process
+            process.dismiss()
+
+    def reserve(self) -> Reserve:
+        """Return the disk space. It serves each call, until an outcome finds no other.
+
+        Raises:
+            OSError: There is none.
+        """
+        if self._reserve is None or not os.path.exists(self._reserve.path):
+            self._reserve = Reserve(self._folder)
+        return self._reserve
+
+    def oom(self) -> OomDetector:
+        """Return the counters from shortly before a call, because reading them would delay it."""
+        if self._oom is None or time.monotonic() > self._oom_until:
+            self._oom, self._oom_until = OomDetector(), time.monotonic() + _OOM_VALID_S
+        return self._oom
+
+    def forget_oom(self) -> None:
+        """Have the counters read again: a kill that one call survived is no reason for the end of the next."""
+        self._oom = None
+
+    def dismiss_processes(self) -> None:
+        """End the processes: the next ones will have loaded what was loaded since, at other addresses."""
+        self.written = None
+        while self._processes:
+            self._processes.popleft().dismiss()
+
+    def dismiss(self) -> None:
+        self.dismiss_processes()
+        if self._reserve is not None:
+            self._reserve.release()
 
 
 def _live(
@@ -85,7 +183,7 @@ def _live(
     status = 1
     # All that is left at the end has come after this.
     gc.freeze()
-    known, exit_functions = loaded_modules.last_loaded(), atexit._ncallbacks()
+    known, exit_functions = finish.last_loaded(), atexit._ncallbacks()
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -95,16 +193,16 @@ def _live(
         out, err, report, control = pipes.take_theirs()
         for fd in foreign:
             os.close(fd)
-        outputs.take(out, err)
+        take_output(out, err)
         # The stack of a crash belongs to the output of this call, and not to that of the session.
         faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
         children.report_own_signals(said.say)
         # torch is left out, because it starts from the same seed in every process, forked or not.
-        random_numbers.reseed(loaded.unseeded)
-        orders = Orders(control)
-        prefault.copy_when_idle(orders.fd, written)
-        call = orders.next()
+        reseed(loaded.unseeded)
+        orders = open_orders(out_of_reach(control))
+        prefault.copy_when_idle(orders.fileno(), written)
+        call = _next_call(orders)
         if call is not None:
             loaded.make_way(call["sys_path"])
         if call is not None and "actor" in call:
@@ -112,9 +210,9 @@ def _live(
             from . import actor
 
             _enter(spec, call["attempt"])
-            actor.serve(spec, call, orders.next, said)
+            actor.serve(spec, call, lambda: _next_call(orders), said)
         elif call is not None:
-            os.close(orders.fd)
+            orders.close()
             _run(spec, call, said)
         status = 0
         if call is not None:
@@ -126,36 +224,19 @@ def _live(
 
 
 def _enter(spec: dict[str, Any], attempt: str) -> None:
-    """Go to the working directory of a call."""
     os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
     payload.enter(expand_cwd(spec) or os.path.join(attempt, WORK))
 
 
-class Orders:
-    """The calls that the runner gives to this process: one, or all those of an actor.
-
-    Attributes:
-        fd: The socket through which they come.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self.fd = out_of_reach(fd)
-        self._data = b""
-
-    def next(self) -> dict[str, Any] | None:
-        """Wait for a call; None if there is none to come."""
-        while b"\n" not in self._data:
-            piece = os.read(self.fd, 65536)
-            if not piece:
-                return None
-            self._data += piece
-        line, _, self._data = self._data.partition(b"\n")
-        return dict(json.loads(line))
+def _next_call(orders: _socket.socket) -> dict[str, Any] | None:
+    """Wait for a call; None if there is none to come. The runner gives the next one only once this one has ended."""
+    line, _ = receive_order(orders)
+    return dict(json.loads(line)) if line else None
 
 
 def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     attempt: str = call["attempt"]
-    known = loaded_modules.last_loaded()
+    known = finish.last_loaded()
     spec["sys_path"] = call["sys_path"]
     _enter(spec, attempt)
     value = execute.open_value_file(attempt)
@@ -164,7 +245,7 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     except execute.CallRejected as rejected:
         facts = rejected.facts
     # In the line that says the end: each further line would wake the runner once more.
-    facts.update(loaded=loaded_modules.loaded_since(known), peak=peak_bytes())
+    facts.update(loaded=finish.loaded_since(known), peak=peak_bytes())
     execute.report_outcome(report, facts)
     if call["rests"]:
         sleep(REST_S)

@@ -1,11 +1,12 @@
-"""The socket of a session: its client sends calls through it, and their output, events and outcomes come back.
+"""The sockets of a session: its client sends calls, and their output, events and outcomes come back through runners.
 
-The files of the calls are the record; everything that the socket carries is in them too. So the session may drop a
+The files of the calls are the record; everything that the sockets carry is in them too. So the session may drop a
 client that reads too slowly: that client continues with the files, from the last byte that it received.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..agent.frames import Inbox, pack
 from ..kernel.carried import READ, SOCKET, WRITE, SocketWatcher, make_private_folder, receive
+from ..kernel.stream import READ_BYTES
 
 if TYPE_CHECKING:
     from ..agent.frames import Header
@@ -36,8 +38,6 @@ class ClientConnection:
     """One connection of a client.
 
     Attributes:
-        sock: Its socket.
-        is_open: Whether it is connected.
         due: When to send what waits for other frames, and to say which calls were taken; 0 if there is nothing to say.
         answers_pieces: Whether to answer a piece of a frame at once. It comes through srun then, whose next piece
             waits for an acknowledgement: 40 ms, unless something goes the other way.
@@ -85,10 +85,7 @@ class ClientConnection:
         """Send a frame; close a connection that takes too long to take what was sent before.
 
         Args:
-            what: What it says.
-            body: What it carries.
             may_wait: Whether others that come soon are better sent with it.
-            facts: What else it says.
         """
         if not self.is_open:
             return
@@ -126,7 +123,6 @@ class ClientConnection:
         self._watcher.watch(self.sock, READ, self._on_ready)
 
     def close(self) -> None:
-        """End it."""
         if self.is_open:
             self.is_open = False
             self._watcher.forget(self.sock)
@@ -138,7 +134,6 @@ class Door:
     """The socket, in a private folder of this machine.
 
     Args:
-        watcher: The loop of this process.
         on_frame: Gets each frame with its connection.
 
     Attributes:
@@ -177,13 +172,11 @@ class Door:
         return [each.due for each in self._connections if each.due and each.is_open]
 
     def flush(self, now: float) -> None:
-        """Say what is due."""
         for each in self._connections:
             if each.is_open and 0.0 < each.due <= now:
                 each.flush()
 
     def say(self, what: str, **facts: Any) -> None:
-        """Send a frame to all clients."""
         for each in self._connections:
             each.say(what, **facts)
 
@@ -204,8 +197,6 @@ class Listener:
     """Who has sent a call through the socket, and hears of it.
 
     Args:
-        connection: The client's.
-        number: The call's.
         is_live: Whether it hears what the call prints.
     """
 
@@ -245,3 +236,58 @@ def _read(path: str, size: int) -> bytes:
     except OSError:
         # The client notices that the value is missing.
         return b""
+
+
+class ServerLink:
+    """The way from a runner to the session's server.
+
+    Attributes:
+        waiting: Orders that have come.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.waiting: collections.deque[Header] = collections.deque()
+        self._sock = sock
+        self._inbox = Inbox()
+        self._held = b""
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def read(self) -> bool:
+        """Wait for orders; False once the server has closed it."""
+        data = self._sock.recv(READ_BYTES)
+        self.waiting += [header for header, _ in self._inbox.feed(data)]
+        return bool(data)
+
+    def next(self) -> Header | None:
+        """Wait for an order; None once the server has closed it."""
+        while not self.waiting:
+            if not self.read():
+                return None
+        return self.waiting.popleft()
+
+    def say(self, body: bytes = b"", is_last: bool = True, **header: Any) -> None:
+        """Send the server a frame, which wakes it.
+
+        Args:
+            is_last: Whether to send at once; False keeps the frame until the next one.
+        """
+        self._held += pack(header, body)
+        if is_last:
+            held, self._held = self._held, b""
+            self._sock.sendall(held)
+
+    def voice(self, number: int, is_followed: bool = False) -> Callable[..., None]:
+        """Return what informs the server of what is written to the files of a call, as `Say`.
+
+        Each frame wakes the server, which takes time from the call.
+
+        Args:
+            is_followed: Whether another frame follows right after the call's end.
+        """
+
+        def say(what: str, data: bytes, **facts: Any) -> None:
+            self.say(data, what != "end" or not is_followed, **facts, n=number, what=what)
+
+        return say

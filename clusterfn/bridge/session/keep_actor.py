@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
     from ..supervisor.spec import Spec
     from ..supervisor.watch import Signals
-    from .ahead import Ahead
-    from .call_process import CallProcess
-    from .link import ServerLink
+    from .call_process import Ahead, CallProcess
+    from .door import ServerLink
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
 _TICK_MS = 100
@@ -56,7 +55,6 @@ class ActorCallRun(CallRun):
 
     @property
     def has_reported(self) -> bool:
-        """Whether the process has said how the call ended."""
         return self._done is not None
 
     def close(self) -> None:
@@ -74,7 +72,6 @@ class KeptProcess:
 
     Args:
         folder: Of the session's calls.
-        spec: The session's.
         first: The order of the call that constructs it.
         ahead: What was made for a call, of which the first has the process.
         signals: That wake this process when a child ends.
@@ -113,7 +110,6 @@ class KeptProcess:
         return self.process
 
     def job(self, number: int) -> CallJob:
-        """Return the job of a call."""
         return self._job.of(os.path.join(self._folder, str(number)))
 
     def reap(self) -> None:
@@ -123,7 +119,6 @@ class KeptProcess:
                 self.lose("its process %s between two calls" % describe_exit(status))
 
     def lose(self, reason: str) -> None:
-        """Take note that its process has ended."""
         self._has_exited = True
         self.gone = self.gone or reason
 
@@ -171,7 +166,6 @@ def keep_actor(link: ServerLink, kept: KeptProcess) -> bool:
     """Run the calls of an actor, as long as it is there; False once the server has closed the session.
 
     Args:
-        link: The way to the server.
         kept: The actor, which is not constructed yet.
     """
     order: Header | None = kept.first

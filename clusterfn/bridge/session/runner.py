@@ -3,6 +3,9 @@
 It loads what calls use, and always has the process of its next call ready. The session's server hands it numbers, and
 hears what is written to the files of a call. Both speak the agent's frames over a pair of sockets. A runner that dies
 takes its call with it; the server starts another.
+
+Calls go to runners that are free, in their order, and calls of an actor to the runner that has it. An actor takes the
+place of a runner from the call that constructs it until it is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import socket
 import time
 import traceback
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Tuple
 
 from ..agent.frames import Inbox, pack
 from ..layout import THREADS
@@ -23,11 +26,10 @@ from ..supervisor.worker_process import become_subreaper, die_with_parent
 from ..worker.fork_rules import settle_memory
 from ..worker.preload import Preloader
 from . import prefault
-from .ahead import Ahead
-from .call import CallJob, serve_call
-from .call_process import CallProcess, fork_call_process
+from .call import RESTARTED, CallJob, serve_call
+from .call_process import Ahead, CallProcess, fork_call_process
+from .door import ServerLink
 from .keep_actor import KeptProcess, keep_actor
-from .link import ServerLink
 
 if TYPE_CHECKING:
     from ..agent.frames import Header
@@ -36,13 +38,16 @@ if TYPE_CHECKING:
 
 # The next call of a loop comes within this time if the client is near.
 _LOOP_S = 0.005
+# A call is its number and the content of its call.json.
+Call = Tuple[int, Mapping[str, Any]]
+# The worker of an actor has so many calls, so that it need not wait for the next.
+_GIVEN_AHEAD = 16
 
 
 class Share:
     """What one of a session's workers has of the session.
 
     Args:
-        spec: The session's.
         number: Which worker, from 0.
         of: How many there are.
         given: The GPUs that the session has, as a list with commas.
@@ -77,9 +82,6 @@ class RunnerProcess:
 
     Attributes:
         share: What it has of the session.
-        pid: Its pid.
-        sock: The way to it.
-        inbox: What it says.
         given: The numbers of the call that it runs, and of those that it runs next.
         actor: The actor that it has, by the number of the call that constructs it; 0 for none.
         is_ready: Whether it waits for a call.
@@ -103,10 +105,8 @@ class RunnerProcess:
         """Have it run a call, of an actor if its call.json says so. If it has just died, its socket says so.
 
         Args:
-            number: The call's.
             is_live: Whether a client hears what the call prints.
             waiting: How many other calls wait.
-            facts: Of the call's call.json.
         """
         self.given.append(number)
         self.actor, self.is_ready = facts.get("actor", 0), False
@@ -115,6 +115,76 @@ class RunnerProcess:
             self.sock.sendall(pack(order))
         except (BrokenPipeError, ConnectionResetError):
             return
+
+
+class ActorTurns:
+    """An actor, by its calls.
+
+    Attributes:
+        name: Of its class.
+        waiting: Its calls that are not yet given to its worker.
+        gone: Why it is gone; "" if it is not.
+    """
+
+    def __init__(self, name: str, gone: str = "") -> None:
+        self.name = name
+        self.waiting: collections.deque[Call] = collections.deque()
+        self.gone = gone
+
+
+class Turns:
+    """The calls of a session that wait.
+
+    Attributes:
+        lost: Calls of actors that are gone, and will not run.
+    """
+
+    def __init__(self) -> None:
+        self.lost: collections.deque[tuple[int, ActorTurns]] = collections.deque()
+        self._waiting: collections.deque[Call] = collections.deque()
+        # The keys are the numbers of the calls that construct the actors.
+        self._actors: dict[int, ActorTurns] = {}
+
+    def add(self, number: int, facts: Mapping[str, Any]) -> None:
+        """Take the next call, and what its call.json says."""
+        which = facts.get("actor", 0)
+        if which == number:
+            self._actors[number] = ActorTurns(str(facts.get("name")))
+        if which in (0, number):
+            self._waiting.append((number, facts))
+            return
+        actor = self._actors.get(which) or ActorTurns("of an earlier start", RESTARTED)
+        if actor.gone:
+            self.lost.append((number, actor))
+        else:
+            actor.waiting.append((number, facts))
+
+    def next_for(self, runner: RunnerProcess) -> Call | None:
+        """Return the call that this worker is to be given now; None for none."""
+        if runner.is_ready:
+            return self._waiting.popleft() if self._waiting else None
+        actor = self._actors.get(runner.actor)
+        if actor is None or not actor.waiting or len(runner.given) >= _GIVEN_AHEAD:
+            return None
+        return actor.waiting.popleft()
+
+    def count_waiting(self) -> int:
+        """Return how many calls wait for a worker that is free."""
+        return len(self._waiting)
+
+    def count_all_waiting(self) -> int:
+        """Return how many calls wait, for a worker that is free or for their actor."""
+        return len(self._waiting) + sum(len(actor.waiting) for actor in self._actors.values())
+
+    def is_empty(self) -> bool:
+        return not (self.lost or self.count_all_waiting())
+
+    def lose(self, which: int, reason: str, given: Iterable[int]) -> None:
+        """Take note that an actor is gone, and that calls which were given to its worker have not run."""
+        actor = self._actors[which]
+        actor.gone = actor.gone or reason
+        self.lost += [(number, actor) for number in (*given, *(number for number, _ in actor.waiting))]
+        actor.waiting.clear()
 
 
 def start_runner(folder: str, share: Share, foreign: Iterable[int]) -> RunnerProcess:
@@ -154,8 +224,6 @@ class CallRunner:
 
     Args:
         folder: Of the session's calls.
-        spec: The session's.
-        link: The way to the server.
     """
 
     def __init__(self, folder: str, spec: Spec, link: ServerLink) -> None:

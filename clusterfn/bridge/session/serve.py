@@ -26,11 +26,9 @@ from ..supervisor.worker_process import become_subreaper
 from ..worker.execute import CallRejected
 from .call import FULL_DISK, ROOM, CallAttempt, CallJob, is_taken, take_call
 from .door import ClientConnection, Door, Listener
-from .flush import Flusher
-from .folders import CALL_FACTS, CallFolders, FolderWatch
+from .folders import CALL_FACTS, CallFolders, Flusher, FolderWatch
 from .keep_actor import CREATE_AGAIN
-from .runner import RunnerProcess, Share, start_runner
-from .turns import ActorTurns, Turns
+from .runner import ActorTurns, RunnerProcess, Share, Turns, start_runner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

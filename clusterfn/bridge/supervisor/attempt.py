@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .job import JobFolder
 
 
+# A process looks every second whether it is fenced.
+SETTLE_S = 2.0
 _STARTED, _WITHDRAWN = b"started", b"withdrawn"
 # The state of an attempt -> the file that shows it and what that holds, the states that may follow, and who may say so.
 # Each file appears once, and never changes: the first process decides. docs/architecture.md shows this table.
@@ -54,7 +56,6 @@ class RunnableAttempt:
     folder = ""
 
     def path(self, name: str) -> str:
-        """Return a path in its folder."""
         return os.path.join(self.folder, name)
 
     def call(self) -> "list[str]":
@@ -218,7 +219,6 @@ class Attempt(WholeAttempt):
         return True
 
     def publish(self, verdict: Verdict) -> bool:
-        """Publish this attempt's outcome; False if it has one already."""
         kept = verdict.kind != layout.RETURNED and self.job.has_checkpoint()
         # These are the attempts after which the job was retried or requeued.
         before = [each for each in self.outcomes_before() if each.get("retried") or each.get("requeued")]
@@ -237,11 +237,9 @@ class Attempt(WholeAttempt):
         return self._put(document(self.job.id, self.number, known.replace(superseded_by=by)))
 
     def retries_used(self) -> int:
-        """Return how often the job was retried before this attempt."""
         return sum(bool(outcome.get("retried")) for outcome in self.outcomes_before())
 
     def outcomes_before(self) -> "list[dict[str, Any]]":
-        """Return the outcomes of the attempts before this one."""
         before = (Attempt(self.job, number) for number in self.job.attempts() if number < self.number)
         return [outcome for outcome in (attempt.outcome() for attempt in before) if outcome is not None]
 
@@ -258,7 +256,6 @@ class Attempt(WholeAttempt):
         return won
 
     def has_ended(self) -> bool:
-        """Whether there is an outcome."""
         return self.outcome() is not None
 
     def outcome(self) -> "Optional[dict[str, Any]]":
@@ -294,15 +291,11 @@ def final_attempt(job: "JobFolder") -> "Optional[Attempt]":
     return next((attempt for attempt in attempts if (attempt.outcome() or {}).get("final")), None)
 
 
-def read_events(attempt: Attempt) -> "list[dict[str, Any]]":
-    """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
-    return read_dated_events(attempt)[0]
+def read_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional[float]]":
+    """Return what is in events.jsonl so far, and when the last line was written, by the clock of the file server.
 
-
-def read_dated_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional[float]]":
-    """Return the same, and when the last of them was written, by the clock of the file server.
-
-    That is None if it is not known: something else was written since, such as a line that a full disk has cut off.
+    Lines that a full disk or the function has damaged are left out. The time is None if it is not known: something else
+    was written since, such as a line that a full disk has cut off.
     """
     found, size, is_last = [], 0, False
     try:

@@ -8,7 +8,7 @@ import os
 import time
 
 from ..layout import HOST_DISK, LOST, SUPERSEDED
-from .attempt import Attempt, claim
+from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
 from .publish import FULL
 from .run import AttemptRun, run_through
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from .watch import Signals
 
     T = TypeVar("T")
-
-# A process looks every second whether it is fenced.
-_SETTLE_S = 2.0
 
 
 class AttemptLoop:
@@ -53,7 +50,6 @@ class AttemptLoop:
             verdict, alive = self._run_attempt()
             if self.work is None or not self.job.spec.get("retries"):
                 return verdict, alive
-            # This import is late, because few jobs have retries.
             from . import retries
 
             if not (retries.passes(verdict) and retries.are_left(self.job, self.attempt.retries_used())):
@@ -70,7 +66,6 @@ class AttemptLoop:
         self.work = None
         runner: "Callable[[JobFolder, WholeAttempt, EndWatch], AttemptRun]" = AttemptRun
         if self.job.tasks != (1, 1):
-            # This import is late, because few jobs have several tasks.
             from .nodes import Head
 
             runner = Head
@@ -167,7 +162,6 @@ class JobLoop(AttemptLoop):
         following = self.attempt.following()
         if following is None:
             return None
-        # This import is late, as in the loop, which has decided that another attempt follows.
         from . import retries
 
         message = self.describe(self.attempt.number, verdict)
@@ -189,7 +183,6 @@ class JobLoop(AttemptLoop):
         None if `requeue=` does not name what ended it. The scheduler or the queue is asked before the attempt says so:
         the next process takes over from one that dies in between.
         """
-        # This import is late, because few jobs have `requeue=`.
         from . import retries
 
         job, attempt = self.job, self.attempt
@@ -247,7 +240,7 @@ def begin_attempt(
         print_state(by, None, False)
         return None
     if attempt.overtook and job.element is None:
-        time.sleep(_SETTLE_S)
+        time.sleep(SETTLE_S)
     watchdog = None if job.scheduler.has_nodes else SupervisorWatchdog()
     return attempt, EndWatch(job, attempt, signals, watchdog=watchdog)
 
@@ -256,7 +249,6 @@ def _known_end(job: "JobFolder", attempt: Attempt, status: "Optional[str]") -> "
     """Return how the attempt before this one ended, if its supervisor died or its node was lost; None otherwise."""
     if status is None and not job.spec.get("requeue"):
         return None
-    # This import is late, because few supervisors die, and few jobs have `requeue=`.
     from . import retries
 
     if status is None:

@@ -16,20 +16,8 @@ without it.
 import os
 import time
 
+from .. import layout
 from ..fast_start import dumps, suppress
-from ..layout import (
-    CANCEL,
-    DEPENDENCY,
-    INPUTS,
-    ITEM_INPUTS,
-    OUTCOME,
-    RELEASED,
-    STALE_AFTER_S,
-    TAKERS,
-    VALUE,
-    attempt_dir,
-    job_dir,
-)
 from . import publish
 from .attempt import make_folder
 from .dependencies import Dependencies, ended_by_scheduler, keep_exception, last_beat
@@ -84,8 +72,8 @@ def await_values(
     open_ones = found.still_open(wanted)
     while open_ones and (inputs is None or not inputs.may_start(job.element or 0)):
         watch.look()
-        silent_s = time.time() - max(last_beat(job_dir(job.root, each.job)) for each in open_ones)
-        if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > STALE_AFTER_S:
+        silent_s = time.time() - max(last_beat(layout.job_dir(job.root, each.job)) for each in open_ones)
+        if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > layout.STALE_AFTER_S:
             listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
             if listed is not None and not any(each.job in listed or found.is_refused(each.job) for each in open_ones):
                 break
@@ -106,21 +94,16 @@ def await_values(
     if job.element is None:
         # What it was admitted for without any resources is final.
         refusal = job.held.refusal
-        failed = refusal if refusal is not None and refusal.kind == DEPENDENCY else found.failure(wanted)
+        failed = refusal if refusal is not None and refusal.kind == layout.DEPENDENCY else found.failure(wanted)
         if failed is None and open_ones:
             failed = ended_by_scheduler(open_ones[0], describe_waiting(open_ones))
         if failed is not None:
-            raise AttemptEnded(keep_exception(failed, attempt.path(VALUE)))
-    publish.replace(attempt.path(INPUTS), dumps(portable(found.places(wanted))).encode())
+            raise AttemptEnded(keep_exception(failed, attempt.path(layout.VALUE)))
+    publish.replace(attempt.path(layout.INPUTS), dumps(portable(found.places(wanted))).encode())
 
 
 class ItemInputs:
     """The inputs of the items of one group.
-
-    Args:
-        home: The group's folder.
-        spec: Its spec.json.
-        values: What has become of the jobs of its root.
 
     Attributes:
         count: How many blocks there are.
@@ -133,8 +116,8 @@ class ItemInputs:
         self._wanted = {each.job: each for each in dependencies_of(spec)}
         self._block: "int" = spec["group"].get("block") or 1
         self._elements: "int" = spec["group"]["elements"]
-        with open(os.path.join(home, ITEM_INPUTS), "rb") as file:
-            inputs = parse_record(file.read(), _SHAPE, ITEM_INPUTS)
+        with open(os.path.join(home, layout.ITEM_INPUTS), "rb") as file:
+            inputs = parse_record(file.read(), _SHAPE, layout.ITEM_INPUTS)
         self._of_all: "list[list[Any]]" = inputs["all"]
         self._of_items: "list[list[list[Any]]]" = inputs["items"]
         self.count: "int" = -(-len(self._of_items) // self._block)
@@ -152,7 +135,6 @@ class ItemInputs:
         return sorted(self._ready)
 
     def look_again(self) -> None:
-        """Look again at what had not ended."""
         self.values.look_again()
 
     def give_up(self) -> None:
@@ -164,7 +146,6 @@ class ItemInputs:
         return unclaimed(self.home, self.ready()) + [block for block, _ in self._chunks.left_over()]
 
     def all_taken(self) -> bool:
-        """Whether each block is an element's."""
         return not unclaimed(self.home, range(self.count))
 
     def threshold(self, element: int) -> int:
@@ -180,7 +161,6 @@ class ItemInputs:
         return sorted(self._wanted)
 
     def in_words(self) -> str:
-        """Say what the items wait for."""
         return self.values.describe_open(self._wanted.values())
 
     def failure(self, index: int) -> "Optional[Verdict]":
@@ -193,7 +173,7 @@ class ItemInputs:
         if not all(map(self.values.has_ended, wanted)):
             # Another element has seen the input end.
             self.look_again()
-        publish.replace(attempt.path(INPUTS), dumps(portable(self.values.places(wanted))).encode())
+        publish.replace(attempt.path(layout.INPUTS), dumps(portable(self.values.places(wanted))).encode())
 
     def _has_ended(self, block: int) -> bool:
         return all(map(self.values.has_ended, self._merged(self._of_block(block))))
@@ -240,7 +220,7 @@ def register_group(root: str, group: str, producers: "list[str]", array: "Option
     """
     name = group if array is None else "%s.%s" % (group, array["number"])
     for job in producers:
-        folder = os.path.join(job_dir(root, job), TAKERS)
+        folder = os.path.join(layout.job_dir(root, job), layout.TAKERS)
         # The job is not on the host or the disk is full. The group starts when all have ended.
         with suppress(OSError):
             make_folder(folder)
@@ -259,15 +239,11 @@ def register_array(home: str, number: str, first: str, count: str, besides: str)
 
 
 class Takers:
-    """The groups that take the value of a job, or of its items, one by one.
-
-    Args:
-        job: Whose value they take.
-    """
+    """The groups that take the value of a job, or of its items, one by one."""
 
     def __init__(self, job: JobFolder) -> None:
         self.job = job
-        self._folder = os.path.join(job.home, TAKERS)
+        self._folder = os.path.join(job.home, layout.TAKERS)
         self._arrays: "dict[str, Optional[_Array]]" = {}
 
     def tell(self) -> None:
@@ -291,9 +267,9 @@ class Takers:
                 array.release()
 
     def _array(self, name: str) -> "Optional[_Array]":
-        home = job_dir(self.job.root, name.partition(".")[0])
+        home = layout.job_dir(self.job.root, name.partition(".")[0])
         try:
-            array = parse_record(publish.read(self._folder, name), _ARRAY, TAKERS)
+            array = parse_record(publish.read(self._folder, name), _ARRAY, layout.TAKERS)
             spec = read_spec(home)
             inputs = item_inputs_of(home, spec, Dependencies(self.job.root))
             return None if inputs is None else _Array(home, spec, array, inputs)
@@ -318,14 +294,14 @@ class _Array:
 
     def release(self) -> None:
         """Let the scheduler start those elements that find work by now."""
-        if not self._left or os.path.exists(os.path.join(self.home, CANCEL)):
+        if not self._left or os.path.exists(os.path.join(self.home, layout.CANCEL)):
             return
         self.inputs.look_again()
         due = [element for element in self._left if self.inputs.may_start(element)]
         self._left = self._left[len(due) :]
-        if os.path.exists(os.path.join(attempt_dir(self.home, 1), OUTCOME)):
+        if os.path.exists(os.path.join(layout.attempt_dir(self.home, 1), layout.OUTCOME)):
             return
-        folder = os.path.join(self.home, RELEASED)
+        folder = os.path.join(self.home, layout.RELEASED)
         own = [element for element in due if _is_first(folder, element)]
         if not own:
             return

@@ -24,7 +24,6 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
     """Copy the checkpoint of the job that this one resumes, unless an attempt of this one has begun before.
 
     Args:
-        job: The job that begins.
         look: Called again and again while files are copied; may raise what ends the job.
 
     Returns:

@@ -79,14 +79,12 @@ def _is_deeper(value: "Any", levels: int) -> bool:
 
 
 def too_much_memory(used: int, limit: int) -> Verdict:
-    """Describe that the processes used more memory than the job asked for."""
     message = "the job used %s of memory and asked for %s" % (format_size(used), format_size(limit))
     hint = "ask for more, for example memory=%r" % ("%dGB" % (used * 3 // 2 // 2**30 + 1))
     return Verdict(MEMORY, message, hint=hint)
 
 
 def too_long(limit_s: float) -> Verdict:
-    """Return the verdict that the job ran past its time limit."""
     hint = "ask for more, for example time=%r" % ("%dmin" % max(1, round(limit_s / 30.0)))
     return Verdict(TIME, "the job ran longer than the %s it had" % format_duration(limit_s), hint=hint)
 

@@ -40,7 +40,6 @@ def conclude_for_dead(folder: str, status: str) -> int:
     """Conclude for a supervisor of this submission that ended, or never began; or leave the job to another try of it.
 
     Args:
-        folder: The job's.
         status: The supervisor's exit status as the shell says it; `setup:<status>:<line>`, `prolog:<status>:<line>` or
             `module:<name>` if a line before it failed.
     """
@@ -119,7 +118,7 @@ def _why(job: JobFolder, status: str) -> Verdict:
 def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
     """Return the verdict on a job whose supervisor hung past the time limit, and was killed for that by the kernel."""
     limit = job.spec["resources"]["time_s"]
-    events = read_events(attempt)
+    events, _ = read_events(attempt)
     begun = [event["t"] for event in events if event["event"] == "starting"]
     stopped_s = sum(event.get("stopped_s", 0.0) for event in events if event["event"] == "resumed")
     if job.scheduler.has_nodes or limit is None or not begun or time.time() - begun[-1] - stopped_s < limit:

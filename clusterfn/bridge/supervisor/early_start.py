@@ -99,11 +99,7 @@ def _holds_tickets(queue: str) -> bool:
 
 
 class SentJob(DescribedJob):
-    """The folder of a job or an element as its client has sent it: a `JobFolder` before its modules are loaded.
-
-    Attributes:
-        is_element: Whether it is an element of a group.
-    """
+    """The folder of a job or an element as its client has sent it: a `JobFolder` before its modules are loaded."""
 
     def __init__(self, folder: str) -> None:
         above, name = os.path.split(folder)

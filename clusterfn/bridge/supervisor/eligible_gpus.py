@@ -21,7 +21,6 @@ def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "
     """The GPUs in a table of nvidia-smi with index, uuid, memory.total and name.
 
     Args:
-        rows: Of the table.
         machine_mib: The memory of the machine, which a GPU without its own uses.
     """
     # This import is late, because a job without GPUs does not need it.

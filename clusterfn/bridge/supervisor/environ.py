@@ -54,19 +54,12 @@ ROOM_BYTES = 10 << 30
 
 
 class DescribedJob:
-    """What a worker's environment depends on: a job, or what a shell has in place of one.
-
-    Attributes:
-        id: Of the job.
-        folder: The job's.
-        spec: What spec.json holds.
-    """
+    """What a worker's environment depends on: a job, or what a shell has in place of one."""
 
     def __init__(self, job_id: str, folder: str, spec: "Any") -> None:
         self.id, self.folder, self.spec = job_id, folder, spec
 
     def path(self, *names: str) -> str:
-        """Return a path below its folder."""
         return os.path.join(self.folder, *names)
 
     def secrets(self) -> "dict[str, str]":
@@ -80,8 +73,6 @@ def worker_environment(
     """Everything the worker's process finds in os.environ.
 
     Args:
-        job: The job.
-        attempt: Its number.
         host: The supervisor's own environment.
         uuids: Those of leased GPUs; None where the scheduler hands them out.
     """
@@ -120,7 +111,6 @@ def worker_environment(
 
 
 def changed_names(before: "Mapping[str, str]", after: "Mapping[str, str]") -> "list[str]":
-    """Return the names of the variables that differ."""
     return [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
 
@@ -149,7 +139,6 @@ def redirect_caches(spec: "Mapping[str, Any]", values: "dict[str, str]") -> "lis
     What the host or the job sets stays. So do caches that exist and an existing login to Hugging Face.
 
     Args:
-        spec: The job's.
         values: What the worker's process will find in os.environ; changed.
     """
     if spec["scheduler"] == "local":

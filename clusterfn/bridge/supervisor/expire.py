@@ -36,7 +36,6 @@ def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
     """Remove at a person's request, and print what was there and what went, as one JSON object.
 
     Args:
-        root: Of the jobs.
         keep_s: As for `tidy`.
         older_s: What ended, or was used last, longer ago than so many seconds goes; "" for as long as jobs are kept.
         dry: "dry" if nothing is to be removed.
@@ -54,13 +53,10 @@ def tidy(
     """Remove what was due at a time.
 
     Args:
-        root: Of the jobs.
         when: The time, by this host's clock.
         keep_s: For how long things are kept, if no job says more.
         older_s: For how long everything is kept instead.
         longest_s: Only jobs that are kept for less.
-        dry: Remove nothing.
-        measure: Measure everything.
     """
     # These are removals that were cut short.
     for kind in ("", layout.JOBS, *STORED):
@@ -215,7 +211,6 @@ def remove_jobs(root: str, dry: str, *ids: str) -> int:
     A job that waits or runs is never removed, nor one from whose checkpoint such a job resumes.
 
     Args:
-        root: Of the jobs.
         dry: "dry" to remove nothing, and print the same.
         ids: With all their digits.
     """

@@ -2,7 +2,8 @@
 
 Reads only; which GPUs are free is decided by the queue. While a job runs, one nvidia-smi at a time is asked and never
 waited for, and none again after one hangs. A job has its GPUs to itself, so what is used of a GPU is the job's. What
-cannot be known stays None; where there is no nvidia-smi nothing is said of it."""
+cannot be known stays None; where there is no nvidia-smi nothing is said of it. What asks for GPUs raises
+`AttemptEnded` if nvidia-smi is missing, hangs, or answers something else."""
 
 import os
 import re
@@ -42,10 +43,6 @@ QUIET_MIB = 300
 def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "list[str]":
     """The UUIDs of all GPUs that are as asked for, whether they are free or not, in the order of `there`.
 
-    Args:
-        there: All GPUs of the machine.
-        resources: Of spec.json.
-
     Raises:
         AttemptEnded: They are fewer than are wanted.
     """
@@ -66,11 +63,7 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
 
 
 def list_gpus() -> "list[GpuInfo]":
-    """All GPUs with what they are, in PCI order.
-
-    Raises:
-        AttemptEnded: nvidia-smi is missing, hangs, or answers something else.
-    """
+    """All GPUs with what they are, in PCI order."""
     rows = query_nvidia_smi("pci.bus_id", "index", "uuid", "memory.total", "name").rows
     return eligible.gpus_in(sorted(rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0])
 
@@ -79,9 +72,6 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
     """All GPUs with what is in use of them, in PCI order, and what is said of those that do not answer.
 
     A number that the driver does not know is None.
-
-    Raises:
-        AttemptEnded: As `list_gpus`.
     """
     table = query_nvidia_smi("pci.bus_id", "index", "memory.total", "memory.used", "utilization.gpu", "uuid", "name")
     rows, machine_mib, loads = sorted(table.rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0], []
@@ -92,11 +82,7 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
 
 
 def gpu_processes() -> "dict[str, list[GpuProcess]]":
-    """What runs on each GPU that something runs on.
-
-    Raises:
-        AttemptEnded: As `list_gpus`.
-    """
+    """What runs on each GPU that something runs on."""
     found: "dict[str, list[GpuProcess]]" = {}
     for row in query_nvidia_smi("gpu_uuid", "pid", "process_name", of=_PROCESSES).rows:
         name = os.path.basename(nvidia_smi.value(row["process_name"]) or "") or _UNNAMED
@@ -117,9 +103,6 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     """Return the `wanted` GPUs that are in use without a lease, and by whom, in words.
 
     Asked before the job's own processes exist, so that any process on a GPU is a stranger, one's own included.
-
-    Raises:
-        AttemptEnded: As `list_gpus`.
     """
     found: "dict[str, str]" = {}
     for row in query_nvidia_smi("uuid", "memory.used").rows:
@@ -154,11 +137,7 @@ def user_of(pid: str) -> str:
 
 
 def query_nvidia_smi(*fields: str, of: str = "gpu") -> "nvidia_smi.Table":
-    """What nvidia-smi answers, with at least one row or nothing said of a GPU.
-
-    Raises:
-        AttemptEnded: As `list_gpus`.
-    """
+    """What nvidia-smi answers, with at least one row or nothing said of a GPU."""
     for left in reversed(range(_TRIES)):
         text = run_nvidia_smi(nvidia_smi.query(fields, of))
         table = nvidia_smi.read_table(_joined(text) if of == _PROCESSES else text, fields)
@@ -288,7 +267,6 @@ class GpuUsageMonitor:
         return [gpu.as_dict() for gpu in self._samples.values()]
 
     def load(self) -> "list[dict[str, Any]]":
-        """Return what each GPU did at the last look."""
         return [dict(gpu.load) for gpu in self._samples.values()]
 
     def ask(self) -> None:

@@ -8,7 +8,7 @@ import time
 from ..fast_start import loads
 from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
 from . import publish, retries
-from .attempt import Attempt, make_folder, read_live_usage
+from .attempt import SETTLE_S, Attempt, make_folder, read_live_usage
 from .group_files import NO_ELEMENT, Chunks, ItemJournal, journal_lines
 from .job import JobFolder
 from .publish import numbers_in
@@ -20,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Iterator, Optional
 
-# An element looks every second whether it is fenced.
-SETTLE_S = 2.0
 _ITEM_USAGE = item_usage(0).replace("0", "*")
 _NEVER_SAID = "the process that watched the item is gone, and left no result"
 

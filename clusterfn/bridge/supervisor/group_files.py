@@ -16,20 +16,8 @@ import errno
 import os
 import time
 
+from .. import layout
 from ..fast_start import dumps, loads
-from ..layout import (
-    ATTEMPTS,
-    CLAIMS,
-    DONE,
-    ELEMENTS,
-    ITEMS_INDEX,
-    JOURNAL,
-    LOST,
-    OUTCOME,
-    VALUES,
-    element_dir,
-    item_usage,
-)
 from . import publish
 from .attempt import read_usage
 from .job import ITEM_LINE, JOB_OUTCOME, JOURNAL_LINE, checked, parse_record
@@ -50,12 +38,7 @@ _PIECE = 1 << 20
 
 
 class Chunks:
-    """The chunks of one group, as seen now.
-
-    Args:
-        home: The group's folder.
-        group: The part of spec.json about it.
-    """
+    """The chunks of one group, as seen now."""
 
     def __init__(self, home: str, group: "SpecGroup") -> None:
         self.home = home
@@ -65,8 +48,7 @@ class Chunks:
         self._over: "dict[int, dict[str, Any]]" = {}
 
     def make_folders(self) -> None:
-        """Make the folders into which its elements write."""
-        for name in (CLAIMS, DONE):
+        for name in (layout.CLAIMS, layout.DONE):
             os.makedirs(os.path.join(self.home, name), mode=0o700, exist_ok=True)
 
     def items(self, chunk: int) -> range:
@@ -97,7 +79,6 @@ class Chunks:
         return None
 
     def take_all(self, element: int) -> "list[int]":
-        """Claim every item that no element has."""
         return list(iter(lambda: self.take(element, self._count), None))
 
     def take_over(self, element: int) -> "Optional[int]":
@@ -109,7 +90,7 @@ class Chunks:
 
     def left_over(self) -> "list[tuple[int, int]]":
         """Return the chunks that another element may take over, each with how often it was claimed."""
-        done = set(names_in(os.path.join(self.home, DONE)))
+        done = set(names_in(os.path.join(self.home, layout.DONE)))
         claims = [(chunk, turn) for chunk, turn in sorted(self._claims().items()) if str(chunk) not in done]
         held = [(chunk, turn, self._holder(chunk, turn)) for chunk, turn in claims]
         return [(chunk, turn) for chunk, turn, of in held if of == NO_ELEMENT or self.end_of(of) is not None]
@@ -130,13 +111,13 @@ class Chunks:
         return [chunk for chunk, turn in claims if self._holder(chunk, turn) == element and not self.is_done(chunk)]
 
     def _claim(self, name: str, claim: "tuple[int, ...]") -> bool:
-        folder, data = os.path.join(self.home, CLAIMS), b"%d %d %d" % claim
+        folder, data = os.path.join(self.home, layout.CLAIMS), b"%d %d %d" % claim
         return publish.publish(folder, name, data) or publish.read(folder, name) == data
 
     def _claims(self) -> "dict[int, int]":
         """Return the chunks that are claimed, and how often."""
         found: "dict[int, int]" = {}
-        for name in names_in(os.path.join(self.home, CLAIMS)):
+        for name in names_in(os.path.join(self.home, layout.CLAIMS)):
             chunk, _, turn = name.partition(".")
             if chunk.isdecimal() and (turn.isdecimal() or not turn):
                 found[int(chunk)] = max(found.get(int(chunk), 1), int(turn or 1))
@@ -145,9 +126,9 @@ class Chunks:
     def _claim_of(self, chunk: int, turn: int) -> "tuple[int, ...]":
         """Return the element, the first item and the number of items."""
         name = str(chunk) if turn == 1 else "%d.%d" % (chunk, turn)
-        data = publish.read(os.path.join(self.home, CLAIMS), name)
+        data = publish.read(os.path.join(self.home, layout.CLAIMS), name)
         if data is None:
-            raise FileNotFoundError(errno.ENOENT, "a claim is gone", os.path.join(self.home, CLAIMS, name))
+            raise FileNotFoundError(errno.ENOENT, "a claim is gone", os.path.join(self.home, layout.CLAIMS, name))
         return tuple(map(int, data.split()))
 
     def _holder(self, chunk: int, turn: int) -> int:
@@ -159,10 +140,10 @@ class Chunks:
 
     def end_of(self, element: int) -> "Optional[dict[str, Any]]":
         """Return the outcome of an element that has ended for good, else None."""
-        folder = os.path.join(element_dir(self.home, element), ATTEMPTS)
+        folder = os.path.join(layout.element_dir(self.home, element), layout.ATTEMPTS)
         for name in names_in(folder) if element not in self._over else ():
-            data = publish.read(os.path.join(folder, name), OUTCOME)
-            outcome = parse_record(data, JOB_OUTCOME, OUTCOME) if data else {}
+            data = publish.read(os.path.join(folder, name), layout.OUTCOME)
+            outcome = parse_record(data, JOB_OUTCOME, layout.OUTCOME) if data else {}
             if outcome.get("final"):
                 self._over[element] = outcome
                 break
@@ -185,36 +166,35 @@ class Chunks:
     def usage_of(self, chunk: int, index: int) -> "Optional[dict[str, Any]]":
         """Return what one of its items had used by the last file about it."""
         for holder in reversed(self.holders(chunk)):
-            folder = os.path.join(element_dir(self.home, holder), ATTEMPTS)
+            folder = os.path.join(layout.element_dir(self.home, holder), layout.ATTEMPTS)
             for number in reversed(numbers_in(folder)):
-                usage = read_usage(os.path.join(folder, str(number), item_usage(index)))
+                usage = read_usage(os.path.join(folder, str(number), layout.item_usage(index)))
                 if usage is not None:
                     return usage
         return None
 
     def is_done(self, chunk: int) -> bool:
         """Whether each of its items has a line."""
-        return os.path.exists(os.path.join(self.home, DONE, str(chunk)))
+        return os.path.exists(os.path.join(self.home, layout.DONE, str(chunk)))
 
     def finish(self, chunk: int) -> None:
-        """Note that each of its items has a line."""
-        os.close(os.open(os.path.join(self.home, DONE, str(chunk)), os.O_WRONLY | os.O_CREAT, 0o600))
+        os.close(os.open(os.path.join(self.home, layout.DONE, str(chunk)), os.O_WRONLY | os.O_CREAT, 0o600))
 
     def complete(self) -> bool:
         """Whether each item of the group has a line."""
         last = max(self._claims(), default=-1)
         all_claimed = last >= 0 and self.items(last).stop >= self._count
-        return all_claimed and len(names_in(os.path.join(self.home, DONE))) > last
+        return all_claimed and len(names_in(os.path.join(self.home, layout.DONE))) > last
 
     def ends(self) -> "list[int]":
         """Return where the arguments of each item end in items.pkl."""
-        with open(os.path.join(self.home, ITEMS_INDEX)) as file:
+        with open(os.path.join(self.home, layout.ITEMS_INDEX)) as file:
             return list(loads(file.read()))
 
 
 def unclaimed(home: str, blocks: "Sequence[int]") -> "list[int]":
     """Return those of these blocks of a group's items that no element has."""
-    claimed = set(names_in(os.path.join(home, CLAIMS)))
+    claimed = set(names_in(os.path.join(home, layout.CLAIMS)))
     return [block for block in blocks if str(block) not in claimed]
 
 
@@ -222,37 +202,34 @@ class ItemJournal:
     """What one attempt of an element writes.
 
     Args:
-        folder: The attempt's.
         sync: Whether each line must outlive the machine, and be seen on others at once.
     """
 
     def __init__(self, folder: str, sync: bool) -> None:
         self._sync = sync
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._lines, self._values = (os.open(os.path.join(folder, name), flags, 0o600) for name in (JOURNAL, VALUES))
+        self._lines, self._values = (
+            os.open(os.path.join(folder, name), flags, 0o600) for name in (layout.JOURNAL, layout.VALUES)
+        )
         self._is_torn = False
 
     def begin(self, index: int, **facts: "Any") -> None:
-        """Write that an item is about to run."""
         self._line(dict(facts, begin=index))
 
     def again(self, index: int, why: str) -> None:
-        """Write that an item failed and is about to run again."""
         self._line({"retry": index, "told": why})
 
     def end(self, index: int, verdict: Verdict, value: str = "", **places: "Any") -> None:
         """Write that an item has ended.
 
         Args:
-            index: Which item.
-            verdict: How.
             value: The file that holds its value, or what it raised.
             places: Where its output is.
         """
         record = {name: fact for name, fact in verdict.published().items() if fact not in (None, [], "")}
         if verdict.value:
             record["at"] = self._keep(value)
-        self._line(dict(record, index=index, kind=verdict.kind or LOST, **places))
+        self._line(dict(record, index=index, kind=verdict.kind or layout.LOST, **places))
 
     def flush(self) -> None:
         """Let all that was written outlive the machine."""
@@ -303,10 +280,10 @@ def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
     Raises:
         DamagedFile: One of them is whole, and no supervisor has written it.
     """
-    folder = os.path.join(element_dir(home, element), ATTEMPTS)
+    folder = os.path.join(layout.element_dir(home, element), layout.ATTEMPTS)
     for number in numbers_in(folder):
-        for found in _read_lines(os.path.join(folder, str(number), JOURNAL))[0]:
-            yield dict(checked(found, ITEM_LINE if "index" in found else JOURNAL_LINE, JOURNAL), attempt=number)
+        for found in _read_lines(os.path.join(folder, str(number), layout.JOURNAL))[0]:
+            yield dict(checked(found, ITEM_LINE if "index" in found else JOURNAL_LINE, layout.JOURNAL), attempt=number)
 
 
 def _read_lines(path: str, start: int = 0) -> "tuple[list[dict[str, Any]], int]":
@@ -326,9 +303,6 @@ def _read_lines(path: str, start: int = 0) -> "tuple[list[dict[str, Any]], int]"
 class ItemEnds:
     """The last line of each item that has ended.
 
-    Args:
-        home: The group's folder.
-
     Attributes:
         lines: By item, the element that wrote the line, and the line with the number of its attempt.
         damage: What is wrong with a line that no supervisor has written; "" if there is none.
@@ -342,10 +316,10 @@ class ItemEnds:
 
     def look(self) -> None:
         """Read what was appended since the last look."""
-        for element in numbers_in(os.path.join(self.home, ELEMENTS)):
-            attempts = os.path.join(element_dir(self.home, element), ATTEMPTS)
+        for element in numbers_in(os.path.join(self.home, layout.ELEMENTS)):
+            attempts = os.path.join(layout.element_dir(self.home, element), layout.ATTEMPTS)
             for attempt in numbers_in(attempts):
-                path = os.path.join(attempts, str(attempt), JOURNAL)
+                path = os.path.join(attempts, str(attempt), layout.JOURNAL)
                 lines, self._read_to[path] = _read_lines(path, self._read_to.get(path, 0))
                 for line in lines:
                     if isinstance(line.get("index"), int):

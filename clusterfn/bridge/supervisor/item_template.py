@@ -49,7 +49,6 @@ class ItemTemplate(WorkerSource):
             apart.add(early.pid)
 
     def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WorkerProcess":
-        """Start a worker, as `worker_process.launch`."""
         if self._template is not None and not self._is_ready and not may_still_get(self._template.env, env):
             # It was started ahead, before all variables of the items were known.
             self._template.dismiss()

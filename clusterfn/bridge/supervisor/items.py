@@ -13,11 +13,11 @@ import time
 from .. import layout
 from ..fast_start import suppress
 from . import group, publish
-from .attempt import WholeAttempt
+from .attempt import SETTLE_S, WholeAttempt
 from .attempt_loop import AttemptLoop, nothing_can_be_written
 from .awaiting import Takers, await_values, known_inputs
 from .dependencies import Dependencies, keep_exception
-from .group import SETTLE_S, ItemRecorder
+from .group import ItemRecorder
 from .group_files import NO_ELEMENT
 from .item_template import ItemTemplate
 from .job import describe_place
@@ -231,8 +231,6 @@ class ItemAttempt(WholeAttempt):
 
     Args:
         attempt: The element's.
-        journal: Where it is written.
-        index: Which item.
         place: Offset and size of its arguments in items.pkl.
         before: What was said of each time that it ran and was followed by another.
     """
@@ -260,7 +258,6 @@ class ItemAttempt(WholeAttempt):
         return self._attempt.path(self._own.get(name, name))
 
     def call(self) -> "list[str]":
-        """What the worker gets: where its value is written, and where its arguments are."""
         return [self.folder, self._attempt.job.home, *map(str, self._place)]
 
     def variables(self) -> "dict[str, str]":
@@ -288,12 +285,10 @@ class ItemAttempt(WholeAttempt):
         self._from = [_size(self._attempt.path(name)) for name in (layout.STDOUT, layout.STDERR)]
 
     def wait(self, reason: str) -> None:
-        """Note that it waits for something on the host itself."""
         self._waited = True
         self._attempt.event("pending", reason=reason)
 
     def begin(self) -> bool:
-        """Write that it has begun."""
         self._look_at_fence()
         os.makedirs(self.path(layout.WORK), mode=0o700, exist_ok=True)
         self._journal.begin(self._index, out=self._from[0], err=self._from[1])
@@ -324,7 +319,6 @@ class ItemAttempt(WholeAttempt):
         return ItemAttempt(self._attempt, self._journal, self._index, self._place, [*self.before, why])
 
     def retries_used(self) -> int:
-        """Return how often it has been followed by another before this attempt."""
         return len(self.before)
 
     def _look_at_fence(self) -> None:
@@ -384,7 +378,6 @@ class ItemLoop(AttemptLoop):
         return verdict
 
     def follow(self, work: "AttemptRun", verdict: Verdict) -> ItemAttempt:
-        """Write that the item failed and is to run again."""
         return self.attempt.followed(self.describe(1 + self.attempt.retries_used(), verdict))
 
     def write(self, work: "AttemptRun", verdict: Verdict) -> bool:

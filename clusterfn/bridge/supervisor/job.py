@@ -155,7 +155,6 @@ class HeldResources:
         """Raise the verdict on a job that was admitted only because its environment cannot be made."""
 
     def in_words(self) -> str:
-        """Describe the job's GPUs for people."""
         return ""
 
     def worker_fds(self) -> "list[int]":
@@ -284,7 +283,6 @@ class JobFolder(DescribedJob):
 
 
 def is_job_id(name: str) -> bool:
-    """Whether a name is that of a job's folder."""
     return len(name) == _ID_LENGTH and _ID_DIGITS.issuperset(name)
 
 
@@ -302,7 +300,6 @@ def each_folder(home: str) -> "list[str]":
 
 
 def dependencies_of(spec: "Mapping[str, Any]") -> "list[Dependency]":
-    """Return the jobs whose values the job of this spec.json takes."""
     after: "dict[str, Any]" = spec.get("after") or {}
     return [Dependency(job, facts["name"], facts.get("items")) for job, facts in sorted(after.items())]
 

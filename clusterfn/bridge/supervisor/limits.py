@@ -44,7 +44,6 @@ class MemorySampler:
         self._next = self._next_exact = 0.0
 
     def due(self) -> bool:
-        """Whether it is time for a sample."""
         return time.monotonic() >= self._next
 
     def over(self, pids: "list[int]", spent: float) -> bool:
@@ -106,7 +105,6 @@ class OomDetector:
             self._machine = (self._machine + [_oom_kills(PROC + "/vmstat")])[-2:]
 
     def seen(self) -> "Optional[str]":
-        """Describe what was seen; None if nothing was."""
         for path, before in self._before.items():
             if _oom_kills(path) > before:
                 return "the kernel counted an out-of-memory kill in the job's memory group (%s)" % path
@@ -201,7 +199,6 @@ class Suspension:
         self._stopped_s = 0.0
 
     def begin(self) -> None:
-        """Watch from now on."""
         self._alive = time.monotonic()
 
     def look(self, began: float, limit_s: float, worker: int) -> None:
@@ -277,7 +274,6 @@ class Stall:
         """Whether it has done nothing for too long; looks, if it is time to.
 
         Args:
-            pids: The job's processes.
             collected_s: CPU seconds of those that have ended and were collected.
             printed: Bytes of output so far.
         """
@@ -299,11 +295,9 @@ class Stall:
         return self._limit_s is not None and self._quiet_s >= self._limit_s
 
     def in_words(self) -> str:
-        """Describe the idleness."""
         return "printed nothing and used no CPU for %s" % format_duration(self._limit_s or 0.0)
 
     def verdict(self, stacks: "list[str]") -> Verdict:
-        """Return the verdict on a job that is idle for too long."""
         limit_s = self._limit_s or 0.0
         return Verdict(
             STALLED,

@@ -27,7 +27,7 @@ from ..job_states import (
 )
 from ..queue import report
 from . import file_clock, group, notify, publish
-from .attempt import Attempt, final_attempt, read_dated_events, read_live_usage
+from .attempt import Attempt, final_attempt, read_events, read_live_usage
 from .dependencies import Dependencies
 from .job import DamagedFile, JobFolder, dependencies_of, describe_damage, job_folders
 from .text import format_duration, in_one_line, portable, shortened
@@ -91,7 +91,6 @@ def describe(folder: str) -> "dict[str, Any]":
 
 
 def state_of(job: JobFolder) -> str:
-    """Return the state of a job."""
     state: str = _seen(job).state
     return state
 
@@ -173,7 +172,7 @@ def _first_line(text: "Any") -> str:
 
 
 def _of_events(attempt: Attempt) -> Seen:
-    events, written = read_dated_events(attempt)
+    events, written = read_events(attempt)
     root, has_nodes = attempt.job.root, attempt.job.scheduler.has_nodes
     # By so many seconds the clock of the node is ahead of this machine's; both agree if it is less than a minute.
     ahead_s = events[-1]["t"] - (written - file_clock.ahead_s(root)) if has_nodes and written is not None else 0.0

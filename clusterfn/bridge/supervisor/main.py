@@ -28,7 +28,6 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProc
     """Claim the job and see it through, in one attempt or in more.
 
     Args:
-        folder: The job's.
         early: A worker that was started ahead.
         status: Of the supervisor before this one, which died and may be followed (`after`).
     """
@@ -47,7 +46,6 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProc
             _end_early(job)
             say(str(not_now))
             return not_now.status
-    # This import comes after the admission, because a job that only waits does without it.
     from . import attempt_loop
 
     begun = attempt_loop.begin_attempt(job, status, signals)
@@ -70,7 +68,7 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProc
 
         Takers(job).tell()
     if os.path.exists(os.path.join(job.home, NOTIFY)):
-        # This import is late, because few jobs notify a user. The job holds nothing any more.
+        # The job holds nothing any more.
         from .notify import tell_end
 
         tell_end(job.home)

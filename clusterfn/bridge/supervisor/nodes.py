@@ -184,7 +184,6 @@ class Others:
         return os.path.join(self._nodes, str(rank))
 
     def have_returned(self) -> bool:
-        """Whether all of them have returned."""
         self._look()
         return len(self._ended) == len(self.ranks) and self.failure() is None
 
@@ -249,7 +248,6 @@ class NodeJob(JobFolder):
 
     Args:
         folder: Of the job, or of the element whose item it is.
-        attempt: Its number.
         item: The words of `ItemAttempt.words_of_tasks`; none for a job.
 
     Attributes:
@@ -278,11 +276,7 @@ class NodeJob(JobFolder):
 
 
 class NodeAttempt(RunnableAttempt):
-    """The attempt on one node; the first node records its events.
-
-    Args:
-        job: The job.
-    """
+    """The attempt on one node; the first node records its events."""
 
     def __init__(self, job: NodeJob) -> None:
         self.number = job.shared.number
@@ -301,7 +295,6 @@ class NodeAttempt(RunnableAttempt):
         return [self.folder, self._job.home, *self._job.own[1:], "discard"]
 
     def variables(self) -> "dict[str, str]":
-        """Return which item it is, if it is one."""
         return {layout.INDEX_VARIABLE: self._job.own[0]} if self._job.own else {}
 
     def publish(self, verdict: Verdict) -> bool:

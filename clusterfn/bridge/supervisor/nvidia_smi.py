@@ -146,7 +146,6 @@ def total_mib(cell: str, machine_mib: "Optional[int]") -> "tuple[Optional[int], 
     """Return a GPU's memory by its `memory.total`, and whether it is the machine's.
 
     Args:
-        cell: As nvidia-smi writes it.
         machine_mib: The memory of the machine; None if that is unknown.
     """
     if _NO_MEMORY.fullmatch(cell):

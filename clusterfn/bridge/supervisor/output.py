@@ -17,7 +17,6 @@ class Pump:
     """One stream.
 
     Args:
-        fd: The pipe's reading end.
         path: The file that gets what comes.
         limit: How many bytes are kept.
         is_late: Whether the file is made only when something has come.
@@ -137,7 +136,6 @@ class Pump:
             self._held.clear()
 
     def forget(self) -> None:
-        """Close both ends."""
         if self._file >= 0:
             os.close(self._file)
         if self.fd >= 0:

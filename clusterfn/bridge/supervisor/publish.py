@@ -39,7 +39,6 @@ class Reserve:
             os.close(fd)
 
     def release(self) -> None:
-        """Free the space."""
         _remove(self.path)
 
 
@@ -89,7 +88,6 @@ def replace(path: str, data: bytes, sync: bool = True, mode: int = 0o600) -> Non
 
 
 def read(folder: str, name: str) -> "Optional[bytes]":
-    """Return the content of `folder/name`, or None."""
     try:
         with open(os.path.join(folder, name), "rb") as file:
             return file.read()

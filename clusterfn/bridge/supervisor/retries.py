@@ -60,9 +60,7 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
     """What people read about an attempt that is followed by another.
 
     Args:
-        number: Of the attempt.
         where: Its GPUs, or the node; "" if that has no part in it.
-        why: Its error.
         used: How often it has been retried, this time included.
         of: How often it may be.
     """

@@ -1,7 +1,8 @@
 """One attempt from its start to its published end: start the worker, read its report, end what it leaves behind.
 
 Jobs, the items of a group, the nodes of a job and the calls of a session all run by `AttemptRun`. What a death means is
-decided by `classify_exit`, what ends a job from outside by `watch`.
+decided by `classify_exit`, what ends a job from outside by `watch`. Imports within functions are of what a plain job
+does without, such as subprocess.
 """
 
 import os
@@ -42,8 +43,7 @@ _LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
-    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "loaded_modules",
-    "warning", "outputs", "finish",
+    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning", "finish",
 )  # fmt: skip
 _NEEDED = (layout.WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
@@ -94,7 +94,6 @@ class AttemptRun:
         """Acquire what it needs and start the worker."""
         self.stage = "queue"
         if self.job.spec.get("after") and self.job.element is None:
-            # This import is late, because few jobs take values of others.
             from . import awaiting
 
             awaiting.await_values(self.job, self.attempt, self.watch)
@@ -102,7 +101,6 @@ class AttemptRun:
         ensure_environment(self.job, self.attempt, self.watch)
         self.stage = "start"
         if self.job.spec.get("resume"):
-            # This import is late, because few jobs resume, and it loads shutil.
             from . import checkpoint
 
             self.notes += checkpoint.resume(self.job, self.watch.look)
@@ -117,12 +115,10 @@ class AttemptRun:
         self.notes += environ.redirect_caches(spec, env)
         wanted, building = spec["resources"]["gpus"], spec.get("building")
         if wanted and building and building["cuda"]:
-            # This import is late, because it loads subprocess.
-            from . import cuda
+            from . import built
 
-            cuda.check(self.job, env)
+            built.check_torch(self.job, env)
         if wanted:
-            # This import is late, because many jobs ask for no GPU.
             from . import gpus
 
             self._gpus = gpus.GpuUsageMonitor(gpus.monitored_gpus(uuids, wanted, given_gpus(env)), self.notes)
@@ -293,7 +289,6 @@ class AttemptRun:
     def _load_stacks(self) -> "Optional[Stacks]":
         """Return what describes the stacks of the job's processes; None if it cannot be loaded."""
         try:
-            # This import is late, because few jobs are asked for their stacks.
             from .stacks import Stacks
         except ImportError as error:
             # The bridge or the host's Python was replaced since the start, which is no reason to end the job.
@@ -456,7 +451,6 @@ class AttemptRun:
 def ensure_environment(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
     """Have the job's environment built if it is one that the builder makes and does not exist yet."""
     if job.spec.get("building"):
-        # This import is late, because few jobs build an environment, and it loads subprocess.
         from . import built
 
         job.held.refuse()

@@ -19,6 +19,8 @@ _ESCAPES = (
 # ASCII digits only: `int` reads digits of other scripts too.
 DIGITS, _LONGEST_COUNT = frozenset("0123456789"), 18
 _EVIDENCE_LINES = 20
+# A secret with fewer characters would be found in every other word.
+_SHORTEST_SECRET = 4
 _LINE_LENGTH = 500
 
 
@@ -134,10 +136,15 @@ def in_one_line(text: str) -> str:
 
 def masked(lines: "list[str]", secrets: "list[str]") -> "list[str]":
     """`lines` without the values of secrets, nor the lines of such as have several."""
-    parts = {part for secret in secrets for part in [secret] + secret.splitlines() if len(part) >= 4}
-    for part in sorted(parts, key=len, reverse=True):
+    for part in parts_of_secrets(secrets):
         lines = [line.replace(part, "***") for line in lines]
     return lines
+
+
+def parts_of_secrets(secrets: "list[str]") -> "list[str]":
+    """Return all that is to be masked of these secrets; the longest first, as one may be a part of another."""
+    parts = {part for secret in secrets for part in [secret] + secret.splitlines() if len(part) >= _SHORTEST_SECRET}
+    return sorted(parts, key=len, reverse=True)
 
 
 def format_size(count: float) -> str:

@@ -31,7 +31,6 @@ KILL_AFTER_S = 60
 _CLOCK_MONOTONIC, _BY_SIGNAL, _EVENT_BYTES = 1, 0, 64
 # This library has the timers where the C library lacks them (glibc before 2.34).
 _OLDER = "librt.so.1"
-STOPPED_ON_REQUEST = "the job was stopped on request"
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
 # scancel signals the script, the supervisor and the worker together, so a SIGTERM is explained after a while.
@@ -55,11 +54,9 @@ class Signals:
         signal.set_wakeup_fd(writer)
 
     def asked_to_end(self) -> bool:
-        """Whether this process was asked to end."""
         return signal.SIGTERM in self.came or signal.SIGINT in self.came
 
     def swallow(self) -> None:
-        """Empty the pipe."""
         with suppress(BlockingIOError):
             while os.read(self.fd, 512):
                 continue
@@ -113,9 +110,7 @@ class EndWatch:
     """What may end one attempt from outside.
 
     Args:
-        job: The job.
         attempt: Its attempt, which an outcome in its folder ends.
-        signals: Those of this process.
         also_ended_by: Another folder in which an outcome ends it: that of the attempt whose task it is.
         watchdog: What wakes this process, and kills it if it hangs; None where something else does.
 
@@ -124,6 +119,8 @@ class EndWatch:
         time_s: What the function has of it when it starts; None without a limit.
         warned: Why the function was warned of its end; "" if it was not.
     """
+
+    _what = "job"
 
     def __init__(
         self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = "",
@@ -209,7 +206,7 @@ class EndWatch:
             self._attempt.beat()
             self._job.held.touch()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
-            raise AttemptEnded(self.cancelled())
+            raise AttemptEnded(cancelled(self._what))
         if self._due("fence", _FENCE_EVERY_S) and any(publish.is_there(folder, OUTCOME) for folder in self._fences):
             raise AttemptEnded(concluded_by_another())
         if self.deadline is not None and clock.now() >= self.deadline:
@@ -262,12 +259,7 @@ class EndWatch:
         return min(times) if times else None
 
     def is_ending(self) -> bool:
-        """Whether a signal came that ends the job."""
         return self._ended_at() is not None
-
-    def cancelled(self) -> Verdict:
-        """Return the verdict on a request for its end."""
-        return cancelled()
 
     def _too_long(self) -> Verdict:
         return classify_exit.too_long(self._job.spec["resources"]["time_s"] or 0.0)
@@ -275,7 +267,7 @@ class EndWatch:
     def terminated(self) -> Verdict:
         """Return the verdict on a SIGTERM to this process."""
         if self._job.cancelled():
-            return self.cancelled()
+            return cancelled(self._what)
         if self.deadline is not None and clock.now() >= self.deadline:
             return self._too_long()
         found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
@@ -283,9 +275,9 @@ class EndWatch:
         return found or unknown
 
 
-def cancelled() -> Verdict:
+def cancelled(what: str = "job") -> Verdict:
     """Return the verdict that the job was stopped on request."""
-    return Verdict(CANCELLED, STOPPED_ON_REQUEST)
+    return Verdict(CANCELLED, "the %s was stopped on request" % what)
 
 
 def as_known(job: "JobFolder", asked: Verdict) -> Verdict:
@@ -296,4 +288,4 @@ def as_known(job: "JobFolder", asked: Verdict) -> Verdict:
     from_scheduler = asked.kind == CANCELLED and asked.stage == "scheduler"
     if not (from_scheduler or asked.kind in (LOST, NODE)) or not job.cancelled():
         return asked
-    return asked.replace(kind=CANCELLED, message=STOPPED_ON_REQUEST, hint=None)
+    return asked.replace(kind=CANCELLED, message=cancelled().message, hint=None)

@@ -25,13 +25,11 @@ class WorkerProcess:
     """A worker that loads its code and then waits for `begin`: it may start before it is known where it is to run.
 
     Attributes:
-        pid: Its pid.
         env: The variables with which it has started.
         out, err, report: The reading ends of its pipes, non-blocking.
 
     Args:
         argv: What was started, without the descriptors.
-        env: Its variables.
         pipes: The reading ends of stdout, stderr and the report.
         control: The socket through which it is allowed to begin. If that closes before, it ends.
     """
@@ -59,8 +57,6 @@ class WorkerProcess:
         """Let it run the call.
 
         Args:
-            cwd: Where.
-            env: All its variables.
             cpus: The only ones that it may use; None for all.
             keep: Descriptors that it holds as long as it lives.
 
@@ -97,7 +93,6 @@ class WorkerProcess:
         return [fd for fd in (self.out, self.err, self.report, self._control.fileno()) if fd >= 0]
 
     def close(self) -> None:
-        """Close the ways to it."""
         self._control.close()
         for fd in self.fds():
             os.close(fd)
@@ -379,7 +374,6 @@ class Cores:
         return set((free + others)[:wanted])
 
     def release(self) -> None:
-        """Remove the marks."""
         for name_socket in self._held:
             name_socket.close()
 

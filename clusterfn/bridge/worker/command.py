@@ -23,9 +23,8 @@ from typing import IO, Any
 from ..layout import COMMAND, RESULT
 from ..supervisor import process_tree
 from . import warning
+from .command_line import fill_line, interpreter_of, launcher_variables, to_warn, with_nodes
 from .execute import CallRejected
-from .launchers import launcher_variables, with_nodes
-from .shells import fill_line, interpreter_of, to_warn
 
 # While this file exists, the copy of the project is complete.
 _READY = ".clusterfn-project"

@@ -1,4 +1,8 @@
-"""Protect file descriptors from a function that closes in a loop, and from programs that would inherit them."""
+"""The file descriptors of this process: protect them from the function and its programs, and what it prints to.
+
+A function may close descriptors in a loop, and programs that it starts would inherit them. A fork takes over stdout and
+stderr, and what else leads there.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,12 @@ import errno
 import fcntl
 import os
 import resource
+import sys
+from collections.abc import Iterator
 
 # The first number that the limits allow is taken, above what daemons close in a loop.
 _HIGH = (5000, 900, 200, 3)
+_BOTH = (1, 2)
 
 
 def out_of_reach(fd: int) -> int:
@@ -59,3 +66,40 @@ def keep_from_programs() -> None:
         except OSError:
             # It is the descriptor of the listing itself.
             continue
+
+
+def flush_output() -> None:
+    """Write what was printed: a fork would print it again, and one that exits at once would lose it."""
+    # The function may have put its own in the place of the first two.
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+        try:
+            getattr(sys, name, None).flush()  # type: ignore[union-attr]
+        except BaseException:  # noqa: BLE001, S112 - deleted, closed, full, or the function's own, which raises anything
+            continue
+
+
+def take_output(out: int, err: int) -> None:
+    """Print into these pipes from now on, which are closed under their own numbers."""
+    for target, fd in zip(_BOTH, (out, err)):
+        os.dup2(fd, target)
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def drop_output() -> Iterator[None]:
+    """Drop what is printed meanwhile. The streams stay the same, so what keeps one of them can print later."""
+    flush_output()
+    kept = [os.dup(fd) for fd in _BOTH]
+    nowhere = [os.open(os.devnull, os.O_WRONLY) for _ in _BOTH]
+    take_output(*nowhere)
+    try:
+        yield
+    finally:
+        flush_output()
+        take_output(*kept)
+
+
+def output_has_copies() -> bool:
+    """Whether more than stdout and stderr lead to their pipes, which in a fork lead to others."""
+    files = open_files()
+    return any(fd > 2 and name in (files[1], files[2]) for fd, name in files.items())

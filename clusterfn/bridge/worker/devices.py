@@ -29,11 +29,7 @@ _UNUSED = "this job asked for %s and no process opened one: leave gpus= out, or 
 
 
 class OnTheCpu(Exception):
-    """PyTorch would run on the CPU in a job that asked for GPUs; not an ImportError, which many catch.
-
-    Attributes:
-        hint: One thing to do.
-    """
+    """PyTorch would run on the CPU in a job that asked for GPUs; not an ImportError, which many catch."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -81,7 +77,6 @@ class TorchWatch:
 
     Args:
         asked: What the job asked for: `gpus`, and whether PyTorch may run on the CPU all the same, `allow_cpu`.
-        note: Takes notes for the user.
     """
 
     def __init__(self, asked: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -104,7 +99,6 @@ class TorchWatch:
             self.check_build(InstalledTorch(getattr(torch, "__file__", None)))
 
     def end(self) -> None:
-        """Stop watching imports."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
     def scan_code(self, function: Any) -> None:
@@ -180,7 +174,6 @@ class TorchWatch:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         yield error

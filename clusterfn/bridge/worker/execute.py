@@ -14,8 +14,8 @@ from typing import Any
 from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
 from ..layout import DISK, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
-from . import children, devices, full_disk, outputs, payload, warning
-from .descriptors import out_of_reach
+from . import children, devices, full_disk, payload, warning
+from .descriptors import flush_output, out_of_reach
 from .report import Report
 
 
@@ -34,7 +34,7 @@ def open_value_file(attempt: str) -> int:
 
 def report_outcome(report: Report, facts: dict[str, Any], cpu_before_s: float = 0.0) -> None:
     """Report what became of the call, as the last line."""
-    outputs.flush()
+    flush_output()
     report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3)})
 
 
@@ -205,7 +205,7 @@ def call_function(
         return RAISED, error
     # A process that the function has forked returned from it as well, and has nothing to report.
     if os.getpid() != pid:
-        outputs.flush()
+        flush_output()
         os._exit(0)
     return RETURNED, value
 

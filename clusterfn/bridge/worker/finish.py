@@ -2,7 +2,8 @@
 
 It waits for threads, runs exit functions, writes what is buffered, and removes what the call has left, as an
 interpreter does at its end. That also clears each module: in a fork this copies most pages of its memory, and takes
-longer than a short call. So a fork removes only what the call itself has left.
+longer than a short call. So a fork removes only what the call itself has left: what came after the module that was
+loaded last before the call. Sessions ask here, too, which modules a call has loaded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import atexit
 import contextlib
 import gc
 import io
+import itertools
 import os
 import stat
 import sys
@@ -23,8 +25,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ..agent.libc import libc_function
-from . import outputs
-from .loaded_modules import forget_own, has_loaded_native_code
+from .descriptors import flush_output
 
 # A metaclass may answer for its classes' attributes, and is not asked.
 _bases = type.__dict__["__mro__"].__get__
@@ -32,6 +33,9 @@ _attributes = type.__dict__["__dict__"].__get__
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 # The finalizers of other objects use these.
 _CODE = (type, FunctionType, ModuleType)
+# The function may replace `sys.modules`.
+_modules = sys.modules
+_NATIVE = (".so", ".pyd")
 # Threads that still run after this part of the grace period are named.
 _NEARLY = 0.9
 
@@ -57,9 +61,9 @@ def end(
     if leaves_finalizers and not is_watched:
         # One may wait for ever, at a pipe without a reader.
         _watch_the_end(say, grace_s)
-    if not last or not is_of_runner and (leaves_finalizers or has_loaded_native_code(last)):
+    if not last or not is_of_runner and (leaves_finalizers or _has_loaded_native_code(last)):
         return
-    outputs.flush()
+    flush_output()
     # Files have finalizers.
     if leaves_finalizers:
         _flush_files()
@@ -107,7 +111,7 @@ def _tell_what_lasts(say: Callable[..., None], grace_s: float) -> None:
     with contextlib.suppress(OSError):
         os.write(2, ("clusterfn: %s\n" % text).encode("utf-8", "replace"))
     sleep(grace_s * (1 - _NEARLY))
-    outputs.flush()
+    flush_output()
     os._exit(0)
 
 
@@ -130,9 +134,9 @@ def _remove_what_is_left(last: str) -> None:
         names = [name for name in main if not name.startswith("__")]
         for name in sorted(names, key=lambda name: issubclass(type(main[name]), _CODE)):
             del main[name]
-    forget_own(last)
+    _forget_own(last)
     gc.collect()
-    outputs.flush()
+    flush_output()
     _flush_files()
 
 
@@ -140,3 +144,53 @@ def _leaves_finalizers() -> bool:
     """Whether something is left that acts when it is removed. What was there before the fork is not looked at."""
     kinds: dict[int, Any] = {id(type(each)): type(each) for each in gc.get_objects()}
     return any("__del__" in _attributes(base) for kind in kinds.values() for base in _bases(kind))
+
+
+def last_loaded() -> str:
+    """Return which module was loaded last. To look at all of them would copy the pages of their names."""
+    return next(reversed(_modules))
+
+
+def _names_since(last: str) -> list[str] | None:
+    """Return the modules that were loaded after that one; None if a thread loads more at this moment."""
+    try:
+        names = list(itertools.takewhile(lambda name: name != last, reversed(_modules)))
+    except RuntimeError:
+        return None
+    return [name for name in names if isinstance(name, str)]
+
+
+def _has_loaded_native_code(last: str) -> bool:
+    """Whether code that is not Python's was loaded after that module, which may act when it is taken down."""
+    names = _names_since(last)
+    # Through `ctypes`, a call loads any library.
+    return names is None or "ctypes" in names or any(str(_file_of(name)).endswith(_NATIVE) for name in names)
+
+
+def _forget_own(last: str) -> None:
+    """Forget the modules of the user's own that were loaded after that one: what they hold can be removed then."""
+    for name in _names_since(last) or ():
+        file = _file_of(name)
+        if isinstance(file, str) and file.endswith(".py") and not is_installed(file):
+            _modules.pop(name, None)
+
+
+def loaded_since(last: str) -> list[str]:
+    """Return the top-level modules that were loaded after that one, from the environment.
+
+    That is asked where they are: under the name of a user's own module, another process would find another.
+    """
+    tops = {name.partition(".")[0] for name in _names_since(last) or ()}
+    return sorted(name for name in tops if is_installed(_file_of(name)))
+
+
+def is_installed(file: object) -> bool:
+    """Whether it is the environment's own: the user's modules may be others at the next call."""
+    return isinstance(file, str) and file.startswith(sys.prefix + os.sep)
+
+
+def _file_of(name: str) -> object:
+    """Return the file from which a module was loaded. Anything may be in the place of a module; that is not asked."""
+    module = _modules.get(name)
+    facts = vars(module) if issubclass(type(module), ModuleType) else {}
+    return getattr(facts.get("__spec__"), "origin", None) or facts.get("__file__")

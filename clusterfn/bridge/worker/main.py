@@ -10,8 +10,6 @@ function runs, so the function may close, remove or replace what it likes.
 
 from __future__ import annotations
 
-# This is the C half alone, because `socket` costs 4 ms to import.
-import _socket
 import contextlib
 import faulthandler
 import gc
@@ -25,8 +23,7 @@ from ..supervisor.text import native
 from . import children, finish, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
-from .loaded_modules import last_loaded
-from .report import Report, peak_bytes, receive_order
+from .report import Report, open_orders, peak_bytes, receive_order
 
 
 def main(argv: list[str]) -> None:
@@ -61,7 +58,7 @@ def main(argv: list[str]) -> None:
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
     children.warn_about_forks()
     children.report_own_signals(report.say)
-    last, spec = last_loaded(), payload.read_spec(job)
+    last, spec = finish.last_loaded(), payload.read_spec(job)
     try:
         _enter(cwd)
         facts = _run_job(job, spec, rest, discards, report, value_fd)
@@ -81,9 +78,7 @@ def _await_begin(control: int) -> str:
     Args:
         control: A socket, through which a line of JSON comes, and the files with it (`WorkerProcess.begin`).
     """
-    connection = _socket.socket(fileno=control)
-    # The environment may have set another default.
-    connection.settimeout(None)
+    connection = open_orders(control)
     line, _ = receive_order(connection)
     connection.close()
     if not line:

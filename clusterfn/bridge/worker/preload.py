@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 from ..supervisor import process_tree
 from ..supervisor.publish import names_in
 from ..supervisor.worker_process import become_subreaper, die_with_parent
-from . import fork_rules, outputs, random_numbers
-from .loaded_modules import is_installed
+from . import descriptors, fork_rules
+from .finish import is_installed
 
 _NUMPY = "numpy.random"
 _LIMIT_S = 120
@@ -80,9 +80,9 @@ class Preloader:
         """Load a module here that was tried, unless it must not be loaded."""
         if tried["trouble"]:
             return
-        with outputs.to_nowhere():
+        with descriptors.drop_output():
             generators = _load(name)
-        for place, state in random_numbers.states(generators).items():
+        for place, state in fork_rules.generator_states(generators).items():
             if tried["states"].get(place) != state:
                 self.unseeded.append(generators[place])
         self._generators.update(generators)
@@ -103,7 +103,7 @@ class Preloader:
             of earlier ones that it has "drawn" from or seeded; and whether it "brings_numpy".
         """
         reading, writing = os.pipe()
-        outputs.flush()
+        descriptors.flush_output()
         parent, before = os.getpid(), process_tree.descendants(os.getpid())
         pid = os.fork()
         if pid == 0:
@@ -111,7 +111,7 @@ class Preloader:
             die_with_parent(signal.SIGKILL, parent)
             os.close(reading)
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            outputs.take(nowhere, os.dup(nowhere))
+            descriptors.take_output(nowhere, os.dup(nowhere))
             self._try(name, writing)
         os.close(writing)
         _, status = os.waitpid(pid, 0)
@@ -133,22 +133,22 @@ class Preloader:
         own, status = os.getpid(), 1
         try:
             # Without this call, what takes its seed from one would seem to have a fixed one.
-            random_numbers.reseed(self.unseeded)
-            kept, before, handlers = fork_rules.kept_open(), random_numbers.states(self._generators), _handlers()
+            fork_rules.reseed(self.unseeded)
+            kept, before, handlers = fork_rules.kept_open(), fork_rules.generator_states(self._generators), _handlers()
             has_numpy = _NUMPY in sys.modules
             generators = _load(name)
-            outputs.flush()
+            descriptors.flush_output()
             trouble = fork_rules.lasting_trouble(kept) if os.getpid() == own else fork_rules.STARTS_PROCESSES
             if _handlers() != handlers:
                 trouble = trouble or "it handles signals"
-            after = random_numbers.states(self._generators)
+            after = fork_rules.generator_states(self._generators)
             said = {
-                "trouble": trouble, "states": random_numbers.states(generators),
+                "trouble": trouble, "states": fork_rules.generator_states(generators),
                 "drawn": {place: state for place, state in after.items() if state != before[place]},
                 "brings_numpy": _NUMPY in sys.modules and not has_numpy,
             }  # fmt: skip
             # This also happens before each call, where it must not fail.
-            random_numbers.reseed(generators.values())
+            fork_rules.reseed(generators.values())
             os.write(writing, (json.dumps(said) + "\n").encode())
             status = 0
         finally:
@@ -159,7 +159,7 @@ def _load(name: str) -> dict[str, Any]:
     """Load a module; return the random number generators that came with it, by their places."""
     before = set(sys.modules)
     importlib.import_module(name)
-    return random_numbers.generators_of([each for each in sys.modules if each not in before])
+    return fork_rules.generators_of([each for each in sys.modules if each not in before])
 
 
 def _handlers() -> list[object]:

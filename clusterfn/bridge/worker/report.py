@@ -10,19 +10,26 @@ import resource
 import sys
 from typing import Any
 
+from ..supervisor.text import parts_of_secrets
 from .descriptors import out_of_reach
 
 # A text in the report has so many characters at most, because it goes into outcome.json. The file of the value has all
 # of it.
 _SHOWN = 1 << 16
-# A secret with fewer characters would be found in every other word.
-_SHORTEST_SECRET = 4
 # Of a report, what only people read. The supervisor acts on the rest, which must stay as it is.
 _FOR_PEOPLE = frozenset(["message", "note", "hint", "evidence", "path", "sender", "traceback"])
 
 
 # Linux passes on so many descriptors at once.
 _MOST_FILES = 253
+
+
+def open_orders(fd: int) -> _socket.socket:
+    """Return the socket through which the supervisor's orders come."""
+    connection = _socket.socket(fileno=fd)
+    # The environment may have set another default.
+    connection.settimeout(None)
+    return connection
 
 
 def receive_order(connection: _socket.socket) -> tuple[bytes, list[int]]:
@@ -54,10 +61,8 @@ class Report:
         self.secrets: list[str] = []
 
     def hide(self, names: list[str]) -> None:
-        """Mask the values of these variables from now on; the longest first, as one may be a part of another."""
-        values = [os.environ[name] for name in names if name in os.environ]
-        parts = {part for value in values for part in [value, *value.splitlines()] if len(part) >= _SHORTEST_SECRET}
-        self.secrets = sorted(parts, key=len, reverse=True)
+        """Mask the values of these variables from now on."""
+        self.secrets = parts_of_secrets([os.environ[name] for name in names if name in os.environ])
 
     def say(self, **facts: Any) -> None:
         """Send one line. A broken pipe loses nothing: the supervisor has judged already."""

@@ -32,7 +32,6 @@ class ShownWords(NamedTuple):
     """What a process is to show.
 
     Attributes:
-        words: Its words.
         memory: These and its variables, as /proc has them.
         settings: The kernel's `struct prctl_mm_map`.
     """

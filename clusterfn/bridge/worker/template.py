@@ -8,15 +8,13 @@ waits until it may begin, and goes on as `main` does. Calls share only what was 
 
 from __future__ import annotations
 
-# This is the C half alone, because workers have no module that they have not asked for.
-import _socket
 import atexit
 import itertools
 import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..agent.libc import libc_function
 from ..layout import JOBS
@@ -24,8 +22,12 @@ from ..supervisor import process_tree
 from ..supervisor.environ import changed_names
 from ..supervisor.text import native
 from ..supervisor.worker_process import die_with_parent
-from . import fork_rules, outputs, payload, random_numbers, shown_words
-from .report import receive_order
+from . import fork_rules, payload, shown_words
+from .descriptors import flush_output, take_output
+from .report import open_orders, receive_order
+
+if TYPE_CHECKING:
+    import _socket
 
 # This is SIGKILL, without an import of `signal`.
 _ENDED = 9
@@ -43,11 +45,11 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
         The words of the worker, the descriptors of its report and of `begin` included, and the pid of its supervisor.
     """
     # The supervisor sees what the environment prints when it starts, and forks nothing in that case.
-    outputs.flush()
+    flush_output()
     report, control = map(int, argv[-2:])
-    orders = _socket.socket(fileno=control)
-    orders.settimeout(None)
-    trouble, jobs = "" if is_fit else _find_trouble(), None
+    orders = open_orders(control)
+    variables = process_tree.environment_of(os.getpid()) or {}
+    trouble, jobs = "" if is_fit else _find_trouble(variables), None
     if not trouble and argv[2] == JOBS:
         # This import is late, because the templates of items do not need the supervisor.
         from . import forked_job
@@ -60,8 +62,7 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
     if trouble:
         return None
     fork_rules.settle_memory()
-    own, variables = [sys.executable, argv[0]], process_tree.environment_of(os.getpid()) or {}
-    can_show = jobs is not None
+    own, can_show = [sys.executable, argv[0]], jobs is not None
     if jobs is None:
         payload.use_utf8()
         can_show = _show([*own, argv[1]], variables)
@@ -85,7 +86,7 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
         os.close(answer)
         out, err, *ways = fds
         # Its variables come when it may begin.
-        outputs.take(out, err)
+        take_output(out, err)
         if shown is not None:
             shown_words.show_prepared(shown)
         return [*order["argv"], *map(str, ways)], order["parent"]
@@ -134,18 +135,19 @@ def _fork(fds: list[int], report: int, orders: _socket.socket) -> int | None:
     return None
 
 
-def _find_trouble() -> str:
+def _find_trouble(given: Mapping[str, str]) -> str:
     """Say why a worker that is forked here would not be as one whose interpreter starts for it; "" if it would be."""
     # This is about what the environment itself loads when its interpreter starts.
     trouble = fork_rules.lasting_trouble(fork_rules.inherited())
     # The environment has loaded its modules before this package, and may have seeded `random` then.
     loaded = list(itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules)))
-    if not trouble and random_numbers.generators_of(loaded):
+    if not trouble and fork_rules.generators_of(loaded):
         trouble = "it loads random number generators, from which all would draw the same"
     # The one of `logging` writes what its handlers hold, and there are none yet.
     if not trouble and atexit._ncallbacks() > ("logging" in sys.modules):
         trouble = "it registers exit functions"
-    if not trouble and _changes_variables():
+    # An interpreter itself sets this one for the locale "C".
+    if not trouble and set(changed_names(given, dict(os.environ))) - {"LC_CTYPE"}:
         trouble = "it changes variables"
     if not trouble:
         try:
@@ -153,12 +155,6 @@ def _find_trouble() -> str:
         except (ImportError, OSError, AttributeError):
             trouble = "its Python cannot let a process end with its parent"
     return trouble
-
-
-def _changes_variables() -> bool:
-    given = process_tree.environment_of(os.getpid()) or {}
-    # An interpreter itself sets this one for the locale "C".
-    return bool(set(changed_names(given, dict(os.environ))) - {"LC_CTYPE"})
 
 
 def _fork_orphan() -> None:

@@ -28,7 +28,6 @@ class EndWarning:
         self._masks = threading.local()
 
     def prepare(self) -> None:
-        """Take SIGTERM from now on."""
         signal.signal(signal.SIGTERM, self._on_signal)
         os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forget)
 
@@ -55,7 +54,6 @@ class EndWarning:
         self._unblock()
 
     def around(self, call: Callable[[], Any]) -> Any:
-        """Call the function, and warn it while it runs."""
         self._runs = True
         try:
             self._deliver()

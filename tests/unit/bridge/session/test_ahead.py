@@ -33,7 +33,7 @@ def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_com
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A kill that one call has survived must not be taken for the end of the next."""
-    ahead, now = part("ahead"), [100.0]
+    ahead, now = part("call_process"), [100.0]
     monkeypatch.setattr(ahead, "OomDetector", object)
     monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: now[0]))
     made = ahead.Ahead(str(tmp_path), new_process)
@@ -49,13 +49,13 @@ def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_com
 
 
 def test_the_processes_of_calls_that_wait_are_forked_together_and_each_can_be_ended(tmp_path: Path):
-    ahead, call_process, others = part("ahead"), part("call_process"), []
+    call_process, others = part("call_process"), []
 
     def fork(fds: Any) -> Any:
         others.append(len(fds))
         return call_process.fork_call_process({}, SimpleNamespace(unseeded=[]), fds)
 
-    made = ahead.Ahead(str(tmp_path), fork)
+    made = call_process.Ahead(str(tmp_path), fork)
     made.prepare()
     assert others == [0]
     made.dismiss_processes()
@@ -72,8 +72,10 @@ def test_the_processes_of_calls_that_wait_are_forked_together_and_each_can_be_en
 
 
 def test_a_process_that_is_stopped_or_dead_holds_up_no_end_and_one_that_died_costs_no_descriptor(tmp_path: Path):
-    ahead, call_process = part("ahead"), part("call_process")
-    made = ahead.Ahead(str(tmp_path), lambda fds: call_process.fork_call_process({}, SimpleNamespace(unseeded=[]), fds))
+    call_process = part("call_process")
+    made = call_process.Ahead(
+        str(tmp_path), lambda fds: call_process.fork_call_process({}, SimpleNamespace(unseeded=[]), fds)
+    )
     before = len(os.listdir("/dev/fd"))
     made.waiting = 3
     made.prepare()
@@ -94,7 +96,7 @@ def test_one_call_reports_what_it_has_written_to_and_again_after_modules_were_lo
     process = SimpleNamespace(
         fds=list, pid=0, dismiss=lambda: None, give=lambda *told: given.append(told[2]["learns"]) or True
     )
-    made = part("ahead").Ahead(str(tmp_path), lambda _: process)
+    made = part("call_process").Ahead(str(tmp_path), lambda _: process)
 
     made.give("", "", {})
     made.written = [(4096, 4096)]
@@ -116,7 +118,7 @@ def test_what_a_function_writes_in_the_place_of_that_report_is_no_memory_to_copy
 
 
 def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):
-    made = part("ahead").Ahead(str(tmp_path), new_process)
+    made = part("call_process").Ahead(str(tmp_path), new_process)
     first = made.reserve()
     assert made.reserve() is first
 
@@ -128,7 +130,7 @@ def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):
 
 
 def test_all_calls_are_on_the_disk_when_a_slow_flusher_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    flush, log = part("flush"), tmp_path / "synced"
+    flush, log = part("folders"), tmp_path / "synced"
 
     def sync(attempts: Any) -> None:
         with log.open("a") as file:
@@ -147,7 +149,7 @@ def test_all_calls_are_on_the_disk_when_a_slow_flusher_is_closed(tmp_path: Path,
 
 
 def test_the_value_and_the_outcome_of_a_call_are_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    flush, synced = part("flush"), set[int]()
+    flush, synced = part("folders"), set[int]()
     for name in ("value.pkl", "outcome.json"):
         (tmp_path / name).write_bytes(b"x")
     monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))

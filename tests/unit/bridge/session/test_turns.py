@@ -22,7 +22,7 @@ def module(name: str) -> Any:
 
 
 def test_the_worker_of_an_actor_has_some_calls_ahead_and_the_others_are_lost_with_it():
-    turns = module(".turns").Turns()
+    turns = module(".runner").Turns()
     worker = SimpleNamespace(is_ready=True, actor=0, given=[])
     turns.add(1, {"actor": 1, "name": "Model"})
     assert turns.next_for(worker)[0] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.bridge.worker.launchers import launcher_variables, with_nodes
+from clusterfn.bridge.worker.command_line import launcher_variables, with_nodes
 
 ON_TWO = {
     "GROUP_WORLD_SIZE": "2", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "4567",

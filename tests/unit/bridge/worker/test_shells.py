@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from clusterfn.bridge.worker.shells import fill_line, interpreter_of, to_warn
+from clusterfn.bridge.worker.command_line import fill_line, interpreter_of, to_warn
 from tests.waiting import until
 
 VALUES = [

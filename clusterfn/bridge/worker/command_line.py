@@ -1,7 +1,9 @@
-"""Shells that a command needs: values in their lines, the interpreters of scripts, and who hears of a warning.
+"""What a command needs: values in the line of a shell, an interpreter, options of a launcher, and who is warned.
 
 A value stays one text in a line, whatever signs it has and whatever quotes surround it: one with signs that a shell
 would read is given by a variable, so that the shell never reads it as code.
+
+Launchers of several processes learn about nodes and GPUs: torchrun from variables, accelerate from its command line.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..supervisor import process_tree
+from ..supervisor.rendezvous import free_port
 
 _VARIABLE = "CLUSTERFN_VALUE_%s"
 _SHELLS = ("bash", "sh", "ash", "dash", "ksh", "zsh")
@@ -23,6 +26,8 @@ _PLAIN, _SINGLE, _DOUBLE, _ANSI, _TICKED = "plain", "'", '"', "$'", "`"
 _COMMENT = re.compile(r"(?<![^\s;&|(])#[^\n]*")
 # By what surrounds a place: single quotes are closed for the value, and opened again.
 _GIVEN = {_SINGLE: "'\"${%s}\"'", _ANSI: "'\"${%s}\"$'", _DOUBLE: "${%s}", _PLAIN: '"${%s}"', _TICKED: '"${%s}"'}
+# These are the options of accelerate that choose how it starts processes.
+_KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
 
 
 def fill_line(line: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
@@ -118,3 +123,65 @@ def to_warn(pid: int, number: int) -> list[int]:
         if not is_background and process_tree.pipe_of(child, 0) not in pipes:
             below += to_warn(child, number)
     return [pid, *below] if has_trap or not below else below
+
+
+def launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables from which torchrun takes the options that its command line leaves out.
+
+    Args:
+        env: Of the job: clusterfn has set the address and the number of each node, and which GPUs it has.
+    """
+    found = {}
+    nodes, tasks = int(env.get("GROUP_WORLD_SIZE") or 1), int(env.get("LOCAL_WORLD_SIZE") or 1)
+    gpus = _gpus(env)
+    if gpus and tasks == 1:
+        found["PET_NPROC_PER_NODE"] = str(len(gpus))
+    if nodes > 1 and tasks == 1:
+        address, port = env["MASTER_ADDR"], env["MASTER_PORT"]
+        found.update(
+            PET_NNODES=str(nodes), PET_NODE_RANK=env["NODE_RANK"], PET_MASTER_ADDR=address, PET_MASTER_PORT=port,
+            PET_RDZV_ENDPOINT=f"{address}:{port}", PET_RDZV_ID=env.get("CLUSTERFN_JOB", "job").replace("/", "-"),
+        )  # fmt: skip
+    elif nodes == 1:
+        # Another job on this machine may use the usual port.
+        found["PET_MASTER_PORT"] = str(free_port())
+    return {name: text for name, text in found.items() if name not in env}
+
+
+def with_nodes(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Add to `accelerate launch` on several nodes what its command line leaves out; it takes none of it from variables.
+
+    Example:
+        >>> here = {"GROUP_WORLD_SIZE": "2", "NODE_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "4567"}
+        >>> with_nodes(["accelerate", "launch", "--num_processes=4", "train.py"], here)[2:5]
+        ['--num_machines=2', '--machine_rank=1', '--main_process_ip=n1']
+    """
+    at = _launch_of_accelerate(words)
+    nodes = int(env.get("GROUP_WORLD_SIZE") or 1)
+    if not at or nodes == 1 or int(env.get("LOCAL_WORLD_SIZE") or 1) > 1:
+        return list(words)
+    end = next((place for place, word in enumerate(words) if place >= at and word.endswith(".py")), len(words))
+    given = {word[2:].partition("=")[0].replace("-", "_") for word in words[at:end] if word.startswith("--")}
+    values = {"num_machines": nodes, "machine_rank": env["NODE_RANK"], "main_process_ip": env["MASTER_ADDR"],
+              "main_process_port": env["MASTER_PORT"]}  # fmt: skip
+    if "config_file" not in given:
+        values["num_processes"] = nodes * max(1, len(_gpus(env)))
+    added = [f"--{name}={value}" for name, value in values.items() if name not in given]
+    # With one GPU on each node it would train alone on each.
+    if not given.intersection(_KINDS):
+        added.append("--multi_gpu")
+    return [*words[:at], *added, *words[at:]]
+
+
+def _gpus(env: Mapping[str, str]) -> list[str]:
+    return [each for each in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+
+
+def _launch_of_accelerate(words: Sequence[str]) -> int:
+    """Return where the options of `accelerate launch` begin; 0 for any other command."""
+    if os.path.basename(words[0]) == "accelerate" and words[1:2] == ["launch"]:
+        return 2
+    modules = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
+    if words[1:2] == ["-m"] and words[2:3] and words[2] in modules:
+        return 3 if words[2] == modules[0] else 4
+    return 1 if os.path.basename(words[0]) == "accelerate-launch" else 0
