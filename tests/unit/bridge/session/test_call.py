@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import time
@@ -11,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge import session
 from clusterfn.bridge.agent import site_rules
 from clusterfn.bridge.supervisor.classify_exit import classify_silence
-from clusterfn.hosts import serialization
-from tests.unit.bridge.session.serving import Client, Server, of_main
+from tests.unit.bridge.session.serving import Client, Server, of_main, part
 from tests.waiting import until
 
 SPEC = {
@@ -25,9 +22,7 @@ SPEC = {
 
 
 def test_a_call_that_is_killed_for_memory_names_what_its_session_asked_for(tmp_path: Path):
-    serialization.part("container")  # what a session's process has loaded before
-    call = importlib.import_module(".call", session.__name__)
-    job = call.CallJob(str(tmp_path), SPEC)
+    job = part("call").CallJob(str(tmp_path), SPEC)
 
     verdict = classify_silence(signal.SIGKILL, "function", 290 << 20, job.asked_memory, "the kernel ended it", {})
 
@@ -44,20 +39,16 @@ def test_a_call_has_the_limits_of_its_session_whatever_an_administrator_sets(
     monkeypatch.setattr("clusterfn.bridge.layout.SITE_RULES", str(rules))
     monkeypatch.setattr(site_rules, "PATH", str(rules))
     monkeypatch.setattr(site_rules, "OWNER", os.getuid())
-    serialization.part("container")
-    call = importlib.import_module(".call", session.__name__)
     spec = {**SPEC, "limits": {"gpus": None, "cores": None, "memory_bytes": None, "jobs": None}}
 
-    job = call.CallJob(str(tmp_path), spec)
+    job = part("call").CallJob(str(tmp_path), spec)
 
     assert (job.spec["resources"]["memory_bytes"], job.spec["resources"]["time_s"]) == (None, None)
     assert job.asked_memory == 300 << 20
 
 
 def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path: Path):
-    serialization.part("container")
-    call = importlib.import_module(".call", session.__name__)
-    said: list[str] = []
+    call, said = part("call"), list[str]()
     folder = tmp_path / "calls" / "1"
     folder.mkdir(parents=True)
     attempt = call.CallAttempt(call.CallJob(str(folder), SPEC), lambda what, data, **facts: said.append(what))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import errno
-import importlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.bridge import session
-from clusterfn.hosts import serialization
+from tests.unit.bridge.session.serving import part
 
 
 def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    serialization.part("container")  # what a session's process has loaded before
-    keep_actor = importlib.import_module(".keep_actor", session.__name__)
+    keep_actor = part("keep_actor")
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")

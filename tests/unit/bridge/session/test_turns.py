@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from clusterfn.bridge import session
-from clusterfn.bridge.layout import TAKEN
+from tests.unit.bridge.session.serving import part
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="hosts are no Windows machines")
 
 
-def module(name: str) -> Any:
-    """A module of the session, which a client's process may have no need of."""
-    return importlib.import_module(name, session.__name__)
-
-
 def test_the_worker_of_an_actor_has_some_calls_ahead_and_the_others_are_lost_with_it():
-    turns = module(".turns").Turns()
+    turns = part("turns").Turns()
     worker = SimpleNamespace(is_ready=True, actor=0, given=[])
     turns.add(1, {"actor": 1, "name": "Model"})
     assert turns.next_for(worker)[0] == 1
@@ -44,10 +36,10 @@ def test_the_worker_of_an_actor_has_some_calls_ahead_and_the_others_are_lost_wit
 
 
 def test_a_call_that_its_client_has_withdrawn_is_not_taken(tmp_path: Path):
-    call = module(".call")
+    call = part("call")
     assert not call.is_taken(str(tmp_path)) and not call.is_withdrawn(str(tmp_path))
-    os.symlink(".", tmp_path / TAKEN)
+    os.symlink(".", tmp_path / "taken")
     assert not call.is_taken(str(tmp_path)) and call.is_withdrawn(str(tmp_path))
-    (tmp_path / TAKEN).unlink()
-    (tmp_path / TAKEN).mkdir()
+    (tmp_path / "taken").unlink()
+    (tmp_path / "taken").mkdir()
     assert call.is_taken(str(tmp_path)) and not call.is_withdrawn(str(tmp_path))
