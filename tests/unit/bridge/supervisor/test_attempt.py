@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.job_spec import job_spec
+from tests.fakes.job_spec import lay_job
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs run on hosts, which are no Windows machines")
 
@@ -21,9 +20,7 @@ def test_secrets_stay_until_an_outcome_is_final(tmp_path: Path):
     from clusterfn.bridge.supervisor.job import JobFolder
     from clusterfn.bridge.supervisor.verdict import Verdict
 
-    folder = tmp_path / "jobs" / ("7f3a" * 4)
-    folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps(job_spec(folder)))
+    folder = lay_job(tmp_path)
     (folder / SECRETS).write_text("{}")
     job = JobFolder(str(folder))
 
