@@ -94,17 +94,6 @@ def test_a_block_that_was_given_back_or_whose_element_has_died_lets_an_element_s
     assert chunks.take_over(2) == 2 and chunks.take_over(2) == 3 and inputs.untaken() == []
 
 
-def test_a_group_is_complete_once_each_chunk_is_done(tmp_path):
-    chunks = Chunks(str(tmp_path), {"count": 4, "chunk": 2})
-    chunks.make_folders()
-    assert [chunks.take(1, 2), chunks.take(2, 2), chunks.take(1, 2)] == [0, 1, None]
-
-    chunks.finish(1)
-    assert not chunks.complete()
-    chunks.finish(0)
-    assert chunks.complete()
-
-
 def test_as_many_elements_start_as_there_are_items_that_can_run(tmp_path, train):
     home = taking(tmp_path, 4, 4)
     told(train, 0, 1)
