@@ -34,6 +34,12 @@ def heard(client: Client, number: int) -> list[dict[str, object]]:
     return [header for header in client.heard if header["id"] == number]
 
 
+def ended(client: Client) -> list[dict[str, object]]:
+    """What was heard of request 2, once it has ended."""
+    until(lambda: bool(client.turns() or any("end" in header for header in heard(client, 2))))
+    return heard(client, 2)
+
+
 def test_the_end_and_the_output_of_a_job_arrive_once_the_server_is_back(client: Client, tmp_path: Path) -> None:
     output, outcome = tmp_path / "stdout", tmp_path / "outcome.json"
     for path in (output, outcome):
@@ -46,9 +52,9 @@ def test_the_end_and_the_output_of_a_job_arrive_once_the_server_is_back(client: 
     put(output, "late words\n")
     put(outcome, "{}")
 
-    until(lambda: bool(client.turns() or any("end" in header for header in heard(client, 2))))
-    assert [header.get("offset") for header in heard(client, 2)] == [0, None], "what it printed, and the outcome"
-    assert heard(client, 2)[-1]["ok"] is True
+    said = ended(client)
+    assert [header.get("offset") for header in said] == [0, None], "what it printed, and the outcome"
+    assert said[-1]["ok"] is True
 
 
 def test_a_server_that_stays_away_is_reported(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +93,7 @@ def test_a_server_that_is_away_at_the_first_look_keeps_nothing_from_being_watche
     until(lambda: bool(client.turns() or time.monotonic() > again))
     put(outcome, "{}")
 
-    until(lambda: bool(client.turns() or any("end" in header for header in heard(client, 2))))
-    assert heard(client, 2)[-1]["ok"] is True
+    assert ended(client)[-1]["ok"] is True
 
 
 def test_an_outcome_that_is_away_comes_before_what_belongs_to_it(
@@ -102,8 +107,7 @@ def test_an_outcome_that_is_away_comes_before_what_belongs_to_it(
         client.turns()
     put(outcome, "{}")
 
-    until(lambda: bool(client.turns() or any("end" in header for header in heard(client, 2))))
-    assert [("content" in header, "file" in header) for header in heard(client, 2)] == [
+    assert [("content" in header, "file" in header) for header in ended(client)] == [
         (True, False), (False, True), (False, False)
     ]  # fmt: skip
 
@@ -119,5 +123,4 @@ def test_a_log_whose_server_stays_away_is_left_out_if_an_outcome_is_waited_for(
     client.turns()
     put(tmp_path / "outcome.json", "{}")
 
-    until(lambda: bool(client.turns() or any("end" in header for header in heard(client, 2))))
-    assert heard(client, 2)[-1]["ok"] is has_outcome
+    assert ended(client)[-1]["ok"] is has_outcome

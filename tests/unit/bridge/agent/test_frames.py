@@ -19,28 +19,26 @@ from clusterfn.bridge.agent.handler import Failure, expand
 from clusterfn.hosts.rpc.boot import preface
 
 
-def test_frames_come_out_of_any_pieces() -> None:
-    stream = pack({"id": 1}, b"x" * 100) + pack({"id": 2, "path": "\udcff\u00fc"})
-    inbox = Inbox()
-
-    frames = [frame for i in range(len(stream)) for frame in inbox.feed(stream[i : i + 1])]
-
-    assert frames == [({"id": 1}, b"x" * 100), ({"id": 2, "path": "\udcff\u00fc"}, b"")]
-
-
 @pytest.mark.parametrize("step", [1, 11, 4096, 4097, 65_536, 1 << 20])
-def test_chunks_come_in_parts_between_whole_frames_though_the_memory_of_a_piece_is_used_again(step: int) -> None:
-    large, long = os.urandom(100_000 if step > 11 else 5000), "x" * 9000
+def test_frames_come_out_of_any_pieces_whole_or_chunks_in_parts_though_the_memory_of_a_piece_is_used_again(
+    step: int,
+) -> None:
+    large, long = os.urandom(100_000 if step > 11 else 5000), "\udcff\u00fc" * 750
     chunks = [{"id": 2, "do": "chunk", "last": False}, {"id": 3, "do": "chunk", "last": True}]
-    stream = pack({"id": 1, "long": long}, b"whole") + b"".join(pack(each, large) for each in chunks)
-    stream += pack({"id": 4}) + pack({"id": 5}, large)
-    inbox, piece, came = Inbox(in_parts=True), bytearray(step), []
+    whole = [({"id": 1, "long": long}, b"whole"), *((each, large) for each in chunks), ({"id": 4}, b""),
+             ({"id": 5}, large)]  # fmt: skip
+    stream = b"".join(pack(*frame) for frame in whole)
+    inboxes, piece, seen = (Inbox(), Inbox(in_parts=True)), bytearray(step), ([], [])
 
     for at in range(0, len(stream), step):
         size = len(stream[at : at + step])
-        piece[:size] = stream[at : at + step]
-        came += [(header, bytes(body)) for header, body in inbox.feed(memoryview(piece)[:size])]
+        for inbox, came in zip(inboxes, seen):
+            piece[:size] = stream[at : at + step]
+            came += [(header, bytes(body)) for header, body in inbox.feed(memoryview(piece)[:size])]
+            piece[:size] = bytes(size)
 
+    assert seen[0] == whole
+    came = seen[1]
     assert [b"".join(body for header, body in came if header["id"] == each) for each in range(1, 6)] == [
         b"whole", large, large, b"", large
     ]  # fmt: skip

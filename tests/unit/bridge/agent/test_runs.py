@@ -89,36 +89,8 @@ def test_a_program_starts_once_there_is_a_process_for_it(
     assert answer(client, 3)["rc"] == answer(client, 2)["rc"] == 0
 
 
-def test_that_no_process_can_be_had_is_reported_after_a_while(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fork() -> int:
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    wait_for(monkeypatch, "program starts at last", 0.1)
-    monkeypatch.setattr(os, "fork", fork)
-    client.ask(id=2, do="run", argv=["true"])
-
-    assert answer(client, 2)["error"]["message"] == "Resource temporarily unavailable"  # type: ignore[index]
-
-
-def test_a_request_that_is_stopped_while_it_waits_starts_nothing(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.fork
-
-    def fork() -> int:
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(os, "fork", fork)
-    client.ask(id=2, do="run", argv=["true"])
-    client.ask(id=3, do="stop", target=2)
-    assert answer(client, 2)["error"]["kind"] == "stopped"  # type: ignore[index]
-    monkeypatch.setattr(os, "fork", real)
-    client.ask(id=4, do="run", argv=["echo", "x"])
-    assert answer(client, 4)["rc"] == 0
-
-
 def wait_for_process(client: Client, monkeypatch: pytest.MonkeyPatch, go: Path) -> None:
-    """Let no process be had until the test has gone on."""
+    """Let no process be had until this file is there."""
     real = os.fork
 
     def fork() -> int:
@@ -127,6 +99,28 @@ def wait_for_process(client: Client, monkeypatch: pytest.MonkeyPatch, go: Path) 
         return real()
 
     monkeypatch.setattr(os, "fork", fork)
+
+
+def test_that_no_process_can_be_had_is_reported_after_a_while(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wait_for(monkeypatch, "program starts at last", 0.1)
+    wait_for_process(client, monkeypatch, tmp_path / "go")
+    client.ask(id=2, do="run", argv=["true"])
+
+    assert answer(client, 2)["error"]["message"] == "Resource temporarily unavailable"  # type: ignore[index]
+
+
+def test_a_request_that_is_stopped_while_it_waits_starts_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wait_for_process(client, monkeypatch, tmp_path / "go")
+    client.ask(id=2, do="run", argv=["true"])
+    client.ask(id=3, do="stop", target=2)
+    assert answer(client, 2)["error"]["kind"] == "stopped"  # type: ignore[index]
+    (tmp_path / "go").touch()
+    client.ask(id=4, do="run", argv=["echo", "x"])
+    assert answer(client, 4)["rc"] == 0
 
 
 def load_slowly(client: Client, monkeypatch: pytest.MonkeyPatch, go: Path) -> None:

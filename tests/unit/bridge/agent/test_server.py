@@ -148,14 +148,10 @@ def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_reported(
         broken.setattr(uploads, "write_all", cannot)
         broken.setattr(os, "close", close_part)
         broken.setattr(os, "unlink", cannot)
-        os.write(client.asking, pack({"id": 2, "do": "chunk", "last": True}, b"xx"))
-        client.turns()
-    ((failed, _),) = client.inbox.feed(os.read(client.answers, 2**20))
+        client.send(b"xx", id=2, last=True)
+    assert client.answer_of(2)["error"]["kind"] == "full"
     client.ask(id=3, do="have", paths=[])
-    client.turns()
-    ((ended, _),) = client.inbox.feed(os.read(client.answers, 2**20))
-
-    assert failed["error"]["kind"] == "full" and ended["ok"] is True
+    assert client.answer_of(3)["ok"] is True
 
 
 def test_of_many_files_one_at_a_time_is_held(client: Client, tmp_path: Path) -> None:
@@ -290,6 +286,9 @@ def test_requests_that_waited_for_the_same_start_in_turns(client: Client, monkey
 
 def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client) -> None:
     client.agent.last_received -= SILENCE_S - 60
+    client.ask(id=2, do="have", paths=[])
+    client.turns()
+    client.agent.last_received -= SILENCE_S - 60
     client.turns(1)
     before, soon = client.agent.open, client.agent.seconds_until_due()
     client.agent.last_received -= 60
@@ -299,16 +298,6 @@ def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: 
     assert SILENCE_S == 20 * 60
     assert (before, wakes, client.agent.open) == (True, 0, False)
     assert 50 < soon <= 60
-
-
-def test_a_word_lets_the_agent_stay(client: Client) -> None:
-    client.agent.last_received -= SILENCE_S - 60
-    client.ask(id=2, do="have", paths=[])
-    client.turns()
-    client.agent.last_received -= SILENCE_S - 60
-    client.turns()
-
-    assert client.agent.open
 
 
 def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
@@ -329,19 +318,14 @@ def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
     assert heard > 1 == part.stat().st_mtime
 
 
-def hello(client: Client, root: Path) -> dict[str, Any]:
-    client.ask(id=1, do="hello", root=str(root), have=[])
-    client.turns()
-    return next(client.inbox.feed(os.read(client.answers, 2**20)))[0]
-
-
 def test_a_root_of_another_user_is_refused(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     (tmp_path / "root").mkdir()
     monkeypatch.setattr("clusterfn.bridge.agent.facts.os.geteuid", lambda: owner + 1)
 
-    error = hello(client, tmp_path / "root")["error"]
+    client.ask(id=1, do="hello", root=str(tmp_path / "root"), have=[])
 
+    error = client.answer_of(1)["error"]
     assert error["kind"] == "refused"
     assert f"belongs to {pwd.getpwuid(owner).pw_name}" in error["message"]
 
@@ -366,19 +350,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return seen
 
 
-def put_tree(client: Client, path: Path, **more: Any) -> None:
-    files = [["a", 1, 0o600], ["below/b", 1, 0o600]]
-    client.ask(id=1, do="put", path=str(path), files=files, **more)
-    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"ab"))
-    client.turns()
-    assert next(client.inbox.feed(os.read(client.answers, 2**20)))[0]["ok"] is True
-
-
 def test_a_folder_that_must_outlive_a_power_cut_is_on_the_disk_with_all_names_when_that_is_said(
     client: Client, tmp_path: Path, steps: list[tuple[str, str]]
 ) -> None:
-    put_tree(client, tmp_path / "jobs" / "one")
+    client.ask(id=1, do="put", path=str(tmp_path / "jobs" / "one"), files=[["a", 1, 0o600], ["below/b", 1, 0o600]])
+    client.send(b"ab", id=1, last=True)
 
+    assert client.answer_of(1)["ok"] is True
     at = steps.index(("rename", str(tmp_path / "jobs" / "one")))
     before, after = {path for _, path in steps[:at]}, [path for _, path in steps[at + 1 :]]
     aside = min(before, key=len)
@@ -390,8 +368,7 @@ def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(
     client: Client, tmp_path: Path, steps: list[tuple[str, str]]
 ) -> None:
     client.ask(id=1, do="put", path=str(tmp_path / "file"), size=1)
-    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
-    client.turns()
+    client.send(b"a", id=1, last=True)
 
     assert steps[-2:] == [("rename", str(tmp_path / "file")), ("sync", str(tmp_path))]
 
@@ -406,8 +383,7 @@ def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uplo
     monkeypatch.setattr(os, "fork", lambda: (forks.append(1), fork())[1])
     monkeypatch.setattr(os, "fsync", lambda fd: (time.sleep(0.2), until(lambda: not held.exists()), fsync(fd))[2])
     client.ask(id=1, do="put", path=str(tmp_path / "jobs" / "first"), size=1)
-    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
-    client.turns(1)
+    client.send(b"a", id=1, last=True)
     until(lambda: client.turns(1) or not client.agent.requests)
     assert client.agent.disk_sync.is_slow
 

@@ -15,7 +15,7 @@ from clusterfn.bridge.queue.machine import UserLimits, limits_of
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.errors import Unsatisfiable
 from clusterfn.hosts import host_capacity as on_client
-from tests.fakes.job_spec import job_spec
+from tests.fakes.job_spec import lay_job
 
 TEXT = """\
 # for everybody
@@ -108,14 +108,11 @@ def test_a_job_gets_no_wider_limits_whatever_its_client_says(file):
 def test_a_job_that_the_supervisor_opens_obeys_the_file(file, tmp_path):
     from clusterfn.bridge.supervisor.job import JobFolder
 
-    folder = tmp_path / "jobs" / ("7f3a" * 4)
-    folder.mkdir(parents=True)
-    spec = job_spec(folder, **SPEC)
-    (folder / "spec.json").write_text(json.dumps(spec))
+    of_slurm = {**SPEC, "scheduler": "slurm"}  # which has limits of its own
 
-    assert JobFolder(str(folder)).spec["resources"]["time_s"] == 43200.0
-    (folder / "spec.json").write_text(json.dumps({**spec, "scheduler": "slurm"}))
-    assert JobFolder(str(folder)).spec["resources"]["time_s"] is None  # which has limits of its own
+    times = [JobFolder(str(lay_job(tmp_path, job, **spec))).spec["resources"]["time_s"]
+             for job, spec in (("7f3a" * 4, SPEC), ("90aa" * 4, of_slurm))]  # fmt: skip
+    assert times == [43200.0, None]
 
 
 def test_the_client_narrows_the_limits_and_the_defaults_of_the_host():

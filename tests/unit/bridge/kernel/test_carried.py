@@ -1,14 +1,27 @@
-"""Local sockets whose bytes travel as frames."""
+"""Local sockets whose bytes travel as frames, and the folder of those of kernels and sessions."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher, receive
+from clusterfn.bridge.kernel.carried import (
+    READ,
+    SOCKET,
+    CarriedConnections,
+    SocketWatcher,
+    make_private_folder,
+    receive,
+)
 from clusterfn.bridge.kernel.stream import DATA, FrameSplitter, FrameStream
 from tests.waiting import WAIT_S
+
+BOB = 64_001  # nobody has this number
 
 
 @pytest.fixture
@@ -77,3 +90,18 @@ def test_a_socket_with_nothing_yet_is_not_at_its_end():
         assert receive(ours) == b"hello"
         theirs.close()
         assert receive(ours) == b""
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_left_alone_and_ones_own_has_a_name_that_nobody_can_guess():
+    theirs = Path(tempfile.mkdtemp(prefix="clusterfn-kernel-", dir="/tmp"))
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(theirs / SOCKET))
+    os.chown(theirs, BOB, BOB)
+
+    made = [Path(make_private_folder()) for _ in range(2)]
+
+    assert theirs.exists() and len({theirs, *made}) == 3
+    assert all(path.stat().st_mode & 0o777 == 0o700 and path.stat().st_uid == os.getuid() for path in made)
+    for path in (theirs, *made):
+        shutil.rmtree(path)

@@ -15,6 +15,12 @@ CALLS = roundtrip.HERE / "calls"
 TORCH = Path("/opt/clusterfn-lab/envs/torch/bin/python")  # has numpy; made by `make test`
 ENDS = ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "CancelledError")
 GROUPS = ("a nested group and its own class", "a group of more than a hundred")
+# Of which libraries a script has classes; between other versions of them they go in `test_arrays.py`.
+OF_LIBRARIES = {
+    "made_by_libraries.py": ("attrs", "pydantic"),
+    "postponed.py": ("pydantic",),
+    "mapped_script.py": ("msgspec", "sqlalchemy"),
+}
 
 
 @functools.cache
@@ -22,11 +28,6 @@ def version(python: str) -> str:
     return (
         subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[1].rpartition(".")[0]
     )
-
-
-@pytest.fixture(scope="module", params=roundtrip.pythons(), ids=version)
-def report(request, tmp_path_factory):
-    return roundtrip.run(request.param, [str(CALLS / "script.py")], tmp_path_factory.mktemp("calls"), CALLS)
 
 
 USUAL = ("3.9", version(sys.executable), "3.13")
@@ -59,3 +60,13 @@ def test_arrays_go_and_come_back(tmp_path):
     report = roundtrip.run(str(TORCH), [str(CALLS / "numbers_script.py")], tmp_path, CALLS)
 
     assert {promise for promise, how in report.items() if how != "kept"} == {"*said*"}
+
+
+@pytest.mark.parametrize("name", OF_LIBRARIES)
+def test_a_class_that_a_library_made_goes_and_comes_back(name, tmp_path):
+    for library in OF_LIBRARIES[name]:
+        pytest.importorskip(library)
+    there = (sys.executable, version(sys.executable))
+    report = roundtrip.run(sys.executable, [str(CALLS / name)], tmp_path, CALLS, there=there)
+
+    assert {promise: how for promise, how in report.items() if how not in ("kept", "")} == {}

@@ -66,21 +66,15 @@ def test_nothing_travels_where_logging_was_never_imported(monkeypatch):
     [
         {"level": logging.INFO, "format": "%(levelname)s|%(message)s", "datefmt": "%H"},
         {"level": logging.DEBUG, "format": "{levelname}|{message}", "datefmt": None, "style": "{"},
+        {"level": logging.INFO},
     ],
 )
 def test_level_and_format_travel_in_the_header(fresh, options):
-    fresh()
-    logging.basicConfig(**options)
+    root = fresh()
+    logging.basicConfig(**options) if "format" in options else root.setLevel(options["level"])
 
-    described = logging_here()
-    assert {name: described[name] for name in ("style", *options)} == {"style": "%", **options}
-
-
-def test_a_level_alone_travels(fresh):
-    fresh().setLevel(logging.INFO)
-
-    facts = logging_here()
-    assert (facts["level"], facts["format"]) == (logging.INFO, logging.BASIC_FORMAT)
+    described, usual = logging_here(), {"style": "%", "format": logging.BASIC_FORMAT}
+    assert {name: described[name] for name in (*usual, *options)} == {**usual, **options}
 
 
 class Odd(logging.Formatter):

@@ -33,23 +33,21 @@ def test_an_object_of_a_private_module_is_found_in_the_package(package):
     assert unpickled(named("moving._private", "Foo")) is package.Foo
 
 
-@pytest.mark.parametrize("name", ["array", "scalar", "unfilled_array", "remake_class", "fill_class", "fill_function"])
-def test_what_jobs_of_earlier_versions_name_is_found(name):
-    assert unpickled(named(f"{EARLIER}.pickler", name)).__name__ == name
+NAMED_EARLIER = [
+    ("pickler", "array scalar unfilled_array remake_class fill_class fill_function"),
+    ("copyreg_entries", "with_entries"),
+    ("decorated", "decorated"),
+    ("numpy_random", "bit_generator generator random_state seed_sequence"),
+]
 
 
-@pytest.mark.parametrize(("module", "name"), [("copyreg_entries", "with_entries"), ("decorated", "decorated")])
-def test_what_jobs_of_earlier_versions_name_in_modules_of_their_own_is_found(module, name):
-    assert unpickled(named(f"{EARLIER}.{module}", name)).__name__ == name
+@pytest.mark.parametrize(("module", "names"), NAMED_EARLIER)
+def test_what_jobs_of_earlier_versions_name_is_found(module, names):
+    assert [unpickled(named(f"{EARLIER}.{module}", name)).__name__ for name in names.split()] == names.split()
 
 
 def test_a_file_that_a_job_of_an_earlier_version_returned_is_found():
     assert unpickled(named("clusterfn.calls.files", "File")) is clusterfn.File
-
-
-@pytest.mark.parametrize("name", ["bit_generator", "generator", "random_state", "seed_sequence"])
-def test_what_earlier_versions_made_of_a_random_generator_is_found(name):
-    assert unpickled(named(f"{EARLIER}.numpy_random", name)).__name__ == name
 
 
 def test_an_object_of_a_public_module_is_not_taken_for_another_of_that_name(package):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.bridge.session.serving import Server
+from tests.unit.bridge.session.serving import Client, Server
 
 
 @pytest.fixture
@@ -27,3 +27,13 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
             sock.close()
         server.process.kill()
         server.process.communicate()
+
+
+@pytest.fixture
+def server(start: Callable[..., Server]) -> Server:
+    return start()
+
+
+@pytest.fixture
+def client(server: Server) -> Client:
+    return Client(server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterfn.bridge import session
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.hosts import serialization
 from clusterfn.packing import payload
@@ -26,6 +28,12 @@ SPEC: dict[str, Any] = {
     "log_limit_bytes": 1 << 20, "grace_s": 5.0,
     "resources": {"memory_bytes": None, "time_s": None, "gpus": 0, "cores": 1},
 }  # fmt: skip
+
+
+def part(name: str) -> Any:
+    """A module of the session, which a client's process may have no need of."""
+    serialization.part("container")  # what a session's process has loaded before
+    return importlib.import_module(f".{name}", session.__name__)
 
 
 class Server:
@@ -74,6 +82,12 @@ class Client:
         facts = {"what": "call", "n": number, "live": live, "sys_path": [], **facts}
         self.sock.sendall(frame(facts, payload_of(function, *args)))
 
+    def values(self, calls: int, function: Callable[..., Any], *args: Any, **more: Any) -> list[Any]:
+        """The values of so many calls, which are all sent first."""
+        for number in range(1, calls + 1):
+            self.send(number, function, *args, **more)
+        return [self.end(number)[1] for number in range(1, calls + 1)]
+
     def next(self, what: str, number: int | None = None) -> tuple[dict[str, Any], bytes]:
         """Wait for a frame of this kind, of this call; drop it and keep those before it."""
         while True:
@@ -105,6 +119,11 @@ class Client:
 def frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     """The bytes of a frame."""
     return pack(header, body)
+
+
+def headers_of(data: bytes) -> list[dict[str, Any]]:
+    """The headers of whole frames."""
+    return [header for header, _ in Inbox().feed(data)]
 
 
 def payload_of(function: Callable[..., Any], *args: Any) -> bytes:

@@ -9,8 +9,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.unit.bridge.session.serving import Client, Server, of_main
 from tests.waiting import until
 
@@ -41,9 +39,6 @@ class Counter:
     def fail(self) -> None:
         raise KeyError("no such word")
 
-    def exit(self, status: int) -> None:
-        os._exit(status)
-
     def unpicklable(self) -> Any:
         return (each for each in [self])
 
@@ -62,10 +57,6 @@ class Counter:
 
         threading.Thread(target=lambda: (self.wait_for(path), print("from a thread", flush=True))).start()
 
-    def close(self) -> str:
-        print("closing")
-        return "closed"
-
 
 @of_main
 class Box:
@@ -75,22 +66,16 @@ class Box:
 class Proxy:
     """An actor of a test."""
 
-    def __init__(self, client: Client, number: int, *args: Any, cls: Any = Counter) -> None:
+    def __init__(self, client: Client, number: int, *args: Any) -> None:
         self.client, self.number = client, number
-        client.send(number, cls, *args, facts={"actor": number, "name": "Counter"})
+        client.send(number, Counter, *args, facts={"actor": number, "name": "Counter"})
 
     def send(self, number: int, method: str, *args: Any, **facts: Any) -> None:
         facts = {"actor": self.number, "name": method, **facts}
         self.client.send(number, attrgetter(method), *args, facts=facts)
 
-    def close(self, number: int) -> None:
-        self.send(number, "close", closes=True)
 
-
-def test_an_exception_of_a_method_or_a_value_that_cannot_be_pickled_leaves_the_actor_as_it_is(
-    start: Callable[..., Server],
-):
-    client = Client(start())
+def test_an_exception_of_a_method_or_a_value_that_cannot_be_pickled_leaves_the_actor_as_it_is(client: Client):
     actor = Proxy(client, 1)
 
     for number, method in enumerate(["add", "fail", "unpicklable", "no_method", "loop", "loop", "add"], 2):
@@ -125,8 +110,7 @@ def test_an_actor_has_the_share_of_one_worker_and_the_others_run_calls_beside_it
     assert client.end(3)[1] == "through"
 
 
-def test_a_runner_that_dies_takes_its_actor_with_it_and_is_replaced(start: Callable[..., Server], tmp_path: Path):
-    client = Client(start())
+def test_a_runner_that_dies_takes_its_actor_with_it_and_is_replaced(client: Client, tmp_path: Path):
     actor = Proxy(client, 1)
     actor.send(2, "places")
     runner = client.end(2)[1][1]
@@ -169,10 +153,8 @@ def test_calls_of_an_actor_whose_session_is_started_again_say_that(start: Callab
 
 
 def test_what_a_thread_of_an_actor_prints_between_two_calls_is_the_sessions(
-    start: Callable[..., Server], tmp_path: Path
+    server: Server, client: Client, tmp_path: Path
 ):
-    server = start()
-    client = Client(server)
     actor = Proxy(client, 1)
     actor.send(2, "say_later", str(tmp_path / "gate"))
     client.end(2)
@@ -187,9 +169,7 @@ def test_what_a_thread_of_an_actor_prints_between_two_calls_is_the_sessions(
     assert client.printed()["stdout", 3] == b"adding 1\n"
 
 
-@pytest.mark.parametrize("calls", [200])
-def test_many_calls_of_an_actor_leave_no_descriptor_open(start: Callable[..., Server], calls: int):
-    client = Client(start())
+def test_many_calls_of_an_actor_leave_no_descriptor_open(client: Client):
     actor = Proxy(client, 1)
     actor.send(2, "places")
     pid, runner, _ = client.end(2)[1]
@@ -198,16 +178,14 @@ def test_many_calls_of_an_actor_leave_no_descriptor_open(start: Callable[..., Se
         return [len(os.listdir(f"/proc/{each}/fd")) for each in (pid, runner)]
 
     before = opened()
-    for number in range(3, calls + 3):
+    for number in range(3, 203):
         actor.send(number, "add")
-    assert client.end(calls + 2)[1] == calls
+    assert client.end(202)[1] == 200
 
     until(lambda: opened() == before)
 
 
-def test_a_session_that_is_closed_with_an_actor_leaves_no_reserved_disk_space(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
+def test_a_session_that_is_closed_with_an_actor_leaves_no_reserved_disk_space(server: Server, client: Client):
     Proxy(client, 1, 10)
     client.end(1)
     assert list(server.folder.glob("calls/.reserve*"))

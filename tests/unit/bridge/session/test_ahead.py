@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 from collections.abc import Callable
@@ -12,16 +11,9 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge import session
-from clusterfn.hosts import serialization
-from tests.unit.bridge.session.serving import Client, Server
+from tests.unit.bridge.session.serving import Client, Server, part
 from tests.unit.bridge.session.test_door import note_and_stay, outlast_and_kill_the_runner
 from tests.waiting import WAIT_S, until
-
-
-def part(name: str) -> Any:
-    serialization.part("container")  # what a session's process has loaded before
-    return importlib.import_module(f".{name}", session.__name__)
 
 
 def new_process(others: Any) -> Any:

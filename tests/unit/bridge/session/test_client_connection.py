@@ -2,72 +2,74 @@
 
 from __future__ import annotations
 
-import importlib
 import socket
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from clusterfn.bridge import session
-from clusterfn.bridge.agent.frames import Inbox
+import pytest
+
+from tests.unit.bridge.session.serving import headers_of, part
+
+Line = tuple[Any, Callable[[], list[dict[str, Any]]]]
 
 
-def test_what_may_wait_is_sent_with_the_next_frame_or_soon_and_never_piles_up():
-    door, carried = (importlib.import_module(name, session.__name__) for name in (".door", "..kernel.carried"))
+@pytest.fixture
+def line() -> Iterator[Line]:
+    """A client as the session sees it, which has heard that call 1 is taken; and what comes to it."""
     ours, its = socket.socketpair()
-    its.setblocking(False)
-    inbox = Inbox()
 
-    def come() -> list[int]:
+    def come() -> list[dict[str, Any]]:
         try:
-            return [header["n"] for header, _ in inbox.feed(its.recv(1 << 20))]
+            return headers_of(its.recv(1 << 20))
         except BlockingIOError:
             return []
 
     with ours, its:
-        ours.setblocking(False)
-        client = door.ClientConnection(ours, carried.SocketWatcher(), lambda *_: None)
+        for end in (ours, its):
+            end.setblocking(False)
+        client = part("door").ClientConnection(ours, part("door").SocketWatcher(), lambda *_: None)
         client.has_taken(1)
-        client.say("end", may_wait=True, n=1)
-        assert not come()
-        assert 0 < client.due - time.monotonic() <= door.GATHER_S
-        client.say("stdout", n=2)
-        assert come() == [1, 2]
-        assert not client.due, "nothing is left to say"
-
-        client.say("end", may_wait=True, n=3)
-        due = client.due
-        client.say("end", may_wait=True, n=3)
-        assert client.due == due, "the first waits no longer for the second"
-        client.flush()
-        assert come() == [3, 3]
-
-        client.say("end", may_wait=True, n=3)
-        client.flush()
-        assert come() == [3]
-        client.say("end", b"x" * door.MOST_GATHERED, may_wait=True, n=4)
-        assert come() == [4]
+        yield client, come
 
 
-def test_a_call_that_is_taken_while_an_end_waits_is_said_with_it():
-    door, carried = (importlib.import_module(name, session.__name__) for name in (".door", "..kernel.carried"))
-    ours, its = socket.socketpair()
-    with ours, its:
-        ours.setblocking(False)
-        client = door.ClientConnection(ours, carried.SocketWatcher(), lambda *_: None)
-        client.has_taken(1)
-        client.say("end", may_wait=True, n=1)
-        client.has_taken(2)
-        client.flush()
-        told = [(header["what"], header["taken"]) for header, _ in Inbox().feed(its.recv(1 << 20))]
+def test_what_may_wait_is_sent_with_the_next_frame_or_soon_and_never_piles_up(line: Line):
+    client, come = line
+    numbers, door = (lambda: [header["n"] for header in come()]), part("door")
+    client.say("end", may_wait=True, n=1)
+    assert not come()
+    assert 0 < client.due - time.monotonic() <= door.GATHER_S
+    client.say("stdout", n=2)
+    assert numbers() == [1, 2]
+    assert not client.due, "nothing is left to say"
 
-    assert told == [("end", 1), ("taken", 2)]
+    client.say("end", may_wait=True, n=3)
+    due = client.due
+    client.say("end", may_wait=True, n=3)
+    assert client.due == due, "the first waits no longer for the second"
+    client.flush()
+    assert numbers() == [3, 3]
+
+    client.say("end", may_wait=True, n=3)
+    client.flush()
+    assert numbers() == [3]
+    client.say("end", b"x" * door.MOST_GATHERED, may_wait=True, n=4)
+    assert numbers() == [4]
+
+
+def test_a_call_that_is_taken_while_an_end_waits_is_said_with_it(line: Line):
+    client, come = line
+    client.say("end", may_wait=True, n=1)
+    client.has_taken(2)
+    client.flush()
+
+    assert [(header["what"], header["taken"]) for header in come()] == [("end", 1), ("taken", 2)]
 
 
 def test_a_value_that_is_gone_is_not_said_to_be_there(tmp_path: Path):
-    door = importlib.import_module(".door", session.__name__)
-    said: list[tuple[bytes, bool]] = []
+    door, said = part("door"), list[tuple[bytes, bool]]()
     connection: Any = SimpleNamespace(
         say=lambda what, data, may_wait, n, outcome, has_value: said.append((data, has_value))
     )

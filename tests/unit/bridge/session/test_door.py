@@ -66,10 +66,7 @@ def test_no_other_process_of_a_session_keeps_its_socket_open(start: Callable[...
     until(lambda: [pid for pid in [own, *descendants_of(own)] if has_it(pid)] == [own])
 
 
-def test_the_stack_of_a_crash_is_in_the_output_of_its_call(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
-
+def test_the_stack_of_a_crash_is_in_the_output_of_its_call(client: Client):
     for number in (1, 2):
         client.send(number, crash)
 
@@ -78,11 +75,8 @@ def test_the_stack_of_a_crash_is_in_the_output_of_its_call(start: Callable[..., 
 
 
 def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_numbers(
-    start: Callable[..., Server], tmp_path: Path
+    server: Server, client: Client, tmp_path: Path
 ):
-    server = start()
-    client = Client(server)
-
     client.send(2, speak, "second")
     assert client.next("taken")[0]["taken"] == 2
     assert not server.outcome(2).exists(), "the first has not come yet"
@@ -132,9 +126,7 @@ def start_and_kill_the_runner(path: str) -> None:
     time.sleep(600)
 
 
-def test_what_a_call_has_started_ends_with_its_worker(start: Callable[..., Server], tmp_path: Path):
-    client = Client(start())
-
+def test_what_a_call_has_started_ends_with_its_worker(client: Client, tmp_path: Path):
     client.send(1, start_and_kill_the_runner, str(tmp_path / "pid"))
     assert client.end(1)[0]["kind"] == "lost"
     client.send(2, abs, -2)
@@ -169,10 +161,7 @@ def test_a_call_that_an_earlier_start_has_taken_does_not_run_again(start: Callab
     assert len(pids.read_text().splitlines()) == 1
 
 
-def test_a_call_that_comes_twice_runs_once(start: Callable[..., Server], tmp_path: Path):
-    server = start()
-    client = Client(server)
-
+def test_a_call_that_comes_twice_runs_once(server: Server, client: Client, tmp_path: Path):
     @of_main
     def count(path: str) -> None:
         from pathlib import Path
@@ -191,10 +180,7 @@ def test_a_call_that_comes_twice_runs_once(start: Callable[..., Server], tmp_pat
     assert server.close()["calls"] == 2
 
 
-def test_a_client_that_does_not_read_holds_up_no_call(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
-
+def test_a_client_that_does_not_read_holds_up_no_call(server: Server, client: Client):
     @of_main
     def shout() -> None:
         print("x" * (900 << 10))
@@ -209,10 +195,7 @@ def test_a_client_that_does_not_read_holds_up_no_call(start: Callable[..., Serve
 
 
 @pytest.mark.parametrize("answer_pieces", [True, False])
-def test_a_piece_of_a_call_is_answered_at_once_only_where_the_client_asks_for_it(
-    start: Callable[..., Server], answer_pieces: bool
-):
-    client = Client(start())
+def test_a_piece_of_a_call_is_answered_at_once_only_where_the_client_asks_for_it(client: Client, answer_pieces: bool):
     client.sock.sendall(frame({"what": "hello", "answer_pieces": answer_pieces}))
     client.next("welcome")
     call = frame({"what": "call", "n": 1, "live": True, "sys_path": []}, payload_of(speak, "one"))
@@ -242,10 +225,8 @@ def remove_folder_and_kill_the_runner(folder: str) -> None:
 
 
 def test_the_end_of_a_call_that_has_removed_its_folder_is_on_the_disk_even_if_its_worker_dies(
-    start: Callable[..., Server],
+    server: Server, client: Client
 ):
-    server = start()
-    client = Client(server)
     client.send(1, remove_folder_and_kill_the_runner, str(server.folder / "calls" / "1"))
 
     assert client.end(1)[0]["kind"] == "lost"
@@ -254,9 +235,7 @@ def test_the_end_of_a_call_that_has_removed_its_folder_is_on_the_disk_even_if_it
     assert client.end(2)[1] == 1
 
 
-def test_a_call_whose_folder_another_call_removes_costs_no_worker(start: Callable[..., Server], tmp_path: Path):
-    server = start()
-    client = Client(server)
+def test_a_call_whose_folder_another_call_removes_costs_no_worker(server: Server, client: Client, tmp_path: Path):
     client.send(1, wait_for, str(tmp_path / "gate"))
     client.send(2, abs, -2)
     client.send(3, os.getppid)
@@ -269,8 +248,7 @@ def test_a_call_whose_folder_another_call_removes_costs_no_worker(start: Callabl
     assert client.end(3)[0]["kind"] == "returned"
 
 
-def test_a_damaged_call_json_fails_its_call_alone(start: Callable[..., Server], tmp_path: Path):
-    server = start()
+def test_a_damaged_call_json_fails_its_call_alone(server: Server, tmp_path: Path):
     aside = tmp_path / "aside"
     aside.mkdir()
     (aside / "payload.pkl").write_bytes(b"")
@@ -402,10 +380,8 @@ def speak_without_a_folder() -> str:
 
 
 def test_a_call_that_removes_its_folder_and_prints_keeps_its_value_and_all_that_it_printed(
-    start: Callable[..., Server],
+    server: Server, client: Client
 ):
-    server = start()
-    client = Client(server)
     client.send(1, speak_without_a_folder)
     outcome, value = client.end(1)
 
@@ -416,9 +392,7 @@ def test_a_call_that_removes_its_folder_and_prints_keeps_its_value_and_all_that_
     assert "".join(body.decode() for header, body in client.frames if header["what"] == "stdout").count("line") == 3
 
 
-def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
+def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(client: Client):
     client.send(1, speak, "one")
     own, runner = client.end(1)[1]
     children = Path(f"/proc/{runner}/task/{runner}/children")
@@ -431,8 +405,7 @@ def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(start: Callabl
     assert client.end(2)[1][1] == runner
 
 
-def test_what_is_no_frame_ends_its_connection_and_nothing_else(start: Callable[..., Server]):
-    server = start()
+def test_what_is_no_frame_ends_its_connection_and_nothing_else(server: Server):
     odd = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     odd.settimeout(300)
     server.sockets.append(odd)
@@ -445,10 +418,7 @@ def test_what_is_no_frame_ends_its_connection_and_nothing_else(start: Callable[.
     assert client.end(1)[1] == 1
 
 
-def test_a_call_says_that_it_runs_before_what_it_prints(start: Callable[..., Server]):
-    server = start()
-    client = Client(server)
-
+def test_a_call_says_that_it_runs_before_what_it_prints(server: Server, client: Client):
     def say() -> None:
 
         print("begun", flush=True)

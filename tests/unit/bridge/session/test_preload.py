@@ -14,6 +14,8 @@ import pytest
 from tests.unit.bridge.session.serving import Client, Server, of_main
 from tests.waiting import until
 
+StartThere = Callable[[], tuple[Server, Client]]
+
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
@@ -23,10 +25,15 @@ def packages(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start_there(packages: Path, start: Callable[..., Server]) -> Callable[[], Server]:
+def start_there(packages: Path, start: Callable[..., Server]) -> StartThere:
     """Starts a session in that environment, whose own modules alone are loaded before calls."""
-    python = str(packages.parents[2] / "bin" / "python")
-    return lambda: start(python=python, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+
+    def run() -> tuple[Server, Client]:
+        python = str(packages.parents[2] / "bin" / "python")
+        server = start(python=python, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+        return server, Client(server)
+
+    return run
 
 
 @of_main
@@ -43,28 +50,23 @@ def write(folder: Path, whose: str, *files: str) -> None:
 
 
 def test_a_module_of_the_users_is_never_replaced_by_one_of_the_environment(
-    packages: Path, tmp_path: Path, start_there: Callable[[], Server]
+    packages: Path, tmp_path: Path, start_there: StartThere
 ):
     write(packages, "environment", "helpers.py")
     write(tmp_path / "sources", "user", "helpers.py")
-    server = start_there()
-    client = Client(server)
+    server, client = start_there()
     sent: dict[str, Any] = {"facts": {"sys_path": [str(tmp_path / "sources")]}}
 
-    for number in (1, 2):
-        client.send(number, whose, "helpers", **sent)
-
-    assert [client.end(number)[1] for number in (1, 2)] == [["user"], ["user"]]
+    assert client.values(2, whose, "helpers", **sent) == [["user"], ["user"]]
     assert server.close()["loaded beforehand"] == []
 
 
 def test_a_module_of_the_environment_makes_way_in_a_call_that_has_one_of_its_own(
-    packages: Path, tmp_path: Path, start_there: Callable[[], Server]
+    packages: Path, tmp_path: Path, start_there: StartThere
 ):
     write(packages, "environment", "helpers/__init__.py", "helpers/part.py", "other/__init__.py", "other/part.py")
     write(tmp_path / "sources", "user", "helpers/__init__.py", "helpers/part.py", "other/part.py")
-    server = start_there()
-    client = Client(server)
+    server, client = start_there()
     names = ("helpers", "helpers.part", "other.part")
     sent: dict[str, Any] = {"facts": {"sys_path": [str(tmp_path / "sources")]}}
 
@@ -95,16 +97,11 @@ HELPERS = {
 
 
 @pytest.mark.parametrize("source", HELPERS.values(), ids=HELPERS)
-def test_a_module_that_starts_a_process_is_left_to_the_calls(
-    packages: Path, start_there: Callable[[], Server], source: str
-):
+def test_a_module_that_starts_a_process_is_left_to_the_calls(packages: Path, start_there: StartThere, source: str):
     (packages / "helped.py").write_text(source)
-    server = start_there()
-    client = Client(server)
+    server, client = start_there()
 
-    for number in (1, 2, 3):
-        client.send(number, helper)
-    started = [client.end(number)[1] for number in (1, 2, 3)]
+    started = client.values(3, helper)
 
     assert [lives for _, lives in started] == [True] * 3
     assert len({pid for pid, _ in started}) == 3
@@ -112,17 +109,11 @@ def test_a_module_that_starts_a_process_is_left_to_the_calls(
     until(lambda: not [pid for pid, _ in started if Path(f"/proc/{pid}").exists()])
 
 
-def test_a_module_that_forks_and_comes_back_twice_makes_no_second_worker(
-    packages: Path, start_there: Callable[[], Server]
-):
+def test_a_module_that_forks_and_comes_back_twice_makes_no_second_worker(packages: Path, start_there: StartThere):
     (packages / "forking.py").write_text("import os\nos.fork()\nWHOSE = 'environment'\n")
-    server = start_there()
-    client = Client(server)
+    server, client = start_there()
 
-    for number in (1, 2, 3):
-        client.send(number, whose, "forking")
-
-    assert [client.end(number)[1] for number in (1, 2, 3)] == [["environment"]] * 3
+    assert client.values(3, whose, "forking") == [["environment"]] * 3
     assert server.close() == {"calls": 3, "why": "closed", "loaded beforehand": []}
 
 
@@ -160,17 +151,14 @@ DRAWS = {
 
 @pytest.mark.parametrize("source", [DRAWING, DRAWING_BY_NUMPY], ids=["random", "numpy"])
 def test_random_numbers_of_a_module_are_each_calls_own_unless_they_have_a_fixed_seed(
-    packages: Path, start_there: Callable[[], Server], source: str
+    packages: Path, start_there: StartThere, source: str
 ):
     if source is DRAWING_BY_NUMPY:
         pytest.importorskip("numpy")
     (packages / "drawing.py").write_text(source)
-    server = start_there()
-    client = Client(server)
+    server, client = start_there()
 
-    for number in (1, 2, 3):
-        client.send(number, draw, "drawing")
-    drawn = [client.end(number)[1] for number in (1, 2, 3)]
+    drawn = client.values(3, draw, "drawing")
 
     distinct = {name: len({each[name] for each in drawn}) for name in drawn[0]}
     assert distinct == {name: 1 if name.startswith("fixed") else 3 for name in drawn[0]}
@@ -193,11 +181,10 @@ SAYING = {
 
 @pytest.mark.parametrize("source", SAYING.values(), ids=SAYING)
 def test_what_a_module_prints_by_the_stream_that_it_keeps_is_each_calls(
-    packages: Path, start_there: Callable[[], Server], source: str
+    packages: Path, start_there: StartThere, source: str
 ):
     (packages / "saying.py").write_text(source)
-    server = start_there()
-    client = Client(server)
+    server, client = start_there()
 
     for number in (1, 2):
         client.send(number, say, "saying", f"word {number}")
@@ -238,16 +225,12 @@ DONE_ANEW = {
 
 @pytest.mark.parametrize(("source", "value"), DONE_ANEW.values(), ids=DONE_ANEW)
 def test_what_a_module_does_to_its_process_when_it_is_imported_is_done_in_each_call(
-    packages: Path, start_there: Callable[[], Server], source: str, value: object
+    packages: Path, start_there: StartThere, source: str, value: object
 ):
     if "numpy" in source:
         pytest.importorskip("numpy")
     (packages / "doing.py").write_text(source)
-    server = start_there()
-    client = Client(server)
+    server, client = start_there()
 
-    for number in (1, 2, 3, 4):
-        client.send(number, use, "doing")
-
-    assert [client.end(number)[1] for number in (1, 2, 3, 4)] == [value] * 4
+    assert client.values(4, use, "doing") == [value] * 4
     assert server.close()["loaded beforehand"] == []

@@ -1,31 +1,27 @@
-"""What an attempt leaves of its job once it has an outcome, or is to end before it has begun."""
+"""What an attempt leaves of its job, and what its first event keeps of the machine."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.fakes.job_spec import job_spec
+pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs run on hosts, which are no Windows machines")
+from clusterfn.bridge.layout import CHECKPOINT, SECRETS, job_dir
+from clusterfn.bridge.supervisor import job as bridge_job
+from clusterfn.bridge.supervisor.attempt import Attempt
+from clusterfn.bridge.supervisor.checkpoint import resume
+from clusterfn.bridge.supervisor.verdict import AttemptEnded, Verdict
+from tests.fakes.job_spec import lay_job
 
 
 def test_secrets_stay_until_an_outcome_is_final(tmp_path: Path):
-    from clusterfn.bridge.layout import SECRETS
-    from clusterfn.bridge.supervisor.attempt import Attempt
-    from clusterfn.bridge.supervisor.job import JobFolder
-    from clusterfn.bridge.supervisor.verdict import Verdict
-
-    folder = tmp_path / "jobs" / ("7f3a" * 4)
-    folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps(job_spec(folder)))
+    folder = lay_job(tmp_path)
     (folder / SECRETS).write_text("{}")
-    job = JobFolder(str(folder))
+    job = bridge_job.JobFolder(str(folder))
 
     assert Attempt.new(job).publish(Verdict("preempted", "its node was lost"))
     assert (folder / SECRETS).exists()
@@ -34,10 +30,6 @@ def test_secrets_stay_until_an_outcome_is_final(tmp_path: Path):
 
 
 def test_a_job_that_is_to_end_while_it_copies_a_checkpoint_leaves_none(tmp_path: Path):
-    from clusterfn.bridge.layout import CHECKPOINT, job_dir
-    from clusterfn.bridge.supervisor.checkpoint import resume
-    from clusterfn.bridge.supervisor.verdict import AttemptEnded, Verdict
-
     theirs, own = Path(job_dir(str(tmp_path), "before")) / CHECKPOINT, tmp_path / "own"
     theirs.mkdir(parents=True)
     own.mkdir()
@@ -52,3 +44,20 @@ def test_a_job_that_is_to_end_while_it_copies_a_checkpoint_leaves_none(tmp_path:
         resume(job, look)
     assert not list(own.iterdir())
     assert resume(job, lambda: None) == [] and (own / CHECKPOINT / "model.pt").stat().st_size == 100
+
+
+BUILDING = {"id": "7f3a", "root": "/scratch/me/.clusterfn", "purged": False, "cuda": ""}
+
+
+@pytest.mark.parametrize("building", [None, BUILDING])
+def test_machine_driver_and_environment_are_named(monkeypatch, tmp_path, building):
+    job = SimpleNamespace(node="n01", spec={"python": "/opt/bin/python", "building": building})
+    monkeypatch.setattr(bridge_job, "DRIVER_FILE", str(tmp_path / "version"))
+    assert bridge_job.describe_place(job)["driver"] is None  # type: ignore[arg-type]
+
+    (tmp_path / "version").write_text("575.57.08\n")
+    facts = bridge_job.describe_place(job)  # type: ignore[arg-type]
+
+    assert (facts["node"], facts["driver"], facts["python"]) == ("n01", "575.57.08", "/opt/bin/python")
+    assert facts["environment"] == (building and "7f3a")
+    assert facts["lock"] == (building and "/scratch/me/.clusterfn/envs/7f3a/.clusterfn/plan.json")

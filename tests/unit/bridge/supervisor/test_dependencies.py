@@ -14,17 +14,15 @@ from clusterfn.bridge.supervisor.dependencies import Dependencies, keep_exceptio
 from clusterfn.bridge.supervisor.job import Dependency, dependencies_of, describe_waiting
 from clusterfn.bridge.supervisor.process_tree import boot_id
 from clusterfn.bridge.supervisor.verdict import Verdict
-from tests.fakes.job_spec import job_spec
+from tests.fakes.job_spec import lay_job
 
-TRAIN, OTHER = "7f3a" * 4, "90aa" * 4
+TRAIN = "7f3a" * 4
+WANTED = [Dependency(TRAIN, "train", None)]
 
 
-def lay(root: Path, job: str = TRAIN, scheduler: str = "slurm", **spec: Any) -> Path:
+def lay(root: Path, job: str = TRAIN, **spec: Any) -> Path:
     """Make the folder of a job that has not begun."""
-    folder = root / "jobs" / job
-    folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps(job_spec(folder, scheduler=scheduler, sys_path=["/own"], **spec)))
-    return folder
+    return lay_job(root, job, **{"scheduler": "slurm", "sys_path": ["/own"], **spec})
 
 
 def end(folder: Path, kind: str, number: int = 1, final: bool = True, **facts: Any) -> Path:
@@ -36,24 +34,20 @@ def end(folder: Path, kind: str, number: int = 1, final: bool = True, **facts: A
     return attempt
 
 
-def wanted(job: str = TRAIN, name: str = "train", items: Any = None) -> list[Dependency]:
-    return [Dependency(job, name, items)]
-
-
 def test_a_job_is_open_until_an_outcome_is_final(tmp_path):
     found, folder = Dependencies(str(tmp_path)), lay(tmp_path)
-    assert found.still_open(wanted()) == wanted() and found.failure(wanted()) is None
+    assert found.still_open(WANTED) == WANTED and found.failure(WANTED) is None
 
     end(folder, "preempted", 1, final=False)
     found.look_again()
-    assert found.still_open(wanted()) == wanted()
+    assert found.still_open(WANTED) == WANTED
 
     attempt = end(folder, "returned", 2, value={"size": 9, "crc": 1})
-    assert found.still_open(wanted()) == wanted(), "it looks only when it is told to"
+    assert found.still_open(WANTED) == WANTED, "it looks only when it is told to"
     found.look_again()
-    assert found.still_open(wanted()) == [] and found.failure(wanted()) is None
-    assert abs(found.ended_at(wanted()) - time.time()) < 60
-    assert found.places(wanted()) == {
+    assert found.still_open(WANTED) == [] and found.failure(WANTED) is None
+    assert abs(found.ended_at(WANTED) - time.time()) < 60
+    assert found.places(WANTED) == {
         TRAIN: {
             "name": "train", "folders": ["/own"], "group": False, "lost": None,
             "places": {"0": [str(attempt / "value.pkl"), 0, 9, None]},
@@ -66,7 +60,7 @@ def test_an_outcome_that_cannot_be_read_counts_as_none(tmp_path, text):
     attempt = end(lay(tmp_path), "returned")
     (attempt / "outcome.json").write_text(text)
 
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == WANTED
 
 
 @pytest.mark.parametrize("facts", [{"final": True}, {"final": True, "kind": "returned", "value": 5}])
@@ -74,10 +68,10 @@ def test_an_outcome_that_its_function_has_damaged_is_a_failure(tmp_path, facts):
     (end(lay(tmp_path), "returned") / "outcome.json").write_text(json.dumps(facts))
     found = Dependencies(str(tmp_path))
 
-    assert found.still_open(wanted()) == []
-    failed = found.failure(wanted())
+    assert found.still_open(WANTED) == []
+    failed = found.failure(WANTED)
     assert failed is not None and "its files on the host are damaged" in failed.message
-    assert found.places(wanted())[TRAIN]["places"]["0"][3]["kind"] == "lost"
+    assert found.places(WANTED)[TRAIN]["places"]["0"][3]["kind"] == "lost"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +84,7 @@ def test_a_journal_that_an_item_has_damaged_is_a_failure(tmp_path, line):
     attempt.mkdir(parents=True)
     (attempt / "journal.jsonl").write_text(json.dumps(line) + "\n")
 
-    failed = Dependencies(str(tmp_path)).failure(wanted())
+    failed = Dependencies(str(tmp_path)).failure(WANTED)
     assert failed is not None and "damaged" in failed.message
 
 
@@ -100,7 +94,7 @@ def test_a_folder_that_cannot_be_looked_at_is_not_taken_for_a_missing_one(tmp_pa
 
     lay(tmp_path)
     monkeypatch.setattr("clusterfn.bridge.supervisor.dependencies.os.stat", fails)
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == WANTED
 
 
 @pytest.mark.parametrize("scheduler, is_open", [("bare", False), ("local", False), ("slurm", True)])
@@ -108,13 +102,13 @@ def test_without_a_scheduler_a_job_is_given_up_whose_processes_are_gone(tmp_path
     folder, long_ago = lay(tmp_path, scheduler=scheduler), time.time() - 1000
     started = folder / "started"
     started.write_text(f"{boot_id()} 1 (sh) S " + " ".join(["0"] * 40))  # pid 1 did not begin at that time
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted(), "it may be about to write its first heartbeat"
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == WANTED, "it may be about to write its first heartbeat"
 
     for path in (started, folder / "spec.json"):
         os.utime(path, (long_ago, long_ago))
     found = Dependencies(str(tmp_path))
-    assert found.still_open(wanted()) == (wanted() if is_open else [])
-    failed = found.failure(wanted())
+    assert found.still_open(WANTED) == (WANTED if is_open else [])
+    failed = found.failure(WANTED)
     assert (failed is None) == is_open
     if failed is not None:
         assert "no process of it is left" in failed.message
@@ -123,30 +117,30 @@ def test_without_a_scheduler_a_job_is_given_up_whose_processes_are_gone(tmp_path
 def test_a_job_that_waits_in_the_queue_or_runs_is_open_however_long_ago_it_was_sent(tmp_path):
     folder, long_ago = lay(tmp_path, scheduler="bare"), time.time() - 1e6
     os.utime(folder / "spec.json", (long_ago, long_ago))
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == []
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == []
 
     ticket = tmp_path / "machines" / "here" / "queue" / f"{TRAIN}.3"
     ticket.parent.mkdir(parents=True)
     ticket.touch()
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == WANTED
     ticket.unlink()
 
     starting = tmp_path / "machines" / "here" / "starting"
     starting.touch()
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted(), "it may wait in an agent to be started"
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == WANTED, "it may wait in an agent to be started"
     os.utime(starting, (long_ago, long_ago))
 
     kept = tmp_path / "machines" / "here" / "interrupted" / TRAIN
     kept.parent.mkdir(parents=True)
     kept.write_text(json.dumps({"boot": boot_id()}))
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == [], "nothing requeues it before a restart"
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == [], "nothing requeues it before a restart"
     kept.write_text(json.dumps({"boot": "the one before"}))
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted(), "it is requeued by what looks next"
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == WANTED, "it is requeued by what looks next"
 
     kept.unlink()
     (folder / "started").write_text(f"{boot_id()} {Path(f'/proc/{os.getpid()}/stat').read_text()}")
     os.utime(folder / "started", (long_ago, long_ago))
-    assert Dependencies(str(tmp_path)).still_open(wanted()) == wanted()
+    assert Dependencies(str(tmp_path)).still_open(WANTED) == WANTED
 
 
 def test_what_a_spec_names_is_described_in_a_line():

@@ -1,4 +1,4 @@
-"""Which variables a worker may still get, where the caches of a job go, and which cores it gets.
+"""Where relative folders and the caches of a job lead, and which cores it gets.
 
 This machine need not have these disks and CPUs.
 """
@@ -16,30 +16,6 @@ pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 
 from clusterfn.bridge.supervisor import environ
 from clusterfn.bridge.supervisor.worker_process import Cores
-
-READ_AT_START = (
-    "PYTHONHASHSEED", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONOPTIMIZE", "LD_PRELOAD", "LANG", "LC_ALL", "TZ",
-    "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "OPENSSL_CONF", "HOME", "MINE",
-)  # fmt: skip
-OWN = ("CUDA_VISIBLE_DEVICES", "HF_HOME", "CLUSTERFN_JOB", "CLUSTERFN_INDEX", "CLUSTERFN_CHECKPOINT", "OMP_NUM_THREADS")
-
-
-@pytest.mark.parametrize(("name", "may"), [*((name, False) for name in READ_AT_START), *((name, True) for name in OWN)])
-def test_a_worker_whose_interpreter_has_started_gets_what_no_start_depends_on(name: str, may: bool):
-    before, after = {"SAME": "1", name: "1"}, {"SAME": "1", name: "2"}
-
-    assert environ.may_still_get(before, dict(before))
-    assert [environ.may_still_get(*each) for each in ((before, after), (before, {"SAME": "1"}))] == [may, may]
-
-
-@pytest.mark.parametrize("name", ["_", "SHLVL", "PWD", "OLDPWD", "CLUSTERFN_INDEX", "CLUSTERFN_KEEP"])
-def test_a_worker_has_no_variable_of_the_shell_that_started_its_job_nor_of_another_job(name: str):
-    resources = {"cores": 1, "gpus": 0}
-    spec = {"resources": resources, "activation": {}, "python": "/env/bin/python", "env": {}}
-
-    values = environ.worker_environment(environ.DescribedJob("id", "/job", spec), 1, {name: "x", "MINE": "y"}, [])
-
-    assert name not in values and values["MINE"] == "y"
 
 
 @pytest.mark.parametrize(

@@ -16,35 +16,26 @@ from clusterfn.bridge.supervisor.dependencies import Dependencies
 from clusterfn.bridge.supervisor.group_files import Chunks
 from clusterfn.bridge.supervisor.job import JobFolder, dependencies_of
 from tests.fakes.job_spec import job_spec
-from tests.unit.bridge.supervisor.test_dependencies import end
+from tests.unit.bridge.supervisor.test_dependencies import TRAIN, end, lay
 
-TRAIN, OTHER, SCORE = "7f3a" * 4, "90aa" * 4, "50f1" * 4
-
-
-def lay(root: Path, job: str = TRAIN, **spec: Any) -> Path:
-    """Make the folder of a job that has not begun."""
-    folder = root / "jobs" / job
-    folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps(job_spec(folder, **{"scheduler": "slurm", "sys_path": [], **spec})))
-    return folder
+SCORE = "50f1" * 4
 
 
-def told(home: Path, *indices: int, kind: str = "returned", element: int = 1) -> None:
-    """Append the ends of items to the journal of an element."""
-    attempt = home / "elements" / str(element) / "attempts" / "1"
+def told(home: Path, *indices: int, kind: str = "returned") -> None:
+    """Append the ends of items to the journal of the first element."""
+    attempt = home / "elements" / "1" / "attempts" / "1"
     attempt.mkdir(parents=True, exist_ok=True)
     with (attempt / "journal.jsonl").open("a") as file:
         for index in indices:
             file.write(json.dumps({"index": index, "kind": kind, "message": f"item {index}"}) + "\n")
 
 
-def taking(root: Path, count: int, elements: int, block: int = 1, of_all: Any = (), **spec: Any) -> Path:
+def taking(root: Path, count: int, elements: int) -> Path:
     """Lay a group of which each item takes the same item of TRAIN."""
     after = {TRAIN: {"name": "train", "items": list(range(count))}}
-    after.update({job: {"name": "other", "items": None} for job, _ in of_all})
-    group = {"count": count, "elements": elements, "block": block, "chunk": 1}
-    home = lay(root, SCORE, group=group, after=after, **spec)
-    inputs = {"all": of_all, "items": [[[TRAIN, index]] for index in range(count)]}
+    group = {"count": count, "elements": elements, "block": 1, "chunk": 1}
+    home = lay(root, SCORE, group=group, after=after)
+    inputs = {"all": (), "items": [[[TRAIN, index]] for index in range(count)]}
     (home / "item_inputs.json").write_text(json.dumps(inputs))
     return home
 
@@ -101,17 +92,6 @@ def test_a_block_that_was_given_back_or_whose_element_has_died_lets_an_element_s
     (attempt / "outcome.json").write_text(json.dumps({"kind": "died", "final": True}))
     assert inputs.untaken() == [2, 3], "what it had not finished"
     assert chunks.take_over(2) == 2 and chunks.take_over(2) == 3 and inputs.untaken() == []
-
-
-def test_a_group_is_complete_once_each_chunk_is_done(tmp_path):
-    chunks = Chunks(str(tmp_path), {"count": 4, "chunk": 2})
-    chunks.make_folders()
-    assert [chunks.take(1, 2), chunks.take(2, 2), chunks.take(1, 2)] == [0, 1, None]
-
-    chunks.finish(1)
-    assert not chunks.complete()
-    chunks.finish(0)
-    assert chunks.complete()
 
 
 def test_as_many_elements_start_as_there_are_items_that_can_run(tmp_path, train):

@@ -1,4 +1,4 @@
-"""What a supervisor on another node says of its end, as the first one reads it, and what launches it leaves."""
+"""What a supervisor on another node says of its end, what its launch leaves, and which ends `requeue=` names."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs run on hosts, which are no Windows machines")
+pytest.importorskip("fcntl", reason="of hosts, which are Unix")
+
+from clusterfn.bridge.layout import LOST, PREEMPTED, RAISED, TIME
+from clusterfn.bridge.supervisor import retries
+from clusterfn.bridge.supervisor.nodes import NodeAttempt, Others
+from clusterfn.bridge.supervisor.verdict import EXIT_LEFT_TO_AFTER, Verdict
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_job_that_was_asked_to_end_on_another_node_is_not_retried_and_may_be_requeued(
     tmp_path: Path, asked: bool
 ) -> None:
-    from clusterfn.bridge.layout import LOST
-    from clusterfn.bridge.supervisor import retries
-    from clusterfn.bridge.supervisor.nodes import NodeAttempt, Others
-    from clusterfn.bridge.supervisor.verdict import Verdict
-
     job: Any = SimpleNamespace(
         id="7f3a", shared=SimpleNamespace(number=1), nodes=str(tmp_path / "nodes"), rank=1, tasks=(2, 1), node="n02",
         scheduler=SimpleNamespace(has_nodes=True), spec={"requeue": {retries.PREEMPTION: 3}},
@@ -69,3 +69,25 @@ def test_what_a_launcher_leaves_for_a_moment_is_not_left_behind_by_the_function(
     helper, left = said.stdout.splitlines()
     assert helper.startswith("sleep ") and len(helper.split(" (")) == 2
     assert left == "set()"
+
+
+ASKED, UNEXPLAINED = Verdict(LOST, asked=True), Verdict(None, exit_status=EXIT_LEFT_TO_AFTER)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "on_node", "without_scheduler"),
+    [
+        (Verdict(TIME), "timeout", "timeout"),
+        (Verdict(PREEMPTED), "preempted", "preempted"),
+        (ASKED, "preempted", "node"),
+        (UNEXPLAINED, "", "node"),
+        (Verdict(RAISED), "", ""),
+    ],
+)
+def test_each_cause_counts_where_it_can_be_known(verdict: Verdict, on_node: str, without_scheduler: str):
+    for has_nodes, cause in ((True, on_node), (False, without_scheduler)):
+        job: Any = SimpleNamespace(scheduler=SimpleNamespace(has_nodes=has_nodes))
+        job.spec = {"requeue": {"timeout": 1, "preempted": 1, "node": 1}}
+        assert retries.cause_of(job, verdict) == cause
+        job.spec = {"requeue": None}
+        assert retries.cause_of(job, verdict) == ""

@@ -1,4 +1,4 @@
-"""What a supervisor finds of memory, disks, output and GPUs in moments that no test brings about from outside."""
+"""What a supervisor finds of memory, disks, output and GPUs at moments that no test brings about from outside."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,3 +70,42 @@ def test_the_name_of_another_users_process_moves_no_cursor(tmp_path: Path, monke
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
 
     assert [each.name for each in gpus.gpu_processes()["GPU-1"]] == ["trainx"]
+
+
+def test_a_job_is_looked_at_every_second_at_first_and_then_every_five(monkeypatch: pytest.MonkeyPatch):
+    now, asked = [100.0], []
+    monkeypatch.setattr(gpus, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(gpus, "hung_programs", [])
+    monkeypatch.setattr(gpus.GpuUsageMonitor, "ask", lambda self: asked.append(now[0] - 100.0))
+    monitor = gpus.GpuUsageMonitor(["GPU-1"], [])
+
+    for _ in range(40):
+        now[0] += 0.5
+        monitor.look()
+
+    assert asked == [1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    ("does", "over_at"),
+    [
+        ({}, 10),
+        ({4: "prints"}, 14),
+        ({4: "computes"}, 14),
+        ({4: "prints", 12: "computes"}, 22),
+    ],
+)
+def test_a_job_is_idle_from_when_it_printed_or_computed_last(
+    monkeypatch: pytest.MonkeyPatch, does: dict[int, str], over_at: int
+):
+    now, used_s, printed = 1000.0, 5.0, 0
+    monkeypatch.setattr(limits.clock, "now", lambda: now)
+    monkeypatch.setattr(limits, "cpu_s", lambda pid: used_s)
+    stall = limits.Stall(10.0)
+    stall.over([1], 0.0, printed)
+
+    for second in range(1, over_at + 1):
+        now += 1
+        printed += does.get(second) == "prints"
+        used_s += does.get(second) == "computes"
+        assert stall.over([1], 0.0, printed) == (second == over_at)

@@ -1,4 +1,4 @@
-"""How an attempt ends, as a value that is checked where it is made and does not change afterwards."""
+"""How an attempt ends, as a value that is checked where it is made, and as lines that its function's code can write."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.layout import EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, LOST, RETURNED, TIME
+from clusterfn.bridge.supervisor.classify_exit import classify_report, parse_report_line
 from clusterfn.bridge.supervisor.verdict import (
     EXIT_LEFT_TO_AFTER,
     AttemptEnded,
@@ -71,3 +72,28 @@ def test_what_is_raised_shows_its_message_and_a_request_of_an_older_client_may_l
     assert str(ended) == "too long" and ended.verdict.kind == TIME
     assert requested({"message": "gone"}).kind == LOST
     assert requested({"kind": TIME, "withdraw": True}).message == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"[1]",
+        b'{"done": "nothing"}',
+        b'{"done": "returned", "size": 3}',
+        b'{"done": "returned", "size": 3, "crc": null}',
+        b'{"done": "returned", "size": "3", "crc": 1}',
+        b'{"done": "raised", "message": 1}',
+        b'{"stage": null}',
+        b'{"done": "returned", "usage": {"cpu_s": "1"}}',
+        b'{"note": "n", "exception": {"a": {"b": {"c": {"d": {}}}}}}',
+    ],
+)
+def test_a_line_that_no_worker_writes_says_nothing(line: bytes):
+    assert parse_report_line(line) == {}
+
+
+def test_a_last_word_is_a_verdict():
+    found = classify_report(parse_report_line(b'{"done": "returned", "size": 3, "crc": 7, "message": null}'))
+
+    assert (found.kind, found.message, found.stage, found.value) == ("returned", "", "result", {"size": 3, "crc": 7})

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-BEGIN = "import atexit, os, sys, threading\nfrom clusterfn.bridge.worker import finish\n"
+BEGIN = "import atexit, os, sys\nfrom clusterfn.bridge.worker import finish\n"
 END = "\nfinish.end(lambda note: None, 2.0, finish.__name__, is_of_runner=True)\n"
 
 
@@ -15,9 +15,7 @@ END = "\nfinish.end(lambda note: None, 2.0, finish.__name__, is_of_runner=True)\
     ("leaves", "prints"),
     [
         ("atexit.register(print, 'first'); atexit.register(sys.exit, 3)", "first\n"),
-        ("threading.Thread(target=lambda: print('a thread')).start()", "a thread\n"),
         ("class Tee:\n  def flush(self): pass\nprint('50%', end='')\nsys.stdout = Tee()", "50%"),
-        ("class Last:\n  def __del__(self): print(os.path.basename('/a finalizer'))\nkept = Last()", "a finalizer\n"),
         # A pipe that is full, and that nobody reads.
         (
             "reads, fd = os.pipe(); os.set_blocking(fd, False)\n"
@@ -27,7 +25,7 @@ END = "\nfinish.end(lambda note: None, 2.0, finish.__name__, is_of_runner=True)\
             "",
         ),
     ],
-    ids=["an exit function that exits", "a thread", "a stdout that does not flush", "a finalizer", "a full pipe"],
+    ids=["an exit function that exits", "a stdout that does not flush", "a full pipe"],
 )
 def test_what_is_left_is_done_and_the_process_ends(leaves: str, prints: str) -> None:
     done = subprocess.run(
