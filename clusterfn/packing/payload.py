@@ -115,10 +115,18 @@ def pack(
     packed = pack_object(call, needs, target, (function, args, kwargs))
     names = [name_of(view) for view in packed.buffers]
     blobs, crcs = {index: digest for index, (digest, _) in enumerate(names)}, dict(names)
-    logging = serialization.part("logs").describe()
-    packed = replace(packed, blobs=blobs, crcs=crcs, sources=needs.texts, logging=logging)
+    packed = replace(packed, blobs=blobs, crcs=crcs, sources=needs.texts, **of_program())
     buffers = {digest: packed.buffers[index] for index, digest in blobs.items()}
     return needs.as_payload(b"".join(packed.pieces()), buffers, crcs, notes)
+
+
+def of_program() -> dict[str, Any]:
+    """Return what of this program, apart from the call, its job finds too: how it logs, and its words.
+
+    The words of a notebook or an interactive session are those of Jupyter or Python, and not of the user.
+    """
+    argv = sys.argv[1:] if attribute(sys.modules["__main__"], "__file__") else []
+    return {"logging": serialization.part("logs").describe(), "argv": list(map(str, argv))}
 
 
 def name_of(view: memoryview) -> tuple[str, int]:
