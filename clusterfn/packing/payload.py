@@ -58,6 +58,7 @@ class Payload(NamedTuple):
         compiled: The user's own modules that are not among `sources`, because they have compiled extensions.
         inputs: The jobs and groups whose values it takes.
         after: The same as `JobSpec.after`.
+        variables: Names of variables that this program has set, and that the call may use.
         changed_here: Names of the user's modules, such as "conf.LR", that this process has changed and the job does not
             find so -> a sentence about it.
         decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
@@ -75,6 +76,7 @@ class Payload(NamedTuple):
     crcs: Mapping[str, int] = {}
     decided_here: tuple[str, ...] = ()
     changed_here: Mapping[str, str] = {}
+    variables: tuple[str, ...] = ()
     inputs: tuple[Reference, ...] = ()
     after: Mapping[str, Mapping[str, Any]] = {}
     compiled: tuple[module_sources.Compiled, ...] = ()
@@ -279,7 +281,7 @@ class Needs:
         return Payload(
             data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled, notes=tuple(notes),
             shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
-            edited=edited, changed_here=self.changed_here(sources),
+            edited=edited, changed_here=self.changed_here(sources), variables=self.variables(sources),
             needs=frozenset(name.partition(".")[0] for name in self.known),
             after={
                 job: {"name": self.inputs[job].name, "items": items and sorted(items)}
@@ -317,6 +319,15 @@ class Needs:
         # The functions that use one by value have its changes.
         modules = [name for name in module_sources.modules_in(sources) if not _goes_by_value(name)]
         return unsent_changes.find(modules, sources, self.by_value)
+
+    def variables(self, sources: FileBundle | None) -> tuple[str, ...]:
+        """Return the variables that this program has set and the call may use."""
+        if self.place is None:
+            return ()
+        # It is missing in jobs, as `inner_calls` is.
+        from clusterfn.packing import unsent_variables
+
+        return unsent_variables.find(self.by_value, sources)
 
     def decided_here(self) -> Iterator[str]:
         """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
