@@ -49,8 +49,6 @@ def test_a_function_that_a_command_names_gets_no_words_of_the_command(here, tmp_
     (tmp_path / "train.py").write_text("import options\n\ndef rate(x):\n    return options.parsed.lr\n")
     command = [sys.executable, "-m", "clusterfn", "run", "here", "train.py::rate", "3"]
 
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
-    )
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
 
     assert done.stdout.splitlines()[-1:] == ["0.1"], done.stderr
