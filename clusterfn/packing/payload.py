@@ -293,20 +293,25 @@ class Needs:
             decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
         )  # fmt: skip
 
-    def read_code(self, function: Callable[..., Any]) -> None:
+    def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
         """Note what the function's code does otherwise in a job.
+
+        Args:
+            function: The function.
+            constants: As for `inner_calls.notes`.
 
         Raises:
             ConfigError: It sends jobs from its job.
         """
         if self.place is None:
             return
-        read = _read_code.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
+        is_kept = isinstance(function, types.FunctionType) and constants is None
+        read = _read_code.setdefault(function, {}) if is_kept else {}
         if self.place.host not in read:
             # Jobs pickle results with this module too, in a copy of clusterfn without `inner_calls`.
             from clusterfn.packing import inner_calls
 
-            read[self.place.host] = inner_calls.notes(function, self.place.host)
+            read[self.place.host] = inner_calls.notes(function, self.place.host, constants)
         self.of_code = read[self.place.host]
 
     def changed_here(self, sources: FileBundle | None) -> Mapping[str, str]:
