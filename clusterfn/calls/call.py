@@ -284,7 +284,7 @@ def tell_variables(payload: payloads.Payload, job: JobSpec) -> None:
             _reported.add(f"${name}")
             console.warn(
                 f"{name} is set by this program, and not in the job: write env={{{name!r}: os.environ[{name!r}]}} "
-                f"in @cluster, or secrets=[{name!r}] if nobody may see it"
+                f"in @cluster, or secrets=[{name!r}] if it is private"
             )
 
 

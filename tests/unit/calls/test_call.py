@@ -111,7 +111,7 @@ def test_a_variable_of_the_script_is_named_once_unless_the_job_gets_it(capsys, m
 
     assert capsys.readouterr().err == (
         "clusterfn: TEST_CALL_A is set by this program, and not in the job: write "
-        "env={'TEST_CALL_A': os.environ['TEST_CALL_A']} in @cluster, or secrets=['TEST_CALL_A'] if nobody may see it\n"
+        "env={'TEST_CALL_A': os.environ['TEST_CALL_A']} in @cluster, or secrets=['TEST_CALL_A'] if it is private\n"
     )
 
 
