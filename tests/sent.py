@@ -51,9 +51,11 @@ def prepared(
     return payload.pack(function, args, kwargs or {}, python, place=place)
 
 
-def said_of_code(function: Callable[..., Any], host: str) -> list[str]:
-    """What is said before a call is sent there of what the code of its function does otherwise in a job."""
-    return inner_calls.notes(function, host)
+def said_of_code(
+    function: Callable[..., Any], host: str, constants: Mapping[str, Any] | None = None
+) -> list[str]:  # fmt: skip
+    """What is said before a call, or with constants a map, is sent there of what its code does otherwise in a job."""
+    return inner_calls.notes(function, host, constants)
 
 
 def look_patiently(patch: pytest.MonkeyPatch) -> None:

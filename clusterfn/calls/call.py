@@ -192,6 +192,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             results=host.result_policy(options.results, options.max_result_bytes), notify=whom_to_tell(host, options),
         )  # fmt: skip
         job = job._replace(sys_path=submission.module_folders(job, payload))
+        tell_variables(payload, job)
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path)
 
 
@@ -274,6 +275,17 @@ def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
         if name not in _reported:
             _reported.add(name)
             console.warn(sentence)
+
+
+def tell_variables(payload: payloads.Payload, job: JobSpec) -> None:
+    """Name once the variables that this program has set and a job on another machine does not get."""
+    for name in () if job.host.is_this_machine else payload.variables:
+        if name not in job.env and name not in job.secrets and f"${name}" not in _reported:
+            _reported.add(f"${name}")
+            console.warn(
+                f"{name} is set by this program, and not in the job: write env={{{name!r}: os.environ[{name!r}]}} "
+                f"in @cluster, or secrets=[{name!r}] if it is private"
+            )
 
 
 def tell_left_out(payload: payloads.Payload) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import posixpath
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -283,6 +283,20 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
                     hint="remove it once that call has returned",
                 )  # fmt: skip
         self._entry.tracker.remove()
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
+        """Call `fn(job)` once the job has ended, as in concurrent.futures.
+
+        Raises:
+            TypeError: `asyncio.wait` has called this.
+        """
+        # From Python 3.11 on, `asyncio.wait` would wait for ever: its callback has no effect in another thread.
+        if getattr(fn, "__module__", None) == "asyncio.tasks":
+            raise TypeError(
+                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.wrap_future(job) for job in jobs]), or "
+                "await asyncio.gather(*jobs)"
+            )
+        super().add_done_callback(fn)
 
     def __await__(self) -> Generator[Any, None, R]:
         # The import takes a seventh of the time of `import clusterfn`, and few calls are awaited.

@@ -19,7 +19,7 @@ from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, START
 from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, submit
 from clusterfn.calls.at_once import at_once
-from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out
+from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out, tell_variables
 from clusterfn.calls.job import entry_of
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
 from clusterfn.calls.session_tracker import (
@@ -100,6 +100,7 @@ class SessionJob:
             payload = payload if follow else payload.with_own_buffers()
         tell_left_out(payload)
         tell_decisions(payload, submit.is_in_place(self.spec.host, self.spec.interpreter))
+        tell_variables(payload, self.spec)
         tracker = self._next(job_name(name), follow, of_actor)
         call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker, self._note_end)
         entry_of(call).given = submit.given_paths(self.spec.root, payload)

@@ -142,6 +142,8 @@ def function(text: str, words: Sequence[str] = ()) -> Callable[..., Any]:
         near = did_you_mean(path.name, others)
         raise ConfigError(f"there is no file {file}{near}", hint=f"the path is relative to {Path.cwd()}")
     config_file.running(path)
+    # The file and the job may parse a command line, and the words of this one are for clusterfn.
+    sys.argv = [file]
     return _member(imported(path), name, file)
 
 

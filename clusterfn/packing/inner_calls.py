@@ -1,4 +1,5 @@
-"""What a function's code does that has another effect in a job: calls of decorated functions, and assigned globals.
+"""What a function's code does that has another effect in a job: calls of decorated functions, assigned globals, and
+random numbers from a generator that all items of a map share.
 
 Read from byte code before anything is sent. What may happen or not, such as a call in a branch, gets a warning.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
@@ -22,6 +23,8 @@ _PLAIN = ("local",)
 _SKIPPED = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME")
 # The code around these runs them at once, so a call in them is as certain as one beside them.
 _AT_ONCE = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")
+# Classes of generators of random numbers, and the packages that they are in.
+_GENERATORS = {"Generator": ("numpy", "torch"), "RandomState": ("numpy",), "Random": ("random",)}
 # At most this many functions are read.
 _MOST = 300
 
@@ -39,8 +42,24 @@ class _Use(NamedTuple):
     certain: bool
 
 
-def notes(function: Any, host: str) -> list[str]:
+class _Found(NamedTuple):
+    """What a function and its own others do: use decorated functions, set globals, and draw random numbers.
+
+    Attributes:
+        assigned: The functions with the globals that they set.
+        generators: The variables that are generators of random numbers.
+    """
+
+    uses: list[_Use]
+    assigned: list[tuple[str, str]]
+    generators: list[str]
+
+
+def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[str]:
     """Say what a call of `function` on a host does otherwise than a call in this process.
+
+    Args:
+        constants: Keyword arguments of all items of a map; None: it is one call.
 
     Raises:
         ConfigError: It sends jobs from its job.
@@ -48,10 +67,17 @@ def notes(function: Any, host: str) -> list[str]:
     plain = _plain(function)
     if plain is None:
         return []
-    uses, assigned = _read(plain)
+    found = _read(plain)
     lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
-             for outer, name in assigned]  # fmt: skip
-    for use in uses:
+             for outer, name in found.assigned]  # fmt: skip
+    if constants is not None:
+        shared = [*found.generators, *(name for name, value in constants.items() if _is_generator(value))]
+        lines += [
+            f"each item of {plain.__name__}.map() begins with the same state of {name}, and draws the same random "
+            "numbers from it: make it in the function, from a seed that is an argument"
+            for name in shared
+        ]
+    for use in found.uses:
         name, options = attribute(use.inner, "__name__", "a function"), use.inner.options
         if use.attribute in _SENDING:
             message = f"{use.outer} calls {name}.{use.attribute}(), and a job cannot submit jobs"
@@ -74,15 +100,15 @@ def _plain(function: Any) -> types.FunctionType | None:
     return None
 
 
-def _read(function: types.FunctionType) -> tuple[list[_Use], list[tuple[str, str]]]:
-    """Return the decorated functions that a function and its own others use, and the globals that each of them sets."""
-    uses: list[_Use] = []
-    assigned: list[tuple[str, str]] = []
+def _read(function: types.FunctionType) -> _Found:
+    uses, assigned, generators = _Found([], [], [])
     waiting, seen = [function], {function}
     while waiting and len(seen) < _MOST:
         each = waiting.pop()
-        code, is_first = each.__code__, each is function
-        for used, name, certain in _loads(code, _scope(each), is_first):
+        code, scope, is_first = each.__code__, _scope(each), each is function
+        for part in serialization.part("code_parts").codes(code):
+            generators += [name for name in (*part.co_names, *part.co_freevars) if _is_generator(scope.get(name))]
+        for used, name, certain in _loads(code, scope, is_first):
             is_decorated = type(used).__module__ == "clusterfn.api.decorator" and attribute(used, "options") is not None
             if is_decorated and name not in _PLAIN:
                 uses.append(_Use(each.__name__, used, name, certain))
@@ -91,7 +117,12 @@ def _read(function: types.FunctionType) -> tuple[list[_Use], list[tuple[str, str
                 seen.add(called)
                 waiting.append(called)
         assigned += [(each.__name__, name) for name in dict.fromkeys(_assigned(code))]
-    return uses, assigned
+    return _Found(uses, assigned, list(dict.fromkeys(generators)))
+
+
+def _is_generator(value: object) -> bool:
+    kind = type(value)
+    return str(attribute(kind, "__module__")).partition(".")[0] in _GENERATORS.get(kind.__name__, ())
 
 
 def _is_own(function: types.FunctionType) -> bool:

@@ -58,6 +58,7 @@ class Payload(NamedTuple):
         compiled: The user's own modules that are not among `sources`, because they have compiled extensions.
         inputs: The jobs and groups whose values it takes.
         after: The same as `JobSpec.after`.
+        variables: Names of variables that this program has set, and that the call may use.
         changed_here: Names of the user's modules, such as "conf.LR", that this process has changed and the job does not
             find so -> a sentence about it.
         decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
@@ -75,6 +76,7 @@ class Payload(NamedTuple):
     crcs: Mapping[str, int] = {}
     decided_here: tuple[str, ...] = ()
     changed_here: Mapping[str, str] = {}
+    variables: tuple[str, ...] = ()
     inputs: tuple[Reference, ...] = ()
     after: Mapping[str, Mapping[str, Any]] = {}
     compiled: tuple[module_sources.Compiled, ...] = ()
@@ -115,10 +117,18 @@ def pack(
     packed = pack_object(call, needs, target, (function, args, kwargs))
     names = [name_of(view) for view in packed.buffers]
     blobs, crcs = {index: digest for index, (digest, _) in enumerate(names)}, dict(names)
-    logging = serialization.part("logs").describe()
-    packed = replace(packed, blobs=blobs, crcs=crcs, sources=needs.texts, logging=logging)
+    packed = replace(packed, blobs=blobs, crcs=crcs, sources=needs.texts, **of_program())
     buffers = {digest: packed.buffers[index] for index, digest in blobs.items()}
     return needs.as_payload(b"".join(packed.pieces()), buffers, crcs, notes)
+
+
+def of_program() -> dict[str, Any]:
+    """Return what of this program, apart from the call, its job finds too: how it logs, and its words.
+
+    The words of a notebook or an interactive session are those of Jupyter or Python, and not of the user.
+    """
+    argv = sys.argv[1:] if attribute(sys.modules["__main__"], "__file__") else []
+    return {"logging": serialization.part("logs").describe(), "argv": list(map(str, argv))}
 
 
 def name_of(view: memoryview) -> tuple[str, int]:
@@ -271,7 +281,7 @@ class Needs:
         return Payload(
             data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled, notes=tuple(notes),
             shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
-            edited=edited, changed_here=self.changed_here(sources),
+            edited=edited, changed_here=self.changed_here(sources), variables=self.variables(sources),
             needs=frozenset(name.partition(".")[0] for name in self.known),
             after={
                 job: {"name": self.inputs[job].name, "items": items and sorted(items)}
@@ -283,20 +293,25 @@ class Needs:
             decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
         )  # fmt: skip
 
-    def read_code(self, function: Callable[..., Any]) -> None:
+    def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
         """Note what the function's code does otherwise in a job.
+
+        Args:
+            function: The function.
+            constants: As for `inner_calls.notes`.
 
         Raises:
             ConfigError: It sends jobs from its job.
         """
         if self.place is None:
             return
-        read = _read_code.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
+        is_kept = isinstance(function, types.FunctionType) and constants is None
+        read = _read_code.setdefault(function, {}) if is_kept else {}
         if self.place.host not in read:
             # Jobs pickle results with this module too, in a copy of clusterfn without `inner_calls`.
             from clusterfn.packing import inner_calls
 
-            read[self.place.host] = inner_calls.notes(function, self.place.host)
+            read[self.place.host] = inner_calls.notes(function, self.place.host, constants)
         self.of_code = read[self.place.host]
 
     def changed_here(self, sources: FileBundle | None) -> Mapping[str, str]:
@@ -309,6 +324,15 @@ class Needs:
         # The functions that use one by value have its changes.
         modules = [name for name in module_sources.modules_in(sources) if not _goes_by_value(name)]
         return unsent_changes.find(modules, sources, self.by_value)
+
+    def variables(self, sources: FileBundle | None) -> tuple[str, ...]:
+        """Return the variables that this program has set and the call may use."""
+        if self.place is None:
+            return ()
+        # It is missing in jobs, as `inner_calls` is.
+        from clusterfn.packing import unsent_variables
+
+        return unsent_variables.find(self.by_value, sources)
 
     def decided_here(self) -> Iterator[str]:
         """Yield what the function would find otherwise on the host, as its module was run on this machine only."""

@@ -20,10 +20,9 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute, is_a
 from clusterfn.errors import PayloadError
-from clusterfn.hosts import serialization
 from clusterfn.packing.dependencies import JobArgument, Place
 from clusterfn.packing.labels import DEPTH, LONG, fields_of, leaves, named_arguments, open_value, shown
-from clusterfn.packing.payload import Large, Needs, Payload, keep_registrations, name_of, pack_object
+from clusterfn.packing.payload import Large, Needs, Payload, keep_registrations, name_of, of_program, pack_object
 from clusterfn.public_api import check_arguments
 
 # Characters of a string in a table.
@@ -142,10 +141,10 @@ class _Packing:
 
     def function(self, function: Callable[..., Any], constants: Mapping[str, Any]) -> Payload:
         """Pack the function and the constants, after all items, with what they need."""
-        self.needs.read_code(function)
+        self.needs.read_code(function, constants)
         apart = {name: self.large.of(value) for name, value in constants.items()}
         packed = pack_object((function, (), apart), self.needs, self.target, (function, (), constants))
-        packed = replace(packed, sources=self.needs.texts, logging=serialization.part("logs").describe())
+        packed = replace(packed, sources=self.needs.texts, **of_program())
         return self.needs.as_payload(self._bytes(packed), self.blobs, self.crcs)
 
     def _bytes(self, packed: Any) -> bytes:

@@ -69,6 +69,7 @@ class Packed:
         crcs: Name of such a buffer -> its CRC-32.
         sources: File name -> text, so that tracebacks there show lines.
         logging: What `logs.describe` said; None writes nothing.
+        argv: The words after the name of the caller's program.
         as_text: Whether code is in it as text, which any minor version can read.
         kinds: The classes of its objects.
     """
@@ -79,6 +80,7 @@ class Packed:
     crcs: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     logging: Mapping[str, Any] | None = None
+    argv: Sequence[str] = ()
     as_text: bool = False
     kinds: Iterable[type] = ()
 
@@ -99,6 +101,7 @@ class Packed:
             "buffers": [self._entry(self.blobs.get(index), len(view)) for index, view in enumerate(self.buffers)],
             "sources": dict(self.sources),
             **({"logging": dict(self.logging)} if self.logging else {}),
+            **({"argv": list(self.argv)} if self.argv else {}),
             **({"code": "text"} if self.as_text else {}),
             **({"packages": packages} if packages else {}),
         }

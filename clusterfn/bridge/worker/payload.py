@@ -100,7 +100,7 @@ def forbid_again() -> None:
 def load_payload(
     path: str, root: str, header: dict[str, Any], part: list[int] | None = None, read_blob: Any = None
 ) -> Any:
-    """Load a file, or a part of it. Fill `header` and set up logging by it before anything is unpickled."""
+    """Load a file, or a part of it. Fill `header` and set up logging and `sys.argv` by it before unpickling."""
 
     def on_header(found: Any) -> None:
         header.update(found)
@@ -109,6 +109,10 @@ def load_payload(
             from _clusterfn_wire import logs
 
             logs.show(found["logging"])
+        # The function, and modules while they are imported, parse the command line of the script. A process that the
+        # function has started has words of its own.
+        if len(sys.argv) == 1:
+            sys.argv += found.get("argv", ())
 
     return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), on_header, part, read_blob)
 

@@ -9,6 +9,7 @@ import time
 import types
 import zlib
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,20 @@ def test_a_changed_variable_is_named_once_whatever_its_value(capsys, monkeypatch
         call.tell_decisions(packed, True)
 
     assert capsys.readouterr().err == "clusterfn: RATE is 1 here\n"
+
+
+def test_a_variable_of_the_script_is_named_once_unless_the_job_gets_it(capsys, monkeypatch):
+    monkeypatch.setenv("CLUSTERFN_QUIET", "1")
+    packed = payload.pack(double, (1,), {})._replace(variables=("TEST_CALL_A", "TEST_CALL_B", "TEST_CALL_C"))
+    for is_this_machine in (True, False, False):
+        host = SimpleNamespace(is_this_machine=is_this_machine)
+        job: Any = SimpleNamespace(host=host, env={"TEST_CALL_B": "1"}, secrets={"TEST_CALL_C": "1"})
+        call.tell_variables(packed, job)
+
+    assert capsys.readouterr().err == (
+        "clusterfn: TEST_CALL_A is set by this program, and not in the job: write "
+        "env={'TEST_CALL_A': os.environ['TEST_CALL_A']} in @cluster, or secrets=['TEST_CALL_A'] if it is private\n"
+    )
 
 
 def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_asked(host):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -47,6 +48,18 @@ def test_a_stopped_job_raises_the_same_error_everywhere_and_a_withdrawn_one_that
     assert not isinstance(caught.value, Cancelled)
     with pytest.raises(Cancelled):
         WAYS[way](stopped)
+
+
+async def with_wait(job: Job[Any]) -> Any:
+    return await asyncio.wait([job], timeout=0.1)  # type: ignore[type-var]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.wait() awaits jobs as gather() does")
+def test_a_job_that_asyncio_would_wait_for_without_end_is_rejected() -> None:
+    _, waiting = job()
+
+    with pytest.raises(TypeError, match="asyncio.wrap_future"):
+        asyncio.run(with_wait(waiting))
 
 
 def test_a_job_whose_value_cannot_be_pickled_has_returned_and_not_died() -> None:

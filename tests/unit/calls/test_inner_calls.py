@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import functools
+import random
+import sys
 from typing import Any
 
+import numpy
 import pytest
 
 from clusterfn import ConfigError, cluster
 from tests.sent import said_of_code
 
 total = 0
+
+
+class Random:
+    """It draws no random numbers, although its class has the name of one that does."""
+
+
+def helper() -> Any:
+    return rng.random()  # type: ignore[name-defined]  # noqa: F821
 
 
 @cluster
@@ -132,6 +143,26 @@ def test_a_global_that_is_set_is_said_once_for_each_function():
         assert said_of_code(function, "here") == [
             f"{function.__name__} sets the global total in its job only: no other call finds it, return it instead"
         ]
+
+
+@pytest.mark.parametrize(
+    ("generator", "is_named"),
+    [(random.Random(1), True), (numpy.random.default_rng(1), True), (numpy.random.RandomState(1), True),
+     (random.SystemRandom(), False), (iter([1]), False), (Random(), False)],
+)  # fmt: skip
+def test_a_generator_of_random_numbers_that_items_share_is_named(monkeypatch, generator: Any, is_named: bool):
+    monkeypatch.setattr(sys.modules[__name__], "rng", generator, raising=False)
+    kept = generator
+
+    def draws(x: int, more: Any = None) -> Any:
+        return rng.random() + helper() + [kept.random() for _ in range(x)]  # type: ignore[name-defined]  # noqa: F821
+
+    said = said_of_code(draws, "here", {"more": generator, "other": 3})
+
+    assert [sentence.partition("state of ")[2].partition(",")[0] for sentence in said] == is_named * [
+        "rng", "kept", "more"
+    ]  # fmt: skip
+    assert said_of_code(draws, "here") == [], "one call draws what it would draw here"
 
 
 @pytest.mark.parametrize("function", [reads, calls_here, abs, str.upper, int, functools.partial(pow, 2), print])

@@ -1,4 +1,4 @@
-"""What a script has set in the user's own modules since their import is named: a job imports the files again."""
+"""What a script has set in the user's own modules since their import, or in `os.environ`, is named: a job lacks it."""
 
 from __future__ import annotations
 
@@ -206,3 +206,44 @@ def test_later_calls_parse_nothing_again(project, monkeypatch):
     monkeypatch.setattr("ast.parse", lambda *args, **_: parsed.append(args))
 
     assert list(changed(function)) == ["conf.LR"] and parsed == []
+
+
+# variables of the environment
+
+SETS = "import os\nos.environ['MY_DATA'] = 'here'\n"
+READS = "def f():\n    import os\n    return os.environ.get('MY_DATA')\n"
+VARIABLES = {
+    "read in the function": SETS + READS,
+    "read in a function inside": SETS + "import os\ndef f():\n    return [lambda: os.getenv('MY_DATA')]\n",
+    "read in a module": SETS + "import reads_it\n" + returns("reads_it.DATA"),
+    "read by a library": SETS + returns("1"),
+    "set by other means": "import os\nos.environ.update(MY_DATA='here')\n" + READS,
+}
+
+
+@pytest.mark.parametrize("text", VARIABLES.values(), ids=VARIABLES)
+def test_a_variable_that_the_script_has_set_is_named(project, monkeypatch, text):
+    monkeypatch.setenv("MY_DATA", "before")
+    function = script(project, monkeypatch, text, reads_it='import os\nDATA = os.environ.get("MY_DATA")\n')
+
+    assert prepared(function, host="here").variables == ("MY_DATA",)
+
+
+NO_VARIABLES = {
+    "set by a library": "import os\nos.environ.update(MY_DATA='here')\n" + returns("1"),
+    "set by the function too": SETS + "def f():\n    import os\n    os.environ['MY_DATA'] = 'there'\n",
+    "perhaps set by the function": SETS + "def f():\n    import os\n    os.environ.setdefault('MY_DATA', 'there')\n",
+    "set by a module when it is imported": "import sets_it\n" + returns("sets_it.os.environ['MY_DATA']"),
+    "the same when the program began": "import os\nos.environ['PATH'] = os.environ['PATH']\n"
+    + READS.replace("MY_DATA", "PATH"),
+    "its GPUs, which clusterfn chooses": "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '3'\n" + returns("1"),
+}
+
+
+@pytest.mark.parametrize("text", NO_VARIABLES.values(), ids=NO_VARIABLES)
+def test_a_variable_that_the_job_has_too_or_does_not_use_is_not_named(project, monkeypatch, text):
+    for name in ("MY_DATA", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "before")
+    function = script(project, monkeypatch, text, sets_it='import os\nos.environ["MY_DATA"] = "x"\n')
+
+    assert prepared(function, host="here").variables == ()

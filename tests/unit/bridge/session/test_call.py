@@ -112,7 +112,7 @@ def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client
 
 
 def test_the_worker_of_an_actor_has_some_calls_ahead_and_the_others_are_lost_with_it():
-    turns = part("turns").Turns()
+    turns = part("runner").Turns()
     worker = SimpleNamespace(is_ready=True, actor=0, given=[])
     turns.add(1, {"actor": 1, "name": "Model"})
     assert turns.next_for(worker)[0] == 1
