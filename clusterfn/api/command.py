@@ -353,9 +353,7 @@ def _existing(word: str) -> Path:
     return path.resolve()
 
 
-def _reject_what_cannot_run(
-    words: Sequence[str], options: Mapping[str, Any], is_line: bool, has_input: bool
-) -> None:  # fmt: skip
+def _reject_what_cannot_run(words: Sequence[str], options: Mapping[str, Any], is_line: bool, has_input: bool) -> None:
     program = os.path.basename(words[0])
     if words[0] in _OF_A_SHELL and not is_line:
         hint = f'put the whole command into one pair of quotes: "{" ".join(words)}"'

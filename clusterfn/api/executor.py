@@ -27,7 +27,7 @@ from clusterfn.config import import_time
 from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, SubmitError
-from clusterfn.hosts import spoken_wait
+from clusterfn.hosts import loop, spoken_wait
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
@@ -219,8 +219,8 @@ class _WorkerLimit:
     A host has its own queue; this limit leaves room in it for others. What waits here ends with this program, so Python
     waits at its exit until all of it is sent.
 
-    Calls are sent one after another, in their order: a later one may take the value of an earlier one. A thread sends
-    those that waited, as the callbacks of a job must not wait for a host.
+    Calls are sent one after another, in their order: a later one may take the value of an earlier one. Those that
+    waited are sent in another thread, as the callbacks of a job must not wait for a host. No thread waits for room.
 
     Args:
         most: How many.
@@ -237,7 +237,6 @@ class _WorkerLimit:
         self._changed = threading.Condition()
         # Whether a thread sends a call: the others wait for that, so that the calls keep their order.
         self._is_sending = False
-        self._has_thread = False
         self._awaits_exit = False
 
     def send(self, job: Job[Any], tracker: Tracker, send: _Send) -> None:
@@ -264,6 +263,10 @@ class _WorkerLimit:
         finally:
             self._end_sending()
 
+    def _can_send(self) -> bool:
+        """Whether a call waits, and may be sent now; `_changed` must be held."""
+        return bool(self._waiting) and len(self._going) < self.most and not self._is_sending
+
     def _begin_sending(self, job: Job[Any]) -> None:
         """Take a place for a call that this thread sends; `_changed` must be held."""
         self._going.add(job)
@@ -279,11 +282,8 @@ class _WorkerLimit:
         tracker.hold_back(lambda: self._withdraw(job), f"max_workers={self.most}")
         if not self._awaits_exit:
             self._awaits_exit = True
-            # The thread is a daemon, which would end with the program and leave calls unsent.
+            # Without this, calls that wait would end with the program.
             atexit.register(self.send_all)
-        if not self._has_thread:
-            self._has_thread = True
-            threading.Thread(target=self._send_waiting, name="clusterfn-limit", daemon=True).start()
 
     def send_all(self) -> None:
         """Send all that waits, each at its turn. After Ctrl-C drop what is left."""
@@ -294,9 +294,8 @@ class _WorkerLimit:
                 if self._waiting:
                     text = f"{_calls(len(self._waiting))} not sent yet (max_workers={self.most}); Ctrl-C drops"
                     console.tell(f"{text} {'them' if len(self._waiting) > 1 else 'it'}")
-            # This thread sends calls as well: at exit, Python 3.12 starts no thread, and a callback would do the work
-            # in the reader thread.
-            while self._send_next():
+            # This thread sends calls as well: at exit, Python 3.12 starts no thread.
+            while self._send_next(waits=True):
                 continue
             with self._changed:
                 self._changed.wait_for(lambda: not self._is_sending)
@@ -306,20 +305,24 @@ class _WorkerLimit:
             dropped = [job for job in left if self._withdraw(job)]
             console.warn(f"{_calls(len(dropped))} not sent, and will not run")
 
+    def _fill_room(self) -> None:
+        """Have calls that wait sent, as many as there is room for. Does not wait."""
+        with self._changed:
+            can_send = self._can_send()
+        # A forked child must not send what waits in its parent.
+        if can_send and os.getpid() == self._pid:
+            loop.begin(loop.in_thread(self._send_waiting, "clusterfn-limit"))
+
     def _send_waiting(self) -> None:
-        while self._send_next(ends_thread=True):
+        while self._send_next(waits=False):
             continue
 
-    def _send_next(self, *, ends_thread: bool = False) -> bool:
-        """Wait for room and send the next call; false if none waits.
-
-        Args:
-            ends_thread: Whether the caller ends if none waits: the next one that waits needs another thread.
-        """
+    def _send_next(self, *, waits: bool) -> bool:
+        """Send the next call, and wait for room if asked; false if none is to be sent."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting or (len(self._going) < self.most and not self._is_sending))
-            if not self._waiting:
-                self._has_thread = self._has_thread and not ends_thread
+            if waits:
+                self._changed.wait_for(lambda: not self._waiting or self._can_send())
+            if not self._can_send():
                 return False
             job, (tracker, send) = self._waiting.popitem(last=False)
             self._begin_sending(job)
@@ -357,6 +360,7 @@ class _WorkerLimit:
         with self._changed:
             self._going.discard(job)
             self._changed.notify_all()
+        self._fill_room()
 
 
 def _calls(count: int) -> str:

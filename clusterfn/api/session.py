@@ -175,7 +175,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             return self._call(fn, args, {}, follow=False)
 
         lists = as_lists(iterables, getattr(fn, "__name__", "the function"))
-        return SessionMap(send, lists, timeout, most, group_state.collects(on_error)).values()
+        return SessionMap(send, lists, timeout, most, on_error == "collect").values()
 
     @public_api
     def actor(self, cls: type, /, *args: Any, **kwargs: Any) -> Actor:

@@ -364,9 +364,7 @@ def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bo
     job_display.remember_going(entry)
 
 
-def send_needs(
-    prepared: Prepared, job: JobEntry | GroupState
-) -> tuple[submission.Uploads, EnvironmentUpload | None]:  # fmt: skip
+def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submission.Uploads, EnvironmentUpload | None]:
     """Send what the host lacks, and start the builder of an environment that is made.
 
     Returns:

@@ -45,9 +45,7 @@ class GroupElements(GroupBackend):
     """The elements of one group.
 
     Args:
-        session: Its host.
-        job: What it was sent as.
-        group: What it reports to.
+        job, group: See `GroupBackend`.
         limits: What the scheduler allows.
 
     Attributes:

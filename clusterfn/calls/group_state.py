@@ -231,14 +231,9 @@ def check_on_error(on_error: str) -> None:
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
 
 
-def collects(on_error: str) -> bool:
-    """Whether an exception takes the place of a value, instead of being raised."""
-    return on_error == "collect"
-
-
 def raise_unless_collected(ended: ItemOutcome, on_error: str) -> None:
     """Raise the exception of an item that has failed, unless it takes the place of the item's value."""
-    if ended.error is not None and not collects(on_error):
+    if ended.error is not None and on_error != "collect":
         raise ended.error
 
 

@@ -1,7 +1,7 @@
 """Follows the elements of a group on its host, starts new ones while items are left, and has the rest concluded.
 
-`group_elements` starts them, `array_tasks` follows each, `item_results` collects what they report about items, and
-`conclusion` has the host conclude. Callbacks run on the connection's reader thread, so they never wait.
+`group_elements` starts them and follows each, `item_results` collects what they report about items, and `conclusion`
+has the host conclude. Callbacks run on the connection's reader thread, so they never wait.
 """
 
 from __future__ import annotations
@@ -56,10 +56,6 @@ class GroupTracker(GroupElements):
     """Follows one group: what its state asks, and what its elements report to.
 
     Args:
-        session: Its host.
-        job: What it was sent as.
-        group: What it reports to.
-        limits: What the scheduler allows.
         retried: Which items of `group` it follows, if not all.
     """
 

@@ -318,9 +318,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
 
     # through the stream of its session
 
-    def send(
-        self, payload: bytes, facts: Mapping[str, Any], send_files: Callable[[], None]
-    ) -> bool:  # fmt: skip
+    def send(self, payload: bytes, facts: Mapping[str, Any], send_files: Callable[[], None]) -> bool:
         """Send the call through the stream, and hear it there; return whether it went this way.
 
         Args:

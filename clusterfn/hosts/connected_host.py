@@ -101,9 +101,7 @@ class HostBridge:
         unset: Prefixes of variables that its programs must not inherit.
     """
 
-    def __init__(
-        self, connect: Callable[[], HostConnection], contents: HostContents, unset: Sequence[str]
-    ) -> None:  # fmt: skip
+    def __init__(self, connect: Callable[[], HostConnection], contents: HostContents, unset: Sequence[str]) -> None:
         self._connect = connect
         self._contents = contents
         self._unset = unset

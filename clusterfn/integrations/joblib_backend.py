@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -24,6 +23,7 @@ from clusterfn.calls.job import Job
 from clusterfn.config.options import Options, changed
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import exit_flush
 
 # What joblib.Parallel passes on for its own backends, with or without the user's word.
 _OF_JOBLIB = ("max_nbytes", "temp_folder", "mmap_mode", "prefer", "require", "verbose", "context")
@@ -98,7 +98,7 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._jobs.discard(job)
         if callback is not None:
             # The callback sends the next batch, which must not wait in the thread that brings answers.
-            threading.Thread(target=callback, args=(job,), daemon=True).start()
+            exit_flush.run_in_thread(functools.partial(callback, job), "clusterfn-joblib")
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
         """Return the values of a batch, or raise its exception."""

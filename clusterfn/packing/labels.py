@@ -98,9 +98,7 @@ def rows_to_show(
     return [row_of(function, opened(row), kwargs) for row in named_arguments(function, calls)]
 
 
-def named_arguments(
-    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
-) -> list[list[tuple[str, Any]]]:  # fmt: skip
+def named_arguments(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[list[tuple[str, Any]]]:
     """Return the positional arguments of each call with the names of their parameters."""
     names = _parameter_names(function, max(map(len, calls), default=0))
     return [list(zip(names, args)) for args in calls]

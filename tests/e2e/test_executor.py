@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 
@@ -270,6 +271,8 @@ def test_no_more_calls_are_in_progress_than_there_are_workers_and_the_others_fol
         until(lambda: [job.running() for job in jobs] == [True, True, False, False, False])
         assert {path.name for path in sent(here)} == {job.id for job in jobs[:2]}
         assert jobs[2].status == "PENDING (not sent yet: 2 calls are in progress (max_workers=2))"
+        # Calls that wait for room take no thread.
+        assert "clusterfn-limit" not in {thread.name for thread in threading.enumerate()}
         (tmp_path / "1").touch()
         until(lambda: jobs[2].running())
         assert {path.name for path in sent(here)} == {job.id for job in jobs[:3]}

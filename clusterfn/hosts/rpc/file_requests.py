@@ -182,9 +182,7 @@ class GetEachRequest(OpenRequest[None]):
         sizes: How large each may be, by its name.
     """
 
-    def __init__(
-        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any]
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any]) -> None:
         super().__init__("get", {"path": folder, "files": [list(each) for each in sizes.items()]})
         self._on_file = on_file
 

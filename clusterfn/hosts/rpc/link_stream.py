@@ -234,9 +234,7 @@ class AnswerReader:
         threads: Those on which no answer can be waited for.
     """
 
-    def __init__(
-        self, host: Host, line: LinkStream, requests: PendingRequests, cancel: Callable[[int], None]
-    ) -> None:  # fmt: skip
+    def __init__(self, host: Host, line: LinkStream, requests: PendingRequests, cancel: Callable[[int], None]) -> None:
         self._host = host
         self._line = line
         self._requests = requests
