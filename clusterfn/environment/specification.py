@@ -27,7 +27,8 @@ _WHEEL = re.compile(
 _BUILT_BY_CONDA = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*@\s*file:///\S*_\d{10,}/work(?:/|\s|$)")
 # Lines of `conda list --export` and `conda list --explicit`, and conda's way to name a channel or a version.
 _OF_CONDA = re.compile(
-    r"@EXPLICIT|[\w.-]+\s*=[^=\s]+(?:=\S+)?|[\w./-]+::\S+|\S+/(?:noarch|(?:linux|osx|win)-\w+)/\S+\.(?:conda|tar\.bz2)(?:#\w+)?"
+    r"@EXPLICIT|[\w.-]+\s*(?:\[[^\]]*\])?\s*=\s*[^=\s]+(?:=\S+)?|[\w./-]+::\S+|"
+    r"\S+/(?:noarch|(?:linux|osx|win)-\w+)/\S+\.(?:conda|tar\.bz2)(?:#\w+)?"
 )
 # The brackets of a conda package hold name=value, so these are extras.
 WITH_EXTRAS = re.compile(r"[\w.-]+\s*\[[\w\s,.-]+\]")
@@ -150,7 +151,7 @@ def conda_requirement(text: str, place: str = "") -> Requirement:
     match = _CONDA.fullmatch(text.strip())
     if match is None:
         hint = 'write "numpy>=2", "python=3.11", "channel::package", or "pip:package"'
-        raise ConfigError(f"{at(place)}{text!r} is not a conda package", hint=hint)
+        raise ConfigError(f"{at(place)}{masked(text)!r} is not a conda package", hint=hint)
     channel, name, rest = match["channel"], match["name"].lower(), match["rest"].strip()
     spaced = f"{name}{rest}" if rest.startswith(("=", "[")) and not rest.startswith("==") else f"{name} {rest}".strip()
     return Requirement(name, f"{channel}::{spaced}" if channel else spaced)

@@ -192,6 +192,7 @@ def test_builds_that_were_asked_for_beside_others_stay(read, builds: int):
         ("dependencies:\n  numpy: 2", "expected a list of packages, found a mapping", 'start each line with "- "'),
         ("dependencies:\n- numpy\n- 3.10", 'environment.yml:3:3: dependencies[1]: "3.10" is a number', "quotes"),
         ("dependencies:\n- numpy\n- '=1'", "environment.yml:3: '=1' is not a conda package", "channel::package"),
+        ("dependencies: ['https://e.org/t/tk-1/a/x-1-0.conda']", "'https://e.org/t/***/a/x-1-0.conda' is not", "::"),
         ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3: \"-r requirements", "its path?"),
         ("dependencies:\n- pip:\n  - ./wheel.whl", '"./wheel.whl" names what is not here', "counts from"),
         ("dependencies:\n- pip:\n  - -e hg+https://e.org/x#egg=x", "environment.yml:3: '-e hg+https", "clone it"),
@@ -273,7 +274,8 @@ def test_what_pip_freeze_writes_in_conda_is_refused_with_how_to_export(read, nam
     "line",
     [
         "numpy=1.26.4=py311h64a7726_0",
-        "numpy=1.26",
+        "numpy = 1.26",
+        "dask[array]=2026.8",
         "conda-forge::numpy>=2",
         "@EXPLICIT",
         "https://conda.anaconda.org/conda-forge/linux-64/numpy-1.26.4-py311h64a7726_0.conda#0123456789abcdef",
