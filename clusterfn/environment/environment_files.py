@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,9 @@ _FROM_HISTORY = "`conda env export --from-history` writes only what you asked fo
 _NAME = re.compile(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(.*)", re.DOTALL)
 _OF_EXTRAS = re.compile(r"\s*([\w.-]+)\s*\[([^\]]*)\]")
 _POETRY = "poetry and pdm write a file that pip reads: `poetry export > requirements.txt`"
+_PIXI = "pixi writes a file that conda reads: `pixi workspace export conda-environment environment.yml`"
+# What to do with the files of other tools, and with their tables in a pyproject.toml.
+_OTHER_TOOLS = {"poetry": _POETRY, "pdm": _POETRY, "pixi": _PIXI}
 
 
 def locate_file(text: str, folders: Sequence[Path]) -> Path:
@@ -101,7 +104,7 @@ def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
         return Specification(path.name, file=path, given_lock=path)
     if path.suffix.lower() not in (".yml", ".yaml"):
         hint = "name an environment.yml, pyproject.toml, uv.lock, pylock.toml or requirements.txt, or packages=[…]"
-        raise ConfigError(f"{path} is not an environment.yml", hint=hint)
+        raise ConfigError(f"{path} is not an environment.yml", hint=_OTHER_TOOLS.get(path.stem, hint))
     data = path.read_bytes()
     if re.search(rb"^package:", data, re.MULTILINE) and re.search(rb"^metadata:", data, re.MULTILINE):
         # It is a lock of conda-lock's with another name.
@@ -179,7 +182,9 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     tree = load_toml(path)
     table, tool = _table(tree, "project", path), _table(tree, "tool", path)
     if "project" not in tree:
-        hint = _POETRY if "poetry" in tool else "add it, or write a requirements.txt"
+        hint = next(
+            (_OTHER_TOOLS[each] for each in _OTHER_TOOLS if each in tool), "add it, or write a requirements.txt"
+        )
         raise ConfigError(f"{path} has no [project] table", hint=hint)
     extras, groups = split_parts(parts)
     optional = {normalize(name): value for name, value in _table(table, "optional-dependencies", path).items()}
@@ -226,7 +231,24 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
         if package == "torch" and "index" in each and each.get("extra", "") in ("", *extras)
         for name, url in indexes if name == each["index"]
     ]  # fmt: skip
-    return replace(spec, indexes=tuple(of_torch))
+    return replace(
+        spec,
+        indexes=tuple(of_torch),
+        sentences=tuple(_left_out(tool, {own, *(each.name for each in wanted)}, dynamic, path)),
+    )
+
+
+def _left_out(tool: Mapping[str, Any], known: Container[str], dynamic: Sequence[str], path: Path) -> Iterator[str]:
+    """Yield what to say of packages that only another tool's own table has, which uv does not read."""
+    for name, keys in (("pixi", ("dependencies", "pypi-dependencies")), ("poetry", ("dependencies",))):
+        # The build backend of poetry reads its table where [project] leaves the dependencies to it.
+        if name == "poetry" and "dependencies" in dynamic:
+            continue
+        listed = [each for key in keys for each in _table(_table(tool, name, path), key, path)]
+        missing = [each for each in listed if normalize(each) not in known and each != "python"]
+        if missing:
+            left_out = f"the tables of [tool.{name}] are not read, so these are left out: {', '.join(missing)}"
+            yield f"{path.name}: {left_out}; {_OTHER_TOOLS[name]}"
 
 
 def _table(tree: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:

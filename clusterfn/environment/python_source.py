@@ -17,12 +17,12 @@ from typing import Any
 from clusterfn.config.forms import PYTHON_SOURCES, is_python_source
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.environment.existing import OLDEST
-from clusterfn.environment.project import ProjectFile, admits, admits_release, version
+from clusterfn.environment.project import ProjectFile, admits, admits_release
 from clusterfn.errors import ConfigError, EnvironmentBuildError, LockError
 
 STANDALONE, HOST = PYTHON_SOURCES
 _PART = "python:"
-_MINORS = range(8, 20)  # of Python 3
+_MINORS = range(OLDEST[1], 20)  # of Python 3
 # uv asks the indexes for each of them, so only a few are tried.
 _TRIES = 4
 _PREFIX = "clusterfn python "
@@ -125,7 +125,8 @@ def nearest_minors(project: ProjectFile, near: int) -> list[str]:
     nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
     found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
     if not found:
-        what = f"{project.path.name} admits no Python 3: its requires-python is {project.requires_python!r}"
+        oldest = f"Python {OLDEST[0]}.{OLDEST[1]} or newer, which functions need"
+        what = f"{project.path.name} admits no {oldest}: its requires-python is {project.requires_python!r}"
         raise LockError(what, hint='write requires-python = ">=3.10"')
     return found[:_TRIES]
 
@@ -134,7 +135,7 @@ def question(source: PythonSource, project: ProjectFile, caller: tuple[int, int]
     """Return the command that lets the interpreters of a host describe themselves; raise as `nearest_minors`."""
     candidates = [source.program]
     if not source.program:
-        minors = [each for each in nearest_minors(project, caller[1]) if version(each) >= OLDEST]
+        minors = nearest_minors(project, caller[1])
         candidates = [*(f"python{minor}" for minor in minors), "python3"]
     return ["/bin/sh", "-c", _EACH, "sh", _DESCRIBE, *candidates]
 

@@ -27,7 +27,7 @@ from clusterfn.environment.project import (
     normalize,
     relative_path,
 )
-from clusterfn.environment.specification import Requirement, Specification, at, wheel_requirement
+from clusterfn.environment.specification import Requirement, Specification, at, refuse_conda, wheel_requirement
 from clusterfn.errors import ConfigError
 
 _INDEX_URL, _MORE_INDEXES, _FIND_LINKS = ("--index-url", "-i"), ("--extra-index-url",), ("--find-links", "-f")
@@ -87,6 +87,10 @@ class RequirementLines:
             if option in WITH_VALUE and not value:
                 raise ConfigError(f"{at(place)}{option} has no value", hint=f'write "{option} VALUE" as one string')
             if option in _OTHER_FILES:
+                if "://" in value:
+                    # Its content may change at any time, and a lock depends on files alone.
+                    what = f'{at(place)}"{masked(one)}" names a file on a server'
+                    raise ConfigError(what, hint=f"download it, `curl -LO {masked(value)}`, and name your copy")
                 path = above / Path(value).expanduser()
                 if not path.is_file():
                     what = f'{at(place)}"{one}" names a file that is not here'
@@ -120,6 +124,7 @@ class RequirementLines:
 
     def _requirement(self, line: str, text: str, option: str, place: str) -> None:
         bare = _HASH.sub("", f" {text}").strip()
+        refuse_conda(bare, place)
         named = _NAMED.fullmatch(bare)
         address = (named[2] if named else bare).partition(" ;")[0].strip()
         if _VERSION_CONTROL.match(address):
@@ -203,7 +208,7 @@ def _options(line: str, place: str) -> list[tuple[str, str]]:
             return [("", requirement), *_options(binary[0], place)]
         behind = _OPTION_BEHIND.search(line)
         if behind:
-            what = f'{at(place)}"{masked(line)}" has an option behind the requirement, where pip ignores it'
+            what = f'{at(place)}"{masked(line)}" has an option behind the requirement, where only --hash may be'
             raise ConfigError(what, hint=f"write {behind[1]} with its value on a line of its own, or remove it")
         return [("", "")]
     several = re.search("\\s-|[\"']", line)

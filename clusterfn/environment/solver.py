@@ -21,6 +21,7 @@ from clusterfn.config.quiet import is_verbose
 from clusterfn.environment import conda_solver
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, Say, SolveTarget
+from clusterfn.environment.existing import CALLER, OLDEST
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.project import version
 from clusterfn.environment.specification import Specification
@@ -52,12 +53,14 @@ def lock_for(
         check: Raises if a new lock is of no use; then nothing is written.
 
     Raises:
-        LockError: There is no solution, or no solver; a channel does not answer; or a lock that was given does not fit.
+        LockError: There is no solution, or no solver; a channel does not answer; a lock that was given does not fit; or
+            its Python is too old for functions.
     """
     path = lock_path(spec, target)
     before, reason = existing_lock(spec, target)
     reason = reason or other_reason
     if before and not reason:
+        _refuse_old_python(before, spec, target)
         return before
     if spec.given_lock:
         raise LockError(f"{path} does not match the host: {reason}", hint="lock it again from its specification")
@@ -84,11 +87,20 @@ def lock_for(
     if not (spec.wants_python or spec.python.found or python.startswith(f"{target.python}.")):
         say(f"no solution for Python {target.python}: the environment has {python[:-1]}, the nearest that works")
     # A lock that is of no use must not replace one that is.
+    _refuse_old_python(lock, spec, target)
     check(lock)
     write_lock(path, data)
     changes = f": {differences(before, lock, target.platform, named=is_verbose())}" if before else ""
     say(f"wrote {path} ({counted(len(lock.on(target.platform)), 'package')} for {target.platform}){changes}")
     return replace(lock, written=path.stat().st_mtime_ns)
+
+
+def _refuse_old_python(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> None:
+    """Raise before anything is built: no function would run there."""
+    found = lock.python(target.platform)
+    if found < OLDEST:
+        what = f"{spec.title} wants Python {found[0]}.{found[1]}, and a function needs {OLDEST[0]}.{OLDEST[1]} or newer"
+        raise LockError(what, hint=f"ask for a newer one, ideally {CALLER[0]}.{CALLER[1]} as on this machine")
 
 
 def lock_path(spec: Specification, target: SolveTarget) -> Path:

@@ -25,6 +25,11 @@ _WHEEL = re.compile(
 )
 # conda's builders work in folders of many names, /croot/numpy_1682520569166/work; the time and "work" are in all.
 _BUILT_BY_CONDA = re.compile(r"([\w.-]+)(?:\[[^\]]*\])?\s*@\s*file:///\S*_\d{10,}/work(?:/|\s|$)")
+# Lines of `conda list --export` and `conda list --explicit`, and conda's way to name a channel or a version.
+_OF_CONDA = re.compile(
+    r"@EXPLICIT|[\w.-]+\s*(?:\[[^\]]*\])?\s*=\s*[^=\s]+(?:=\S+)?|[\w./-]+::\S+|"
+    r"\S+/(?:noarch|(?:linux|osx|win)-\w+)/\S+\.(?:conda|tar\.bz2)(?:#\w+)?"
+)
 # The brackets of a conda package hold name=value, so these are extras.
 WITH_EXTRAS = re.compile(r"[\w.-]+\s*\[[\w\s,.-]+\]")
 _ADDRESS = re.compile(r"@\s*\w+://")
@@ -146,7 +151,7 @@ def conda_requirement(text: str, place: str = "") -> Requirement:
     match = _CONDA.fullmatch(text.strip())
     if match is None:
         hint = 'write "numpy>=2", "python=3.11", "channel::package", or "pip:package"'
-        raise ConfigError(f"{at(place)}{text!r} is not a conda package", hint=hint)
+        raise ConfigError(f"{at(place)}{masked(text)!r} is not a conda package", hint=hint)
     channel, name, rest = match["channel"], match["name"].lower(), match["rest"].strip()
     spaced = f"{name}{rest}" if rest.startswith(("=", "[")) and not rest.startswith("==") else f"{name} {rest}".strip()
     return Requirement(name, f"{channel}::{spaced}" if channel else spaced)
@@ -168,6 +173,16 @@ def wheel_requirement(text: str, place: str = "") -> Requirement:
         hint = 'write "name==1.2", or "name @ https://…/name-1.2-py3-none-any.whl"'
         raise ConfigError(f"{at(place)}{masked(text)!r} is not a project of a package index", hint=hint)
     return Requirement(normalize(match["name"]), text)
+
+
+def refuse_conda(text: str, place: str) -> None:
+    """Raise ConfigError for a line of conda's where pip's are expected: uv would take some for addresses of wheels."""
+    if _OF_CONDA.fullmatch(text):
+        raise ConfigError(
+            f"{at(place)}{masked(text)!r} is written as for conda, and only pip's lines are read here",
+            hint='write "name==1.2"; or name a file of conda instead: '
+            "`conda env export --from-history > environment.yml`",
+        )
 
 
 def at(place: str) -> str:

@@ -192,6 +192,7 @@ def test_builds_that_were_asked_for_beside_others_stay(read, builds: int):
         ("dependencies:\n  numpy: 2", "expected a list of packages, found a mapping", 'start each line with "- "'),
         ("dependencies:\n- numpy\n- 3.10", 'environment.yml:3:3: dependencies[1]: "3.10" is a number', "quotes"),
         ("dependencies:\n- numpy\n- '=1'", "environment.yml:3: '=1' is not a conda package", "channel::package"),
+        ("dependencies: ['https://e.org/t/tk-1/a/x-1-0.conda']", "'https://e.org/t/***/a/x-1-0.conda' is not", "::"),
         ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3: \"-r requirements", "its path?"),
         ("dependencies:\n- pip:\n  - ./wheel.whl", '"./wheel.whl" names what is not here', "counts from"),
         ("dependencies:\n- pip:\n  - -e hg+https://e.org/x#egg=x", "environment.yml:3: '-e hg+https", "clone it"),
@@ -228,6 +229,14 @@ def test_a_requirements_txt_is_read_as_pip_reads_it(read, shelf: Shelf):
     ("text", "message"),
     [
         ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names a file that is not here'),
+        (
+            "numpy\n-c https://e.org/limits.txt",
+            'requirements.txt:2: "-c https://e.org/limits.txt" names a file on a se',
+        ),
+        (
+            "--requirement=https://me:secret@e.org/x.txt",
+            '"--requirement=https://***@e.org/x.txt" names a file on a server',
+        ),
         ("x @ hg+https://e.org/x", "requirements.txt:1: 'x @ hg+https://e.org/x' is a repository"),
         ("-e svn+https://e.org/x", "requirements.txt:1: '-e svn+https://e.org/x' is a repository"),
         ("-e ./gone", 'requirements.txt:1: "-e ./gone" names what is not here'),
@@ -259,6 +268,25 @@ def test_what_pip_freeze_writes_in_conda_is_refused_with_how_to_export(read, nam
         read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
 
     assert "pip list --format=freeze" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy=1.26.4=py311h64a7726_0",
+        "numpy = 1.26",
+        "dask[array]=2026.8",
+        "conda-forge::numpy>=2",
+        "@EXPLICIT",
+        "https://conda.anaconda.org/conda-forge/linux-64/numpy-1.26.4-py311h64a7726_0.conda#0123456789abcdef",
+    ],
+)
+@pytest.mark.parametrize("name", ["requirements.txt", "environment.yml"])
+def test_a_line_as_for_conda_is_refused_where_those_of_pip_stand(read, name: str, line: str):
+    with pytest.raises(ConfigError, match="is written as for conda") as caught:
+        read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
+
+    assert "conda env export --from-history" in (caught.value.hint or "")
 
 
 def test_a_lock_can_be_named_itself(read):

@@ -45,6 +45,7 @@ def test_a_file_with_extras_is_found_by_its_name(shelf: Shelf, monkeypatch: pyte
         ("[project]\nname = 'a'\nversion = 1.0.0\n", (), "is not TOML: ", "correct that line"),
         ("[tool.black]\n", (), "has no [project] table", "requirements.txt"),
         ("[tool.poetry]\n", (), "has no [project] table", "poetry export"),
+        ("[tool.pixi.dependencies]\n", (), "has no [project] table", "pixi workspace export"),
         ("project = 1", (), "project is not a table", "correct it"),
         ("[project]\ndependencies = 'numpy'\n", (), "dependencies is not a list of strings", '["numpy>=2"]'),
         (f"[project]\n{EXTRAS}", ("gup",), "has no extra 'gup'; did you mean gpu?", "it has gpu, my-extra"),
@@ -62,6 +63,34 @@ def test_a_pyproject_that_cannot_be_used_is_refused_with_one_thing_to_do(
         shelf.read("pyproject.toml", *parts)
 
     assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "tool, key", [("pixi", "dependencies"), ("pixi", "pypi-dependencies"), ("poetry", "dependencies")]
+)
+def test_packages_in_the_table_of_another_tool_are_named_as_left_out(shelf: Shelf, tool: str, key: str):
+    table = f"[tool.{tool}.{key}]\npython = '3.11'\nToy = '*'\ngdal = '*'\nmine = {{path = '.'}}\n"
+    shelf.pyproject('"toy"', table)
+
+    (said,) = shelf.read().sentences
+
+    assert f"[tool.{tool}] are not read, so these are left out: gdal; " in said
+
+
+def test_the_table_of_poetry_is_read_by_its_build_backend_where_project_says_so(shelf: Shelf):
+    shelf.write("[project]\nname = 'a'\ndynamic = ['dependencies']\n[tool.poetry.dependencies]\ngdal = '*'\n")
+
+    assert shelf.read().sentences == ()
+
+
+@pytest.mark.parametrize("name, hint", [("pixi.lock", "pixi workspace export"), ("poetry.lock", "poetry export")])
+def test_the_lock_of_another_tool_is_refused_with_how_to_export_it(shelf: Shelf, name: str, hint: str):
+    shelf.write("version: 6\n", name)
+
+    with pytest.raises(ConfigError, match=f"{name} is not an environment.yml") as caught:
+        shelf.read(name)
+
     assert hint in (caught.value.hint or "")
 
 

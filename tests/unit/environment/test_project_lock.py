@@ -10,6 +10,7 @@ import pytest
 from clusterfn import LockError
 from tests.lock.conftest import sha256
 from tests.unit.environment.shelf import HOST, Shelf
+from tests.unit.environment.test_lock import HEAD, PYTHON
 
 ARM = replace(HOST, platform="linux-aarch64")
 
@@ -126,6 +127,37 @@ def test_python_is_the_callers_or_the_nearest_that_the_project_admits(shelf: She
     shelf.pyproject('"toy"', python=wanted)
 
     assert shelf.lock().python_package("linux-64").version == f"{expected}.7"
+
+
+OLD_LOCK = PYTHON.replace("3.11", "3.8")
+OLD = "needs 3.9 or newer"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("environment.yml", "dependencies: [python=3.8, numpy]\n", f"^environment.yml wants Python 3.8, .* {OLD}"),
+        ("environment.yml", "dependencies: [python=3.7, pip: [toy]]\n", f"^environment.yml wants Python 3.7, .* {OLD}"),
+        ("gpu.conda-lock.yml", HEAD % "" + OLD_LOCK, f"^gpu.conda-lock.yml wants Python 3.8, .* {OLD}"),
+        (
+            "pyproject.toml",
+            "[project]\nname = 'a'\nversion = '1'\nrequires-python = '<3.9'\n",
+            "no Python 3.9 or newer",
+        ),
+    ],
+)
+def test_a_python_that_runs_no_function_is_refused_and_no_lock_is_written(
+    shelf: Shelf, name: str, text: str, message: str
+):
+    shelf.minors = ("3.7", "3.8", *shelf.minors)
+    shelf.wheel("toy")
+    shelf.write(text, name)
+
+    with pytest.raises(LockError, match=message) as caught:
+        shelf.lock(name)
+
+    assert caught.value.hint
+    assert [path.name for path in shelf.project.iterdir()] == [name]
 
 
 def test_a_python_that_the_mirror_or_the_wheels_do_not_have_gives_way_to_the_nearest(shelf: Shelf):
