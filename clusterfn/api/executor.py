@@ -314,8 +314,12 @@ class _WorkerLimit:
             loop.begin(loop.in_thread(self._send_waiting, "clusterfn-limit"))
 
     def _send_waiting(self) -> None:
-        while self._send_next(waits=False):
-            continue
+        try:
+            while self._send_next(waits=False):
+                continue
+        finally:
+            # A call whose sending ends this thread must not keep the others waiting.
+            self._fill_room()
 
     def _send_next(self, *, waits: bool) -> bool:
         """Send the next call, and wait for room if asked; false if none is to be sent."""
