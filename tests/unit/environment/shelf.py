@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +58,11 @@ class Shelf:
     said: list[str] = field(default_factory=list)
     pythons: list[str] = field(default_factory=list)
     minors: tuple[str, ...] = ("3.10", "3.11", "3.12")
+    pip: PipConfig = PipConfig(())
+
+    def indexes(self, *addresses: str) -> None:
+        """Let pip's settings name these indexes, and no folder of wheels."""
+        self.pip = PipConfig(addresses)
 
     def wheel(self, name: str, version: str = "1.0", tag: str = "py3-none-any", requires: str = "") -> Path:
         return make_wheel(self.folder, name, version, tag=tag, requires=requires)
@@ -69,12 +73,19 @@ class Shelf:
         path.write_text(text)
         return path
 
+    def pylock(self, *packages: str) -> Path:
+        return self.write('lock-version = "1.0"\n' + "".join(packages), "pylock.toml")
+
     def pyproject(self, dependencies: str, more: str = "", python: str = ">=3.9") -> Path:
         head = f'[project]\nname = "mine"\nversion = "0.1"\nrequires-python = "{python}"\n'
         return self.write(f"{head}dependencies = [{dependencies}]\n{more}")
 
     def read(self, name: str = "pyproject.toml", *parts: str) -> Specification:
         return environment_files.read_file(self.project / name, parts)
+
+    def named(self, text: str) -> Specification:
+        """What `environment=` means."""
+        return resolve.read_specification(text, ())
 
     def packages(self, wanted: Iterable[str]) -> Specification:
         """What `packages=` means."""
@@ -92,7 +103,6 @@ class Shelf:
         return self.find(self.read(name, *parts), target, python)
 
     def find(self, spec: Specification, target: SolveTarget = HOST, python: str = "3.11") -> list[LockedPackage]:
-        assert spec.project is not None
         return wheels.WheelFinder(spec, spec.project, target, self.said.append).find(python)
 
     def refusal(self, name: str = "pyproject.toml", *parts: str, target: SolveTarget = HOST) -> LockError:
@@ -113,7 +123,6 @@ class Shelf:
     def lock_name(self, name: str = "pyproject.toml", *parts: str) -> str:
         """The name of the lock beside the file, which is not there yet."""
         path = solver.lock_beside(self.read(name, *parts))
-        assert path is not None
         return path.name
 
     def environment(
@@ -137,6 +146,17 @@ class Shelf:
         return f'[tool.uv]\nno-index = true\nfind-links = ["{self.folder}"]\n'
 
 
+def locked(name: str, version: str = "1.0", sha256: str = "a" * 64, *, server: str = "files", more: str = "") -> str:
+    """A package of pylock.toml, with a wheel that is nowhere, and more lines."""
+    file = f"{name}-{version.replace('+', '%2B')}-py3-none-any.whl"
+    wheel = f'{{url = "https://{server}.invalid/{file}", hashes = {{sha256 = "{sha256}"}}}}'
+    return f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [{wheel}]\n{more}\n'
+
+
+def where(marker: str) -> str:
+    return f'marker = "{marker}"'
+
+
 def download(package: LockedPackage, addresses: Sequence[tuple[str, str]] = ()) -> tuple[str, Path]:
     """The digest of its file, and the file in the cache of this machine."""
     (found,) = downloads.download_packages([package], lambda *_: None, addresses)
@@ -158,8 +178,26 @@ def choose_builds(monkeypatch: pytest.MonkeyPatch, choose: Callable[[Iterable[An
     monkeypatch.setattr(torch_build, "load_table", lambda: replace(BUILDS, builds=tuple(choose(BUILDS.builds))))
 
 
-@contextmanager
-def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+def replace_uv(patch: pytest.MonkeyPatch, program: Path, lines: str) -> None:
+    """Write lines of sh that take the place of uv; `UV` in them is the real one."""
+    program.write_text("#!/bin/sh\n" + lines.replace("UV", uv.find_uv()))
+    program.chmod(0o755)
+    patch.setattr(uv, "find_uv", lambda: str(program))
+
+
+def asked_of_uv(patch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """What uv will have been asked: its arguments and variables. It finds nothing."""
+    asked: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(argv: Sequence[str], *_: object, variables: Mapping[str, str], **__: object) -> Any:
+        asked.append((list(argv), dict(variables)))
+        return subprocess.CompletedProcess(argv, 1, "", "no solution")
+
+    patch.setattr(conda_solver, "run_program", run)
+    return asked
+
+
+def make_shelf(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """A shelf that pip's settings name, and a channel and a mirror that have some Pythons."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
@@ -168,7 +206,8 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     made = Shelf(folder / "wheels", folder / "project")
     made.folder.mkdir()
     made.project.mkdir()
-    monkeypatch.setattr(package_sources, "pip_config", lambda: PipConfig((), (str(made.folder),)))
+    made.pip = PipConfig((), (str(made.folder),))
+    monkeypatch.setattr(package_sources, "pip_config", lambda: made.pip)
 
     def solve(spec: Specification, target: SolveTarget, say: object) -> list[LockedPackage]:
         minor = next((each.text.partition("=")[2] for each in spec.conda if each.name == "python"), target.python)
@@ -186,4 +225,4 @@ def shelf_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     monkeypatch.setattr(conda_solver, "solve", solve)
     monkeypatch.setattr(wheels, "find_python", find_python)
     monkeypatch.setattr(wheels, "with_hash", with_hash)
-    yield made
+    return made

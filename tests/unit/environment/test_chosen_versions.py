@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.builder import toys
-from tests.unit.environment.shelf import HOST, Shelf, shelf_in
+from tests.unit.environment.shelf import HOST, Shelf
 
 OLD = replace(HOST, glibc="2.17")
 NEW_GLIBC = "cp311-cp311-manylinux_2_28_x86_64"
@@ -17,17 +15,16 @@ OLD_GLIBC = "cp311-cp311-manylinux_2_17_x86_64"
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+def shelf(shelf: Shelf) -> Shelf:
     """As hydra-core is: its releases want a package that is only there as source."""
-    with shelf_in(tmp_path, monkeypatch) as made:
-        for tool in ("pip", "setuptools", "wheel"):
-            made.wheel(tool)
-        made.wheel("core", "0.11")
-        made.wheel("core", "1.3", requires="parser==4.9")
-        made.wheel("core", "1.4rc1", requires="parser==4.11")
-        made.wheel("parser", "4.11")
-        toys.sdist(made.folder, "parser", {}, "4.9")
-        yield made
+    for tool in ("pip", "setuptools", "wheel"):
+        shelf.wheel(tool)
+    shelf.wheel("core", "0.11")
+    shelf.wheel("core", "1.3", requires="parser==4.9")
+    shelf.wheel("core", "1.4rc1", requires="parser==4.11")
+    shelf.wheel("parser", "4.11")
+    toys.sdist(shelf.folder, "parser", {}, "4.9")
+    return shelf
 
 
 @pytest.mark.parametrize("line", ["core", "core>=1.3", "core==1.3"])

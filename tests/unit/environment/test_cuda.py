@@ -90,13 +90,7 @@ def test_the_index_is_named_only_where_the_package_index_has_another_build() -> 
 
 
 @pytest.mark.parametrize(
-    ("versions", "torch"),
-    [
-        (">=2.4,<2.8", "2.7"),
-        ("~=2.6.0", "2.6"),
-        ("!=2.14.*", "2.13"),
-        ("", "2.14"),
-    ],
+    ("versions", "torch"), [(">=2.4,<2.8", "2.7"), ("~=2.6.0", "2.6"), ("!=2.14.*", "2.13"), ("", "2.14")]
 )
 def test_of_a_range_the_newest_that_runs_is_chosen(versions: str, torch: str) -> None:
     assert choose_build(GpuCapabilities("595.45.04", ("8.6",)), versions).torch == torch

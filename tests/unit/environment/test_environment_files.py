@@ -197,6 +197,9 @@ def test_builds_that_were_asked_for_beside_others_stay(read, builds: int):
         ("dependencies:\n- pip:\n  - ./wheel.whl", '"./wheel.whl" names what is not here', "counts from"),
         ("dependencies:\n- pip:\n  - -e hg+https://e.org/x#egg=x", "environment.yml:3: '-e hg+https", "clone it"),
         ("dependencies:\n- numpy  # [amd]", "environment.yml:2:3: dependencies[0]: [amd] names no system", "unix"),
+        ("dependencies:\n- uvicorn[standard] >=0.12", "environment.yml:2: 'uvicorn[standard] >=0.12' has", "`pip:`"),
+        ("dependencies:\n- a\n- ray[default,tune]", "environment.yml:3: 'ray[default,tune]' has extras", "`pip:`"),
+        ("dependencies:\n- dask [complete]=2024", "environment.yml:2: 'dask [complete]=2024' has extras", "`pip:`"),
         ("", "is empty", "dependencies:"),
         ("dependencies: [numpy", "not YAML", ""),
     ],
@@ -225,32 +228,58 @@ def test_a_requirements_txt_is_read_as_pip_reads_it(read, shelf: Shelf):
     assert spec.project is not None and spec.project.kind == "requirements.txt"
 
 
+HASHED = f"toy --hash=sha256:{'a' * 64} --hash sha256:{'b' * 64}\n"  # these options may stand behind a requirement
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "hint"),
     [
-        ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names a file that is not here'),
-        (
-            "numpy\n-c https://e.org/limits.txt",
-            'requirements.txt:2: "-c https://e.org/limits.txt" names a file on a se',
-        ),
-        (
-            "--requirement=https://me:secret@e.org/x.txt",
-            '"--requirement=https://***@e.org/x.txt" names a file on a server',
-        ),
-        ("x @ hg+https://e.org/x", "requirements.txt:1: 'x @ hg+https://e.org/x' is a repository"),
-        ("-e svn+https://e.org/x", "requirements.txt:1: '-e svn+https://e.org/x' is a repository"),
-        ("-e ./gone", 'requirements.txt:1: "-e ./gone" names what is not here'),
-        ("x @ file:///no/x", 'requirements.txt:1: "x @ file:///no/x" names what is not here'),
-        ("numpy\n--no-deps", 'requirements.txt:2: "--no-deps" cannot be locked'),
-        ("# nothing", "lists no packages"),
+        ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names a file that is not here', ""),
+        ("numpy\n-c https://e.org/limits.txt", '"-c https://e.org/limits.txt" names a file on a server', ""),
+        ("--requirement=https://me:secret@e.org/x.txt", '"--requirement=https://***@e.org/x.txt" names a file on', ""),
+        ("x @ hg+https://ada:sekret@e.org/x", "requirements.txt:1: 'x @ hg+https://***@e.org/x' is a repository", ""),
+        ("-e svn+https://e.org/x", "requirements.txt:1: '-e svn+https://e.org/x' is a repository", ""),
+        ("-e ./gone", 'requirements.txt:1: "-e ./gone" names what is not here', ""),
+        ("x @ file:///no/x", 'requirements.txt:1: "x @ file:///no/x" names what is not here', ""),
+        ("numpy\n--no-deps", 'requirements.txt:2: "--no-deps" cannot be locked', ""),
+        ("--proxy=http://ada:sekret@proxy.example:80", '@proxy.example:80" cannot be locked', ""),
+        ("# nothing", "lists no packages", ""),
+        (f"{HASHED}torch==1.9+cu111 -f https://e.org", 'txt:2: "torch==1.9+cu111 -f https://e.org" has an opt', "-f"),
+        (f"{HASHED}toy --pre", 'txt:2: "toy --pre" has an option behind the requirement', "write --pre with"),
+        ("deep\ntoy \\\n  --config-settings x=y\n", "requirements.txt:2: ", "write --config-settings with"),
+        ("toy\n- toy", 'requirements.txt:2: "- toy" is neither', ""),
+        ("toy\n--pre toy", 'requirements.txt:2: "--pre toy" is neither', ""),
+        ("toy\n-", 'requirements.txt:2: "-" is neither', ""),
+        ("-e .", "neither pyproject.toml nor setup.py", ""),
+        (".[plots]", "neither pyproject.toml nor setup.py", ""),
+        ("./src", "neither pyproject.toml nor setup.py", ""),
     ],
 )
-def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_number(read, text: str, message: str):
+def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_number(
+    read, shelf: Shelf, text: str, message: str, hint: str
+):
+    (shelf.project / "src").mkdir()
+
     with pytest.raises(ConfigError) as caught:
         read(text, "requirements.txt")
 
-    assert message in caught.value.message
-    assert caught.value.hint
+    assert message in caught.value.message and "sekret" not in str(caught.value)
+    assert caught.value.hint and hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("toy==\\\n1.0\ndeep\n", ["toy==1.0", "deep"]),
+        ("toy \\\n    >=1\\\n    --hash=x\n", ["toy >=1 --hash=x"]),
+        ("toy \\\n# why\ndeep\n", ["toy", "deep"]),
+        ("# why \\\ntoy\n", ["toy"]),
+        ("toy  # why \\\nnot-read\ndeep\n", ["toy", "deep"]),
+        ("deep\ntoy\\", ["deep", "toy"]),
+    ],
+)
+def test_continued_lines_and_comments_are_read_as_pip_reads_them(read, text: str, expected: list[str]):
+    assert list(read(text, "requirements.txt").project.lines) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.lock.conftest import sha256
-from tests.unit.environment.shelf import HOST, Shelf
+from tests.unit.environment.shelf import HOST, Shelf, locked, where
 
 ARM = replace(HOST, platform="linux-aarch64")
 
@@ -173,30 +173,15 @@ def test_a_uv_lock_for_a_newer_python_than_this_one_is_used_and_the_missing_chec
     assert "uv.lock may be out of date, uv cannot check it here" in shelf.said[0]
 
 
-PYLOCK = """\
-lock-version = "1.0"
-[[packages]]
-name = "toy"
-version = "1.0"
-marker = "sys_platform == 'linux'"
-wheels = [{{ url = "https://ada:sekret@files.invalid/toy-1.0-py3-none-any.whl", hashes = {{ sha256 = "{0}" }} }}]
-[[packages]]
-name = "win"
-version = "1.0"
-marker = "sys_platform == 'win32'"
-wheels = [{{ url = "https://files.invalid/win-1.0-py3-none-any.whl", hashes = {{ sha256 = "{0}" }} }}]
-[[packages]]
-name = "near"
-archive = {{ path = "../wheels/near-3.0-py3-none-any.whl", hashes = {{ sha256 = "{0}" }} }}
-[[packages]]
-name = "mine"
-directory = {{ path = ".", editable = true }}
-"""
-
-
 def test_a_pylock_is_read_without_asking_its_server(shelf: Shelf):
     near = shelf.wheel("near", "3.0")
-    shelf.write(PYLOCK.format("a" * 64), "pylock.toml")
+    archive = f'archive = {{path = "../wheels/{near.name}", hashes = {{sha256 = "{"a" * 64}"}}}}'
+    shelf.pylock(
+        locked("toy", server="ada:sekret@files", more=where("sys_platform == 'linux'")),
+        locked("win", more=where("sys_platform == 'win32'")),
+        f'[[packages]]\nname = "near"\n{archive}\n',
+        '[[packages]]\nname = "mine"\ndirectory = {path = ".", editable = true}\n',
+    )
 
     near_found, toy = shelf.wheels("pylock.toml")
 
@@ -204,48 +189,23 @@ def test_a_pylock_is_read_without_asking_its_server(shelf: Shelf):
     assert (near_found.name, near_found.version, near_found.url) == ("near", "3.0", near.as_uri())
 
 
-TWO_BUILDS = """\
-lock-version = "1.0"
-[[packages]]
-name = "toy"
-version = "1.0"
-marker = "platform_machine != 'aarch64'"
-wheels = [{{ url = "https://files.invalid/toy-1.0-py3-none-any.whl", hashes = {{ sha256 = "{0}" }} }}]
-[[packages]]
-name = "toy"
-version = "1.0+cpu"
-marker = "platform_machine == 'aarch64'"
-wheels = [{{ url = "https://files.invalid/toy-1.0%2Bcpu-py3-none-any.whl", hashes = {{ sha256 = "{0}" }} }}]
-"""
-
-
 def test_of_two_builds_of_one_version_a_lock_gives_the_one_whose_marker_holds(shelf: Shelf):
-    shelf.write(TWO_BUILDS.format("a" * 64), "pylock.toml")
+    other = where("platform_machine != 'aarch64'")
+    shelf.pylock(locked("toy", more=other), locked("toy", "1.0+cpu", more=other.replace("!=", "==")))
 
     assert shelf.found("pylock.toml") == {"toy": "1.0"}
     assert shelf.found("pylock.toml", target=ARM) == {"toy": "1.0+cpu"}
-
-
-ONE_VERSION = """\
-[[packages]]
-name = "toy"
-version = "1.0"
-marker = "python_full_version < '3.11'"
-wheels = [{{url = "https://a.invalid/toy-1.0-py3-none-any.whl", hashes = {{sha256 = "{0}"}}}}]
-
-[[packages]]
-name = "toy"
-version = "1.0"
-marker = "python_full_version >= '3.11'"
-wheels = [{{url = "https://b.invalid/toy-1.0-py3-none-any.whl", hashes = {{sha256 = "{1}"}}}}]
-"""
 
 
 @pytest.mark.parametrize(("python", "server"), [("3.10", "a"), ("3.11", "b")])
 def test_of_one_version_from_two_indexes_a_lock_gives_the_file_whose_marker_holds(
     shelf: Shelf, python: str, server: str
 ):
-    shelf.write(ONE_VERSION.format("a" * 64, "b" * 64), "pylock.toml")
+    older = where("python_full_version < '3.11'")
+    newer = older.replace("<", ">=")
+    shelf.pylock(
+        locked("toy", sha256="a" * 64, server="a", more=older), locked("toy", sha256="b" * 64, server="b", more=newer)
+    )
 
     (toy,) = shelf.wheels("pylock.toml", python=python)
 
@@ -260,7 +220,7 @@ def test_variables_of_uv_that_narrow_the_choice_do_not_count(shelf: Shelf, monke
     monkeypatch.setenv("UV_EXCLUDE_NEWER", "2001-01-01")
     monkeypatch.setenv("UV_WORKING_DIR", str(shelf.folder))
     shelf.pyproject('"toy"')
-    shelf.write(PYLOCK.format("a" * 64).partition('[[packages]]\nname = "near')[0], "pylock.toml")
+    shelf.pylock(locked("toy"))
 
     assert shelf.found() == {"toy": "2.0"}
     assert shelf.found("pylock.toml") == {"toy": "1.0"}

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,43 +90,33 @@ def test_names_are_found_without_packages_distributions_too(installed, monkeypat
     assert wanted("import toylearn, pytest") == ["pytest==" + importlib.metadata.version("pytest"), "toy-learn==1.4.2"]
 
 
-def test_where_nothing_can_be_locked_the_hint_is_what_needs_no_lock(monkeypatch):
+def refusal(monkeypatch: pytest.MonkeyPatch, lacking: EnvironmentBuildError, *imports: str) -> EnvironmentBuildError:
+    """What a call says of a host that lacks what it needs, where nothing can be locked either."""
+    environments = EnvironmentResolver(SimpleNamespace(host=Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")))  # type: ignore[arg-type]
     unreachable = LockError("it could not be locked: a channel cannot be reached", hint="correct your network")
+    monkeypatch.setattr(environments, "resolve_existing", Mock(side_effect=lacking))
+    monkeypatch.setattr(environments, "resolve_made", Mock(side_effect=unreachable))
+    with pytest.raises(EnvironmentBuildError) as caught:
+        environments.find(EnvironmentRequest(imports=lambda: list(imports)), lambda _: None)
+    return caught.value
+
+
+def test_where_nothing_can_be_locked_the_hint_is_what_needs_no_lock(monkeypatch):
     lacking = EnvironmentBuildError("/usr/bin/python3.11 has no numpy", hint='environment="environment.yml"')
-    session = SimpleNamespace(host=Host("tensor01", "tensor01", "bare", "clusterfn.yml:2"))
-    environments = EnvironmentResolver(session)  # type: ignore[arg-type]
-    monkeypatch.setattr(environments, "resolve_existing", raising(lacking))
-    monkeypatch.setattr(environments, "resolve_made", raising(unreachable))
-
-    with pytest.raises(EnvironmentBuildError) as caught:
-        environments.find(EnvironmentRequest(imports=lambda: ["pytest"]), lambda _: None)
-
-    assert "none could be built: it could not be locked" in caught.value.evidence[0]
-    assert "environment.yml" not in caught.value.hint
-    assert caught.value.hint.startswith("correct your network; or create one on the host (python")
     minor = ".".join(map(str, sys.version_info[:2]))
-    assert f"(python{minor} -m venv ~/v; ~/v/bin/pip install pytest)" in caught.value.hint
-    with pytest.raises(EnvironmentBuildError) as caught:
-        environments.find(EnvironmentRequest(imports=list), lambda _: None)
-    assert f"(python{minor} -m venv ~/v) and set environment=" in caught.value.hint
+
+    error = refusal(monkeypatch, lacking, "pytest")
+
+    assert "none could be built: it could not be locked" in error.evidence[0]
+    assert "environment.yml" not in error.hint
+    assert error.hint.startswith("correct your network; or create one on the host (python")
+    assert f"(python{minor} -m venv ~/v; ~/v/bin/pip install pytest)" in error.hint
+    assert f"(python{minor} -m venv ~/v) and set environment=" in refusal(monkeypatch, lacking).hint
 
 
 def test_without_the_python_of_the_caller_the_hint_does_not_run_it(monkeypatch):
-    unreachable = LockError("it could not be locked", hint="correct your network")
     lacking = EnvironmentBuildError(existing.NO_PYTHON, hint='set environment="python:/opt/bin/python3"')
-    session = SimpleNamespace(host=Host("tensor01", "tensor01", "bare", "clusterfn.yml:2"))
-    environments = EnvironmentResolver(session)  # type: ignore[arg-type]
-    monkeypatch.setattr(environments, "resolve_existing", raising(lacking))
-    monkeypatch.setattr(environments, "resolve_made", raising(unreachable))
 
-    with pytest.raises(EnvironmentBuildError) as caught:
-        environments.find(EnvironmentRequest(imports=list), lambda _: None)
+    hint = refusal(monkeypatch, lacking).hint
 
-    assert caught.value.hint == 'correct your network; or set environment="python:/opt/bin/python3"'
-
-
-def raising(error):
-    def refuse(*_):
-        raise error
-
-    return refuse
+    assert hint == 'correct your network; or set environment="python:/opt/bin/python3"'

@@ -184,5 +184,4 @@ def test_what_shall_be_built_is_said_on_its_own_line_or_behind_a_requirement(she
 
     project = shelf.read("requirements.txt").project
 
-    assert project is not None
     assert sorted(project.lines) == ["--no-binary other", "--no-binary toy", "toy==1"]

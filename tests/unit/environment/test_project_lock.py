@@ -9,7 +9,7 @@ import pytest
 
 from clusterfn import LockError
 from tests.lock.conftest import sha256
-from tests.unit.environment.shelf import HOST, Shelf
+from tests.unit.environment.shelf import HOST, Shelf, locked, where
 from tests.unit.environment.test_lock import HEAD, PYTHON
 
 ARM = replace(HOST, platform="linux-aarch64")
@@ -99,24 +99,13 @@ def test_the_patch_of_the_mirrors_python_decides_about_markers(shelf: Shelf):
     "marker", ["platform_release >= '20.0' and sys_platform == 'darwin'", "platform_version > '5'", "os_name == 'nt'"]
 )
 def test_a_marker_of_another_system_leaves_its_package_out(shelf: Shelf, marker: str):
-    shelf.write(
-        "".join(
-            f'[[packages]]\nname = "{name}"\nversion = "1.0"\n{line}wheels = [{{url = "https://f.invalid/{name}-1.0-py3-none-any'
-            f'.whl", hashes = {{sha256 = "{"c" * 64}"}}}}]\n'
-            for name, line in (("toy", ""), ("other", f'marker = "{marker}"\n'))
-        ),
-        "pylock.toml",
-    )
+    shelf.pylock(locked("toy"), locked("other", more=where(marker)))
 
     assert [row[1] for row in rows(shelf.lock(name="pylock.toml")) if row[0] == "pip"] == ["toy"]
 
 
 def test_a_wheel_for_later_patches_alone_is_found_for_such_a_python(shelf: Shelf):
-    shelf.write(
-        '[[packages]]\nname = "toy"\nversion = "1.0"\nrequires-python = ">=3.11.5"\n'
-        'wheels = [{url = "https://f.invalid/toy-1.0-py3-none-any.whl", hashes = {sha256 = "' + "c" * 64 + '"}}]\n',
-        "pylock.toml",
-    )
+    shelf.pylock(locked("toy", more='requires-python = ">=3.11.5"'))
 
     assert shelf.lock("pylock.toml").python_package("linux-64").version == "3.11.7"  # and not 3.12
 

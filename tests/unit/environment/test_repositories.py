@@ -19,18 +19,17 @@ import pytest
 
 from clusterfn import EnvironmentBuildError, LockError
 from tests.builder import toys
-from tests.unit.environment.shelf import Shelf, download, pack_commit, shelf_in
+from tests.unit.environment.shelf import Shelf, download, pack_commit
 
 TABLE = '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n'
 TABLE += '[project]\nname = "gift"\nversion = "2.5"\n'
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    with shelf_in(tmp_path, monkeypatch) as made:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        made.wheel("pip")
-        yield made
+def shelf(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shelf.wheel("pip")
+    return shelf
 
 
 def git(folder: Path, *words: str) -> str:
@@ -168,6 +167,8 @@ def asking_for_a_password(folder: Path) -> Iterator[str]:
             self.send_response(401)
             self.send_header("WWW-Authenticate", 'Basic realm="x"')
             self.end_headers()
+
+        do_HEAD = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing."""

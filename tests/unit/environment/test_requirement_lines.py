@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from clusterfn import LockError
 from tests.lock.conftest import make_wheel, sha256
-from tests.unit.environment.shelf import Shelf, shelf_in
+from tests.unit.environment.shelf import Shelf
 
 Written = Callable[[str], Any]
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    with shelf_in(tmp_path, monkeypatch) as made:
-        monkeypatch.chdir(made.project)
-        yield made
+def shelf(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    monkeypatch.chdir(shelf.project)
+    return shelf
 
 
 @pytest.fixture(params=["requirements.txt", "environment.yml", "packages="])
@@ -29,16 +27,13 @@ def written(shelf: Shelf, request: pytest.FixtureRequest) -> Written:
     """Write lines of pip, and read them as a specification."""
 
     def write(text: str) -> Any:
-        if request.param == "requirements.txt":
-            shelf.write(text, "requirements.txt")
-        elif request.param == "environment.yml":
-            logical = text.replace("\\\n", " ").splitlines()
-            lines = "".join(f"  - {json.dumps(line)}\n" for line in logical if line)
-            shelf.write(f"dependencies:\n- python=3.11\n- pip:\n{lines}", "environment.yml")
-        else:
-            logical = text.replace("\\\n", " ").splitlines()
-            lines_ = [line if line.startswith("-") else f"pip:{line}" for line in logical if line]
-            return shelf.packages(["python=3.11", *lines_])
+        lines = [line for line in text.replace("\\\n", " ").splitlines() if line]
+        if request.param == "packages=":
+            return shelf.packages(["python=3.11", *(line if line[0] == "-" else f"pip:{line}" for line in lines)])
+        if request.param == "environment.yml":
+            below = "".join(f"  - {json.dumps(line)}\n" for line in lines)
+            text = f"dependencies:\n- python=3.11\n- pip:\n{below}"
+        shelf.write(text, request.param)
         return shelf.read(request.param)
 
     return write

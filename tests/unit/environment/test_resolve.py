@@ -23,10 +23,6 @@ def channels(*packages: str) -> tuple[str, ...]:
     return resolve.read_specification(None, packages).channels
 
 
-def test_conda_forge_where_nothing_is_said() -> None:
-    assert channels("python=3.11", "pip:rich") == ("conda-forge",)
-
-
 def test_those_of_condarc_in_its_place(condarc: Path) -> None:
     condarc.write_text("channels: [https://mirror.example/main, nodefaults]\n")
 

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.builder import toys
-from tests.unit.environment.shelf import Shelf, shelf_in
+from tests.unit.environment.shelf import Shelf
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    with shelf_in(tmp_path, monkeypatch) as made:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        for tool in ("pip", "setuptools", "wheel", "helper"):
-            made.wheel(tool)
-        yield made
+def shelf(shelf: Shelf) -> Shelf:
+    for tool in ("pip", "setuptools", "wheel", "helper"):
+        shelf.wheel(tool)
+    return shelf
 
 
-def builds(shelf: Shelf, name: str = "toy") -> set[str]:
-    """The names of what builds a package of requirements.txt."""
+def builds(shelf: Shelf, files: dict[str, str], lines: str = "toy\n") -> set[str]:
+    """The names of what builds a package of these files, where these are the lines of requirements.txt."""
+    toys.sdist(shelf.folder, "toy", files)
+    shelf.write(lines, "requirements.txt")
     found = {each.name: each for each in shelf.wheels("requirements.txt")}
-    return {each.name for each in found[name].builds_with}
-
-
-def test_without_a_pyproject_setuptools_builds_it(shelf: Shelf):
-    toys.sdist(shelf.folder, "toy", {"setup.py": ""})
-    shelf.write("toy\n", "requirements.txt")
-
-    assert builds(shelf) == {"pip", "setuptools", "wheel"}
+    return {each.name for each in found["toy"].builds_with}
 
 
 def test_a_setup_py_that_imports_pkg_resources_gets_a_setuptools_that_has_it(shelf: Shelf):
@@ -43,36 +33,31 @@ def test_a_setup_py_that_imports_pkg_resources_gets_a_setuptools_that_has_it(she
     assert {each.name: each.version for each in toy.builds_with}["setuptools"] == "1.0"
 
 
-def test_what_builds_it_has_wheels_also_where_nothing_else_may_have_one(shelf: Shelf):
-    toys.sdist(shelf.folder, "toy", {"setup.py": ""})
-    shelf.write("--no-binary :all:\ntoy\n", "requirements.txt")
-
-    assert builds(shelf) == {"pip", "setuptools", "wheel"}
-
-
-def test_its_pyproject_says_what_builds_it(shelf: Shelf):
-    toys.sdist(shelf.folder, "toy", toys.with_backend("toy", requires='["helper"]'))
-    shelf.write("toy\n", "requirements.txt")
-
-    assert builds(shelf) == {"pip", "helper"}
+@pytest.mark.parametrize(
+    ("files", "lines", "tools"),
+    [
+        ({"setup.py": ""}, "--no-binary :all:\ntoy\n", {"setuptools", "wheel"}),
+        (toys.with_backend("toy", requires='["helper"]'), "toy\n", {"helper"}),
+        ({**toys.with_backend("toy"), "own.py": "import helper\nimport unheard_of\n"}, "toy\nhelper\n", {"helper"}),
+    ],
+    ids=["it has wheels where nothing else may", "its pyproject says so", "it counts on a package of the environment"],
+)
+def test_what_builds_it(shelf: Shelf, files: dict[str, str], lines: str, tools: set[str]):
+    assert builds(shelf, files, lines) == {"pip", *tools}
 
 
 def test_its_backend_is_asked_for_more_where_no_program_of_this_machine_can_hide_what_it_needs(shelf: Shelf):
     more = "['helper'] if __import__('shutil').which('ls') is None else []"
-    toys.sdist(shelf.folder, "toy", toys.with_backend("toy", more=more))
-    shelf.write("toy\n", "requirements.txt")
 
-    assert builds(shelf) == {"pip", "helper"}
+    assert builds(shelf, toys.with_backend("toy", more=more)) == {"pip", "helper"}
 
 
 def test_its_backend_sees_no_token_of_the_user_and_no_setting_of_theirs(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
     for name in ("HF_TOKEN", "UV_INDEX_MINE_PASSWORD", "CFLAGS"):
         monkeypatch.setenv(name, "mine")
     more = "['helper'] if 'mine' not in os.environ.values() and os.environ['HOME'] else []"
-    toys.sdist(shelf.folder, "toy", toys.with_backend("toy", more=more))
-    shelf.write("toy\n", "requirements.txt")
 
-    assert builds(shelf) == {"pip", "helper"}
+    assert builds(shelf, toys.with_backend("toy", more=more)) == {"pip", "helper"}
 
 
 def test_the_settings_of_uv_in_a_source_distribution_do_not_count(shelf: Shelf):
@@ -86,21 +71,13 @@ def test_the_settings_of_uv_in_a_source_distribution_do_not_count(shelf: Shelf):
     assert {each.name for each in toy.builds_with} == {"pip", "helper"}
 
 
-def test_a_setup_py_that_counts_on_a_package_of_the_environment_gets_it(shelf: Shelf):
-    toys.sdist(shelf.folder, "toy", {**toys.with_backend("toy"), "own.py": "import helper\nimport unheard_of\n"})
-    shelf.write("toy\nhelper\n", "requirements.txt")
-
-    assert builds(shelf) == {"pip", "helper"}
-
-
 def test_no_module_of_the_project_or_of_pythonpath_hides_what_it_needs(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
     shelf.write("HERE = 1\n", "elsewhere/helper.py")
     shelf.write("raise SystemExit('the json of the project')\n", "json.py")
     monkeypatch.setenv("PYTHONPATH", str(shelf.project / "elsewhere"))
-    toys.sdist(shelf.folder, "toy", {**toys.with_backend("toy"), "own.py": "import helper\n"})
-    shelf.write("toy\nhelper\n", "requirements.txt")
+    files = {**toys.with_backend("toy"), "own.py": "import helper\n"}
 
-    assert builds(shelf) == {"pip", "helper"}
+    assert builds(shelf, files, "toy\nhelper\n") == {"pip", "helper"}
 
 
 def test_it_is_built_with_the_version_that_the_environment_has(shelf: Shelf):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +14,11 @@ from clusterfn.environment import solver, uv, wheels
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import LockError
-from tests.unit.environment.shelf import HOST, Shelf, shelf_in
+from tests.unit.environment.shelf import HOST, Shelf
 
 CONTENT = b"an archive"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 FIND_PYTHON, WITH_HASH = wheels.find_python, wheels.with_hash  # the shelf replaces them
-
-
-@pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    with shelf_in(tmp_path, monkeypatch) as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from clusterfn import EnvironmentBuildError
 from tests.builder import toys
 from tests.programs import main
-from tests.unit.environment.shelf import Shelf, capabilities, choose_builds, shelf_in
+from tests.unit.environment.shelf import Shelf, capabilities, choose_builds
 from tests.unit.environment.test_repositories import TABLE as GIFT
 from tests.unit.environment.test_repositories import git
 
@@ -31,16 +30,14 @@ def only_new_ones_for_cuda_13(builds: Iterable[Any]) -> Iterable[Any]:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    with shelf_in(tmp_path, monkeypatch) as made:
-        monkeypatch.chdir(made.project)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        for version in ("2.8.0", "2.15.0"):
-            made.wheel("torch", version)
-        made.wheel("accelerate", requires="torch>=2")
-        made.wheel("newest", requires="torch>=2.15")
-        choose_builds(monkeypatch, only_new_ones_for_cuda_13)
-        yield made
+def shelf(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    monkeypatch.chdir(shelf.project)
+    for version in ("2.8.0", "2.15.0"):
+        shelf.wheel("torch", version)
+    shelf.wheel("accelerate", requires="torch>=2")
+    shelf.wheel("newest", requires="torch>=2.15")
+    choose_builds(monkeypatch, only_new_ones_for_cuda_13)
+    return shelf
 
 
 def read(shelf: Shelf, place: str, wanted: str) -> Any:
@@ -127,10 +124,6 @@ def test_the_very_build_that_the_user_names_is_locked_or_refused(shelf: Shelf, b
         locked(shelf, spec, OLD)
     assert not list(shelf.project.glob("*.conda-lock.yml"))
     assert locked(shelf, spec, None) == f"2.15.0+{build}"
-
-
-def test_a_newer_driver_keeps_the_newest_pytorch(shelf: Shelf):
-    assert locked(shelf, read(shelf, "requirements.txt", "accelerate"), NEW) == "2.15.0"
 
 
 def test_a_lock_from_other_gpus_is_made_again(shelf: Shelf):

@@ -58,16 +58,12 @@ def test_the_bridge_alone_is_enough_to_import_wire_and_library(tmp_path, python)
 
 
 def test_the_library_in_the_bridge_finds_the_wire_beside_it(tmp_path):
-    for name, data in bridge_bundle.bridge().files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(data)
     code = (
-        "import sys; sys.path.append(sys.argv[1]); from clusterfn.hosts import serialization;"
+        "sys.path.remove(sys.argv[1]); from clusterfn.hosts import serialization;"
         "packed = serialization.part('container').pack(lambda: 42); print(packed.pickle and 'packed')"
     )
 
-    argv = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "library")]
-    assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout == "packed\n"
+    assert run_with_bridge(tmp_path, sys.executable, code) == "packed\n"
 
 
 def test_every_public_name_can_be_imported_in_a_job(tmp_path):

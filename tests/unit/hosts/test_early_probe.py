@@ -16,6 +16,7 @@ from clusterfn.hosts import host_state
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import HostState
 from tests.fakes.transport import FakeTransport, agent
+from tests.unit.hosts.in_memory import is_ping, silent
 from tests.waiting import until
 
 PYTHON = "/opt/py/bin/python3"
@@ -106,8 +107,9 @@ def test_an_environment_that_was_missing_is_looked_for_again(there: Host8) -> No
 
 
 def test_an_unknown_kind_is_rejected_before_anything_is_sent(there: Host8) -> None:
-    with pytest.raises(ConfigError, match="current"):
+    with pytest.raises(ConfigError, match="current") as rejected:
         state(None, "unknown").expect(EnvironmentRequest("current"))
+    assert "python:/path" in (rejected.value.hint or "")
     assert there.asked == []
 
 
@@ -146,6 +148,19 @@ def test_a_connected_program_notices_what_is_held_later(monkeypatch: pytest.Monk
     far.held = True
 
     until(lambda: host.has_held_allocation)
+    host.connection.close()
+
+
+def test_a_host_that_does_not_answer_is_asked_once_however_many_calls_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_state, "HELD_S", 0.0)
+    far = agent(silent, have=[True, True])
+    host = on_slurm(monkeypatch, far, "silent")
+
+    assert [host.has_held_allocation for _ in range(50)] == [True] * 50
+
+    host.connection.ping()
+    until(lambda: any(map(is_ping, far.asked)))
+    assert [is_ping(request) for request in far.asked if request["do"] == "have"] == [False, True]
     host.connection.close()
 
 

@@ -55,7 +55,7 @@ def done(value: Any) -> Reply[Any]:
     return reply
 
 
-def end(heard: Any, status: int) -> None:
+def end(heard: Any, status: int | None) -> None:
     """Have its process end."""
     heard.build.spawn(["build.py", "build", "plan"], "/r")
     heard.connection.process.resolve(Spawned(1, 1))
@@ -75,7 +75,7 @@ def heard() -> Any:
     return SimpleNamespace(build=build, connection=connection, progress=progress, outcome=build.listen(progress.append))
 
 
-def test_a_build_is_followed_though_two_threads_listen_at_the_same_time(heard):
+def test_a_build_is_followed_though_two_threads_listen_at_the_same_time():
     class Listeners(list[Any]):
         """Lets both threads add themselves before either goes on, if they can."""
 
@@ -131,9 +131,7 @@ def test_a_process_that_was_killed_without_a_word_leaves_what_it_printed(heard):
 
 
 def test_a_builder_whose_agent_is_gone_is_started_once_more_and_says_how_it_ended(heard):
-    heard.build.spawn(["build.py", "build", "plan"], "/r")
-    heard.connection.process.resolve(Spawned(1, 1))
-    heard.connection.process.exited.resolve(None)
+    end(heard, None)
     until(lambda: len(heard.connection.spawned) == 2)
     assert heard.connection.spawned == [(["build.py", "build", "plan"], "/r", "/r/builds/x/log-1")] * 2
 

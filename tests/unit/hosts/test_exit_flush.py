@@ -129,9 +129,7 @@ def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
     calls = Calls()
     values = mapped(calls, [1, 2, 3])

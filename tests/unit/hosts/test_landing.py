@@ -80,13 +80,15 @@ def test_what_a_forked_process_writes_to_it_stays_there(tmp_path: Path, in_file:
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_of_a_part_there_is_no_more_than_what_came(tmp_path: Path, in_file: bool) -> None:
+@pytest.mark.parametrize("pieces", [[LINE, b"abc"], []], ids=["a part", "nothing"])
+def test_of_a_part_there_is_no_more_than_what_came(tmp_path: Path, in_file: bool, pieces: list[bytes]) -> None:
     place = Landing(1 << 20, str(tmp_path) if in_file else None)
-    place.take(LINE + b"abc")
+    for piece in pieces:
+        place.take(piece)
 
     value = place.value()
 
-    assert (bytes(value), getattr(value, "crc", None)) == (LINE + b"abc", None)
+    assert (bytes(value), getattr(value, "crc", None)) == (b"".join(pieces), None)
 
 
 def test_a_folder_in_memory_or_on_a_full_disk_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +98,6 @@ def test_a_folder_in_memory_or_on_a_full_disk_is_not_taken(monkeypatch: pytest.M
     assert landing.folder_for(1 << 60) is None
     monkeypatch.setattr(landing.tempfile, "gettempdir", lambda: "/dev/shm")
     assert landing.folder_for(1) != "/dev/shm"
-
-
-def test_nothing_is_a_part_too(tmp_path: Path) -> None:
-    assert bytes(Landing(1 << 20, str(tmp_path)).value()) == b""
 
 
 def test_values_that_come_at_once_share_the_disk_that_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,37 +6,38 @@ import asyncio
 import concurrent.futures
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from clusterfn.config.spec import Host
 from clusterfn.hosts import loop
 from clusterfn.hosts.connection import HostConnection, Reply
 from tests.fakes.transport import FakeTransport, agent
 from tests.turns import settle
+from tests.unit.hosts.in_memory import HOST, silent
 from tests.waiting import WAIT_S
 
 REPOSITORY = __file__.rpartition("/tests/")[0]
 
 
-def silent(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
-    return ()
-
-
 @pytest.fixture
 def open_request() -> Iterator[Reply[Any]]:
     """A request that its host does not answer."""
-    connection = HostConnection(Host("lab8", "lab8", "bare", "clusterfn.yml:3"), FakeTransport(agent(silent)))
+    connection = HostConnection(HOST, FakeTransport(agent(silent)))
     yield connection.have(["/p"])
     connection.close()
 
 
-async def awaited(request: Reply[Any]) -> str:
+def in_thread(request: Reply[Any]) -> Awaitable[Any]:
+    """A thread that waits for it."""
+    return loop.in_thread(lambda: request.result(WAIT_S), "clusterfn-test")
+
+
+async def awaited(waiting: Awaitable[Any]) -> str:
     """Await it as a conversation with a host does."""
     try:
-        await request
+        await waiting
     except concurrent.futures.CancelledError:
         return "the request was cancelled"
     except asyncio.CancelledError:
@@ -44,22 +45,11 @@ async def awaited(request: Reply[Any]) -> str:
     return "answered"
 
 
-async def awaited_in_thread(request: Reply[Any]) -> str:
-    """Await a thread that waits for it."""
-    try:
-        await loop.in_thread(lambda: request.result(WAIT_S), "clusterfn-test")
-    except concurrent.futures.CancelledError:
-        return "the request was cancelled"
-    except asyncio.CancelledError:
-        return "who waits for it was cancelled"
-    return "answered"
-
-
-@pytest.mark.parametrize("wait", [awaited, awaited_in_thread])
+@pytest.mark.parametrize("wait", [lambda request: request, in_thread], ids=["itself", "in a thread"])
 def test_a_request_that_is_cancelled_cancels_no_conversation_that_waits_for_it(
-    open_request: Reply[Any], wait: Callable[[Reply[Any]], Any]
+    open_request: Reply[Any], wait: Callable[[Reply[Any]], Awaitable[Any]]
 ) -> None:
-    waits = loop.start(wait(open_request))
+    waits = loop.start(awaited(wait(open_request)))
     settle()
 
     open_request.cancel()

@@ -14,16 +14,15 @@ pytest.importorskip("fcntl")
 
 import clusterfn
 from clusterfn.bridge.agent.server import HANDLERS
-from clusterfn.config.spec import Host
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.connection import Followed, HostConnection, Needed, Reply, TreeFile
 from clusterfn.hosts.rpc import boot, link
 from tests.fakes.slurm_hosts import slurm_hosts
 from tests.fakes.transport import FakeTransport, agent
+from tests.unit.hosts.in_memory import HOST
 from tests.waiting import WAIT_S, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
-HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 OF_ALL = {"id", "do", "after"}
 NEEDS = Needed(["/a"], ["/a"], lambda *_: None)
 ASK: dict[str, list[Callable[[HostConnection], Reply[Any]]]] = {

@@ -56,8 +56,6 @@ def test_the_progress_of_small_files_is_counted_and_keeps_none_of_their_bytes(tm
     transfers, pieces = [], []
 
     class Full(Host):
-        size = 2**16
-
         def get_each(self, folder, sizes, on_file):
             reply = Reply(lambda: None)
             for name in sizes:
@@ -68,7 +66,7 @@ def test_the_progress_of_small_files_is_counted_and_keeps_none_of_their_bytes(tm
             reply.resolve(None)
             return reply
 
-    fetch(Full("a", "b"), "/work", "*", tmp_path, on_transfer=transfers.append)
+    fetch(Full("a", "b", size=2**16), "/work", "*", tmp_path, on_transfer=transfers.append)
     gc.collect()
 
     assert transfers[0].moved == transfers[0].size == 2**17
@@ -76,12 +74,15 @@ def test_the_progress_of_small_files_is_counted_and_keeps_none_of_their_bytes(tm
 
 
 @pytest.mark.parametrize(
-    ("there", "pattern"), [(["a.txt", "b"], "*"), (["results/a.txt"], "results/*"), (["a", "results/b"], "**")]
+    ("there", "pattern"),
+    [(["a.txt", "b"], "*"), (["results/a.txt"], "results/*"), (["a", "results/b"], "**"), (["a/b", "c/d"], "**")],
 )
-def test_what_was_not_fetched_is_said_with_the_command_that_fetches_it(tmp_path, there, pattern):
+def test_what_was_not_fetched_is_said_with_what_fetches_it(tmp_path, there, pattern):
     with pytest.raises(ClusterfnError, match="no file that matches") as caught:
         download(Host(*there), "*.pt", tmp_path)
 
+    assert caught.value.evidence == tuple(there)
+    assert f'.download("{pattern}", to=".")' in (caught.value.hint or "")
     line = not_fetched(caught.value, "*.pt", "3fe6")
     assert f'the job left {", ".join(there)}; fetch them: clusterfn pull 3fe6 --only "{pattern}"' in line
     assert f'clusterfn.attach("3fe6").download(2, "{pattern}", to=".")' in not_fetched(caught.value, "*.pt", "3fe6", 2)

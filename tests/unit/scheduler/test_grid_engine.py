@@ -42,9 +42,6 @@ def evidence(name: str, scheduler_id: str) -> Evidence:
     return Evidence(recorded(name), "one\ntwo\n", scheduler_id)
 
 
-# what is submitted
-
-
 def test_a_plain_job_has_its_name_folder_and_log_and_obeys_no_line_of_the_script():
     words = asked(engine())
     assert words[-1] == "/home/ada/.clusterfn/jobs/7f3a000011112222/job.sh"
@@ -119,9 +116,6 @@ def test_a_batch_job_of_our_own_gets_its_line_as_one_word():
     assert value(list(engine(queue="std.q").errand("a", "m", "/l", "big.q").argv), "-q") == ["big.q"]
 
 
-# what Grid Engine cannot do
-
-
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
@@ -149,9 +143,6 @@ def test_a_folder_or_a_name_that_it_would_misread_is_rejected(root):
         asked(engine(), root=root)
     with pytest.raises(ConfigError, match="begins with a digit"):
         asked(engine(), name="2nd")
-
-
-# what qsub says
 
 
 def may_have_taken(answer: Answer) -> bool:
@@ -234,9 +225,6 @@ def test_a_master_that_does_not_answer_may_have_taken_the_job():
     assert may_have_taken(Answer(0, "nothing"))
 
 
-# states
-
-
 def test_states_and_reasons_are_found_by_name():
     states = engine().parse_states(recorded("watch"))
     assert {name: (state.phase, state.state) for name, state in states.items()} == {
@@ -259,25 +247,24 @@ def test_states_and_reasons_are_found_by_name():
 def test_a_job_in_the_error_state_never_starts_and_says_why():
     states = engine().parse_states(recorded("watch"))
     verdict = states["err.0123456789abcde2"].hopeless("sge")
-    assert verdict is not None
     assert (verdict.kind, verdict.withdraw) == (layout.UNSATISFIABLE, True)
     assert "can't chdir to /nope" in verdict.evidence[1]
     assert states["big.0123456789abcde2"].hopeless("sge") is None
 
 
-LETTERS_ARE_STATES = [
+LETTERS = [
     ("qw", PENDING), ("hqw", PENDING), ("Rq", PENDING), ("hRwq", PENDING), ("Eqw", PENDING), ("t", RUNNING),
     ("r", RUNNING), ("Rr", RUNNING), ("s", RUNNING), ("S", RUNNING), ("T", RUNNING), ("dr", RUNNING), ("z", FINAL),
 ]  # fmt: skip
 
 
-def test_letters_are_states():
-    for state, phase in LETTERS_ARE_STATES:
-        text = (
-            f"<?xml version='1.0'?>\n<job_info><job_info><job_list><JB_job_number>1</JB_job_number>"
-            f"<JB_name>a.b</JB_name><state>{state}</state></job_list></job_info>\n</job_info>\n"
-        )
-        assert engine().parse_states(text)["a.b"].phase == phase
+@pytest.mark.parametrize(("state", "phase"), LETTERS)
+def test_letters_are_states(state, phase):
+    text = (
+        f"<?xml version='1.0'?>\n<job_info><job_info><job_list><JB_job_number>1</JB_job_number>"
+        f"<JB_name>a.b</JB_name><state>{state}</state></job_list></job_info>\n</job_info>\n"
+    )
+    assert engine().parse_states(text)["a.b"].phase == phase
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "<?xml version='1.0'?><job_info><job_list></job_info>"])
@@ -290,9 +277,6 @@ def test_a_look_that_failed_says_so():
     assert engine().trouble(Answer(1, "", "error: commlib error\nx")) == "error: commlib error"
     assert "did not answer" in engine().trouble(Answer(None))
     assert GridEngineState(PENDING, "qw").in_words == "waiting for its turn"
-
-
-# how jobs end
 
 
 @pytest.mark.parametrize(
@@ -310,7 +294,6 @@ def test_a_look_that_failed_says_so():
 )
 def test_how_a_job_ended_is_said_by_its_accounting(name, number, kind, message):
     verdict = engine().explain(evidence(name, number))
-    assert verdict is not None
     assert verdict.kind == kind
     assert message in verdict.message
     assert verdict.evidence[-1] == "two"
@@ -345,7 +328,6 @@ def test_a_job_that_may_live_has_no_verdict(said, number):
 def test_a_job_whose_host_does_not_report_is_lost():
     said = recorded("evidence-running").replace("<arch>lx-amd64</arch>", "<arch>lx-amd64</arch><state>au</state>")
     verdict = engine().explain(Evidence(said, "", "23"))
-    assert verdict is not None
     assert verdict.kind == layout.NODE
 
 
@@ -354,9 +336,6 @@ def test_limits_are_those_of_the_configuration_and_zero_is_none():
         SchedulerLimits(array=1000)
     )
     assert engine().limits(0).read([""]) == SchedulerLimits()
-
-
-# GPUs
 
 
 def test_gpus_of_the_hosts_are_counted():
@@ -372,14 +351,9 @@ def test_jobs_that_wait_for_gpus_are_found():
     assert job.submitted.startswith("2026-11-21T0")
 
 
-# the site
-
-
 def surveyed(queues: list[str], environments: list[str], resources: str) -> GridEngineSite:
     parts = {"environments": environments, "resources": resources.splitlines()}
-    site = GridEngineSite.read({"grid_engine": Section("grid_engine", 0, queues, parts)})
-    assert site is not None
-    return site
+    return GridEngineSite.read({"grid_engine": Section("grid_engine", 0, queues, parts)})
 
 
 def chosen(site: GridEngineSite) -> dict[str, object]:

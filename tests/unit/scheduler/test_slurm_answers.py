@@ -43,7 +43,6 @@ def answered_by(tmp_path: Path, argv, memory: str) -> subprocess.CompletedProces
 def test_without_memory_in_slurm_a_job_goes_without_too(tmp_path: Path, memory: str) -> None:
     again = slurm().again(request(), MEMORY)
 
-    assert again is not None
     done = answered_by(tmp_path, again.argv, memory)
     words = (tmp_path / "sbatch.said").read_text().split("\n")
     assert done.returncode == 0 and done.stdout == "7\n"
@@ -55,7 +54,6 @@ def test_without_memory_in_slurm_a_job_goes_without_too(tmp_path: Path, memory: 
 def test_where_slurm_knows_memory_its_refusal_is_final(tmp_path: Path, memory: str) -> None:
     again = slurm().again(request(), MEMORY)
 
-    assert again is not None
     done = answered_by(tmp_path, again.argv, memory)
     assert done.returncode != 0 and MEMORY.err in done.stderr
     assert not (tmp_path / "sbatch.said").exists()

@@ -25,13 +25,14 @@ from tests.golden.samples import job
 
 RECORD = {"id": "1234", "job": "7f3a", "node": "n1", "cores": 8, "memory_mb": 16384, "gpus": 1, "gpu_type": "a100",
           "time_s": 7200.0, "ends": 10_000.0}  # fmt: skip
+slurm = scheduler_for(HOST, {"user": "ada"})
 ASKED = {"name": "train", "cores": 2, "memory_mb": 4096, "gpus": 1, "gpu_type": None, "time_s": None}
 
 
 def words_in_held(spec: JobSpec) -> tuple[str, ...]:
     """The command that starts the job in the held allocation."""
-    slurm = scheduler_for(spec.host, {"user": "ada"})
-    request = slurm.into_held(spec, slurm.submission(spec))
+    own = scheduler_for(spec.host, {"user": "ada"})
+    request = own.into_held(spec, own.submission(spec))
     assert isinstance(request, Submission), request
     return request.argv
 
@@ -61,7 +62,6 @@ def test_an_allocation_without_a_limit_takes_every_time() -> None:
 
 
 def test_the_step_asks_for_the_jobs_own_share_and_sbatch_is_the_rest() -> None:
-    slurm = scheduler_for(HOST, {"user": "ada"})
     spec = job(host=HOST, resources=Resources(cores=2, memory_bytes=2**30, gpus=1, gpu_type="a100", time_s=60.0))
     by_sbatch = slurm.submission(spec)
 
@@ -105,7 +105,7 @@ def test_the_hosts_default_time_is_no_time_that_a_call_asks_for() -> None:
     ],
 )
 def test_some_kinds_of_jobs_never_enter(more: dict[str, Any], why: str) -> None:
-    slurm, spec = scheduler_for(HOST, {"user": "ada"}), job(host=HOST, **more)
+    spec = job(host=HOST, **more)
 
     request = slurm.into_held(spec, slurm.submission(spec))
 
@@ -115,7 +115,7 @@ def test_some_kinds_of_jobs_never_enter(more: dict[str, Any], why: str) -> None:
 def test_the_lines_for_the_user_are_found_among_those_of_sbatch() -> None:
     answer = Answer(0, "1235\n", "clusterfn: train is not in the held allocation 1234: why\nsbatch: info\n")
 
-    assert scheduler_for(HOST, {"user": "ada"}).notes(answer) == [
+    assert slurm.notes(answer) == [
         "train is not in the held allocation 1234: why",
         "SLURM says: info",
     ]
@@ -132,8 +132,6 @@ def test_the_lines_for_the_user_are_found_among_those_of_sbatch() -> None:
     ],
 )
 def test_a_step_that_slurm_does_not_know_has_ended(said: str, ends: bool) -> None:
-    slurm = scheduler_for(HOST, {"user": "ada"})
-
     assert slurm.evidence_command("1234.5")[-3:] == ("show", "step", "1234.5")
     assert (slurm.explain(Evidence(said, "", "1234.5")) is not None) is ends
 
@@ -168,12 +166,23 @@ def there(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def enter(there: Path, **asked: Any) -> subprocess.CompletedProcess[str]:
-    wanted = {**ASKED, "folder": str(there / "job"), "srun": ["srun", "--exclusive"], **asked}
+def supervise(there: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the host's program, with these variables alone."""
     (there / "supervise.py").write_text(SUPERVISE)
-    argv = [sys.executable, str(there / "supervise.py"), "enter", str(there / "held"), json.dumps(wanted), "sbatch"]
-    env = {"PATH": f"{there}/bin:/usr/bin:/bin", "HOME": "/nowhere", "OURS": "not the job's"}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    env = {"PATH": f"{there}/bin:/usr/bin:/bin", **variables}
+    return subprocess.run(
+        [sys.executable, str(there / "supervise.py"), *words], env=env, capture_output=True, text=True, timeout=60
+    )
+
+
+def enter(there: Path) -> subprocess.CompletedProcess[str]:
+    wanted = {**ASKED, "folder": str(there / "job"), "srun": ["srun", "--exclusive"]}
+    return supervise(there, "enter", str(there / "held"), json.dumps(wanted), "sbatch", HOME="/nowhere")
+
+
+def hold(there: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    facts = {"cores": 1, "memory_mb": None, "gpus": 0, "gpu_type": None, "time_s": 60.0, "idle_s": 0}
+    return supervise(there, "hold", str(there / "held"), json.dumps(facts), SLURM_JOB_ID="4321", **variables)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +209,9 @@ def test_without_a_hold_sbatch_gets_the_job_and_nothing_is_said(there: Path, nam
 
 
 def test_it_ends_before_its_time_limit_if_no_job_can_enter_any_more(there: Path) -> None:
-    (there / "supervise.py").write_text(SUPERVISE)
-    facts = {"cores": 1, "memory_mb": None, "gpus": 0, "gpu_type": None, "time_s": 60.0, "idle_s": 0}
-    argv = [sys.executable, str(there / "supervise.py"), "hold", str(there / "held"), json.dumps(facts)]
     ends = str(int(time.time()) + 20)
-    env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "4321", "SLURM_JOB_END_TIME": ends, "CLUSTERFN_JOB": "7f3a/1"}
 
-    assert subprocess.run(argv, env=env, timeout=60, check=False).returncode == 0
+    assert hold(there, SLURM_JOB_END_TIME=ends, CLUSTERFN_JOB="7f3a/1").returncode == 0
     assert time.time() < int(ends)
     assert not (there / "held").exists()
 
@@ -224,10 +229,11 @@ BY_HAND = "slurmstepd: error: *** STEP 1234.5 ON n1 CANCELLED AT 2026-11-23T10:0
         ("CANCELLED", "", "cancelled", "was cancelled"),
         ("PREEMPTED", "", "lost", "was taken back for another job"),
         ("COMPLETED", "", "lost", "has ended"),
+        ("RUNNING", "", None, ""),
     ],
 )
 def test_a_job_that_ends_with_the_allocation_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, log: str, kind: str, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, log: str, kind: str | None, says: str
 ) -> None:
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho JobId=1234 JobState={state}\n")
     (tmp_path / "scontrol").chmod(0o700)
@@ -238,30 +244,16 @@ def test_a_job_that_ends_with_the_allocation_names_it(
 
     found = SlurmOnHost().ending(str(tmp_path / "log"))
 
-    assert found is not None and found.kind == kind
-    assert found.message == f"the held allocation 1234, in which it ran, {says}"
-
-
-def test_a_job_in_an_allocation_that_runs_was_not_ended_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho JobId=1234 JobState=RUNNING\n")
-    (tmp_path / "scontrol").chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("SLURM_JOB_ID", "1234")
-    monkeypatch.setenv(STEP, "1")
-
-    assert SlurmOnHost().ending(str(tmp_path / "log")) is None
+    message = f"the held allocation 1234, in which it ran, {says}"
+    assert (found and (found.kind, found.message)) == (kind and (kind, message))
 
 
 def test_two_that_hold_at_the_same_time_do_not_replace_each_other(there: Path) -> None:
-    (there / "supervise.py").write_text(SUPERVISE)
     (there / "bin" / "scontrol").write_text("#!/bin/sh\necho JobId=1234 JobState=RUNNING\n")
     (there / "bin" / "scontrol").chmod(0o700)
     before = (there / "held" / "record").read_text()
-    facts = {"cores": 1, "memory_mb": None, "gpus": 0, "gpu_type": None, "time_s": 60.0, "idle_s": 0}
-    argv = [sys.executable, str(there / "supervise.py"), "hold", str(there / "held"), json.dumps(facts)]
-    env = {"PATH": f"{there}/bin:/usr/bin:/bin", "SLURM_JOB_ID": "4321", "CLUSTERFN_JOB": "8f3a/1"}
 
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    done = hold(there, CLUSTERFN_JOB="8f3a/1")
 
     assert (done.returncode, done.stderr) == (1, "the allocation 1234 is held already, by job 7f3a\n")
     assert (there / "held" / "record").read_text() == before

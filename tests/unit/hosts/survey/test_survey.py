@@ -80,7 +80,6 @@ OVERFULL = """
 def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
     found = survey.read_volume(folder(df), {})
 
-    assert found is not None
     assert (found.device, found.kind, found.free_bytes, found.shared) == (device, kind, free, shared)
     assert (found.name, found.path) == ("$DATA", "/data/ann")
 
@@ -97,7 +96,6 @@ def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
 def test_inodes_are_read_where_there_are_such(inodes, files):
     found = survey.read_volume(folder(XFS, inodes), {})
 
-    assert found is not None
     assert found.free_files == files
 
 
@@ -122,31 +120,24 @@ WRAPPED_WITH_UNITS = """
 """
 
 
-def test_quota_leaves_what_is_under_the_hard_limit_or_else_the_soft_one():
-    found = dict(parse_quotas(text(QUOTA)))
-
-    assert found == {
-        "/dev/sda1": QuotaLeft(500000 * KB, 80),
-        "/dev/sdb1": QuotaLeft(0, None),
-        "/dev/sdc1": QuotaLeft(None, None),
-    }
-
-
-def test_quota_with_units_and_a_long_name():
-    found = dict(parse_quotas(text(WRAPPED_WITH_UNITS)))
-
-    assert found == {"filer.example.edu:/vol/very/long/home": QuotaLeft(2 * GB, 200 * KB)}
-
-
-@pytest.mark.parametrize("said", ["Disk quotas for user ann (uid 1000): none", "quota: error while getting quota", ""])
-def test_no_quota_bounds_nothing(said):
-    assert dict(parse_quotas([said])) == {}
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        (QUOTA, {"/dev/sda1": (500000 * KB, 80), "/dev/sdb1": (0, None), "/dev/sdc1": (None, None)}),
+        (WRAPPED_WITH_UNITS, {"filer.example.edu:/vol/very/long/home": (2 * GB, 200 * KB)}),
+        ("Disk quotas for user ann (uid 1000): none", {}),
+        ("quota: error while getting quota", {}),
+        ("", {}),
+    ],
+    ids=["hard or soft limits", "units and a long name", "none", "an error", "nothing"],
+)
+def test_quota_leaves_what_is_under_the_hard_limit_or_else_the_soft_one(said, left):
+    assert dict(parse_quotas([*text(said), ""])) == left
 
 
 def test_quota_belongs_to_its_device():
     found = survey.read_volume(folder(XFS), {"/dev/sdb1": QuotaLeft(7 * GB, 12), "/dev/sda1": QuotaLeft(0, 0)})
 
-    assert found is not None
     assert (found.quota_bytes, found.quota_files, found.room_bytes, found.room_files) == (7 * GB, 12, 7 * GB, 12)
 
 
@@ -189,14 +180,12 @@ def test_a_full_folder_is_distinguished_from_a_forbidden_one(said, writable, quo
 
     found = survey.read_volume(section, {})
 
-    assert found is not None
     assert (found.writable, found.quota_bytes, found.noexec, found.links) == (writable, quota, False, None)
 
 
 def test_a_script_that_cannot_be_started_shows_noexec():
     found = survey.read_volume(folder(XFS, run=["sh: 1: ./.clusterfn-survey-9-1: Permission denied"]), {})
 
-    assert found is not None
     assert found.noexec
 
 
@@ -225,7 +214,6 @@ def test_gpus_are_read():
 def test_what_nvidia_smi_says_instead_of_gpus_is_its_trouble(rc, lines, trouble):
     found = survey.read_gpus(Section("gpus", rc, lines))
 
-    assert found is not None
     assert trouble in found.trouble
     assert not found.names
 
@@ -306,19 +294,13 @@ def changed(volume: Volume, **values: Any) -> Volume:
 def test_the_home_is_proposed_if_it_has_plenty_else_what_has_most_room(volumes, schedulers, name, reason):
     proposed = Site(tuple(volumes), schedulers).proposed_root()
 
-    assert proposed is not None
     assert proposed[0].name == name
     assert reason in proposed[1]
 
 
-def test_nothing_is_proposed_where_nothing_can_be_written():
+def test_a_folder_that_cannot_be_written_to_or_in_which_everybody_could_replace_the_root_is_not_proposed():
     assert Site((changed(HOME, writable=False),)).proposed_root() is None
-
-
-def test_a_folder_in_which_everybody_could_replace_the_root_is_not_proposed():
-    open_to_all = changed(HOME, mode="drwxrwxrwx")
-
-    assert Site((open_to_all,)).proposed_root() is None
+    assert Site((changed(HOME, mode="drwxrwxrwx"),)).proposed_root() is None
     assert Site((changed(HOME, mode="drwxrwxrwt"),)).proposed_root() is not None
 
 
@@ -370,7 +352,6 @@ def test_this_machines_folders_are_found_and_left_as_they_were(ask, tmp_path):
     home = next(each for each in site.volumes if each.name == "$HOME")
     assert (home.path, home.writable, home.links) == (str(tmp_path.resolve()), True, True)
     assert home.free_bytes
-    assert site.root is not None
     assert site.root.path == str(tmp_path.resolve() / "root")
     assert (sorted(os.listdir(tmp_path)), os.listdir(tmp_path / "root")) == (["root"], [])
 

@@ -29,6 +29,11 @@ def refusal_of_login(settings: Settings, said: list[str], offers: list[str], **m
     return ssh_errors.login_refused("lab8", settings, said, offers, **more)
 
 
+def fits(patterns: str, name: str) -> bool:
+    """Whether the first field of a line of known_hosts means the host of this name."""
+    return host_keys.matches(patterns, name)
+
+
 def aliases() -> list[str]:
     """The hosts that the user's configuration names."""
     return ssh_config_file.aliases()
@@ -59,11 +64,15 @@ class Desk:
     def settings(self) -> Settings:
         return resolve(self.host)
 
-    def refusal(self) -> HostKeyError:
+    def refusal(self, kind: str = KIND) -> HostKeyError:
         """What a call says of the key."""
         with pytest.raises(HostKeyError) as caught:
-            host_keys.check(self.settings, "lab8", KIND, NEW.blob)
+            host_keys.check(self.settings, "lab8", kind, NEW.blob)
         return caught.value
+
+    def has_authority_alone(self) -> bool:
+        """Whether only an authority could say that the key is the right one."""
+        return host_keys.has_authority_alone(self.settings)
 
     def trust(self) -> None:
         """`clusterfn trust lab8` with --replace, whose person says yes."""

@@ -54,7 +54,6 @@ def test_a_configuration_that_keeps_no_keys_is_named_by_its_line(desk: Callable[
         user.trust()
     assert f"{user.config}:2" in caught.value.message
     added = re.search("write `(.+?)`", hint)
-    assert added is not None
     user.write(f"{added[1].replace('~/.ssh/known_hosts', 'KNOWN')}\n  {line}{strict}")  # above it, as the hint says
     user.trust()
     assert user.is_accepted()

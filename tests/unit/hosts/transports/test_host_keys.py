@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.config.spec import Host
-from clusterfn.errors import HostKeyError
-from clusterfn.hosts.transports.host_keys import check, has_authority_alone, matches
-from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from tests.unit.hosts.transports.desk import KIND, NEW, Desk, fits
 
-KEY, OTHER = b"key", b"other"
-KIND = "ssh-ed25519"
+KEY, OTHER = NEW.blob, b"other"
 
 
 def line(name: str, blob: bytes, kind: str = KIND, marker: str = "") -> str:
@@ -30,15 +26,14 @@ def hashed(name: str) -> str:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    (tmp_path / "config").touch()
-    found = resolve(Host("lab8", "lab8:2222", "bare", "yml:1", ssh_config=str(tmp_path / "config")))
-    return found._replace(known_hosts=(tmp_path / "known_hosts", tmp_path / "not there"))
+def user(tmp_path: Path) -> Desk:
+    return Desk(tmp_path, "UserKnownHostsFile KNOWN FOLDER/nowhere\nGlobalKnownHostsFile none\nPort 2222")
 
 
-def remember(settings: Settings, *lines: str) -> None:
+def remember(user: Desk, *lines: str) -> None:
     damaged = "# a comment\n\nbroken\n* ssh-rsa \u00e4\u00e4\u00e4\u00e4\n* ssh-rsa AAA\n|1|\u00e4|= ssh-rsa AAAA\n"
-    settings.known_hosts[0].write_text(damaged + "".join(lines), encoding="utf-8")
+    user.known.parent.mkdir(exist_ok=True)
+    user.known.write_text(damaged + "".join(lines), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +51,7 @@ def remember(settings: Settings, *lines: str) -> None:
     ],
 )
 def test_the_first_field_is_a_name_patterns_or_a_hash(patterns: str, found: bool) -> None:
-    assert matches(patterns, "[lab8]:2222") is found
+    assert fits(patterns, "[lab8]:2222") is found
 
 
 AUTHORITY = line("*", KEY, marker="@cert-authority")
@@ -72,11 +67,10 @@ REVOKED = line("*", KEY, marker="@revoked")
     ],
     ids=["a name", "a hash", "beside an authority"],
 )
-def test_the_remembered_key_is_taken(settings: Settings, lines: list[str]) -> None:
-    remember(settings, *lines)
+def test_the_remembered_key_is_taken(user: Desk, lines: list[str]) -> None:
+    remember(user, *lines)
 
-    check(settings, "lab8", KIND, KEY)
-    assert not has_authority_alone(settings)
+    assert user.is_accepted() and not user.has_authority_alone()
 
 
 ASK = "run on that machine itself), then: clusterfn trust lab8 (or by ssh: ssh -o StrictHostKeyChecking=ask"
@@ -94,37 +88,37 @@ ASK = "run on that machine itself), then: clusterfn trust lab8 (or by ssh: ssh -
     ],
     ids=["without its port", "another name", "another key", "another kind", "revoked", "an authority alone"],
 )
-def test_any_other_key_is_rejected(settings: Settings, lines: list[str], words: str, told: str) -> None:
-    remember(settings, *lines)
+def test_any_other_key_is_rejected(user: Desk, lines: list[str], words: str, told: str) -> None:
+    remember(user, *lines)
 
-    with pytest.raises(HostKeyError, match=words) as caught:
-        check(settings, "lab8", KIND, KEY)
-    assert told in str(caught.value) and has_authority_alone(settings) == (lines == [AUTHORITY])
+    said = str(user.refusal())
+
+    assert words in said and told in said and user.has_authority_alone() == (lines == [AUTHORITY])
 
 
 @pytest.mark.parametrize(
     ("kind", "file"), [("ssh-ed25519", "ed25519"), ("ecdsa-sha2-nistp256", "ecdsa"), ("ssh-rsa", "rsa")]
 )
-def test_an_unknown_key_names_the_file_whose_fingerprint_it_must_have(settings: Settings, kind: str, file: str) -> None:
-    with pytest.raises(HostKeyError) as caught:
-        check(settings, "lab8", kind, KEY)
+def test_an_unknown_key_names_the_file_whose_fingerprint_it_must_have(user: Desk, kind: str, file: str) -> None:
+    error = user.refusal(kind)
 
-    assert f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub" in (caught.value.hint or "")
-    assert "ssh-keyscan" not in str(caught.value)
+    assert f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub" in (error.hint or "")
+    assert "ssh-keyscan" not in str(error)
 
 
 @pytest.mark.parametrize("name, said", [("tensor01.old", "tensor01.old"), (hashed("old"), "another name, which is ha")])
-def test_an_unknown_key_that_another_name_has_says_so(settings: Settings, name: str, said: str) -> None:
-    remember(settings, line("[lab9]:2222", OTHER), line(name, KEY))
+def test_an_unknown_key_that_another_name_has_says_so(user: Desk, name: str, said: str) -> None:
+    remember(user, line("[lab9]:2222", OTHER), line(name, KEY))
 
-    with pytest.raises(HostKeyError, match="is unknown") as caught:
-        check(settings, "lab8", KIND, KEY)
-    assert caught.value.evidence[-1].startswith(f"the same key is remembered for {said}")
-    assert caught.value.evidence[-1].endswith(f" at {settings.known_hosts[0]}:8")
-    remember(settings, line(name, KEY), line("older", KEY, marker="@revoked"))
-    with pytest.raises(HostKeyError, match="is unknown") as revoked:
-        check(settings, "lab8", KIND, KEY)
-    assert not [each for each in revoked.value.evidence if "same key" in each], "it is not recommended"
+    error = user.refusal()
+
+    assert "is unknown" in error.message
+    assert error.evidence[-1].startswith(f"the same key is remembered for {said}")
+    assert error.evidence[-1].endswith(f" at {user.known}:8")
+    remember(user, line(name, KEY), line("older", KEY, marker="@revoked"))
+    revoked = user.refusal()
+    assert "is unknown" in revoked.message
+    assert not [each for each in revoked.evidence if "same key" in each], "it is not recommended"
 
 
 @pytest.mark.parametrize(
@@ -136,22 +130,18 @@ def test_an_unknown_key_that_another_name_has_says_so(settings: Settings, name: 
     ],
 )  # fmt: skip
 def test_no_pattern_takes_long(pattern: str, text: str, found: bool) -> None:
-    assert matches(pattern, text) is found
+    assert fits(pattern, text) is found
 
 
-def test_a_key_that_was_replaced_or_revoked_meanwhile_is_rejected(
-    settings: Settings,
-) -> None:
-    remember(settings, line("[lab8]:2222", KEY))
-    check(settings, "lab8", KIND, KEY)
-    before = settings.known_hosts[0].stat()
+def test_a_key_that_was_replaced_or_revoked_meanwhile_is_rejected(user: Desk) -> None:
+    remember(user, line("[lab8]:2222", KEY))
+    assert user.is_accepted()
+    before = user.known.stat()
 
-    remember(settings, line("[lab8]:2222", b"yek"))
-    os.utime(settings.known_hosts[0], ns=(before.st_atime_ns, before.st_mtime_ns))
+    remember(user, line("[lab8]:2222", KEY[::-1]))
+    os.utime(user.known, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    assert settings.known_hosts[0].stat().st_size == before.st_size
-    with pytest.raises(HostKeyError, match="has changed"):
-        check(settings, "lab8", KIND, KEY)
-    remember(settings, line("[lab8]:2222", KEY), REVOKED)
-    with pytest.raises(HostKeyError, match="is revoked"):
-        check(settings, "lab8", KIND, KEY)
+    assert user.known.stat().st_size == before.st_size
+    assert "has changed" in user.refusal().message
+    remember(user, line("[lab8]:2222", KEY), REVOKED)
+    assert "is revoked" in user.refusal().message

@@ -211,7 +211,7 @@ def test_auto_takes_ssh_for_what_paramiko_cannot_do(
 
     transport.open("true").close()
 
-    assert transport.via == why
+    assert (transport.via, (ssh.folder / "asked").read_text()) == (why, "asked\n"), "ssh -G runs once"
 
 
 @pytest.mark.parametrize(
@@ -246,14 +246,6 @@ def test_a_master_that_does_not_answer_is_none(ssh: Stub, monkeypatch: pytest.Mo
     ssh(resolved="controlpath /tmp/c", check="exec sleep 600")
 
     assert not openssh.has_master(auto.resolve(HOST))
-
-
-def test_auto_asks_ssh_once_for_the_way_of_ssh(ssh: Stub) -> None:
-    ssh(resolved="remotecommand tmux")
-
-    AutoTransport(HOST).open("true").close()
-
-    assert (ssh.folder / "asked").read_text() == "asked\n"
 
 
 def test_auto_asks_ssh_once_for_the_way_of_paramiko(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,18 +119,18 @@ def test_a_broken_line_is_named(config: Path) -> None:
     assert str(config) in str(caught.value)
 
 
-def test_a_name_of_the_ssh_configuration_is_reported_with_its_line(config: Path) -> None:
-    config.write_text("Host lab8\n  Port 22\n  hostname = lab8.wrong.example\n")
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("Host lab8\n  Port 22\n  hostname = lab8.wrong.example\n", "`HostName lab8.wrong.example` of lab8 in {}:3"),
+        ("", "address: of host lab8 (clusterfn.yml:3)"),
+    ],
+)
+def test_a_name_is_reported_with_the_line_of_its_file(config: Path, text: str, named: str) -> None:
+    config.write_text(text)
     host = host_with(config)
 
-    assert resolve(host).named_in(host) == f"`HostName lab8.wrong.example` of lab8 in {config}:3"
-
-
-def test_a_name_of_clusterfn_yml_is_reported_with_its_line(config: Path) -> None:
-    config.touch()
-    host = host_with(config)
-
-    assert resolve(host).named_in(host) == "address: of host lab8 (clusterfn.yml:3)"
+    assert resolve(host).named_in(host) == named.format(config)
 
 
 def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retried(

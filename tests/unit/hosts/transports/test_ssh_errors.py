@@ -113,13 +113,15 @@ def test_a_message_becomes_an_error(settings: Settings, version: str, text: str,
 
 
 @pytest.mark.parametrize(("methods", "takes_passwords"), [("publickey,password", True), ("publickey", False)])
-def test_a_host_that_takes_passwords_leads_to_a_login_too(
+def test_a_login_and_ssh_copy_id_are_named_only_where_a_password_gets_in(
     settings: Settings, methods: str, takes_passwords: bool
 ) -> None:
     hint = error_of(HOST, settings, f"me@10.0.0.8: Permission denied ({methods}).", 255).hint or ""
 
     assert "ssh-add" in hint
-    assert ("or log in with a password once for all programs: clusterfn login lab8" in hint) == takes_passwords
+    assert ("or log in with a password once for all programs: clusterfn login lab8" in hint) is takes_passwords
+    assert ("ssh-copy-id" in hint) is takes_passwords
+    assert ("sent to the administrator" in hint) is not takes_passwords
 
 
 def test_the_host_can_print_what_ssh_would_say_without_being_believed(settings: Settings) -> None:
@@ -160,14 +162,6 @@ def test_a_login_names_the_keys_that_were_tried(settings: Settings) -> None:
         'Load key "/home/me/.ssh/id_ecdsa": bad permissions',
         "the host allows: publickey",
     )
-
-
-@pytest.mark.parametrize(("allowed", "helps"), [("publickey", False), ("publickey,password", True)])
-def test_ssh_copy_id_is_named_only_where_it_gets_in(settings: Settings, allowed: str, helps: bool) -> None:
-    error = error_of(HOST, settings, f"me@10.0.0.8: Permission denied ({allowed}).", 255)
-
-    assert ("ssh-copy-id" in (error.hint or "")) is helps
-    assert ("sent to the administrator" in (error.hint or "")) is not helps
 
 
 def test_the_key_of_a_jump_host_is_named_as_its_own(settings: Settings) -> None:

@@ -31,10 +31,12 @@ def read_all(stream: Any) -> bytes:
     return b"".join(iter(lambda: stream.read(65536), b""))
 
 
-def keeper_of(held: Held) -> int:
-    """The pid of its keeper: the parent of what waits."""
+def kill_keeper(held: Held) -> None:
+    """Kill its keeper, which is the parent of what waits."""
     pid = until(held.pids)[-1]
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(keeper, signal.SIGKILL)
+    until(lambda: not is_running(keeper))
 
 
 def test_there_is_none_before_a_keeper_has_started_or_of_another_name(held: Held) -> None:
@@ -72,7 +74,6 @@ def test_a_second_keeper_leaves_the_first_and_what_waits_alone(held: Held) -> No
 
     taken = held.take()
 
-    assert taken is not None
     taken.stream.close()
     assert (held.made(), len(held.pids()) <= 2) == (before, True)
 
@@ -104,9 +105,7 @@ def test_a_keeper_takes_the_place_of_one_whose_connection_has_ended(held: Held) 
 def test_a_keeper_that_was_killed_is_replaced_at_the_next_login(held: Held) -> None:
     held.keep()
     before = held.waiting()
-    killed = keeper_of(held)
-    os.kill(killed, signal.SIGKILL)
-    until(lambda: not is_running(killed))
+    kill_keeper(held)
 
     before.stream.write(b"echo still here\n")  # what was taken goes on
     assert read_all(before.stream) == b"still here\n"
@@ -120,9 +119,7 @@ def test_a_keeper_that_was_killed_is_replaced_at_the_next_login(held: Held) -> N
 def test_the_address_of_a_keeper_that_was_killed_is_removed_with_the_login(held: Held) -> None:
     held.keep()
     held.becomes_ready()
-    killed = keeper_of(held)
-    os.kill(killed, signal.SIGKILL)
-    until(lambda: not is_running(killed))
+    kill_keeper(held)
     held.log_out()
     assert held.address() is None
 
@@ -131,7 +128,6 @@ def test_a_program_that_is_killed_leaves_nothing_behind(held: Held) -> None:
     held.keep()
     until(held.pids)
     program = subprocess.Popen(held.program("echo $$; exec cat\n"), stdout=subprocess.PIPE)
-    assert program.stdout is not None
     command = int(program.stdout.readline())
     assert is_running(command)
 

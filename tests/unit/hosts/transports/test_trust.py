@@ -7,58 +7,48 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.config.spec import Host
-from clusterfn.errors import ConfigError, HostKeyError
-from clusterfn.hosts.transports import host_keys, trust
-from clusterfn.hosts.transports.ssh_config import Settings, resolve
-from clusterfn.hosts.transports.trust import HostKeys, ShownKey
+from clusterfn import HostKeyError
+from tests.unit.hosts.transports.desk import KIND, NEW, OLD, Desk
 
-HOST = Host("lab8", "lab8:2222", "bare", "clusterfn.yml:3")
-NAME, KIND = "[lab8]:2222", "ssh-ed25519"
-NEW, OLD = ShownKey(KIND, b"new"), base64.b64encode(b"old").decode()
-NEW_LINE = f"{NAME} {KIND} {base64.b64encode(b'new').decode()}\n"
+LINES = "UserKnownHostsFile KNOWN\nGlobalKnownHostsFile FOLDER/global\nPort 2222"
+NAME = "[lab8]:2222"
+NEW_LINE = f"{NAME} {KIND} {base64.b64encode(NEW.blob).decode()}\n"
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    (tmp_path / "config").touch()
-    found = resolve(HOST._replace(ssh_config=str(tmp_path / "config")))
-    mine, everybody = tmp_path / "ssh/known_hosts", tmp_path / "global"
-    return found._replace(user_known_hosts=(mine,), known_hosts=(mine, everybody), hash_known_hosts=False)
+def user(tmp_path: Path) -> Desk:
+    return Desk(tmp_path, LINES)
 
 
-def remember(settings: Settings) -> Path:
-    entries = host_keys.known_keys(settings.key_name, settings.known_hosts)
-    return trust.write_known_hosts(HOST, HostKeys(settings, (NEW,), tuple(entries)), [NEW])
-
-
-def written(settings: Settings, text: str) -> str:
+def written(user: Desk, text: str) -> str:
     """What becomes of a known_hosts file."""
-    file = settings.user_known_hosts[0]
-    file.parent.mkdir()
-    file.write_text(text)
-    remember(settings)
-    return file.read_text()
+    user.known.parent.mkdir()
+    user.known.write_text(text)
+    user.trust()
+    return user.known.read_text()
 
 
-def test_the_file_is_made_for_its_owner_alone(settings: Settings) -> None:
-    file = remember(settings)
+def test_the_file_is_made_for_its_owner_alone(user: Desk) -> None:
+    user.trust()
 
-    assert file.read_text() == NEW_LINE
-    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert user.known.read_text() == NEW_LINE
+    assert (user.known.stat().st_mode & 0o777, user.known.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 @pytest.mark.parametrize("before", ["", "# mine\n", "other ssh-rsa AAAA"])
-def test_what_was_there_stays(settings: Settings, before: str) -> None:
-    assert written(settings, before) == (before.rstrip("\n") + "\n" if before else "") + NEW_LINE
+def test_what_was_there_stays(user: Desk, before: str) -> None:
+    assert written(user, before) == (before.rstrip("\n") + "\n" if before else "") + NEW_LINE
 
 
-def test_a_hashed_name_tells_nothing_and_fits(settings: Settings) -> None:
-    file = remember(settings._replace(hash_known_hosts=True))
+def test_a_hashed_name_tells_nothing_and_fits_and_gives_way(user: Desk) -> None:
+    user.write(f"{LINES}\nHashKnownHosts yes")
+    user.trust()
 
-    assert file.read_text().startswith("|1|")
-    assert "lab8" not in file.read_text()
-    host_keys.check(settings, "lab8", KIND, b"new")
+    assert user.known.read_text().startswith("|1|")
+    assert "lab8" not in user.known.read_text() and user.is_accepted()
+    user.write(LINES)
+    user.trust()
+    assert user.known.read_text() == NEW_LINE
 
 
 @pytest.mark.parametrize(
@@ -69,48 +59,34 @@ def test_a_hashed_name_tells_nothing_and_fits(settings: Settings) -> None:
         (f"a,{NAME},b {KIND} {OLD} c\n", f"a,b {KIND} {OLD} c\n"),
     ],
 )
-def test_what_was_remembered_gives_way(settings: Settings, before: str, left: str) -> None:
-    assert written(settings, before) == left + NEW_LINE
-    assert settings.user_known_hosts[0].with_name("known_hosts.old").read_text() == before
-
-
-def test_a_hashed_line_gives_way(settings: Settings) -> None:
-    file = remember(settings._replace(hash_known_hosts=True))
-    assert file.read_text().startswith("|1|")
-
-    remember(settings)
-    assert file.read_text() == NEW_LINE
+def test_what_was_remembered_gives_way(user: Desk, before: str, left: str) -> None:
+    assert written(user, before) == left + NEW_LINE
+    assert user.known.with_name("known_hosts.old").read_text() == before
 
 
 @pytest.mark.parametrize("names", ["[*]:2222", f"[l*]:2222,{NAME}"])
-def test_a_pattern_is_not_ours_to_change(settings: Settings, names: str) -> None:
+def test_a_pattern_is_not_ours_to_change(user: Desk, names: str) -> None:
     before = f"{names} {KIND} {OLD}\n"
 
     with pytest.raises(HostKeyError, match="known_hosts:1 has another key for lab8:2222"):
-        written(settings, before)
-    assert settings.user_known_hosts[0].read_text() == before
+        written(user, before)
+    assert user.known.read_text() == before
 
 
-def test_the_file_of_all_users_is_not_ours_to_change(settings: Settings) -> None:
-    settings.known_hosts[1].write_text(f"{NAME} {KIND} {OLD}\n")
+def test_the_file_of_all_users_is_not_ours_to_change(user: Desk, tmp_path: Path) -> None:
+    (tmp_path / "global").write_text(f"{NAME} {KIND} {OLD}\n")
 
     with pytest.raises(HostKeyError, match="global:1 has another key"):
-        remember(settings)
-    assert not settings.user_known_hosts[0].exists()
+        user.trust()
+    assert not user.known.exists()
 
 
-def test_without_a_file_of_ones_own_nothing_can_be_remembered(settings: Settings) -> None:
-    with pytest.raises(ConfigError, match="keeps no host keys"):
-        remember(settings._replace(user_known_hosts=()))
-
-
-def test_a_link_stays_a_link(settings: Settings, tmp_path: Path) -> None:
-    file = settings.user_known_hosts[0]
-    file.parent.mkdir()
+def test_a_link_stays_a_link(user: Desk, tmp_path: Path) -> None:
+    user.known.parent.mkdir()
     (tmp_path / "real").write_text(f"{NAME} {KIND} {OLD}\n")
-    file.symlink_to(tmp_path / "real")
+    user.known.symlink_to(tmp_path / "real")
 
-    remember(settings)
+    user.trust()
 
-    assert file.is_symlink()
+    assert user.known.is_symlink()
     assert (tmp_path / "real").read_text() == NEW_LINE
