@@ -62,7 +62,8 @@ def run_command(words: Sequence[str]) -> int:
         complaint = describe_error(error, is_verbose())
         if complaint is None and isinstance(error, OSError) and error.errno in _FULL:
             where = "" if error.filename else ", perhaps the one to which stdout goes"
-            complaint = Complaint(f"clusterfn: {error}: a disk of this machine is full{where}", _FAILED, error_facts(error))
+            text = f"clusterfn: {error}: a disk of this machine is full{where}"
+            complaint = Complaint(text, _FAILED, error_facts(error))
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
             _print_nothing_more()
@@ -76,7 +77,7 @@ def _open_closed_streams() -> None:
     """Let a stream lead nowhere that was closed before we started, as by `>&-`: Python has None in its place."""
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _print_nothing_more() -> None:

@@ -49,7 +49,7 @@ _OF_SSH = (
 _INSTEAD_OF_HOST_KEY = {
     **dict.fromkeys(("user", "username", "port"), "write it in `address:`, as user@name:port"),
     **dict.fromkeys(("host", "hostname"), "the key is `address:`"),
-    **dict.fromkeys(_OF_SSH, "ssh reads it from ~/.ssh/config: write it there below `Host NAME`, and `address: NAME` here"),
+    **dict.fromkeys(_OF_SSH, "write it for ssh, below `Host NAME` in ~/.ssh/config; here write `address: NAME`"),
     "path": "folders of the scheduler's commands are `scheduler_path:`; for jobs, write `env:` or `setup:`",
     **{
         word: f"write it below `{name}:`, as `{name}: {{{word}: …}}`"
