@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.calls.call import job_name
-from clusterfn.config import config_file
+from clusterfn.config import config_file, places
 from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.display import console
@@ -337,7 +337,8 @@ def _named_in(line: str) -> Path | None:
 
 def is_script(word: str) -> bool:
     """Whether the first word of a command is a script of this machine, and no program of the host."""
-    path = Path(word).expanduser()
+    # Unlike Path's, this function leaves the `~user` of a user whom only the host knows.
+    path = Path(os.path.expanduser(word))
     if path.is_absolute():
         near = (Path.cwd().resolve(), Path.home().resolve())
         return path.is_file() and any(each in path.resolve().parents for each in near)
@@ -345,7 +346,7 @@ def is_script(word: str) -> bool:
 
 
 def _existing(word: str) -> Path:
-    path = Path(word).expanduser()
+    path = places.expanded(word)
     if not path.is_file():
         others = [each.name for each in path.parent.iterdir() if each.is_file()] if path.parent.is_dir() else []
         near = did_you_mean(path.name, others)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.config import places
 from clusterfn.config.spec import ResultPolicy
+from clusterfn.errors import ConfigError
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
@@ -59,8 +60,9 @@ def remember(
     Args:
         secrets: The names of their variables; no value is written.
     """
-    path = ledger_path()
-    with contextlib.suppress(OSError):
+    # A ConfigError says that the user has no home folder.
+    with contextlib.suppress(OSError, ConfigError):
+        path = ledger_path()
         # The names of jobs may be confidential, so only the user may read the folder.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > LARGEST_BYTES:
@@ -130,9 +132,10 @@ def _entries(text: str = "") -> list[LedgerEntry]:
 
 def _lines() -> list[str]:
     lines: list[str] = []
-    for path in (_before(ledger_path()), ledger_path()):
-        with contextlib.suppress(OSError):
-            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
+    with contextlib.suppress(ConfigError):
+        for path in (_before(ledger_path()), ledger_path()):
+            with contextlib.suppress(OSError):
+                lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
     return lines
 
 

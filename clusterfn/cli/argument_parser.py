@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -39,6 +40,8 @@ _OTHER_WORDS = {
     "version": "--version", "sweep": "clusterfn.sweep(…) in Python", "map": "f.map(…) in Python",
 }  # fmt: skip
 _UNKNOWN = "unrecognized arguments: "
+# An option with a dash that looks like a hyphen. argparse would take it for a word.
+_LONG_DASH = re.compile(r"[\u2010-\u2015\u2212]-?([A-Za-z][\w-]*)(?:=.*)?", re.DOTALL)
 _REQUIRED = "the following arguments are required: "
 _AMBIGUOUS = re.compile(r"ambiguous option: (.+) could match ")
 _OPTION = re.compile(r"--?([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
@@ -101,6 +104,10 @@ class Parser(CommandParser):
         """
         rest, apart = _split_call(argv)
         args: argparse.Namespace
+        for word in itertools.takewhile(lambda word: word != "--", [apart.host or "", *rest]):
+            if dashed := _LONG_DASH.fullmatch(word):
+                typed = f"{'-' if len(dashed[1]) == 1 else '--'}{dashed[1]}"
+                raise WrongUsage(self, f"{word!r} begins with a long dash, as web pages write it; type {typed}")
         try:
             args, unknown = self.parse_known_args(rest, apart)
             if unknown:
@@ -197,6 +204,9 @@ def _split_call(words: Sequence[str]) -> tuple[list[str], argparse.Namespace]:
         apart.host = words[at]
     before = [*words[:at], *words[at + 1 : file]]
     target, after = "".join(words[file : file + 1]), list(words[file + 1 :])
+    if target in _COMMAND and not after:
+        what = "MODULE" if target == "-m" else "COMMAND"
+        raise ConfigError(f"there is nothing after {target}", hint=f"clusterfn {words[place]} [HOST] {target} {what}")
     if target == "-m":
         apart.command_words = ["python", "-m", *after]
         return [*before, _TARGET], apart

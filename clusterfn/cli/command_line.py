@@ -5,6 +5,8 @@ How an error reads is decided here for all commands: its text, its facts for `--
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -20,11 +22,13 @@ from clusterfn.errors import ClusterfnError, ConfigError
 # The exit code by which shells report Ctrl-C: 128 and the number of SIGINT.
 INTERRUPTED = 130
 _FAILED, _USAGE = 1, 2
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FACTS = ("host", "job", "stage", "evidence", "hint", "log")
 
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command that these words name; return its exit code."""
+    _open_closed_streams()
     # The parser may reject the words. Until it has run, any `--json` asks for errors as JSON.
     as_json = "--json" in words
     try:
@@ -50,17 +54,35 @@ def run_command(words: Sequence[str]) -> int:
         complaint = describe_error(error, is_verbose())
         if complaint is not None:
             return _print_complaint(complaint, as_json)
-        # In `clusterfn jobs | head`, `head` has read enough. Redirect
-        # stdout, because Python's flush at exit would fail, too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # In `clusterfn jobs | head`, `head` has read enough.
+        _print_nothing_more()
         return 0
     except Exception as error:
         # This is the command's outermost frame, so it must turn every foreseen error into an exit code.
         complaint = describe_error(error, is_verbose())
+        if complaint is None and isinstance(error, OSError) and error.errno in _FULL:
+            where = "" if error.filename else ", perhaps the one to which stdout goes"
+            text = f"clusterfn: {error}: a disk of this machine is full{where}"
+            complaint = Complaint(text, _FAILED, error_facts(error))
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            _print_nothing_more()
         if complaint is None:
             # No code foresees this error, so it is a defect of clusterfn. Its traceback shows it best.
             raise
         return _print_complaint(complaint, as_json)
+
+
+def _open_closed_streams() -> None:
+    """Let a stream lead nowhere that was closed before we started, as by `>&-`: Python has None in its place."""
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+
+
+def _print_nothing_more() -> None:
+    """Redirect stdout, because Python's flush at exit would fail as ours did."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_complaint(complaint: Complaint, as_json: bool) -> int:
@@ -73,7 +95,11 @@ def _print_complaint(complaint: Complaint, as_json: bool) -> int:
 
     console.say(f"{complaint.text}\n", logging.ERROR)
     if as_json:
-        print(screen.as_json({"error": {**complaint.facts, "exit_code": complaint.code}}), flush=True)
+        try:
+            print(screen.as_json({"error": {**complaint.facts, "exit_code": complaint.code}}), flush=True)
+        except OSError:
+            # The text is on stderr already.
+            _print_nothing_more()
     return complaint.code
 
 

@@ -156,10 +156,11 @@ def _nothing_to_run(text: str, words: Sequence[str]) -> ConfigError:
         return ConfigError(f"there is nothing to run on {text}", hint=hint)
     start = shlex.join(["clusterfn", "run", *on])
     file, colon, name = rest[0].partition(":")
-    module = Path(*rest[0].split(".")).with_suffix(".py")
+    # Other words may be no path, such as "./".
+    module = Path(f"{rest[0].replace('.', '/')}.py") if re.fullmatch(r"\w+(?:\.\w+)+", rest[0]) else None
     if colon and file.endswith(".py"):
         hint = f"write two colons: {start} {file}::{name}"
-    elif "." in rest[0] and module.is_file():
+    elif module and module.is_file():
         hint = f"for a module, write -m before it: {start} -m {shlex.join(rest)}"
     else:
         hint = f"for a command, write -- before it: {start} -- {shlex.join(rest)}; for a function, train.py::train"

@@ -40,10 +40,16 @@ IN_PROCESS = "clusterfn.configure()"
 _USUAL_MEMORY = 4 * 2**30
 _BELOW_DEFAULTS = [word for word in DEFAULT_KEYS if word != "environment"]
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
+# Names that ssh_config, paramiko, fabric and ray give to what ssh needs.
+_OF_SSH = (
+    "identityfile", "identity_file", "key", "key_file", "key_filename", "keyfile", "ssh_key", "ssh_private_key",
+    "private_key", "proxyjump", "proxy_jump", "jump_host", "gateway", "proxy", "proxycommand", "proxy_command",
+)  # fmt: skip
 # Maps an unknown key of a host to what to write instead.
 _INSTEAD_OF_HOST_KEY = {
     **dict.fromkeys(("user", "username", "port"), "write it in `address:`, as user@name:port"),
     **dict.fromkeys(("host", "hostname"), "the key is `address:`"),
+    **dict.fromkeys(_OF_SSH, "write it for ssh, below `Host NAME` in ~/.ssh/config; here write `address: NAME`"),
     "path": "folders of the scheduler's commands are `scheduler_path:`; for jobs, write `env:` or `setup:`",
     **{
         word: f"write it below `{name}:`, as `{name}: {{{word}: …}}`"
@@ -289,7 +295,10 @@ def _host(key: Value, value: Value, folder: Path) -> Host:
         # The path is relative to the folder of clusterfn.yml, wherever the program runs.
         path = facts.get(of_path)
         if path and (of_path != "environment" or names_a_file(path)):
-            facts[of_path] = str(folder / Path(path).expanduser())
+            try:
+                facts[of_path] = str(folder / places.expanded(path))
+            except ConfigError as error:
+                raise keys.get(of_path, value).error(error.message, error.hint) from error
     _this_machine(keys, facts)
     _of_scheduler(keys, facts)
     return Host(**facts, making=EnvironmentSettings(**making))

@@ -30,7 +30,7 @@ def file_of_variable() -> Path | None:
         ConfigError: There is none.
     """
     text = os.environ.get(VARIABLE)
-    path = Path(text).expanduser() if text else None
+    path = expanded(text) if text else None
     if path is not None and not path.is_file():
         raise ConfigError(f"${VARIABLE}={text} is not a file", hint="correct the path, or unset the variable")
     return path
@@ -54,6 +54,23 @@ def find_file(start: Path, script: Path | None) -> Path | None:
     return None
 
 
+def expanded(path: str | Path) -> Path:
+    """Expand `~` and `~user` in a path of this machine.
+
+    Raises:
+        ConfigError: There is no such user, or this one has no home, as in a container that runs with any number.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        user = Path(path).parts[0]
+        if user == "~":
+            problem = "you have no home folder: HOME is not set, and this machine has no account with your number"
+            raise ConfigError(problem, hint="export HOME=/a/folder/that/you/can/write/to") from error
+        problem = f"{path}: this machine has no user {user[1:]}"
+        raise ConfigError(problem, hint="correct the path, or write it in full") from error
+
+
 def running_script() -> Path | None:
     """Return the file that Python was started with; None in a notebook, at a prompt, and for an installed command."""
     name = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -69,7 +86,7 @@ def _folders(start: Path, script: Path | None) -> Iterator[Path]:
     for here in (start.absolute(), script.resolve().parent if script else None):
         if here is not None:
             yield from (here, *here.parents)
-    home = Path("~").expanduser()
+    home = expanded("~")
     yield Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "clusterfn"
     if sys.platform == "darwin":
         yield home / "Library" / "Application Support" / "clusterfn"
@@ -90,7 +107,7 @@ def cache_folder() -> Path:
 
 def _own_folder(variable: str, usual: str, of_mac: str) -> Path:
     """Return our folder in the one that the variable names, or in the usual one below the home folder."""
-    home = Path("~").expanduser()
+    home = expanded("~")
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn"
     folder = home / (of_mac if sys.platform == "darwin" else usual)

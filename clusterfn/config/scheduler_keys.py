@@ -73,7 +73,7 @@ def _variables_of_commands(value: Value) -> dict[str, str]:
             exceptions = [prefix[1:] for prefix in scheduler.obeyed if prefix.startswith("!")]
             if key.text.startswith(scheduler.obeyed) and not key.text.startswith(tuple(exceptions)):
                 raise key.error(f"clusterfn does not pass {key.text} on", f"write the option itself below `{word}:`")
-    return kinds.read_variables(value)
+    return kinds.read_variables(value, "write the whole path or value")
 
 
 # The keys of every scheduler with nodes.
@@ -86,7 +86,7 @@ BATCH_JOBS: Mapping[str, Key] = {
         "they come first in PATH on the login node, and last in jobs. `clusterfn init` writes it; only with SLURM "
         "and Grid Engine"),
     "scheduler_env": Key(
-        "scheduler_env", Kind(_variables_of_commands, kinds.VARIABLES.form), "none", "{SLURM_CONF: /etc/slurm/a.conf}",
+        "scheduler_env", Kind(_variables_of_commands, kinds.VARIABLES), "none", "{SLURM_CONF: /etc/slurm/a.conf}",
         "variables that these commands need on the login node, such as SLURM_CONF or SGE_ROOT; jobs do not get them. "
         "Only with SLURM and Grid Engine"),
 }  # fmt: skip

@@ -27,6 +27,8 @@ _TIME_WORDS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
 _HOURS_AND_NUMBER = re.compile(r"(\d{1,9})\s*h(?:ours?|rs?)?\s*(\d{1,2})", re.IGNORECASE)
 _SHORT_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
+# SLURM's "days-hours" and "days-hours:minutes".
+_DAYS_AND_HOURS = re.compile(r"(\d{1,9})-(\d{1,2})(?::(\d{2}))?")
 NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 
@@ -135,6 +137,8 @@ def _near_time(value: object, name: str) -> str:
     text = value.strip() if isinstance(value, str) else ""
     if hours := _HOURS_AND_NUMBER.fullmatch(text):
         near = f'{name}="{hours[1]}h {hours[2]}min"'
+    elif days := _DAYS_AND_HOURS.fullmatch(text):
+        near = f'{name}="{days[1]}-{days[2]:0>2}:{days[3] or "00"}:00"'
     elif clock := _SHORT_CLOCK.fullmatch(text):
         first, second = int(clock[1]), clock[2]
         near = f'{name}="{first:02d}:{second}:00" ({first} h {int(second)} min)'

@@ -84,18 +84,30 @@ def count(least: int) -> Kind:
     return Kind(lambda value: value.as_count(least), {"type": "integer", "minimum": least})
 
 
-def read_variables(value: Value) -> dict[str, str]:
-    """Return names of variables with their values."""
+# A shell expands these. A variable of a process has its value as it is written.
+_FOR_A_SHELL = re.compile(r"\$[A-Za-z_{(]|(?:^|:)~/")
+_WHERE_A_SHELL_IS = 'write the whole value, or set it in `setup:`, which a shell reads: export NAME="$HOME/x"'
+
+
+def read_variables(value: Value, instead: str) -> dict[str, str]:
+    """Return names of variables with their values.
+
+    Args:
+        instead: What to write where a shell should expand a value.
+    """
     for key, _ in value.pairs:
         if not units.VARIABLE.fullmatch(key.text):
             raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
-    return {name: content.as_written() for name, content in value.mapping().items()}
+    variables = {name: content.as_written() for name, content in value.mapping().items()}
+    for _, content in value.pairs:
+        if _FOR_A_SHELL.search(content.text):
+            raise content.error(f"{content.written} would stay as it is: only a shell expands it", instead)
+    return variables
 
 
-VARIABLES = Kind(
-    read_variables,
-    {"type": "object", "propertyNames": {"pattern": f"^{units.VARIABLE.pattern}$"}, "additionalProperties": WRITTEN},
-)
+VARIABLES: Form = {
+    "type": "object", "propertyNames": {"pattern": f"^{units.VARIABLE.pattern}$"}, "additionalProperties": WRITTEN,
+}  # fmt: skip
 
 
 def _gpu_type(value: Value) -> str:
@@ -113,6 +125,10 @@ def password_error(value: Value, problem: str = f"a password in an address is {N
     return value.error(problem, "remove it; use a key (ssh-copy-id HOST) or an ssh agent", show=False)
 
 
+# An IPv6 address without brackets, whose last colon would begin a port.
+_IPV6 = re.compile(r"((?:[^@:]+@)?)([0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?)")
+
+
 def _address(value: Value) -> str:
     text = value.as_text()
     # The colon of `ssh://` is not one before a password.
@@ -121,6 +137,8 @@ def _address(value: Value) -> str:
     match = forms.ADDRESS.fullmatch(text)
     if not match or not 0 < int(match[1] or 22) < 65536:
         hint = "write `name`, `user@name` or `user@name:port`; for anything else add an alias to ~/.ssh/config"
+        if six := _IPV6.fullmatch(text):
+            hint = f'write an IPv6 address in brackets and quotes: "{six[1]}[{six[2]}]"'
         raise value.error(f'"{text}" is not an address', hint)
     return text
 
@@ -187,10 +205,10 @@ def _env(value: Value) -> dict[str, str]:
     for key, _ in value.pairs:
         if forms.is_set_by_clusterfn(key.text):
             raise key.error(f'"{key.text}" is set by clusterfn itself', forms.ASK_FOR_GPUS)
-    return read_variables(value)
+    return read_variables(value, _WHERE_A_SHELL_IS)
 
 
-ENV = Kind(_env, VARIABLES.form)
+ENV = Kind(_env, VARIABLES)
 
 
 def _secrets(value: Value) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,6 +34,10 @@ _COUNT = re.compile(r"0|[1-9][0-9]*")
 # The slash excludes web addresses.
 _WITHOUT_SPACE = r"\s*([A-Za-z_]\w*):[^\s:/]"
 _QUOTED = r'"[^"]+"'
+# Characters that web pages and word processors write in place of a space or a quote. YAML takes them for a part of the
+# value, even where a comment follows.
+_COPIED = re.compile(r"[\u00a0\u2000-\u200d\u202f\u2060\ufeff]|^[\u2018-\u201f\u00ab\u00bb]")
+_GIVE_VALUE = "give it a value, or remove the key"
 # Examples of durations for the hints about each key.
 _DURATIONS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
 _NOT_TEXT = {
@@ -110,7 +115,8 @@ class Value:
         for key, value in self.pairs:
             name = key.as_text()
             if allowed is not None and name not in allowed:
-                hint = (advice or {}).get(name)
+                # The keys of ssh_config, for example, may be in capitals.
+                hint = (advice or {}).get(name.lower())
                 near = "" if hint else did_you_mean(name, allowed)
                 hint = hint or f"the keys allowed here are {', '.join(sorted(allowed))}"
                 raise key.error(f'unknown key "{name}"{near}', hint)
@@ -130,10 +136,11 @@ class Value:
     def as_text(self) -> str:
         """Return a text that is not empty and has no control characters; a plain `no` or `1:30` is rejected."""
         if self.kind in ("map", "list"):
-            raise self.error(f"expected a string, found {self.written}")
+            hint = 'write one value; put a text with ": ", brackets or braces in quotes'
+            raise self.error(f"expected a string, found {self.written}", hint)
         if self.kind != "str":
             problem = f"{self.written} {_NOT_TEXT.get(self.kind, 'is not a string')}"
-            raise self.error(problem, f'write "{self.text}" in quotes')
+            raise self.error(problem, _GIVE_VALUE if self.kind == "null" else f'write "{self.text}" in quotes')
         return self._visible()
 
     def as_written(self) -> str:
@@ -169,14 +176,14 @@ class Value:
     def as_memory(self) -> int:
         """Bytes, from an amount with a unit."""
         try:
-            return parse_memory(self.as_written())
+            return parse_memory(self.text)
         except ConfigError as error:
             raise self._not_in_units("an amount of memory", '"16GB"', error) from error
 
     def as_time(self) -> float:
         """Seconds, from a duration with a unit."""
         try:
-            return parse_time(self.as_written())
+            return parse_time(self.text)
         except ConfigError as error:
             raise self._not_in_units("a duration", '"2h"', error) from error
 
@@ -198,7 +205,7 @@ class Value:
 
     def _visible(self) -> str:
         if not self.text.strip():
-            raise self.error("the value is empty", "give it a value, or remove the key")
+            raise self.error("the value is empty", _GIVE_VALUE)
         if any(ord(char) < 32 and char != "\t" or ord(char) == 127 for char in self.text):
             raise self.error("a line break or another control character", "write it on one line")
         return self.text
@@ -285,12 +292,14 @@ def _translated(error: Any, text: str, source: Source) -> ConfigError:
         # PyYAML names the end of the file, and not where the quote is.
         opened, hint = error.context_mark, "close it on the same line"
         return source.error("not YAML: this quote is not closed", opened.line, opened.column, hint)
+    if error.context == "expected a single document in the stream":
+        return source.error("the file has a second document", place.line, place.column, "remove the line `---`")
     around = source.lines[max(0, place.line - 1) : place.line + 1]
     hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
     # A file that ends too soon has its mark behind the last line.
     before = "".join(source.lines[place.line : place.line + 1])[: place.column]
     if hint == _INDENT and ": " in before:
-        hint = "put the value in quotes: it has a colon and a space"
+        hint = 'put the value in quotes: a bracket, or ": ", in it means something in YAML'
     return source.error(f"not YAML: {error.problem}", place.line, place.column, hint)
 
 
@@ -313,4 +322,9 @@ def _value(node: Any, source: Source, name: str) -> Value:
         return Value(*place, pairs=tuple(pairs))
     if kind == "list":
         return Value(*place, values=tuple(_value(item, source, f"{name}[{n}]") for n, item in enumerate(node.value)))
+    copied = None if node.style else _COPIED.search(node.value)
+    if copied:
+        problem = f"{unicodedata.name(copied[0])} (U+{ord(copied[0]):04X}), perhaps copied from a web page"
+        hint = "type plain spaces and straight quotes; if it belongs to the value, put the value in quotes"
+        raise source.error(problem, node.start_mark.line, node.start_mark.column, hint)
     return Value(*place, text=node.value, plain=not node.style)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clusterfn.config import places
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment import package_sources
 from clusterfn.environment.project import (
@@ -67,16 +68,16 @@ _OTHER_TOOLS = {"poetry": _POETRY, "pdm": _POETRY, "pixi": _PIXI}
 
 def locate_file(text: str, folders: Sequence[Path]) -> Path:
     """Find the file relative to the first of the folders that has it; raise ConfigError if none has."""
-    path = Path(text).expanduser()
-    places = [path] if path.is_absolute() else [folder / path for folder in dict.fromkeys(folders)]
-    for place in places:
+    path = places.expanded(text)
+    tried = [path] if path.is_absolute() else [folder / path for folder in dict.fromkeys(folders)]
+    for place in tried:
         if place.is_file():
             return place.absolute()
     patterns = ("*.y*ml", "*.toml", "*.lock", "*.txt")
-    folders_there = [place.parent for place in places if place.parent.is_dir()]
+    folders_there = [place.parent for place in tried if place.parent.is_dir()]
     here = {each.name for folder in folders_there for pattern in patterns for each in folder.glob(pattern)}
     here.discard("clusterfn.yml")
-    looked = " and ".join(str(place.parent) for place in places)
+    looked = " and ".join(str(place.parent) for place in tried)
     hint = "a relative path counts from the working directory, then from the folder of the script that runs"
     raise ConfigError(f"there is no {path.name} in {looked}{did_you_mean(path.name, here)}", hint=hint)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.config import units
+from clusterfn.config import places, units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connected_host import removal_command
@@ -224,7 +224,7 @@ def fetch(
         raise error
     transfer = Transfer("receiving its files:", size=sum(file.size for file in files))
     on_transfer(transfer)
-    return download(connection, folder, files, to.expanduser(), transfer.add)
+    return download(connection, folder, files, places.expanded(to), transfer.add)
 
 
 def _is_unfinished(file: RemoteFile | ListedFile) -> bool:

@@ -102,7 +102,7 @@ def sweep(
         raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(arguments)}")
     ranking = scoring.Scoring(score, choice.minimize(minimize))
     own = places.cache_folder() / "sweeps" if cache else None
-    kept = own if isinstance(cache, bool) else Path(cache).expanduser()
+    kept = own if isinstance(cache, bool) else places.expanded(cache)
     request = _SweepRequest(choice, ranking, top, group_by, kept, max_parallel)
     with SweepJournal(_new_journal(function) if journal is None else Path(journal)) as book:
         result = _run(function, request, book, choice.seed(seed, book))

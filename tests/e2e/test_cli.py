@@ -578,6 +578,22 @@ def test_a_reader_that_leaves_early_is_no_error(folder):
     assert ran.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "words, status, said",
+    [
+        ("hosts >&-", 0, ""),
+        ("hosts >/dev/full", 1, "is full, perhaps the one to which stdout goes"),
+        ("config none --json >/dev/full", 2, "there is no host 'none'"),
+    ],
+)
+def test_a_stdout_that_takes_nothing_is_no_defect_of_ours(folder, words, status, said):
+    shell = f"'{sys.executable}' -m clusterfn {words}"
+    ran = subprocess.run(["/bin/sh", "-c", shell], cwd=folder, capture_output=True, text=True, timeout=150)
+
+    assert ran.returncode == status
+    assert said in ran.stderr and "Traceback" not in ran.stderr
+
+
 def test_debug_shows_our_own_traceback(folder):
     env = {**os.environ, "CLUSTERFN_DEBUG": "1"}
     ran = subprocess.run(argv("run", "none.py::f"), cwd=folder, env=env, capture_output=True, text=True, timeout=150)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.config.config_file import LOCAL
 from clusterfn.config.host_text import shell_word
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostDiskFull, HostError
@@ -202,6 +203,8 @@ def error_of(host: Host, data: Header) -> HostError:
     kind, reason, path = data["kind"], data["message"], data.get("path")
     path = path if isinstance(path, str) else ""
     root = f"set root: of host {host.name} ({host.source}) to"
+    if host == LOCAL:
+        root = "in clusterfn.yml, add `hosts: {local: {scheduler: local, root: FOLDER}}` with"
     where = f" ({path})" if path else ""
     error = HostError(f"{host.name} could not carry out the request{where}: {reason}", host=host.name)
     if kind == "full":

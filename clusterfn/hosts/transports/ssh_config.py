@@ -112,10 +112,12 @@ class Settings(NamedTuple):
     @property
     def ssh(self) -> str:
         """The command by which a person connects to the same host."""
-        config = f"-F {self.config_file} " if self.config_file else ""
-        name = f"{self.user}@{self.alias}" if self.alias == self.hostname else self.alias
-        port = f"-p {self.port} " if self.alias == self.hostname and self.port != 22 else ""
-        return f"ssh {config}{port}{name}"
+        config = ["-F", self.config_file] if self.config_file else []
+        if self.alias != self.hostname:
+            # What the address itself does not say is in ssh's configuration.
+            return shlex.join(["ssh", *config, *self.named, self.alias])
+        port = ["-p", str(self.port)] if self.port != 22 else []
+        return shlex.join(["ssh", *config, *port, f"{self.user}@{self.alias}"])
 
 
 def parse_address(text: str, host: Host) -> Address:

@@ -99,7 +99,7 @@ def absolute_environment(environment: str | None) -> str | None:
     """
     if environment is None or not names_a_file(environment):
         return environment
-    path = Path(environment).expanduser().absolute()
+    path = places.expanded(environment).absolute()
     file = Path(split_file(str(path))[0])
     if not file.is_file():
         raise ConfigError(f"there is no file {file}", hint="correct --environment")

@@ -81,7 +81,7 @@ def test_its_places_are_its_parameters(project):
     [
         ("torchrun --nproc-per-node 2 train.py", "train"), ("python -m pkg.train --lr 1", "pkg.train"),
         ("./job.sh a b", "job"), ("nvidia-smi -L", "nvidia-smi"), ("zcat *.gz | wc -l", "zcat"),
-        ("python clean.py && python train.py", "clean"), ("train.py", "train"),
+        ("python clean.py && python train.py", "clean"), ("train.py", "train"), ("~no-one/bin/tool a", "tool"),
     ],
 )  # fmt: skip
 def test_a_job_has_the_name_of_the_script_the_module_or_the_program(project, line, name):

@@ -116,3 +116,17 @@ def test_a_file_of_nearly_the_right_name_is_reported(alone, monkeypatch, folder,
     main_of(monkeypatch, alone / "scripts" / "train.py")
     path = write(alone / folder / name, "wrong")
     assert f"found {path}: it must be named clusterfn.yml" in refusal()
+
+
+def test_a_user_without_an_account_and_without_home_is_told_to_set_it(alone, monkeypatch, refusal):
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert "HOME is not set" in refusal()
+
+
+def test_the_home_of_nobody_in_the_variable_is_rejected(alone, monkeypatch, refusal):
+    monkeypatch.setenv("CLUSTERFN_CONFIG", "~no-one/clusterfn.yml")
+    assert "this machine has no user no-one" in refusal()

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from clusterfn.config.config_file import LOCAL
 from clusterfn.errors import HostError
-from clusterfn.hosts.rpc.frames import FrameReader, Header, pack
+from clusterfn.hosts.rpc.frames import FrameReader, Header, error_of, pack
 
 LARGE = 5000  # bytes of a piece that is handed over; smaller ones are read with what follows them
 
@@ -79,3 +80,9 @@ def test_a_frame_that_is_none_is_reported_to_the_reader_and_not_to_the_thread_th
     with pytest.raises(HostError, match="invalid frame: its header is not JSON"):
         reader.frame()
     assert len(taken) == LARGE
+
+
+def test_the_built_in_host_whose_root_cannot_be_used_is_told_what_to_add():
+    error = error_of(LOCAL, {"kind": "denied", "message": "Permission denied", "path": "/.clusterfn"})
+
+    assert error.hint.startswith("in clusterfn.yml, add `hosts: {local: {scheduler: local, root: FOLDER}}`")

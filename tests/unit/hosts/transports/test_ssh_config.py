@@ -54,6 +54,14 @@ def test_what_could_be_an_option_or_is_no_address_is_refused(text: str) -> None:
         parse_address(text, HOST)
 
 
+def test_the_command_to_try_connects_as_the_address_says(config: Path) -> None:
+    config.write_text("Host lab8\n HostName 10.1.2.3\n User other\n Port 2200\n")
+
+    assert resolve(host_with(config)).ssh == f"ssh -F {config} lab8"
+    assert resolve(host_with(config, "me@lab8:2222")).ssh == f"ssh -F {config} -l me -p 2222 lab8"
+    assert resolve(host_with(config, "me@10.9.8.7:2222")).ssh == f"ssh -F {config} -p 2222 me@10.9.8.7"
+
+
 def test_each_stop_on_the_way_is_reached_through_those_before_it(config: Path) -> None:
     config.write_text("Host lab8\n ProxyJump a,b\n")
 
