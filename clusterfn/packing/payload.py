@@ -305,8 +305,9 @@ class Needs:
         """
         if self.place is None:
             return
-        is_kept = isinstance(function, types.FunctionType) and constants is None
-        read = _read_code.setdefault(function, {}) if is_kept else {}
+        read: dict[str, list[str]] = {}
+        if isinstance(function, types.FunctionType) and constants is None:
+            read = _read_code.setdefault(function, {})
         if self.place.host not in read:
             # Jobs pickle results with this module too, in a copy of clusterfn without `inner_calls`.
             from clusterfn.packing import inner_calls
