@@ -118,7 +118,7 @@ def test_a_file_of_nearly_the_right_name_is_reported(alone, monkeypatch, folder,
     assert f"found {path}: it must be named clusterfn.yml" in refusal()
 
 
-def test_a_user_without_an_account_and_without_home_is_told_to_set_it(alone, monkeypatch, refusal):
+def test_a_user_without_an_account_and_without_home_learns_to_set_it(alone, monkeypatch, refusal):
     def unknown(number: int) -> None:
         raise KeyError(number)
 

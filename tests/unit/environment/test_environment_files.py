@@ -311,7 +311,7 @@ def test_what_pip_freeze_writes_in_conda_is_refused_with_how_to_export(read, nam
     ],
 )
 @pytest.mark.parametrize("name", ["requirements.txt", "environment.yml"])
-def test_a_line_as_for_conda_is_refused_where_those_of_pip_stand(read, name: str, line: str):
+def test_a_line_as_for_conda_is_refused_among_those_of_pip(read, name: str, line: str):
     with pytest.raises(ConfigError, match="is written as for conda") as caught:
         read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
 

@@ -82,7 +82,7 @@ def test_a_frame_that_is_none_is_reported_to_the_reader_and_not_to_the_thread_th
     assert len(taken) == LARGE
 
 
-def test_the_built_in_host_whose_root_cannot_be_used_is_told_what_to_add():
+def test_a_root_of_the_built_in_host_that_cannot_be_used_has_its_own_hint():
     error = error_of(LOCAL, {"kind": "denied", "message": "Permission denied", "path": "/.clusterfn"})
 
     assert error.hint.startswith("in clusterfn.yml, add `hosts: {local: {scheduler: local, root: FOLDER}}`")
