@@ -39,7 +39,25 @@ _LIVE_USAGE_S = 5.0
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
-class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
+class _ThreadFuture(concurrent.futures.Future[R]):
+    """A future that another thread than that of an event loop completes."""
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
+        """Call `fn(job)` once the job has ended, as in concurrent.futures.
+
+        Raises:
+            TypeError: `asyncio.wait` has called this.
+        """
+        # From Python 3.11 on, `asyncio.wait` would wait for ever: its callback has no effect in another thread.
+        if getattr(fn, "__module__", None) == "asyncio.tasks":
+            raise TypeError(
+                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.wrap_future(job) for job in jobs]), or "
+                "await asyncio.gather(*jobs)"
+            )
+        super().add_done_callback(fn)
+
+
+class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
     """One call on a host.
 
     As an argument of another call on that host it means its value, which stays there; `job["loss"]` means a part of it.
@@ -283,20 +301,6 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
                     hint="remove it once that call has returned",
                 )  # fmt: skip
         self._entry.tracker.remove()
-
-    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
-        """Call `fn(job)` once the job has ended, as in concurrent.futures.
-
-        Raises:
-            TypeError: `asyncio.wait` has called this.
-        """
-        # From Python 3.11 on, `asyncio.wait` would wait for ever: its callback has no effect in another thread.
-        if getattr(fn, "__module__", None) == "asyncio.tasks":
-            raise TypeError(
-                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.wrap_future(job) for job in jobs]), or "
-                "await asyncio.gather(*jobs)"
-            )
-        super().add_done_callback(fn)
 
     def __await__(self) -> Generator[Any, None, R]:
         # The import takes a seventh of the time of `import clusterfn`, and few calls are awaited.
