@@ -371,7 +371,9 @@ def test_ctrl_c_at_exit_drops_what_is_not_sent_and_says_so(here, tmp_path):
 
 
 # The main thread alone sends what waits then: the only other thread that Python may have may be needed for that.
-SENDS_AT_EXIT = AT_WORK_AT_EXIT + """
+SENDS_AT_EXIT = (
+    AT_WORK_AT_EXIT
+    + """
 import atexit, sys
 from clusterfn.hosts import loop
 
@@ -382,6 +384,7 @@ def begin():
 
 atexit.register(begin)
 """
+)
 
 
 def test_what_waits_at_exit_is_sent_by_the_thread_that_waits_for_it(here, tmp_path):
