@@ -238,6 +238,8 @@ class _WorkerLimit:
         # Whether a thread sends a call: the others wait for that, so that the calls keep their order.
         self._is_sending = False
         self._awaits_exit = False
+        # Whether `send_all` sends what waits, and no other thread.
+        self._is_at_exit = False
 
     def send(self, job: Job[Any], tracker: Tracker, send: _Send) -> None:
         """Call `send` now, or when fewer calls are in progress; then an error of it is the job's."""
@@ -291,10 +293,12 @@ class _WorkerLimit:
             return
         try:
             with self._changed:
+                self._is_at_exit = True
                 if self._waiting:
                     text = f"{_calls(len(self._waiting))} not sent yet (max_workers={self.most}); Ctrl-C drops"
                     console.tell(f"{text} {'them' if len(self._waiting) > 1 else 'it'}")
-            # This thread sends calls as well: at exit, Python 3.12 starts no thread.
+            # This thread sends them: at exit, Python 3.12 starts no thread, and the one in reserve has other work, for
+            # which a call that it sends may wait.
             while self._send_next(waits=True):
                 continue
             with self._changed:
@@ -304,11 +308,15 @@ class _WorkerLimit:
                 left = list(self._waiting)
             dropped = [job for job in left if self._withdraw(job)]
             console.warn(f"{_calls(len(dropped))} not sent, and will not run")
+        finally:
+            # Exit functions after this one may send calls, too.
+            with self._changed:
+                self._is_at_exit = False
 
     def _fill_room(self) -> None:
         """Have calls that wait sent, as many as there is room for. Does not wait."""
         with self._changed:
-            can_send = self._can_send()
+            can_send = self._can_send() and not self._is_at_exit
         # A forked child must not send what waits in its parent.
         if can_send and os.getpid() == self._pid:
             loop.begin(loop.in_thread(self._send_waiting, "clusterfn-limit"))

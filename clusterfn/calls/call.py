@@ -279,8 +279,11 @@ def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
 
 def tell_variables(payload: payloads.Payload, job: JobSpec) -> None:
     """Name once the variables that this program has set and a job on another machine does not get."""
+    # A line that names a variable may set it.
+    lines = "\n".join((*job.host.setup, *job.host.prolog))
+    named = {*job.env, *job.secrets, *re.findall(r"\w+", lines)}
     for name in () if job.host.is_this_machine else payload.variables:
-        if name not in job.env and name not in job.secrets and f"${name}" not in _reported:
+        if name not in named and f"${name}" not in _reported:
             _reported.add(f"${name}")
             console.warn(
                 f"{name} is set by this program, and not in the job: write env={{{name!r}: os.environ[{name!r}]}} "

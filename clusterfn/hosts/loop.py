@@ -185,7 +185,11 @@ def _running() -> asyncio.AbstractEventLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
-    loop.run_forever()
+    while True:
+        # These exceptions of one conversation, or of what it runs in a thread, would end those with all hosts.
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+            return
 
 
 def _stop() -> None:

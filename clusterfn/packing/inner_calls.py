@@ -25,6 +25,9 @@ _SKIPPED = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_N
 _AT_ONCE = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")
 # Classes of generators of random numbers, and the packages that they are in.
 _GENERATORS = {"Generator": ("numpy", "torch"), "RandomState": ("numpy",), "Random": ("random",)}
+# Attributes by which a function has a generator begin with another state, or derives others from it.
+_SEEDING = ("bit_generator", "jumped", "manual_seed", "seed", "set_state", "setstate", "spawn")
+_FROM_SCOPE = ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF")
 # At most this many functions are read.
 _MOST = 300
 
@@ -48,11 +51,13 @@ class _Found(NamedTuple):
     Attributes:
         assigned: The functions with the globals that they set.
         generators: The variables that are generators of random numbers.
+        seeded: The variables that they seed.
     """
 
     uses: list[_Use]
     assigned: list[tuple[str, str]]
     generators: list[str]
+    seeded: set[str]
 
 
 def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[str]:
@@ -76,6 +81,7 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
             f"each item of {plain.__name__}.map() begins with the same state of {name}, and draws the same random "
             "numbers from it: make it in the function, from a seed that is an argument"
             for name in shared
+            if name not in found.seeded
         ]
     for use in found.uses:
         name, options = attribute(use.inner, "__name__", "a function"), use.inner.options
@@ -101,13 +107,16 @@ def _plain(function: Any) -> types.FunctionType | None:
 
 
 def _read(function: types.FunctionType) -> _Found:
-    uses, assigned, generators = _Found([], [], [])
+    uses, assigned, generators, seeded = _Found([], [], [], set())
     waiting, seen = [function], {function}
     while waiting and len(seen) < _MOST:
         each = waiting.pop()
         code, scope, is_first = each.__code__, _scope(each), each is function
         for part in serialization.part("code_parts").codes(code):
-            generators += [name for name in (*part.co_names, *part.co_freevars) if _is_generator(scope.get(name))]
+            loaded = (step.argval for step in _steps(part) if step.opname in _FROM_SCOPE)
+            generators += [name for name in loaded if _is_generator(scope.get(name))]
+            pairs = zip(_steps(part), _steps(part)[1:])
+            seeded.update(step.argval for step, after in pairs if after.argval in _SEEDING)
         for used, name, certain in _loads(code, scope, is_first):
             is_decorated = type(used).__module__ == "clusterfn.api.decorator" and attribute(used, "options") is not None
             if is_decorated and name not in _PLAIN:
@@ -117,7 +126,7 @@ def _read(function: types.FunctionType) -> _Found:
                 seen.add(called)
                 waiting.append(called)
         assigned += [(each.__name__, name) for name in dict.fromkeys(_assigned(code))]
-    return _Found(uses, assigned, list(dict.fromkeys(generators)))
+    return _Found(uses, assigned, list(dict.fromkeys(generators)), seeded)
 
 
 def _is_generator(value: object) -> bool:
@@ -160,7 +169,7 @@ def _loads(code: types.CodeType, scope: dict[str, Any], certain: bool) -> Iterat
         if held is not None:
             yield held, "", certain
             held = None
-        if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"):
+        if step.opname in _FROM_SCOPE:
             held = scope.get(step.argval)
         certain = certain and not step.opname.startswith(("POP_JUMP", "JUMP_IF"))
     for part in serialization.part("code_parts").parts(code):

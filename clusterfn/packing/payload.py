@@ -128,6 +128,9 @@ def of_program() -> dict[str, Any]:
     The words of a notebook or an interactive session are those of Jupyter or Python, and not of the user.
     """
     argv = sys.argv[1:] if attribute(sys.modules["__main__"], "__file__") else []
+    # Some editors give a notebook the `__file__` of its script.
+    if "kernel_launcher" in os.path.basename("".join(sys.argv[:1])):
+        argv = []
     return {"logging": serialization.part("logs").describe(), "argv": list(map(str, argv))}
 
 

@@ -28,7 +28,10 @@ def parse(item=0):
 @cluster(host="here")
 def train(item=0):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return [parse(), pool.apply(parse)]
+        found = [parse(), pool.apply(parse)]
+    sys.argv[1:] = []
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return [*found, pool.apply(parse)]
 
 if __name__ == "__main__":
     found = [*train(), *cluster(host="here")(parse).map(range(2)).results()]
@@ -41,7 +44,11 @@ if __name__ == "__main__":
 def test_arguments_of_the_script_are_those_of_its_calls_items_and_child_processes(here, run_script, tmp_path):
     (tmp_path / "options.py").write_text(OPTIONS)
 
-    assert run_script(SCRIPT, "--lr", "0.5") == [[0.5, 0.5, ["--lr", "0.5"]]] * 5
+    assert run_script(SCRIPT, "--lr", "0.5") == [
+        *[[0.5, 0.5, ["--lr", "0.5"]]] * 2,
+        [0.1, 0.1, []],
+        *[[0.5, 0.5, ["--lr", "0.5"]]] * 3,
+    ]
 
 
 def test_a_function_that_a_command_names_gets_no_words_of_the_command(here, tmp_path):

@@ -368,3 +368,28 @@ def test_ctrl_c_at_exit_drops_what_is_not_sent_and_says_so(here, tmp_path):
     (only,) = sent(here)
     (tmp_path / "go").touch()
     assert clusterfn.attach(only.name).result(150) == 0
+
+
+# The main thread alone sends what waits then: the only other thread that Python may have may be needed for that.
+SENDS_AT_EXIT = (
+    AT_WORK_AT_EXIT
+    + """
+import atexit, sys
+from clusterfn.hosts import loop
+
+def begin():
+    begun = loop.in_thread
+    loop.in_thread = lambda work, name: print(name, file=sys.stderr) or begun(work, name)
+    open({path!r}, "w").close()
+
+atexit.register(begin)
+"""
+)
+
+
+def test_what_waits_at_exit_is_sent_by_the_thread_that_waits_for_it(here, tmp_path):
+    argv = [sys.executable, "-c", SENDS_AT_EXIT.format(path=str(tmp_path / "go"))]
+
+    ran = subprocess.run(argv, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, timeout=150, check=True)
+
+    assert "clusterfn-limit" not in ran.stderr and len(sent(here)) == 3

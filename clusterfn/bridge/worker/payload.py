@@ -98,9 +98,18 @@ def forbid_again() -> None:
 
 
 def load_payload(
-    path: str, root: str, header: dict[str, Any], part: list[int] | None = None, read_blob: Any = None
+    path: str,
+    root: str,
+    header: dict[str, Any],
+    part: list[int] | None = None,
+    read_blob: Any = None,
+    has_words: bool = False,
 ) -> Any:
-    """Load a file, or a part of it. Fill `header` and set up logging and `sys.argv` by it before unpickling."""
+    """Load a file, or a part of it. Fill `header` and set up logging and `sys.argv` by it before unpickling.
+
+    Args:
+        has_words: Whether `sys.argv` is to stay as it is.
+    """
 
     def on_header(found: Any) -> None:
         header.update(found)
@@ -109,9 +118,9 @@ def load_payload(
             from _clusterfn_wire import logs
 
             logs.show(found["logging"])
-        # The function, and modules while they are imported, parse the command line of the script. A process that the
-        # function has started has words of its own.
-        if len(sys.argv) == 1:
+        # The function, and modules while they are imported, parse the command line of the script. The next call of an
+        # actor finds the words there.
+        if len(sys.argv) == 1 and not has_words:
             sys.argv += found.get("argv", ())
 
     return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), on_header, part, read_blob)
@@ -174,7 +183,8 @@ def _load_call() -> tuple[Any, Any, Any]:
         dump_stacks_on_signal(os.environ[_STACKS])
     path, root = os.environ[_PAYLOAD], os.environ[_ROOT]
     sys.meta_path.append(children.LibraryFinder())
-    function, args, kwargs = load_payload(path, root, {}, read_blob=container.map_blob)
+    # The function has started this process with the words that it is to have, which may be none.
+    function, args, kwargs = load_payload(path, root, {}, read_blob=container.map_blob, has_words=True)
     item = [int(number) for number in os.environ[_ITEM].split()]
     if item:
         args = load_payload(os.path.join(os.path.dirname(path), ITEMS), root, {}, item, container.map_blob)

@@ -103,9 +103,10 @@ def test_a_changed_variable_is_named_once_whatever_its_value(capsys, monkeypatch
 
 def test_a_variable_of_the_script_is_named_once_unless_the_job_gets_it(capsys, monkeypatch):
     monkeypatch.setenv("CLUSTERFN_QUIET", "1")
-    packed = payload.pack(double, (1,), {})._replace(variables=("TEST_CALL_A", "TEST_CALL_B", "TEST_CALL_C"))
+    packed = payload.pack(double, (1,), {})._replace(variables=tuple(f"TEST_CALL_{each}" for each in "ABCDE"))
     for is_this_machine in (True, False, False):
-        host = SimpleNamespace(is_this_machine=is_this_machine)
+        lines = {"setup": ("umask 22", "export TEST_CALL_D=1"), "prolog": (": ${TEST_CALL_E:=1}",)}
+        host = SimpleNamespace(is_this_machine=is_this_machine, **lines)
         job: Any = SimpleNamespace(host=host, env={"TEST_CALL_B": "1"}, secrets={"TEST_CALL_C": "1"})
         call.tell_variables(packed, job)
 

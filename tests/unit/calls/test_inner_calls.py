@@ -165,6 +165,28 @@ def test_a_generator_of_random_numbers_that_items_share_is_named(monkeypatch, ge
     assert said_of_code(draws, "here") == [], "one call draws what it would draw here"
 
 
+def seeds_it(x: int, more: Any) -> Any:
+    rng.seed(x)  # type: ignore[name-defined]  # noqa: F821
+    more.setstate(x)
+    return rng.random() + more.random()  # type: ignore[name-defined]  # noqa: F821
+
+
+def derives_from_it(x: int, more: Any) -> Any:
+    return [more.spawn(2)[0].random(), rng.bit_generator.jumped(x)]  # type: ignore[name-defined]  # noqa: F821
+
+
+def has_an_attribute_of_that_name(x: Any) -> Any:
+    return x.rng.random()
+
+
+@pytest.mark.parametrize("function", [seeds_it, derives_from_it, has_an_attribute_of_that_name])
+def test_of_a_generator_that_each_item_seeds_and_of_an_attribute_nothing_is_said(monkeypatch, function: Any):
+    monkeypatch.setattr(sys.modules[__name__], "rng", random.Random(1), raising=False)
+    constants = {"more": random.Random(2)} if function is not has_an_attribute_of_that_name else {}
+
+    assert said_of_code(function, "here", constants) == []
+
+
 @pytest.mark.parametrize("function", [reads, calls_here, abs, str.upper, int, functools.partial(pow, 2), print])
 def test_of_other_functions_nothing_is_said(function: Any):
     assert said_of_code(function, "here") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import linecache
 import operator
 import os
@@ -38,6 +39,22 @@ def two(x, y, *, key=None):
 @functools.wraps(two)
 def fills_in(*args, **kwargs):
     return two(*args, 2, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "travels"),
+    [
+        ("/p/train.py", ["train.py", "--lr", "1"], ["--lr", "1"]),
+        (None, ["/lib/ipykernel_launcher.py", "--f=/run/kernel.json"], None),
+        ("/p/cell.py", ["/lib/ipykernel_launcher.py", "--f=/run/kernel.json"], None),
+        ("/p/train.py", [], None),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_script_travel_and_not_those_of_a_notebook(monkeypatch, file, words, travels):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
+    monkeypatch.setattr(sys, "argv", words)
+
+    assert json.loads(pack([]).data.partition(b"\n")[0]).get("argv") == travels
 
 
 def test_beside_a_job_what_cannot_travel_is_named_and_not_the_job():

@@ -89,6 +89,23 @@ def test_the_thread_of_the_loop_learns_that_it_cannot_wait_for_itself() -> None:
         loop.start(wait()).result(WAIT_S)
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("is_in_thread", [True, False])
+def test_an_exception_that_ends_a_conversation_ends_no_other(kind: type[BaseException], is_in_thread: bool) -> None:
+    def fail() -> None:
+        raise kind
+
+    async def talk() -> None:
+        if is_in_thread:
+            await loop.in_thread(fail, "clusterfn-test")
+        fail()
+
+    with pytest.raises(kind):
+        loop.start(talk()).result(WAIT_S)
+
+    assert loop.start(awaited(asyncio.sleep(0))).result(WAIT_S) == "answered"
+
+
 # Each kind of wait that a conversation may be in when Python ends.
 ENDS = """
 import asyncio, concurrent.futures, sys, threading
