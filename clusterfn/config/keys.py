@@ -127,9 +127,9 @@ HOST_KEYS: Mapping[str, Key] = {
     "prolog": Key("prolog", kinds.LINES, "none", "nvidia-smi -L",
         "shell lines after the modules, before Python; one that fails ends the job, as in `setup`"),
     "env": Key("env", kinds.ENV, "none", "{OMP_NUM_THREADS: 4}",
-        "variables of every job, with their values as they are written: clusterfn rejects `$HOME/x` and `~/x`, which "
-        "`export NAME=\"$HOME/x\"` in `setup` expands. Do not put secrets here, since they stay in this file and on "
-        "the host; use `secrets=`"),
+        "variables of every job, with their values as they are written. clusterfn rejects `$HOME/x` and `~/x`, unless "
+        "they are in single quotes; a shell expands `export NAME=\"$HOME/x\"` in `setup`. Do not put secrets here, "
+        "since they stay in this file and on the host; use `secrets=`"),
     "secrets": Key("secrets", kinds.SECRETS, "none", "[HF_TOKEN, WANDB_*]",
         "names of variables whose values every job on this host gets if they are set in your environment; one may "
         "end with `*`. `env=` of a call takes precedence. The values are never in this file. clusterfn masks them as "

@@ -87,6 +87,7 @@ def count(least: int) -> Kind:
 # A shell expands these. A variable of a process has its value as it is written.
 _FOR_A_SHELL = re.compile(r"\$[A-Za-z_{(]|(?:^|:)~/")
 _WHERE_A_SHELL_IS = 'write the whole value, or set it in `setup:`, which a shell reads: export NAME="$HOME/x"'
+_AS_IT_IS = "if it is meant as it is, put it in single quotes"
 
 
 def read_variables(value: Value, instead: str) -> dict[str, str]:
@@ -100,8 +101,9 @@ def read_variables(value: Value, instead: str) -> dict[str, str]:
             raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
     variables = {name: content.as_written() for name, content in value.mapping().items()}
     for _, content in value.pairs:
-        if _FOR_A_SHELL.search(content.text):
-            raise content.error(f"{content.written} would stay as it is: only a shell expands it", instead)
+        if _FOR_A_SHELL.search(content.text) and not content.literal:
+            problem = f"{content.written} would stay as it is: only a shell expands it"
+            raise content.error(problem, f"{instead}; {_AS_IT_IS}")
     return variables
 
 

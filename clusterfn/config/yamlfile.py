@@ -73,6 +73,8 @@ class Value:
         name: The keys that lead to it, "hosts.tensor01.root".
         kind: "map", "list", or what YAML takes the scalar for: "str", "int", "float", "bool", "null", "timestamp".
         text: A scalar as it was written, without its quotes.
+        plain: Whether it has no quotes.
+        literal: Whether it is in single quotes, in which a shell expands nothing either.
     """
 
     source: Source
@@ -82,6 +84,7 @@ class Value:
     kind: str
     text: str = ""
     plain: bool = True
+    literal: bool = False
     values: tuple[Value, ...] = ()
     pairs: tuple[tuple[Value, Value], ...] = field(default=(), repr=False)
 
@@ -327,4 +330,4 @@ def _value(node: Any, source: Source, name: str) -> Value:
         problem = f"{unicodedata.name(copied[0])} (U+{ord(copied[0]):04X}), perhaps copied from a web page"
         hint = "type plain spaces and straight quotes; if it belongs to the value, put the value in quotes"
         raise source.error(problem, node.start_mark.line, node.start_mark.column, hint)
-    return Value(*place, text=node.value, plain=not node.style)
+    return Value(*place, text=node.value, plain=not node.style, literal=node.style == "'")

@@ -60,7 +60,6 @@ def read(*words):
         ("run -- ls --json", {"host": None, "command_words": ["ls", "--json"]}),
         ("run --gpus 1 -m pkg.t --gpus 2", {"gpus": 1, "command_words": ["python", "-m", "pkg.t", "--gpus", "2"]}),
         ("script tensor01 -m pkg", {"host": "tensor01", "command_words": ["python", "-m", "pkg"]}),
-        ("run --", {"host": None, "command_words": []}),
         ("logs train", {"words": ["train"], "script_words": None}),
         ("logs 7f3a --stderr 90aa --json tensor01",
          {"words": ["7f3a", "90aa", "tensor01"], "stream": "stderr", "json": True}),

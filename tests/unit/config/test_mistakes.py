@@ -96,7 +96,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nenv: {A: \u201cx\u201d}", "4:14", "LEFT DOUBLE QUOTATION MARK", "straight quotes"),
     ("scheduler: bare\nenv: {A-B: x}", "4:11", '"A-B" cannot name a variable', "letters"),
     ("scheduler: bare\nenv: {A: $HOME/a}", "4:14", '"$HOME/a" would stay as it is', 'export NAME="$HOME/x"'),
-    ("scheduler: bare\nenv: {PATH: '/a:~/bin'}", "4:17", "only a shell expands it", "in `setup:`"),
+    ("scheduler: bare\nenv: {PATH: /a:~/bin}", "4:17", "only a shell expands it", "in `setup:`"),
     ("scheduler: slurm\nscheduler_env: {SLURM_CONF: ~/a.conf}", "4:33", "only a shell expands it", "the whole"),
     ("scheduler: bare\nenv: {CUDA_VISIBLE_DEVICES: 0}", "4:11", "is set by clusterfn itself", "use gpus="),
     ("scheduler: bare\nslurm: {}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
