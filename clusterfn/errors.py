@@ -277,9 +277,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_word(word: str, known: Iterable[str], alike: float = 0.5) -> str | None:
-    """Return the known word that resembles this one most; None if none is as much alike (1.0: the same)."""
+    """Return the known word that resembles this one most, in letters of either case; None if none is as much alike.
+
+    Args:
+        alike: From 0.0 to 1.0, which means the same word.
+    """
     # Imported late, because only a rejected word needs it, and calls must start fast.
     import difflib
 
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
-    return near[0] if near else None
+    spelled = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(word.casefold(), spelled, n=1, cutoff=alike)
+    return spelled[near[0]] if near else None

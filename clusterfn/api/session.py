@@ -276,7 +276,9 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
             holding.close_unheld()
             return holding
-        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
+        # The call of `len` stands for the session. The name keeps it out of what users read.
+        named = self._options._replace(name="session")
+        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), named)
         resources = prepared.job.resources
         if self._options.cores is None:
             resources = resources._replace(cores=max(resources.cores, self._workers))
@@ -284,7 +286,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         if holding is not None:
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
         serving = SessionSpec(self._idle_s, CALLER, self._workers)
-        job = prepared.job._replace(name="session", serving=serving, resources=resources)
+        job = prepared.job._replace(serving=serving, resources=resources)
         self._holding = SessionJob(prepared._replace(job=job), self._again)
         return self._holding
 

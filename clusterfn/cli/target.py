@@ -237,7 +237,9 @@ def _member(module: ModuleType, name: str, file: str) -> Callable[..., Any]:
             for each, value in vars(module).items()
             if isinstance(value, (FunctionType, ClusterFunction)) and value.__module__ == module.__name__
         )
-        hint = f"its functions are {', '.join(functions) or 'none'}"
+        hint = f"name one of its functions: {', '.join(functions)}"
+        if not functions:
+            hint = f"it has no functions; to run it as a script, leave out ::{name}"
         raise ConfigError(f"{file} has no function {name!r}{did_you_mean(name, functions)}", hint=hint)
     if not callable(member) or isinstance(member, type):
         raise ConfigError(f"{name!r} in {file} is not a function", hint="name a function of that file")

@@ -212,7 +212,8 @@ def _config_of(content: Mapping[str, Any]) -> Config:
         config, default = load(), content.get("default_host")
         if default is not None:
             if default not in config.hosts:
-                hint = f"the hosts are {', '.join(config.hosts)}; describe others with clusterfn.configure(hosts={{…}})"
+                hint = f"write the name of a host ({', '.join(config.hosts)}), "
+                hint += "or describe others with clusterfn.configure(hosts={…})"
                 raise ConfigError(f"there is no host {default!r}{did_you_mean(default, config.hosts)}", hint=hint)
             config = replace(config, default_host=default, default_place=IN_PROCESS)
         return replace(config, quiet=bool(content.get("quiet")) or config.quiet)
@@ -262,7 +263,8 @@ def parse(data: bytes, path: Path) -> Config:
     default = keys.get("default_host")
     if default is not None and default.as_text() not in hosts:
         near = did_you_mean(default.text, hosts)
-        raise default.error(f'there is no host "{default.text}"{near}', f"the hosts are {', '.join(hosts)}")
+        hint = f"write the name of a host ({', '.join(hosts)}), or describe {default.text} below `hosts:`"
+        raise default.error(f'there is no host "{default.text}"{near}', hint)
     place = default.place if default else ""
     silent = "quiet" in keys and FILE_KEYS["quiet"].kind.read(keys["quiet"])
     return Config(hosts, default.text if default else None, path, tuple(named), place, silent, str(path))

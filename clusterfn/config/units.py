@@ -16,7 +16,7 @@ GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
 _MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MEMORY_IN_WORDS = re.compile(
-    r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])(?:i|ilo|eg|ega|ig|iga|er|era)?(?:s|bytes?)?", re.IGNORECASE
+    r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])(?:i|ilo|eg|ega|ig|iga|er|era)?(?:s|o(?:ctets?)?|bytes?)?", re.IGNORECASE
 )
 _TIME_PART = re.compile(
     r"(\d{1,9}(?:\.\d{1,9})?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])",
@@ -29,6 +29,7 @@ _HOURS_AND_NUMBER = re.compile(r"(\d{1,9})\s*h(?:ours?|rs?)?\s*(\d{1,2})", re.IG
 _SHORT_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 # SLURM's "days-hours" and "days-hours:minutes".
 _DAYS_AND_HOURS = re.compile(r"(\d{1,9})-(\d{1,2})(?::(\d{2}))?")
+_NOT_ABOVE_ZERO = re.compile(r"-\s*\d.*|0+(?:\.0*)?\s*[A-Za-z]*")
 NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 
@@ -59,6 +60,8 @@ def _memory_hint(value: object, name: str) -> str:
     if lettered and float(lettered[1]):
         return f'write {name}="{lettered[1]}{lettered[2].upper()}B"'
     number = _number(value)
+    if _is_not_above_zero(value):
+        return f'it must be more than zero, for example {name}="4GB"'
     if number is None:
         return f'write it with a unit: {name}="4GB"'
     if number >= 2**20:
@@ -100,6 +103,14 @@ def _number(value: object) -> float | None:
     return number if 0 < number < 1e15 else None
 
 
+def _is_not_above_zero(value: object) -> bool:
+    """Whether an amount that was rejected is zero or below it, with or without a unit."""
+    if isinstance(value, timedelta) or (isinstance(value, str) and _CLOCK.fullmatch(value.strip())):
+        return True
+    is_written = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return is_written and bool(_NOT_ABOVE_ZERO.fullmatch(str(value).strip()))
+
+
 def finite(value: object) -> float:
     """Return a number as a float; 0.0 for what is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
@@ -125,7 +136,7 @@ def parse_time(value: object, name: str = "time") -> float:
 
 def _time_hint(value: object, name: str) -> str:
     number, forms = _number(value), f'{name}="90min", {name}="2h" or {name}="02:00:00"'
-    if value and _seconds(value) == 0:
+    if _is_not_above_zero(value):
         return f'it must be longer than zero: {name}="1s" is the shortest; other forms are {forms}'
     if number is None or number >= 1e9:
         return _near_time(value, name) or f"write it with a unit: {forms}"

@@ -243,7 +243,9 @@ def connection_for(
         return held[0]
     with lock:
         if not held or not held[0].usable():
-            with loop.speaking(lambda: f"connecting to {host.name} ({host.address}): it does not answer yet"):
+            # This machine has no address.
+            at = f"{host.name} ({host.address})" if host.address else host.name
+            with loop.speaking(lambda: f"connecting to {at}: it does not answer yet"):
                 held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
         elif (host.scheduler_path or host.scheduler_env) and commands_of(held[0].host) != commands_of(host):
             # `clusterfn init` may have written these folders to clusterfn.yml after this process had connected.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -128,6 +129,17 @@ class PackedUntil:
     def __reduce__(self) -> tuple[Any, ...]:
         assert self.session.job is not None and self.session.job.result(150)["why"] == "idle"
         return int, ("7",)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_session_is_prepared_under_its_own_name_and_not_that_of_its_first_call(monkeypatch: pytest.MonkeyPatch):
+    named: list[str] = []
+    monkeypatch.setattr(job_display, "preparing", lambda name: contextlib.nullcontext(named.append(name)))
+
+    with Session() as session:
+        assert session.call(abs, -1) == 1
+
+    assert named == ["session", "abs"]
 
 
 def test_a_call_that_no_other_session_can_take_gets_the_error_of_that(here: Path, monkeypatch: pytest.MonkeyPatch):

@@ -235,12 +235,13 @@ class JobSearch:
         self.record.write(host=job.host, id=job.id, launch=self._launch, pid=os.getpid())
 
     def _start(self) -> tuple[Job[Any], HostState]:
-        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), self._options)
+        # The call of `len` stands for the kernel. The name keeps it out of what users read.
+        named = self._options._replace(name=self._options.name or "kernel")
+        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), named)
         held = KernelSpec(self._program, self._idle_s, min(RECONNECT_S, self._idle_s), CALLER)
         if self._is_withdrawn:
             raise ClusterfnError("it was shut down before its job was sent")
-        named = prepared.job._replace(name=self._options.name or "kernel")
-        job = send_held(prepared._replace(job=named), held)
+        job = send_held(prepared, held)
         self._keep(job)
         return job, prepared.session
 

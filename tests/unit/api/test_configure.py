@@ -74,7 +74,10 @@ def test_without_hosts_the_file_keeps_its_own(tmp_path, monkeypatch, capsys):
     assert listed(capsys) == {"a": f"{file}:2", "b*": f"{file}:3"}
     assert "default_host: in clusterfn.configure()" in said(capsys)
 
-    with pytest.raises(ConfigError, match=r"there is no host 'c'(?s:.*)describe others with clusterfn.conf"):
+    with pytest.raises(
+        ConfigError,
+        match=r"there is no host 'c'(?s:.*)write the name of a host \(.*\), or describe others with clusterfn.conf",
+    ):
         clusterfn.configure(default_host="c")
     assert "b*" in listed(capsys)
 

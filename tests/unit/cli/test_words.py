@@ -184,6 +184,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("{file}::", "next:  write {file}::train or {file}::cube\n"),
         ("{file}::trian", "no function 'trian'; did you mean train?"),
+        ("{file}::zzz", "next:  name one of its functions: cube, train\n"),
+        ("empty.py::zzz", "next:  it has no functions; to run it as a script, leave out ::zzz\n"),
         ("{file}::Kind", "is not a function"),
         ("x{file}::train", "did you mean {file}?"),
         ("train", "names no function"),
@@ -196,6 +198,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_wrong_function_or_argument_is_reported_before_anything_is_sent(words, said, file, capsys):
     Path("json.py").write_text("def f(): pass\n")
+    Path("empty.py").touch()
 
     assert main(["run", *words.format(file=file.name).split()]) == 2
     assert said.format(file=file.name) in capsys.readouterr().err

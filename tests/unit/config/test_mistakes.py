@@ -219,7 +219,11 @@ WHOLE = [  # a whole file, line:column, what the message or its hint says
     ("hosts:\n  -x: {scheduler: bare}\n", "2:3", '"-x" cannot name a host'),
     ("hosts:\n  a:\n", "2:5", 'hosts.a: expected keys, found ""'),
     ("hosts:\n  a: {scheduler: bare}\n  a: {scheduler: bare}\n", "3:3", 'duplicate key "a", first used in line 2'),
-    ("default_host: b\nhosts: {a: {scheduler: bare}}\n", "1:15", 'there is no host "b"'),
+    (
+        "default_host: b\nhosts: {a: {scheduler: bare}}\n",
+        "1:15",
+        "next:  write the name of a host (local, a), or describe b",
+    ),
     ("hosts: &h {}\nx: *h\n", "2:4", '"*h": aliases are not supported'),
     ("hosts: !!python/object:os.system {}\n", "1:8", "tags are not supported"),
     ("hosts: " + "[" * 40, "1:19", "nested too deeply"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import itertools
@@ -706,6 +707,21 @@ def test_a_process_shares_one_connection_until_it_is_unusable(monkeypatch: pytes
     assert first is again
     assert second is not first
     second.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"), [("ada@gpu", "connecting to lab (ada@gpu): "), ("", "connecting to lab: ")]
+)
+def test_a_slow_connection_names_the_address_of_a_host_that_has_one(
+    address: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken: list[str] = []
+    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
+    monkeypatch.setattr(hosts.loop, "speaking", lambda describe: contextlib.nullcontext(spoken.append(describe())))
+
+    hosts.connection_for(HOST._replace(name="lab", address=address)).close()
+
+    assert len(spoken) == 1 and spoken[0].startswith(said)
 
 
 def test_what_a_process_knows_of_a_host_asks_for_a_connection_only_while_it_has_none(
