@@ -40,12 +40,17 @@ card.__module__ = "__main__"
 
 
 def left(sharing: Sharing, before: set[str]) -> list[str]:
-    """Names that somebody has bound besides these, tickets, and processes that run from ada's root."""
+    """Names that somebody has bound besides these, tickets, and processes that run from ada's root.
+
+    The agent may keep one template of ada's next jobs for as long as it is connected.
+    """
     root = sharing.root("ada")
     tickets = [str(path) for path in root.glob("machines/*/queue/*")]
     commands = ((pid, _command(pid)) for pid in sharing.box.cable.pids())
     processes = [f"{pid} {words}" for pid, words in commands if str(root) in words]
-    return [*sorted(sharing.names() - before), *tickets, *processes]
+    templates = [each for each in processes if each.endswith(" template jobs ")]
+    others = [each for each in processes if each not in templates]
+    return [*sorted(sharing.names() - before), *tickets, *others, *templates[1:]]
 
 
 def _command(pid: int) -> str:
