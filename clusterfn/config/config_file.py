@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterfn.config import import_time, places, quiet, yamlfile
-from clusterfn.config.forms import names_a_file
+from clusterfn.config.forms import ADDRESS, names_a_file
 from clusterfn.config.keys import DEFAULT_KEYS, FILE_KEYS, HOST_KEYS, OF_CALLS
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import ALIASES, HOST_VARIABLE, Options, without_needs
@@ -279,6 +279,11 @@ def _host(key: Value, value: Value, folder: Path) -> Host:
     name = key.as_text()
     if not HOST_NAME.fullmatch(name):
         raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
+    # Many programs take a host's address in this place.
+    if value.kind == "str" and ADDRESS.fullmatch(value.text):
+        is_scheduler = value.text in keys_by_scheduler()
+        instead = f"scheduler: {value.text}" if is_scheduler else f"address: {value.text}, scheduler: …"
+        raise value.error(f"expected keys, found {value.written}", f"write {name}: {{{instead}}}")
     keys = value.mapping(HOST_KEYS, {**OF_CALLS, **_INSTEAD_OF_HOST_KEY})
     if "scheduler" not in keys:
         raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(keys_by_scheduler())}`")

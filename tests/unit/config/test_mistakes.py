@@ -205,6 +205,8 @@ WHOLE = [  # a whole file, line:column, what the message or its hint says
     ("hosts:\ntensor01:\n  scheduler: bare\n", "2:1", "if it is a host, write it below `hosts:`"),
     ("hosts:\n  tensor01:\n  scheduler: bare\n", "2:12", "indent the lines below it further than tensor01:"),
     ("scheduler: bare\naddress: x\n", "1:1", "write it below the host's name, below `hosts:`"),
+    ("hosts:\n  a: ada@x\n", "2:6", "write a: {address: ada@x, scheduler: …}"),
+    ("hosts:\n  a: slurm\n", "2:6", "write a: {scheduler: slurm}"),
     ("hosts:\n  a: ~\n", "2:6", 'write "key: value" lines below it'),
     ("hosts: {password: hunter2}\n", "1:9", "ssh-copy-id"),
     ("", "1:1", "the file is empty"),
