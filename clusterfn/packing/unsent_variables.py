@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
 
 _SETTERS = frozenset(["putenv", "setdefault", "update"])
+# Maps changed variables, functions, sources and the file of the script to the answer: searching all sources at each
+# call of a session would take a quarter of its time.
+_answers: dict[tuple[tuple[str, ...], tuple[types.CodeType, ...], str, str], tuple[str, ...]] = {}
+_MOST_ANSWERS = 256
 
 
 def find(functions: Collection[types.FunctionType], sources: FileBundle | None) -> tuple[str, ...]:
@@ -35,14 +39,26 @@ def find(functions: Collection[types.FunctionType], sources: FileBundle | None) 
         sources: The user's own modules that are sent.
     """
     before = _at_start()
-    names = [name for name, value in os.environ.items() if before.get(name) != value]
+    names = tuple(sorted(name for name, value in os.environ.items() if before.get(name) != value))
     # A program that has given itself a title has overwritten what the system shows.
-    if before.keys().isdisjoint(os.environ):
+    if not names or before.keys().isdisjoint(os.environ):
         return ()
+    script = attribute(sys.modules["__main__"], "__file__") or ""
+    key = names, tuple(each.__code__ for each in functions), sources.digest if sources else "", script
+    if key not in _answers:
+        if len(_answers) >= _MOST_ANSWERS:
+            _answers.clear()
+        _answers[key] = _missed(names, functions, sources, script)
+    return _answers[key]
+
+
+def _missed(
+    names: tuple[str, ...], functions: Collection[types.FunctionType], sources: FileBundle | None, script: str
+) -> tuple[str, ...]:  # fmt: skip
     codes = [code for each in functions for code in serialization.part("code_parts").codes(each.__code__)]
     texts = [data for file, data in sources.files.items() if file.endswith(".py")] if sources else []
-    program = "".join(linecache.getlines(attribute(sys.modules["__main__"], "__file__") or "")).encode()
-    used = (name for name in sorted(names) if _is_missed(name, codes, texts, program))
+    program = "".join(linecache.getlines(script)).encode()
+    used = (name for name in names if _is_missed(name, codes, texts, program))
     return tuple(name for name in used if not is_set_by_clusterfn(name))
 
 

@@ -247,3 +247,29 @@ def test_a_variable_that_the_job_has_too_or_does_not_use_is_not_named(project, m
     function = script(project, monkeypatch, text, sets_it='import os\nos.environ["MY_DATA"] = "x"\n')
 
     assert prepared(function, host="here").variables == ()
+
+
+def test_variables_are_searched_again_only_once_others_are_set(project, monkeypatch):
+    for name in ("MY_DATA", "MY_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    text = SETS + "def f():\n    import os\n    return os.environ.get('MY_DATA'), os.environ.get('MY_MODEL')\n"
+    function, searched = script(project, monkeypatch, text), []
+    assert prepared(function, host="here").variables == ("MY_DATA",)
+    with monkeypatch.context() as patch:
+        patch.setattr("dis.get_instructions", lambda code: searched.append(code) or [])
+        assert prepared(function, host="here").variables == ("MY_DATA",) and searched == []
+
+    monkeypatch.setenv("MY_MODEL", "m")
+
+    assert prepared(function, host="here").variables == ("MY_DATA", "MY_MODEL")
+
+
+def test_the_next_script_of_a_notebook_is_searched_for_itself(project, monkeypatch):
+    monkeypatch.setenv("MY_DATA", "before")
+    function = script(project, monkeypatch, VARIABLES["read by a library"])
+    assert prepared(function, host="here").variables == ("MY_DATA",)
+    (project / "next.py").write_text("")
+
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(project / "next.py"))
+
+    assert prepared(function, host="here").variables == ()
