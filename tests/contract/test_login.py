@@ -398,6 +398,7 @@ def with_standby(
         before = agents(lab)
         assert main(["login", "totp-second"]) == 0
         until(lambda: is_waiting(held_connections.runtime_folder()))
+        assert agents(lab) - before, "else nothing below would notice an agent that stays"
         yield host, line
         assert main(["logout", "totp-second"]) == 0
         until(lambda: not agents(lab) - before)

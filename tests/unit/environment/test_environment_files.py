@@ -282,40 +282,33 @@ def test_continued_lines_and_comments_are_read_as_pip_reads_them(read, text: str
     assert list(read(text, "requirements.txt").project.lines) == expected
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "numpy @ file:///croot/numpy_and_numpy_base_1682520569166/work",
-        "cffi @ file:///tmp/abs_98z5h56wf8/croots/recipe/cffi_1659598650955/work",
-        "urllib3[socks] @ file:///C:/ci/urllib3_1680254378466/work",
-        "scipy@file:///work/ci_py311/scipy_1676839849213/work ; python_version > '3.8'",
-    ],
-)
-@pytest.mark.parametrize("name", ["requirements.txt", "environment.yml"])
-def test_what_pip_freeze_writes_in_conda_is_refused_with_how_to_export(read, name: str, line: str):
-    with pytest.raises(ConfigError, match="`pip freeze` wrote it in a conda environment, without a version") as caught:
-        read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
-
-    assert "pip list --format=freeze" in (caught.value.hint or "")
+FROZEN = ("`pip freeze` wrote it in a conda environment, without a version", "pip list --format=freeze")
+OF_CONDA = ("is written as for conda", "conda env export --from-history")
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "answer"),
     [
-        "numpy=1.26.4=py311h64a7726_0",
-        "numpy = 1.26",
-        "dask[array]=2026.8",
-        "conda-forge::numpy>=2",
-        "@EXPLICIT",
-        "https://conda.anaconda.org/conda-forge/linux-64/numpy-1.26.4-py311h64a7726_0.conda#0123456789abcdef",
+        ("numpy @ file:///croot/numpy_and_numpy_base_1682520569166/work", FROZEN),
+        ("cffi @ file:///tmp/abs_98z5h56wf8/croots/recipe/cffi_1659598650955/work", FROZEN),
+        ("urllib3[socks] @ file:///C:/ci/urllib3_1680254378466/work", FROZEN),
+        ("scipy@file:///work/ci_py311/scipy_1676839849213/work ; python_version > '3.8'", FROZEN),
+        ("numpy=1.26.4=py311h64a7726_0", OF_CONDA),
+        ("numpy = 1.26", OF_CONDA),
+        ("dask[array]=2026.8", OF_CONDA),
+        ("conda-forge::numpy>=2", OF_CONDA),
+        ("@EXPLICIT", OF_CONDA),
+        ("https://conda.anaconda.org/conda-forge/linux-64/numpy-1.26.4-py311h64a7726_0.conda#0123456789ab", OF_CONDA),
     ],
 )
 @pytest.mark.parametrize("name", ["requirements.txt", "environment.yml"])
-def test_a_line_as_for_conda_is_refused_among_those_of_pip(read, name: str, line: str):
-    with pytest.raises(ConfigError, match="is written as for conda") as caught:
+def test_a_line_of_conda_among_those_of_pip_is_refused_with_how_to_export(
+    read, name: str, line: str, answer: tuple[str, str]
+):
+    with pytest.raises(ConfigError, match=answer[0]) as caught:
         read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
 
-    assert "conda env export --from-history" in (caught.value.hint or "")
+    assert answer[1] in (caught.value.hint or "")
 
 
 def test_a_lock_can_be_named_itself(read):
