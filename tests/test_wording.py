@@ -32,7 +32,6 @@ PATTERN = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 # What may stay: a part of the text -> why.
 RIGHT = {
     "@cluster goes on a function": "it is put on it",
-    "clusterfn cards ": "a mark between two processes, which no one sees",
 }
 
 

@@ -36,7 +36,7 @@ _TELL_S = 1.0
 # A cold import of torch from a shared file system takes minutes.
 _PATIENCE_S = 300.0
 _DRIVER = "/proc/driver/nvidia/version"
-_PREFIX = "clusterfn cards "
+_PREFIX = "clusterfn gpus "
 # No other build would see more.
 _NO_GPU = ("Found no NVIDIA driver", "no CUDA-capable device is detected", "No CUDA GPUs are available")
 _HIDDEN = "no GPU or driver is visible to a job there: look at nvidia-smi and /dev/nvidia* on %s, within a job"

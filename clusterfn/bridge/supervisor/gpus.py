@@ -2,8 +2,8 @@
 
 Reads only; which GPUs are free is decided by the queue. While a job runs, one nvidia-smi at a time is asked and never
 waited for, and none again after one hangs. A job has its GPUs to itself, so what is used of a GPU is the job's. What
-cannot be known stays None; where there is no nvidia-smi nothing is said of it. What asks for GPUs raises
-`AttemptEnded` if nvidia-smi is missing, hangs, or answers something else."""
+cannot be known stays None. A function that asks for GPUs raises `AttemptEnded` if nvidia-smi is missing, hangs, or
+answers something else; the others say nothing where there is no nvidia-smi."""
 
 import os
 import re

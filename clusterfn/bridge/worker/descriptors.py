@@ -1,7 +1,7 @@
-"""The file descriptors of this process: protect them from the function and its programs, and what it prints to.
+"""Protect the file descriptors of this process, and direct what it prints.
 
-A function may close descriptors in a loop, and programs that it starts would inherit them. A fork takes over stdout and
-stderr, and what else leads there.
+A function may close descriptors in a loop, and programs that it starts would inherit them. A fork prints into pipes of
+its own.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The template of an element's workers and the runners of a session fork by these 
 before every fork, which is why threads are counted after one.)
 
 Forks would draw the same random numbers from modules that were loaded before. A process that loads such a module itself
-seeds the module's generators, unless they have a fixed seed. Found are those that a module or one of its classes holds,
-not what is deeper in their objects.
+seeds the module's generators, unless they have a fixed seed. It finds those that a module or one of its classes holds,
+and none that are deeper in other objects.
 """
 
 from __future__ import annotations
