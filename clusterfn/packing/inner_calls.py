@@ -99,7 +99,7 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
 def _plain(function: Any) -> types.FunctionType | None:
     """Return the Python function inside partials, methods and decorators."""
     for _ in range(20):
-        if type(function) is types.FunctionType:
+        if function is None or type(function) is types.FunctionType:
             return function
         inner = (attribute(function, name) for name in ("func", "__func__", "__wrapped__"))
         function = next((each for each in inner if each is not None), None)

@@ -21,6 +21,7 @@ from clusterfn.packing.files import holds_credentials
 MAX_DATA_FILE = 1 << 20
 # A folder that has no Python file among so many entries holds data.
 _LOOKED_AT = 20_000
+_PACKAGES = frozenset(["site-packages", "dist-packages"])
 _EXTENSIONS = (".so", ".pyd", ".dylib")
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 # The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
@@ -55,7 +56,8 @@ def _locations(name: str) -> list[Path]:
             places = [place for place in places if _holds_code(place)]
     elif spec.origin and spec.has_location:
         places = [spec.origin]
-    return [path for path in map(Path, places) if not _is_foreign_place(path) and path.exists()]
+    paths = (Path(place) for place in places if not _is_of_python(place))
+    return [path for path in paths if not _is_foreign_place(path) and path.exists()]
 
 
 def _holds_code(folder: str) -> bool:
@@ -70,6 +72,13 @@ def _holds_code(folder: str) -> bool:
         if left < 0:
             return False
     return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_of_python(place: str) -> bool:
+    """Whether it is in the standard library. Unlike a package, that never becomes a link to a checkout."""
+    library = sysconfig.get_path("stdlib") + os.sep
+    return place.startswith(library) and not _PACKAGES.intersection(place.split(os.sep))
 
 
 # The places are kept as modules name them, because each call of a function looks at the same ones.
@@ -90,7 +99,7 @@ def _is_foreign_place(place: Path) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _is_foreign(real: str) -> bool:
     parts = Path(real).parts
-    if "site-packages" in parts or "dist-packages" in parts:
+    if not _PACKAGES.isdisjoint(parts):
         return True
     return any(real == folder or real.startswith(folder + os.sep) for folder in _foreign_folders())
 

@@ -222,6 +222,8 @@ def found_by_name(function: Any) -> Any:
 
 def _goes_by_value(module: str) -> bool:
     registered = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
+    if "." not in module:
+        return module in registered
     parts = module.split(".")
     return any(".".join(parts[:length]) in registered for length in range(1, len(parts) + 1))
 
@@ -330,8 +332,8 @@ class Needs:
         return unsent_changes.find(modules, sources, self.by_value)
 
     def variables(self, sources: FileBundle | None) -> tuple[str, ...]:
-        """Return the variables that this program has set and the call may use."""
-        if self.place is None:
+        """Return the variables that this program has set and the code that is sent may use."""
+        if self.place is None or not (self.by_value or sources):
             return ()
         # It is missing in jobs, as `inner_calls` is.
         from clusterfn.packing import unsent_variables

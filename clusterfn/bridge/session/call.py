@@ -238,8 +238,8 @@ class CallRun(AttemptRun):
             loaded = said["loaded"] if isinstance(said["loaded"], list) else []
             self.loaded = [name for name in loaded if isinstance(name, str)]
 
-    def _completed(self, verdict: Verdict) -> Verdict:
-        return super()._completed(verdict).replace(left=None)
+    def _files_left(self, verdict: Verdict) -> None:
+        """Look for none: its folder goes with the session's."""
 
     def finish(self) -> None:
         """Give its threads and exit functions their time, then end what is left."""

@@ -379,17 +379,19 @@ class AttemptRun:
             # These are the last lines of stderr, or of stdout where there are none.
             printed = (masked(last_lines(pump.tail), self._secrets) for pump in reversed(self.pumps))
             evidence = next(filter(None, printed), []) if verdict.value is None else []
-        left = verdict.left
-        if verdict.kind == layout.RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
-            left = list_files_left(self.attempt.path(layout.WORK))
         # The usage comes before the notes, because nvidia-smi may add one.
         usage = self._usage([])
         notes = self.notes + self._suspension.notes() + closing + daemons
         # What came from another node of the job names that.
         return verdict.replace(
             node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message, hint=hint,
-            evidence=evidence, left=left, usage=usage, notes=notes,
+            evidence=evidence, left=self._files_left(verdict), usage=usage, notes=notes,
         )  # fmt: skip
+
+    def _files_left(self, verdict: Verdict) -> "Optional[Any]":
+        if verdict.kind != layout.RETURNED or self.job.spec["outputs"] or self.job.spec["cwd"]:
+            return verdict.left
+        return list_files_left(self.attempt.path(layout.WORK))
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
         """Return the usage so far; `living`: processes whose time counts though they have not ended."""

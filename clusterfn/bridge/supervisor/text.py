@@ -39,8 +39,11 @@ def portable(value: "Any") -> "Any":
     """Reverse `native`."""
     if isinstance(value, str):
         # Nearly all texts are plain, and a look at each character would take longer.
-        if not value or max(value) < "\udc80":
+        try:
+            value.encode()
             return value
+        except UnicodeEncodeError:
+            pass
         if not any("\udc80" <= character <= "\udcff" for character in value):
             return value
         try:
