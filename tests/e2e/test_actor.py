@@ -23,6 +23,7 @@ from clusterfn import (
     Session,
 )
 from tests.fixtures.calls.actor_model import Model, Plain, Ranks, Saved
+from tests.processes import command_line
 from tests.waiting import until
 
 
@@ -244,6 +245,19 @@ def test_who_leaves_the_block_of_an_actor_by_ctrl_c_waits_for_none_of_its_calls(
         assert "waiting for the worker of the actor Plain, which is ending" in capfd.readouterr().err
         assert waiting.done()
     assert later.close() is None, "its session has ended it"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_process_that_a_method_leaves_stays_as_long_as_the_actor():
+    with Session() as session, session.actor(Model, "x") as model:
+        detached = model.detach.submit()
+        pid = detached.result(150)
+        later = model.pid.submit()
+        later.result(150)
+        assert (detached.notes, later.notes) == ((), ())
+        assert command_line(pid)[:1] == [b"sleep"]
+        model.close()
+        until(lambda: not command_line(pid))
 
 
 @pytest.mark.usefixtures("here")

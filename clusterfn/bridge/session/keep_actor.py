@@ -57,6 +57,10 @@ class ActorCallRun(CallRun):
     def has_reported(self) -> bool:
         return self._done is not None
 
+    def _independent(self) -> list[str]:
+        """Name none: what a method leaves running stays as long as the actor."""
+        return []
+
     def close(self) -> None:
         """Close its files, and leave the pipes to the next call."""
         os.close(self._value)

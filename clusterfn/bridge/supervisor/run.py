@@ -365,8 +365,7 @@ class AttemptRun:
     def _completed(self, verdict: Verdict) -> Verdict:
         """Return the verdict with all that this run knows besides."""
         closing = list(filter(None, [pump.close() for pump in self.pumps]))
-        # What made itself independent of the worker ends with the job.
-        independent = self.processes.independent() if verdict.kind == layout.RETURNED else []
+        independent = self._independent() if verdict.kind == layout.RETURNED else []
         daemons = ["left behind by the function, ended with the job: %s" % name for name in independent]
         stage, message, hint = verdict.stage or self.stage, verdict.message, verdict.hint
         if verdict.kind == layout.TIME and stage in _NOT_BEGUN:
@@ -387,6 +386,10 @@ class AttemptRun:
             node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message, hint=hint,
             evidence=evidence, left=self._files_left(verdict), usage=usage, notes=notes,
         )  # fmt: skip
+
+    def _independent(self) -> "list[str]":
+        """Name what has made itself independent of the worker, and ends with the job."""
+        return self.processes.independent()
 
     def _files_left(self, verdict: Verdict) -> "Optional[Any]":
         if verdict.kind != layout.RETURNED or self.job.spec["outputs"] or self.job.spec["cwd"]:
