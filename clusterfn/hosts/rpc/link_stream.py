@@ -123,7 +123,7 @@ class RequestSender:
         self._line = line
         self._is_open = is_open
         self._give_up = give_up
-        self._control: collections.deque[bytes] = collections.deque()
+        self._control = bytearray()
         self._transfers: collections.deque[tuple[OpenRequest[Any], Iterator[bytes]]] = collections.deque()
         self._sent = 0
         self._puts: collections.deque[float] = collections.deque(maxlen=_BURST)
@@ -134,7 +134,7 @@ class RequestSender:
         The caller holds the stream's lock.
         """
         files = sum(min((request.reply.size or 0) - request.reply.moved, CHUNK) for request, _ in self._transfers)
-        return files + sum(map(len, self._control)) > _FULL
+        return files + len(self._control) > _FULL
 
     def taken(self) -> int:
         """Return how many bytes the streams have taken so far."""
@@ -144,7 +144,7 @@ class RequestSender:
 
     def send(self, request: OpenRequest[Any]) -> None:
         """Queue a request and the chunks of its transfer."""
-        self._control.append(pack(request.header(self._is_open), request.body))
+        self._control += pack(request.header(self._is_open), request.body)
         chunks = request.chunks()
         if chunks is not None:
             self.transfer(request, chunks)
@@ -157,7 +157,7 @@ class RequestSender:
 
     def say(self, header: Header, body: bytes = b"") -> None:
         """Queue a frame of the link itself, such as a ping, or one for an open request."""
-        self._control.append(pack(header, body))
+        self._control += pack(header, body)
         self._line.changed.notify_all()
 
     def forget(self) -> None:
@@ -185,7 +185,7 @@ class RequestSender:
                 if line.over is not None or not line.connected:
                     continue
                 # Take everything under the lock, and write after it: a write may block for as long as the line is slow.
-                opened, requests = line.opened, b"".join(self._control)
+                opened, requests = line.opened, bytes(self._control)
                 self._control.clear()
                 transfer = self._transfers.popleft() if self._transfers else None
                 # Wake callers that wait for room in the queue.
