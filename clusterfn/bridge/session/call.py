@@ -194,6 +194,9 @@ class CallRun(AttemptRun):
         loaded: Top-level modules that it has loaded.
     """
 
+    # Its folder goes with the session's.
+    lists_files = False
+
     def __init__(
         self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead,
         give: Callable[[], WorkerProcess], is_live: bool,
@@ -237,9 +240,6 @@ class CallRun(AttemptRun):
             # The function can write what it likes there.
             loaded = said["loaded"] if isinstance(said["loaded"], list) else []
             self.loaded = [name for name in loaded if isinstance(name, str)]
-
-    def _files_left(self, verdict: Verdict) -> None:
-        """Look for none: its folder goes with the session's."""
 
     def finish(self) -> None:
         """Give its threads and exit functions their time, then end what is left."""

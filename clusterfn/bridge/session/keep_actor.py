@@ -37,6 +37,9 @@ _PIECE, _MOST_PIECES = 65536, 16
 class ActorCallRun(CallRun):
     """The run of one call of an actor, in a process that was there before it and is there after it."""
 
+    # What a method leaves running stays as long as the actor.
+    ends_processes = False
+
     def __init__(
         self, job: CallJob, attempt: CallAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool,
         facts: Header,
@@ -56,10 +59,6 @@ class ActorCallRun(CallRun):
     @property
     def has_reported(self) -> bool:
         return self._done is not None
-
-    def _independent(self) -> list[str]:
-        """Name none: what a method leaves running stays as long as the actor."""
-        return []
 
     def close(self) -> None:
         """Close its files, and leave the pipes to the next call."""

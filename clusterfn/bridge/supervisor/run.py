@@ -56,7 +56,11 @@ class AttemptRun:
     Attributes:
         stage: How far it came.
         pumps: Of stdout and stderr; empty before the worker is started.
+        lists_files: Whether to say which files its function has left in the folder where it ran.
+        ends_processes: Whether what its function leaves running ends with it.
     """
+
+    lists_files = ends_processes = True
 
     def __init__(
         self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch",
@@ -365,7 +369,8 @@ class AttemptRun:
     def _completed(self, verdict: Verdict) -> Verdict:
         """Return the verdict with all that this run knows besides."""
         closing = list(filter(None, [pump.close() for pump in self.pumps]))
-        independent = self._independent() if verdict.kind == layout.RETURNED else []
+        has_returned = verdict.kind == layout.RETURNED
+        independent = self.processes.independent() if has_returned and self.ends_processes else []
         daemons = ["left behind by the function, ended with the job: %s" % name for name in independent]
         stage, message, hint = verdict.stage or self.stage, verdict.message, verdict.hint
         if verdict.kind == layout.TIME and stage in _NOT_BEGUN:
@@ -378,23 +383,17 @@ class AttemptRun:
             # These are the last lines of stderr, or of stdout where there are none.
             printed = (masked(last_lines(pump.tail), self._secrets) for pump in reversed(self.pumps))
             evidence = next(filter(None, printed), []) if verdict.value is None else []
+        left = verdict.left
+        if has_returned and self.lists_files and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
+            left = list_files_left(self.attempt.path(layout.WORK))
         # The usage comes before the notes, because nvidia-smi may add one.
         usage = self._usage([])
         notes = self.notes + self._suspension.notes() + closing + daemons
         # What came from another node of the job names that.
         return verdict.replace(
             node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message, hint=hint,
-            evidence=evidence, left=self._files_left(verdict), usage=usage, notes=notes,
+            evidence=evidence, left=left, usage=usage, notes=notes,
         )  # fmt: skip
-
-    def _independent(self) -> "list[str]":
-        """Name what has made itself independent of the worker, and ends with the job."""
-        return self.processes.independent()
-
-    def _files_left(self, verdict: Verdict) -> "Optional[Any]":
-        if verdict.kind != layout.RETURNED or self.job.spec["outputs"] or self.job.spec["cwd"]:
-            return verdict.left
-        return list_files_left(self.attempt.path(layout.WORK))
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
         """Return the usage so far; `living`: processes whose time counts though they have not ended."""
