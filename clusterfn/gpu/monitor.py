@@ -8,12 +8,11 @@ from types import TracebackType
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
+from clusterfn.gpu import smi
 from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch, own_gb, torch_with_cuda
 from clusterfn.gpu.guards import probe
 
 _SHORTEST_S = 0.1
-# One look takes less than this.
-_JOIN_S = 10.0
 
 
 @dataclass
@@ -99,7 +98,8 @@ class GpuMonitor:
         """Take a last look and end the thread. Does nothing if it does not run."""
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(_JOIN_S)
+            # The look that was under way has ended by then.
+            self._thread.join(smi.PATIENCE_S + 1.0)
             self._thread = None
             probe(self._ask_torch, "asking PyTorch for its peaks", None)
 

@@ -1,6 +1,6 @@
 """A GPU, and what nvidia-smi says of those that this process may see.
 
-Asks in a few seconds or not at all; raises SmiFailed. CUDA_VISIBLE_DEVICES decides which GPUs these are and in which
+Waits for its answer for `PATIENCE_S`; raises SmiFailed. CUDA_VISIBLE_DEVICES decides which GPUs these are and in which
 order, as it does for CUDA (numbers in PCI order, as clusterfn sets it). A program that hung is not asked again for a
 minute.
 """

@@ -21,7 +21,7 @@ class BuildFailed(Exception):
         self, message: str, *, stage: str, evidence: "Sequence[str]" = (), hint: str = "", need: "Sequence[str]" = ()
     ) -> None:
         super().__init__(message)
-        self.stage = stage  # plan, space, fetch, unpack, build, link, compile, script, verify or disk
+        self.stage = stage  # docs/reference/builder.md lists them
         self.evidence = list(evidence)  # lines of other programs, unchanged
         self.hint = hint
         self.need = list(need)  # SHA-256 of missing archives that the client may send

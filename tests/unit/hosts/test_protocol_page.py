@@ -14,6 +14,9 @@ pytest.importorskip("fcntl")
 
 import clusterfn
 from clusterfn.bridge.agent.server import HANDLERS
+from clusterfn.bridge.supervisor.commands import run_command
+from clusterfn.bridge.supervisor.spec import Spec, SpecResources
+from clusterfn.bridge.supervisor.verdict import Verdict, document
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.connection import Followed, HostConnection, Needed, Reply, TreeFile
 from clusterfn.hosts.rpc import boot, link
@@ -117,6 +120,22 @@ def test_a_lost_connection_does_to_a_request_what_the_page_says(
     if kind == "converse":
         with pytest.raises(Unreachable):
             reply.result(WAIT_S)
+
+
+def test_the_page_names_each_command_and_field_of_the_supervisor(capfd: pytest.CaptureFixture[str]) -> None:
+    run_command([])
+    commands = set(re.findall(r"(?:supervise\.py|\|) ([a-z]+)", capfd.readouterr().err))
+    fields = {*SpecResources.__annotations__, *Spec.__annotations__}
+
+    assert len(commands) > 20 and commands - {"bury"} <= words_of("Commands of `supervise.py`", "## ")
+    # The workers of a session add this field.
+    assert fields - {"syncs_later"} - words_of("## spec.json", "## ") == set()
+    assert {*document("0" * 16, 1, Verdict("returned"))} - words_of("`outcome.json`: ", "## ") == set()
+
+
+def words_of(begin: str, end: str) -> set[str]:
+    """The words of a part of the page."""
+    return set(re.findall(r"\w+", PAGE.partition(begin)[2].partition(f"\n{end}")[0]))
 
 
 def test_a_call_asks_what_the_page_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
