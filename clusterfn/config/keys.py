@@ -167,8 +167,8 @@ HOST_KEYS: Mapping[str, Key] = {
         "minimum time that clusterfn keeps the files of a finished job on the host; a changed value applies to later "
         "jobs"),
     "env_root": Key("making.root", kinds.ROOT, "`root`", "/group/ab12/clusterfn",
-        "folder for environments that clusterfn builds on the host, and for their packages; clusterfn never "
-        "automatically removes environments that a group shares"),
+        "folder for environments that clusterfn builds on the host, and for their packages. clusterfn removes none of "
+        "them by itself"),
     "env_python": Key("making.python", kinds.ENV_PYTHON, "`standalone`", "/usr/bin/python3.11",
         "where the Python of environments from [project "
         "files](../how-to/environments.md#choose-where-python-comes-from) comes from: `standalone`, `host`, or the "
