@@ -107,8 +107,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "home directory, run `chmod g-w ~`, or name the group in this key. If a service account owns a folder above "
         "the root, name that account"),
     "python": Key("python", kinds.PATH, "found", "/usr/bin/python3",
-        "the host's interpreter that runs the agent and the supervisor, 3.6 or newer; not the one that runs your "
-        "functions"),
+        "the host's interpreter for clusterfn's own part, 3.6 or newer; not the one that runs your functions"),
     "environment": Key("environment", kinds.ENVIRONMENT,
         "the host's Python of your minor version if it has what the function imports; otherwise clusterfn builds an "
         "environment for those imports", "conda:torch",
