@@ -122,11 +122,11 @@ class SubmitError(ClusterfnError):
 
 
 class MapError(ClusterfnError):
-    """No item of a map returned; `evidence` has each distinct cause with its count."""
+    """No item of a map returned; `evidence` has the most frequent causes with their counts."""
 
 
 class SweepError(ClusterfnError):
-    """No configuration of a sweep succeeded; `evidence` has each distinct cause with its count."""
+    """No configuration of a sweep succeeded; `evidence` has the most frequent causes with their counts."""
 
 
 class HostError(ClusterfnError):
