@@ -22,7 +22,7 @@
         ├── DependencyFailed  a job whose value it takes has none; the cause is that job's exception
         ├── Cancelled         also a concurrent.futures.CancelledError
         └── WorkerLost        the process that ran the function is gone
-            ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed
+            ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  NodeFailed
             ├── DiskFull      also an OSError, as the one that the function met
             └── ActorLost
 
@@ -122,11 +122,11 @@ class SubmitError(ClusterfnError):
 
 
 class MapError(ClusterfnError):
-    """No item of a map returned; `evidence` has each distinct cause with its count."""
+    """No item of a map returned; `evidence` has the most frequent causes with their counts."""
 
 
 class SweepError(ClusterfnError):
-    """No configuration of a sweep succeeded; `evidence` has each distinct cause with its count."""
+    """No configuration of a sweep succeeded; `evidence` has the most frequent causes with their counts."""
 
 
 class HostError(ClusterfnError):
@@ -241,10 +241,6 @@ class TimeLimit(WorkerLost):
 
 class Stalled(WorkerLost):
     """The job showed no sign of progress for longer than `stall_timeout`."""
-
-
-class Preempted(WorkerLost):
-    """The scheduler preempted the job and will not restart it."""
 
 
 class NodeFailed(WorkerLost):

@@ -83,7 +83,7 @@ class GroupResults(Generic[R, E]):
             timeout: Seconds; None for as long as it takes.
 
         Raises:
-            MapError: Every call of the map failed; it lists each distinct cause with its count.
+            MapError: Every call of the map failed; it lists the most frequent causes with their counts.
             TimeoutError: Not all have ended within `timeout`; they continue.
             KeyboardInterrupt: After Ctrl-C; they continue, unless it is pressed twice.
             Exception: With "raise", that of the first call that failed.

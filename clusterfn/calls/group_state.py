@@ -241,7 +241,7 @@ def results_of(group: GroupState) -> list[Any]:
     """Return the value of each item, or the exception in its place; all of them have ended.
 
     Raises:
-        MapError: Every item failed; it lists each distinct cause with its count.
+        MapError: Every item failed; it lists the most frequent causes with their counts.
     """
     errors = list(group.failed.values())
     if errors and len(errors) == len(group):
@@ -250,7 +250,7 @@ def results_of(group: GroupState) -> list[Any]:
 
 
 def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -> list[str]:
-    """List each distinct cause with its count, the most frequent first.
+    """List causes with their counts, the most frequent first.
 
     Args:
         errors: Index of an item -> why it failed.

@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterfn.cli import screen, target
 from clusterfn.config import config_file, keys, options, places, yamlfile
-from clusterfn.config.keys import HOST_KEYS
+from clusterfn.config.keys import DEFAULT_KEYS, HOST_KEYS, LIMIT_KEYS
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, exact_time
@@ -90,9 +90,9 @@ def _of_host(host: Host, values: Mapping[str, Value]) -> Iterator[Setting]:
 
 def _below(value: Any) -> dict[str, Any]:
     """Return the defaults below `defaults:` that hold without being written, by the words of the file."""
-    facts = value._asdict() if isinstance(value, (Limits, Resources)) else {}
-    present = {name: each for name, each in facts.items() if each is not None and name not in ("nodes", "allow_cpu")}
-    return {name.removesuffix("_bytes").removesuffix("_s"): _with_unit(name, each) for name, each in present.items()}
+    table = DEFAULT_KEYS if isinstance(value, Resources) else LIMIT_KEYS if isinstance(value, Limits) else {}
+    facts = {word: (key.field, getattr(value, key.field, None)) for word, key in table.items()}
+    return {word: _with_unit(field, each) for word, (field, each) in facts.items() if each is not None}
 
 
 def _with_unit(field: str, value: Any) -> Any:

@@ -132,9 +132,9 @@ def function(text: str, words: Sequence[str] = ()) -> Callable[..., Any]:
         FileFailed: The file itself fails.
     """
     file, separator, name = text.rpartition("::")
-    if not separator and not Path(text).is_file():
+    if not separator:
         raise _nothing_to_run(text, words)
-    if not separator or not file or not name:
+    if not file or not name:
         raise ConfigError(f"{text!r} names no function of a file", hint=_as_written(Path(file or text.strip(":"))))
     path = Path(file)
     if not path.is_file():
@@ -162,6 +162,8 @@ def _nothing_to_run(text: str, words: Sequence[str]) -> ConfigError:
         hint = f"write two colons: {start} {file}::{name}"
     elif module and module.is_file():
         hint = f"for a module, write -m before it: {start} -m {shlex.join(rest)}"
+    elif Path(rest[0]).is_file():
+        hint = f"for a script, write its path with a slash: {start} {shlex.join([f'./{rest[0]}', *rest[1:]])}"
     else:
         hint = f"for a command, write -- before it: {start} -- {shlex.join(rest)}; for a function, train.py::train"
     return ConfigError(f"{rest[0]!r} names no function of a file, and no script", hint=hint)

@@ -107,8 +107,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "home directory, run `chmod g-w ~`, or name the group in this key. If a service account owns a folder above "
         "the root, name that account"),
     "python": Key("python", kinds.PATH, "found", "/usr/bin/python3",
-        "the host's interpreter that runs the agent and the supervisor, 3.6 or newer; not the one that runs your "
-        "functions"),
+        "the host's interpreter for clusterfn's own part, 3.6 or newer; not the one that runs your functions"),
     "environment": Key("environment", kinds.ENVIRONMENT,
         "the host's Python of your minor version if it has what the function imports; otherwise clusterfn builds an "
         "environment for those imports", "conda:torch",
@@ -167,8 +166,8 @@ HOST_KEYS: Mapping[str, Key] = {
         "minimum time that clusterfn keeps the files of a finished job on the host; a changed value applies to later "
         "jobs"),
     "env_root": Key("making.root", kinds.ROOT, "`root`", "/group/ab12/clusterfn",
-        "folder for environments that clusterfn builds on the host, and for their packages; clusterfn never "
-        "automatically removes environments that a group shares"),
+        "folder for environments that clusterfn builds on the host, and for their packages. clusterfn removes none of "
+        "them by itself"),
     "env_python": Key("making.python", kinds.ENV_PYTHON, "`standalone`", "/usr/bin/python3.11",
         "where the Python of environments from [project "
         "files](../how-to/environments.md#choose-where-python-comes-from) comes from: `standalone`, `host`, or the "

@@ -83,7 +83,7 @@ def sweep(
         A `SweepResult`: `ranking`, `best`, `failed`, `ghosts` and each trial by name. Print it for the report.
 
     Raises:
-        SweepError: No configuration was completed; it lists each distinct cause with its count.
+        SweepError: No configuration was completed; it lists the most frequent causes with their counts.
         ConfigError, PayloadError, TypeError: Before anything is sent; among them a journal of another sweep.
         HostError: As for `map`; what ended before is in the journal.
         RuntimeError: Inside a job.

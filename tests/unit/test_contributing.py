@@ -107,7 +107,7 @@ OUTCOME: list[Edit] = [
     ),
     (
         "clusterfn/errors.py",
-        "  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed\n",
+        "  OutOfMemory  TimeLimit  Stalled  NodeFailed\n",
         "            ├── TemporaryFailure\n",
     ),
     (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config import keys
 from tests.programs import main
 
 FILE = """\
@@ -79,8 +80,8 @@ def test_each_setting_names_its_line_or_is_a_default(path, capsys):
 def test_defaults_have_units_as_the_file_would_have_them(path, capsys):
     found = settings(capsys, "tensor01")
 
-    keys = ("keep", "poll_floor", "login_ttl", "build_timeout")
-    assert [found[key][0] for key in keys] == ["14d", "2s", "8h", "20min"]
+    durations = ("keep", "poll_floor", "login_ttl", "build_timeout")
+    assert [found[key][0] for key in durations] == ["14d", "2s", "8h", "20min"]
     assert (found["queue_timeout"], found["purge_days"]) == ((None, "default"), (None, "default"))
 
 
@@ -91,6 +92,14 @@ def test_a_host_has_only_the_settings_that_it_obeys(path, capsys):
     assert not [name for name in found if name.startswith("slurm")]
     assert main(["config", "tensor01"]) == 0
     assert re.search(rf"^root +/scratch/ada +{path}:5$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_each_default_has_a_name_that_the_file_takes(path, capsys):
+    known = {*keys.HOST_KEYS, *(f"defaults.{word}" for word in keys.DEFAULT_KEYS)}
+
+    for host in ("tensor01", "cluster", "local"):
+        shown = [name for name, (_, source) in settings(capsys, host).items() if source == "default"]
+        assert [name for name in shown if name not in known] == []
 
 
 def test_without_a_file_the_local_machine_has_its_defaults(tmp_path, monkeypatch, capsys):

@@ -96,6 +96,8 @@ def test_wrong_words_are_answered_with_what_to_write(line, said, capsys):
         ("run tensr -- ls", "there is no host 'tensr'; did you mean tensor01?"),
         ("run --", "next:  clusterfn run [HOST] -- COMMAND"), ("run tensor01 -m", "clusterfn run [HOST] -m MODULE"),
         ("run tensor01 ./", "'./' names no function of a file, and no script"),
+        ("run tensor01 job", "for a script, write its path with a slash: clusterfn run tensor01 ./job"),
+        ("run job x", "for a script, write its path with a slash: clusterfn run ./job x"),
         ("run --map lr -- ls", "write it as --map lr=1e-3,1e-4"),
         ("run --map lr=1 -- ls", "the command has no place {lr}"), ("run --env A -- ls", "write --env A=VALUE"),
         ("run --result x.json f.py::f", "--result is for commands and scripts"),
@@ -120,6 +122,7 @@ def test_a_command_that_is_nearly_right_is_reported_with_how_it_is_written(
     monkeypatch.setenv("HOME", "/nowhere")
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_text("def f(x): pass\n")
+    (tmp_path / "job").write_text("#!/bin/sh\n")
 
     assert main(shlex.split(line)) == 2
     printed = capsys.readouterr()
