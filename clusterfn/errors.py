@@ -22,7 +22,7 @@
         ├── DependencyFailed  a job whose value it takes has none; the cause is that job's exception
         ├── Cancelled         also a concurrent.futures.CancelledError
         └── WorkerLost        the process that ran the function is gone
-            ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  NodeFailed
+            ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed
             ├── DiskFull      also an OSError, as the one that the function met
             └── ActorLost
 
@@ -241,6 +241,10 @@ class TimeLimit(WorkerLost):
 
 class Stalled(WorkerLost):
     """The job showed no sign of progress for longer than `stall_timeout`."""
+
+
+class Preempted(WorkerLost):
+    """The scheduler preempted the job and will not restart it."""
 
 
 class NodeFailed(WorkerLost):

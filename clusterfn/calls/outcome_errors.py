@@ -40,6 +40,7 @@ ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.ACTOR_LOST: errors.ActorLost,
     layout.CANCELLED: errors.Cancelled,
     layout.UNSATISFIABLE: errors.Unsatisfiable,
+    layout.PREEMPTED: errors.Preempted,
     layout.DEPENDENCY: errors.DependencyFailed,
 }
 # Raised as themselves, these would end a loop, an event loop or the interpreter on this machine.

@@ -107,7 +107,7 @@ OUTCOME: list[Edit] = [
     ),
     (
         "clusterfn/errors.py",
-        "  OutOfMemory  TimeLimit  Stalled  NodeFailed\n",
+        "  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed\n",
         "            ├── TemporaryFailure\n",
     ),
     (
