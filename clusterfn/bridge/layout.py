@@ -269,6 +269,8 @@ DISK = "disk"
 HOST_DISK = "host_disk"
 # The supervisor itself was killed.
 LOST = "lost"
+# The scheduler took the resources back, and does not start the job again.
+TAKEN_BACK = "taken_back"
 # The actor whose method is called is gone, so the call did not run.
 ACTOR_LOST = "actor_lost"
 CANCELLED = "cancelled"
@@ -281,10 +283,12 @@ PREEMPTED = "preempted"
 SUPERSEDED = "superseded"
 
 NOT_FINAL = frozenset([PREEMPTED, SUPERSEDED])
+# What the job ran on is gone, so the same call may return elsewhere.
+GONE = (LOST, NODE, TAKEN_BACK)
 KINDS = frozenset(
     [
         RETURNED, RAISED, COMMAND, RESULT, PAYLOAD_BROKEN, ENVIRONMENT, EXITED, SIGNAL, MEMORY, TIME, STALLED, NODE,
-        DISK, HOST_DISK, LOST, ACTOR_LOST, CANCELLED, UNSATISFIABLE, DEPENDENCY, PREEMPTED, SUPERSEDED,
+        DISK, HOST_DISK, LOST, TAKEN_BACK, ACTOR_LOST, CANCELLED, UNSATISFIABLE, DEPENDENCY, PREEMPTED, SUPERSEDED,
     ]
 )  # fmt: skip
 

@@ -150,7 +150,7 @@ def facts_of(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
         "host": where_of(outcome, place), "job": place.job, "stage": outcome.get("stage"),
         "evidence": [name_files_as_here(line) for line in outcome.get("evidence") or ()], "hint": outcome.get("hint"),
         "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
-        "retryable": outcome["kind"] in (layout.NODE, layout.LOST),
+        "retryable": outcome["kind"] in layout.GONE,
     }  # fmt: skip
 
 

@@ -37,10 +37,10 @@ ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.DISK: errors.DiskFull,
     layout.HOST_DISK: errors.HostDiskFull,
     layout.LOST: errors.WorkerLost,
+    layout.TAKEN_BACK: errors.Preempted,
     layout.ACTOR_LOST: errors.ActorLost,
     layout.CANCELLED: errors.Cancelled,
     layout.UNSATISFIABLE: errors.Unsatisfiable,
-    layout.PREEMPTED: errors.Preempted,
     layout.DEPENDENCY: errors.DependencyFailed,
 }
 # Raised as themselves, these would end a loop, an event loop or the interpreter on this machine.

@@ -20,7 +20,7 @@ DAEMONS = frozenset(["slurmd", "slurmctld"])
 # What a client raises for each kind of outcome that a function or a kill of the storm can lead to.
 CLASSES = {
     "raised": "ValueError", "exited": "ExitedEarly", "signal": "KilledBySignal", "lost": "WorkerLost",
-    "node": "NodeFailed", "unsatisfiable": "Unsatisfiable", "cancelled": "Cancelled", "preempted": "Preempted",
+    "node": "NodeFailed", "unsatisfiable": "Unsatisfiable", "cancelled": "Cancelled", "taken_back": "Preempted",
 }  # fmt: skip
 # kind of outcome -> whose death explains it; of SLURM's daemons on SLURM alone.
 CAUSES = {

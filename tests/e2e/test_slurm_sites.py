@@ -351,7 +351,7 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
         {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"},
         body=_PREEMPTED,
         more=_TIERS,
-        says=["42 WorkerLost the scheduler took the resources back"],
+        says=["42 Preempted the scheduler took the resources back"],
     ),
     "preemption suspends": Row(
         {"PreemptType": "preempt/partition_prio", "PreemptMode": "SUSPEND,GANG"},

@@ -2,7 +2,7 @@
 
 import os
 
-from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TIME
+from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TAKEN_BACK, TIME
 from ..supervisor import classify_exit, publish
 from ..supervisor.verdict import Verdict
 from .base import HostScheduler, run_command
@@ -70,7 +70,7 @@ class SlurmOnHost(HostScheduler):
             message, hint = classify_exit.ended_for_time("the scheduler", "time limit")
             return Verdict(TIME, message, stage="scheduler", hint=hint)
         if state in ("PREEMPTED", "REVOKED"):
-            return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")
+            return Verdict(TAKEN_BACK, "the scheduler took the resources back for another job", stage="scheduler")
         return None
 
     def requeue(self) -> str:
@@ -144,7 +144,7 @@ def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
         hint = "hold one for longer (clusterfn hold --time), or set time=: a call that does not fit goes to sbatch"
         return Verdict(TIME, subject + " reached its time limit", stage="scheduler", hint=hint)
     if state in ("PREEMPTED", "REVOKED"):
-        return Verdict(LOST, subject + " was taken back for another job", stage="scheduler")
+        return Verdict(TAKEN_BACK, subject + " was taken back for another job", stage="scheduler")
     if state in ("COMPLETED", "FAILED", "NODE_FAIL"):
         return Verdict(LOST, subject + " has ended", stage="scheduler", hint="hold another one: clusterfn hold")
     return None

@@ -172,7 +172,7 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
         The attempt whose outcome stands, None if the job goes on, and whether the outcome is this verdict.
     """
     asked = watch.as_known(job, asked)
-    is_gone = asked.kind in (layout.LOST, layout.NODE) and not withdraw
+    is_gone = asked.kind in layout.GONE and not withdraw
     if is_gone and not job.scheduler.has_nodes:
         # The job may be one that is requeued after a restart.
         launch.resume_after_restart(job.root, job.spec["bridge"])

@@ -123,7 +123,7 @@ class Dependencies:
         evidence = ["%s (%s) failed too" % (each.name, each.job[:4]) for each, _ in failed[1:11]]
         evidence += ["and %d more" % (others - 10)] if others > 10 else []
         hint = "call both again"
-        if cause["kind"] not in (layout.CANCELLED, layout.LOST, layout.NODE):
+        if cause["kind"] not in (layout.CANCELLED, *layout.GONE):
             hint = "correct %s, and %s" % (cause["name"], hint)
         at = (place.path, place.offset, place.size) if 0 < place.size < _LARGEST_EXCEPTION else None
         return Verdict(

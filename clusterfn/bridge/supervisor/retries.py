@@ -4,7 +4,7 @@ An attempt that was followed by another says so in its outcome (`retried` or `re
 process. After a requeue, `time` applies to each attempt, and the checkpoint folder is the same for all.
 """
 
-from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TIME
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, GONE, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TAKEN_BACK, TIME
 from .attempt import Attempt
 from .text import shortened
 from .verdict import EXIT_LEFT_TO_AFTER, Verdict
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .job import JobFolder
 
 # These kinds say that the process is lost which ran an item of a group.
-LOSSES = (LOST, NODE, PREEMPTED)
+LOSSES = (*GONE, PREEMPTED)
 _SHOWN = 300
 TIMEOUT, PREEMPTION, NODE_LOSS = "timeout", "preempted", "node"
 _DONE = {TIMEOUT: "ran out of time", PREEMPTION: "was preempted", NODE_LOSS: "was interrupted"}
@@ -104,8 +104,8 @@ def requeues_used(attempt: Attempt, cause: str) -> int:
 def exhausted(verdict: Verdict, of: int) -> Verdict:
     """The last verdict of a job that was requeued as often as it may be."""
     message = "%s, and requeue= allows no more than %d for this cause" % (verdict.message, of)
-    kind = LOST if verdict.kind in (None, PREEMPTED) else verdict.kind
-    return verdict.replace(kind=kind, message=message, exit_status=None)
+    kind = TAKEN_BACK if verdict.kind == PREEMPTED else verdict.kind
+    return verdict.replace(kind=kind or LOST, message=message, exit_status=None)
 
 
 def requeued(number: int, verdict: Verdict, cause: str, count: int, of: int) -> Verdict:

@@ -11,7 +11,7 @@ import time
 
 from ..agent.libc import libc_function, pointer_type
 from ..fast_start import signal, suppress
-from ..layout import CANCELLED, HEARTBEAT_S, LOST, NODE, OUTCOME, SCHEDULER_LOG, TIME
+from ..layout import CANCELLED, GONE, HEARTBEAT_S, LOST, OUTCOME, SCHEDULER_LOG, TIME
 from . import classify_exit, publish
 from .limits import clock
 from .text import format_duration
@@ -286,6 +286,6 @@ def as_known(job: "JobFolder", asked: Verdict) -> Verdict:
     A scheduler may have forgotten the job, or not say who has cancelled it.
     """
     from_scheduler = asked.kind == CANCELLED and asked.stage == "scheduler"
-    if not (from_scheduler or asked.kind in (LOST, NODE)) or not job.cancelled():
+    if not (from_scheduler or asked.kind in GONE) or not job.cancelled():
         return asked
     return asked.replace(kind=CANCELLED, message=cancelled().message, hint=None)

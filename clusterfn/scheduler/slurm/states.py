@@ -183,7 +183,7 @@ _ENDINGS = {
     "LAUNCH_FAILED": (layout.LOST, "the node {node} could not start the job", _RELEASE),
     "NODE_FAIL": (layout.NODE, "the node {node} went down", _AGAIN),
     "OUT_OF_MEMORY": (layout.MEMORY, *classify_exit.ended_for_memory("SLURM")),
-    "PREEMPTED": (layout.LOST, "SLURM took the node {node} back and does not restart the job", _AGAIN),
+    "PREEMPTED": (layout.TAKEN_BACK, "SLURM took the node {node} back and does not restart the job", _AGAIN),
     "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
     "TIMEOUT": (layout.TIME, *classify_exit.ended_for_time("SLURM", "limit of {limit}")),
 }

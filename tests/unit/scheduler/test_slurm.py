@@ -218,7 +218,7 @@ def test_a_job_that_may_live_has_no_verdict(name):
 
 KINDS = {
     "NODE_FAIL": layout.NODE, "BOOT_FAIL": layout.NODE, "OUT_OF_MEMORY": layout.MEMORY, "DEADLINE": layout.TIME,
-    "PREEMPTED": layout.LOST, "CANCELLED": layout.CANCELLED, "COMPLETED": layout.LOST,
+    "PREEMPTED": layout.TAKEN_BACK, "CANCELLED": layout.CANCELLED, "COMPLETED": layout.LOST,
 }  # fmt: skip
 
 

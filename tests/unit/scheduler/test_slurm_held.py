@@ -227,7 +227,7 @@ BY_HAND = "slurmstepd: error: *** STEP 1234.5 ON n1 CANCELLED AT 2026-11-23T10:0
         ("COMPLETING", BY_HAND, "cancelled", "was cancelled"),
         ("TIMEOUT", "", "time", "reached its time limit"),
         ("CANCELLED", "", "cancelled", "was cancelled"),
-        ("PREEMPTED", "", "lost", "was taken back for another job"),
+        ("PREEMPTED", "", "taken_back", "was taken back for another job"),
         ("COMPLETED", "", "lost", "has ended"),
         ("RUNNING", "", None, ""),
     ],

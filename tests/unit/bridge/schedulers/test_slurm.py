@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.layout import CANCELLED, LOST, PREEMPTED, TIME
+from clusterfn.bridge.layout import CANCELLED, PREEMPTED, TAKEN_BACK, TIME
 from clusterfn.bridge.schedulers.base import HostScheduler
 from clusterfn.bridge.schedulers.registry import scheduler_named
 
@@ -79,11 +79,11 @@ BY_HAND, FOR_TIME, FOR_ANOTHER = END % "", END % " DUE TO TIME LIMIT", END % " D
         ("JobState=RUNNING Restarts=3", "", PREEMPTED),
         ("JobState=COMPLETING", "", None),
         ("JobState=COMPLETING", BY_HAND, CANCELLED),
-        ("JobState=COMPLETING", FOR_ANOTHER, LOST),
+        ("JobState=COMPLETING", FOR_ANOTHER, TAKEN_BACK),
         ("JobState=COMPLETING", BY_HAND + FOR_TIME, TIME),
         ("JobState=CANCELLED", "", CANCELLED),
         ("JobState=DEADLINE", "", TIME),
-        ("JobState=REVOKED", "", LOST),
+        ("JobState=REVOKED", "", TAKEN_BACK),
     ],
 )
 def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(

@@ -91,3 +91,9 @@ def test_each_cause_counts_where_it_can_be_known(verdict: Verdict, on_node: str,
         assert retries.cause_of(job, verdict) == cause
         job.spec = {"requeue": None}
         assert retries.cause_of(job, verdict) == ""
+
+
+def test_a_job_that_was_requeued_often_enough_ends_for_what_ended_it():
+    ended = [retries.exhausted(verdict, 2).kind for verdict in (Verdict(PREEMPTED), UNEXPLAINED, Verdict(TIME))]
+
+    assert ended == ["taken_back", "lost", "time"]
