@@ -365,7 +365,7 @@ class Needs:
             return self._function(obj)
         if issubclass(kind, JobArgument) and self.place is not None:
             return self._value(reference_of(obj), self.place)
-        reject_proxy(obj)
+        reject_bound(obj)
         if issubclass(kind, types.ModuleType):
             self.note(obj.__name__)
         else:
@@ -450,10 +450,12 @@ class Needs:
                 self.texts[code.co_filename] = text
 
 
-def reject_proxy(obj: object) -> Any:
-    """Reject what would be found only when it is loaded: its process does not take the job for one of its own."""
+def reject_bound(obj: object) -> Any:
+    """Reject what belongs to a process here: of a proxy, loading would fail; of a Trial, its study would learn nothing."""
     if _is_proxy(obj):
         raise pickle.PicklingError("a proxy of a process on your machine cannot be used on another one")
+    if _is_trial(obj):
+        raise pickle.PicklingError("its study is in the memory of this process, and does not learn what a job suggests")
     return NotImplemented
 
 
@@ -461,6 +463,13 @@ def _is_proxy(obj: object) -> bool:
     """Whether it stands for an object of another process, such as a list of multiprocessing.Manager()."""
     managers = sys.modules.get("multiprocessing.managers")
     return managers is not None and issubclass(type(obj), managers.BaseProxy)
+
+
+def _is_trial(obj: object) -> bool:
+    """Whether it is a Trial of Optuna whose study is in memory. A copy of it would suggest values to a copy of that."""
+    optuna = sys.modules.get("optuna")
+    is_one = optuna is not None and issubclass(type(obj), optuna.Trial)
+    return is_one and type(attribute(obj, "storage")).__name__ == "InMemoryStorage"
 
 
 # Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
@@ -503,7 +512,7 @@ def cannot_travel(
     parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
         # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
-        path, innermost = find(part, name, target, needs.look if needs.inputs else reject_proxy)
+        path, innermost = find(part, name, target, needs.look if needs.inputs else reject_bound)
         if not path.endswith(": cannot be pickled"):
             return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(innermost))
     return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
@@ -516,6 +525,8 @@ def _instead_of(part: object) -> str:
         return "open it inside the function, or pass clusterfn.File(path) as the argument"
     if _is_proxy(part):
         return "pass the data instead, such as list(…) or dict(…) of it"
+    if _is_trial(part):
+        return "call trial.suggest_…() on this machine, and pass the values; or pass the study to clusterfn.sweep()"
     plain = "create it inside the function, or pass the data it is made from"
     if serialization.part("unpicklable").is_future(part):
         plain = "pass its value: .result()"
