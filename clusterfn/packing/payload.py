@@ -451,7 +451,7 @@ class Needs:
 
 
 def reject_bound(obj: object) -> Any:
-    """Reject what belongs to a process here: of a proxy, loading would fail; of a Trial, its study would learn nothing."""
+    """Reject what belongs to a process here: a proxy would not load, and the study of a Trial would learn nothing."""
     if _is_proxy(obj):
         raise pickle.PicklingError("a proxy of a process on your machine cannot be used on another one")
     if _is_trial(obj):
