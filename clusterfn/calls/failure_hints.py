@@ -33,7 +33,36 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
             "clusterfn calls the function once on each node: ask for tasks_per_node=, as many as devices; or "
             "start the processes with torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
         )
-    return about_gpus(outcome, host) or about_missing_module(outcome, host)
+    if isinstance(error, RecursionError) and sys.getrecursionlimit() > _USUAL_DEPTH:
+        return f"the limit of this program stays here: call sys.setrecursionlimit({sys.getrecursionlimit()}) in the job"
+    return about_unsent_name(error, outcome) or about_gpus(outcome, host) or about_missing_module(outcome, host)
+
+
+def about_unsent_name(error: BaseException, outcome: Mapping[str, Any]) -> str | None:
+    """Say why a job lacks an object of the script: with a call go only those that its code names."""
+    shown = str((outcome.get("exception") or {}).get("traceback"))
+    for each in filter(None, (error, error.__cause__)):
+        text = serialization.part("exceptions").text_of(each)
+        for kind, sign, words in _BY_TEXT:
+            found = words.match(text) if isinstance(each, kind) and sign in shown else None
+            name = found[1] if found else ""
+            if name in vars(sys.modules["__main__"]):
+                return (
+                    f"with a call go only those objects of your script that its code names: {name} is named in a text "
+                    f"or a file. Write {name} in the function too, for example in a dict, or put it into a module"
+                )
+    return None
+
+
+# Errors of `eval`, `globals()[…]`, `getattr(sys.modules[…], …)` and of reading a pickle: the type, what the traceback
+# has if it is such an error, and the message.
+_BY_TEXT = (
+    (NameError, 'File "<string>"', re.compile(r"name '(\w+)' is not defined")),
+    (KeyError, "globals()", re.compile(r"'(\w+)'$")),
+    (AttributeError, "", re.compile(r"module '__main__' has no attribute '(\w+)'")),
+    (AttributeError, "", re.compile(r"Can't get attribute '(\w+)' on <module '__main__'")),
+)
+_USUAL_DEPTH = 1000
 
 
 def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
