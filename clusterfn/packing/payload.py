@@ -275,6 +275,7 @@ class Needs:
         self.texts: dict[str, str] = {}
         self.known: set[str] = set()
         self.by_value: list[types.FunctionType] = []
+        self.classes: list[type] = []
         self._paths: dict[str, set[PurePath]] = {}
         self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
 
@@ -296,7 +297,7 @@ class Needs:
             # Files of the same content from two paths are left out, because the host cannot tell which of them was
             # meant.
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
-            decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
+            decided_here=(*self.decided_here(), *self.unnamed_subclasses(), *self.sent_along, *self.of_code),
         )  # fmt: skip
 
     def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
@@ -354,6 +355,19 @@ class Needs:
                     "host, set it inside the function, or move the function into a module of its own"
                 )
 
+    def unnamed_subclasses(self) -> Iterator[str]:
+        """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
+        if not any("__subclasses__" in _globals_of(each.__code__) for each in self.by_value if self.classes):
+            return
+        sent = set(map(id, self.classes))
+        below = (each for cls in self.classes for each in type.__subclasses__(cls))
+        missing = {each.__name__ for each in below if id(each) not in sent and _is_of_script(each)}
+        if missing:
+            yield (
+                f"__subclasses__() does not find {', '.join(sorted(missing))} in the job, because no code of the call "
+                "names that: name it in the function, or move the classes into a module"
+            )
+
     def look(self, obj: Any) -> Any:
         # `obj.__class__` may be anything, and may raise.
         kind = type(obj)
@@ -378,6 +392,8 @@ class Needs:
                 self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
+            if issubclass(kind, type) and _is_of_script(obj):
+                self.classes.append(obj)
         return NotImplemented
 
     def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
@@ -449,6 +465,10 @@ class Needs:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
+
+
+def _is_of_script(cls: object) -> bool:
+    return bool(attribute(cls, "__module__") == "__main__")
 
 
 def reject_bound(obj: object) -> Any:

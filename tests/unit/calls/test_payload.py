@@ -140,6 +140,35 @@ def test_what_the_script_imports_and_cannot_travel_is_to_be_imported_in_the_func
     assert "cannot pickle" in caught.value.message and caught.value.hint == hint
 
 
+FACTORY = """
+class Model:
+    @classmethod
+    def named(cls, name): return {each.__name__: each for each in cls.__subclasses__()}[name]()
+class Small(Model): pass
+class Large(Model): pass
+class Other: pass
+class OtherBelow(Other): pass
+def asks(): return Model.__subclasses__()
+def by_a_method(): return Model.named("Small"), Small
+def names_both(): return Model.named("Small"), (Small, Large)
+def asks_nothing(): return Other
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("asks", "Large, Small"), ("by_a_method", "Large"), ("names_both", ""), ("asks_nothing", "")],
+)
+def test_subclasses_that_no_code_of_the_call_names_are_said_to_stay(monkeypatch, name, missing):
+    script = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(FACTORY, vars(script))
+
+    said = " ".join(prepared(getattr(script, name)).decided_here)
+
+    assert said.partition("__subclasses__() does not find ")[2].partition(" in the job")[0] == missing
+
+
 class Odd:
     def __reduce__(self):
         raise SystemError("odd")
