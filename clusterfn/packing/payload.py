@@ -360,7 +360,7 @@ class Needs:
         if not any("__subclasses__" in _globals_of(each.__code__) for each in self.by_value if self.classes):
             return
         sent = set(map(id, self.classes))
-        below = (each for cls in self.classes for each in type.__subclasses__(cls))
+        below = (each for cls in self.classes for each in _subclasses_of(cls))
         missing = {each.__name__ for each in below if id(each) not in sent and _is_of_script(each)}
         if missing:
             yield (
@@ -465,6 +465,10 @@ class Needs:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
+
+
+# The method of `type` itself is used, because a metaclass may have another one.
+_subclasses_of: Callable[[type], list[type]] = type.__subclasses__
 
 
 def _is_of_script(cls: object) -> bool:
