@@ -35,7 +35,8 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
         )
     if isinstance(error, RecursionError) and sys.getrecursionlimit() > _USUAL_DEPTH:
         return f"the limit of this program stays here: call sys.setrecursionlimit({sys.getrecursionlimit()}) in the job"
-    return about_unsent_name(error, outcome) or about_gpus(outcome, host) or about_missing_module(outcome, host)
+    hint = about_unsent_name(error, outcome) or about_file_in_text(error, host)
+    return hint or about_gpus(outcome, host) or about_missing_module(outcome, host)
 
 
 def about_unsent_name(error: BaseException, outcome: Mapping[str, Any]) -> str | None:
@@ -195,11 +196,26 @@ PACKAGES = {
 
 def hint_at_file(error: OSError, file: object, host: str) -> None:
     """Say in an error about a file how to send it, if it is on this machine."""
-    if isinstance(file, (str, os.PathLike)) and os.path.exists(file):
-        name = os.fspath(file)
-        where, here = "in the job's own folder on", "it is in your working directory"
-        if os.path.isabs(name):
-            where, here = "on", "it is on this machine"
-        kind = "Directory" if os.path.isdir(name) else "File"
-        hint = f"{where} {host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
+    hint = _how_to_send(file, host)
+    if hint:
         error.strerror = f"{error.strerror} {hint}"
+
+
+def about_file_in_text(error: BaseException, host: str) -> str | None:
+    """Say the same of an error of h5py, polars or pyarrow, which has the file in its text alone."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return None
+    names = re.findall(r"'([^']+)'|(\S+)$", serialization.part("exceptions").text_of(error))
+    hints = (_how_to_send(quoted or last, host) for quoted, last in names)
+    return next((f"not {hint}" for hint in hints if hint), None)
+
+
+def _how_to_send(file: object, host: str) -> str | None:
+    if not isinstance(file, (str, os.PathLike)) or not os.path.exists(file):
+        return None
+    name = os.fspath(file)
+    where, here = "in the job's own folder on", "it is in your working directory"
+    if os.path.isabs(name):
+        where, here = "on", "it is on this machine"
+    kind = "Directory" if os.path.isdir(name) else "File"
+    return f"{where} {host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"

@@ -53,6 +53,25 @@ def test_the_hint_at_a_file_that_is_only_here(tmp_path):
     assert "on tensor01; it is on this machine: pass clusterfn.File(" in str(error) and error.errno == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("No such file or directory (os error 2): {}",),
+        ("[Errno 2] Failed to open local file '{}'. Detail: [errno 2] No such file or directory",),
+        (2, "Unable to synchronously open file (unable to open file: name = '{}', errno = 2, flags = 0)"),
+    ],
+)
+def test_the_hint_at_a_file_that_a_library_names_only_in_its_words(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    error = thrown(FileNotFoundError(*(str(each).format("x.h5") if each != 2 else 2 for each in words)))
+    assert "clusterfn.File(" not in printed(raised(error))
+
+    (tmp_path / "x.h5").touch()
+
+    hint = "not in the job's own folder on tensor01; it is in your working directory: pass clusterfn.File('x.h5')"
+    assert hint in printed(raised(error))
+
+
 def test_the_hint_at_a_file_of_this_home_that_nobody_there_may_look_at(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
