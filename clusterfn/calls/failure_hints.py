@@ -33,7 +33,37 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
             "clusterfn calls the function once on each node: ask for tasks_per_node=, as many as devices; or "
             "start the processes with torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
         )
-    return about_gpus(outcome, host) or about_missing_module(outcome, host)
+    if isinstance(error, RecursionError) and sys.getrecursionlimit() > _USUAL_DEPTH:
+        return f"the limit of this program stays here: call sys.setrecursionlimit({sys.getrecursionlimit()}) in the job"
+    hint = about_unsent_name(error, outcome) or about_file_in_text(error, host)
+    return hint or about_gpus(outcome, host) or about_missing_module(outcome, host)
+
+
+def about_unsent_name(error: BaseException, outcome: Mapping[str, Any]) -> str | None:
+    """Say why a job lacks an object of the script: with a call go only those that its code names."""
+    shown = str((outcome.get("exception") or {}).get("traceback"))
+    for each in filter(None, (error, error.__cause__)):
+        text = serialization.part("exceptions").text_of(each)
+        for kind, sign, words in _BY_TEXT:
+            found = words.match(text) if isinstance(each, kind) and sign in shown else None
+            name = found[1] if found else ""
+            if name in vars(sys.modules["__main__"]):
+                return (
+                    f"with a call go only those objects of your script that its code names: {name} is named in a text "
+                    f"or a file. Write {name} in the function too, for example in a dict, or put it into a module"
+                )
+    return None
+
+
+# Errors of `eval`, `globals()[…]`, `getattr(sys.modules[…], …)` and of reading a pickle: the type, what the traceback
+# has if it is such an error, and the message.
+_BY_TEXT = (
+    (NameError, 'File "<string>"', re.compile(r"name '(\w+)' is not defined")),
+    (KeyError, "globals()", re.compile(r"'(\w+)'$")),
+    (AttributeError, "", re.compile(r"module '__main__' has no attribute '(\w+)'")),
+    (AttributeError, "", re.compile(r"Can't get attribute '(\w+)' on <module '__main__'")),
+)
+_USUAL_DEPTH = 1000
 
 
 def about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
@@ -166,11 +196,26 @@ PACKAGES = {
 
 def hint_at_file(error: OSError, file: object, host: str) -> None:
     """Say in an error about a file how to send it, if it is on this machine."""
-    if isinstance(file, (str, os.PathLike)) and os.path.exists(file):
-        name = os.fspath(file)
-        where, here = "in the job's own folder on", "it is in your working directory"
-        if os.path.isabs(name):
-            where, here = "on", "it is on this machine"
-        kind = "Directory" if os.path.isdir(name) else "File"
-        hint = f"{where} {host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
+    hint = _how_to_send(file, host)
+    if hint:
         error.strerror = f"{error.strerror} {hint}"
+
+
+def about_file_in_text(error: BaseException, host: str) -> str | None:
+    """Say the same of an error of h5py, polars or pyarrow, which has the file in its text alone."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return None
+    names = re.findall(r"'([^']+)'|(\S+)$", serialization.part("exceptions").text_of(error))
+    hints = (_how_to_send(quoted or last, host) for quoted, last in names)
+    return next((f"not {hint}" for hint in hints if hint), None)
+
+
+def _how_to_send(file: object, host: str) -> str | None:
+    if not isinstance(file, (str, os.PathLike)) or not os.path.exists(file):
+        return None
+    name = os.fspath(file)
+    where, here = "in the job's own folder on", "it is in your working directory"
+    if os.path.isabs(name):
+        where, here = "on", "it is on this machine"
+    kind = "Directory" if os.path.isdir(name) else "File"
+    return f"{where} {host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"

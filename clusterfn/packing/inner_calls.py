@@ -1,5 +1,5 @@
-"""What a function's code does that has another effect in a job: calls of decorated functions, assigned globals, and
-random numbers from a generator that all items of a map share.
+"""What a function's code does that has another effect in a job: calls of decorated functions, assigned globals,
+random numbers from a generator that all items of a map share, and numbers that depend on a seed of the script.
 
 Read from byte code before anything is sent. What may happen or not, such as a call in a branch, gets a warning.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
-from clusterfn.packing import own_modules
+from clusterfn.packing import own_modules, unsent_settings
 
 _SENDING = ("map", "script", "submit")
 # These attributes mean the same in a job.
@@ -52,12 +52,16 @@ class _Found(NamedTuple):
         assigned: The functions with the globals that they set.
         generators: The variables that are generators of random numbers.
         seeded: The variables that they seed.
+        packages: The packages that they use.
+        names: The names in their code.
     """
 
     uses: list[_Use]
     assigned: list[tuple[str, str]]
     generators: list[str]
     seeded: set[str]
+    packages: set[str]
+    names: set[str]
 
 
 def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[str]:
@@ -75,6 +79,7 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
     found = _read(plain)
     lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
              for outer, name in found.assigned]  # fmt: skip
+    lines += unsent_settings.find(found.packages, found.names)
     if constants is not None:
         shared = [*found.generators, *(name for name, value in constants.items() if _is_generator(value))]
         lines += [
@@ -107,13 +112,17 @@ def _plain(function: Any) -> types.FunctionType | None:
 
 
 def _read(function: types.FunctionType) -> _Found:
-    uses, assigned, generators, seeded = _Found([], [], [], set())
+    uses, assigned, generators, seeded, packages, names = _Found([], [], [], set(), set(), set())
     waiting, seen = [function], {function}
     while waiting and len(seen) < _MOST:
         each = waiting.pop()
         code, scope, is_first = each.__code__, _scope(each), each is function
         for part in serialization.part("code_parts").codes(code):
-            loaded = (step.argval for step in _steps(part) if step.opname in _FROM_SCOPE)
+            loaded = [step.argval for step in _steps(part) if step.opname in _FROM_SCOPE]
+            homes = [_home(scope.get(name)) for name in loaded]
+            homes += (step.argval for step in _steps(part) if step.opname == "IMPORT_NAME")
+            packages.update(home.partition(".")[0] for home in homes)
+            names.update(part.co_names)
             generators += [name for name in loaded if _is_generator(scope.get(name))]
             pairs = zip(_steps(part), _steps(part)[1:])
             seeded.update(step.argval for step, after in pairs if after.argval in _SEEDING)
@@ -126,7 +135,12 @@ def _read(function: types.FunctionType) -> _Found:
                 seen.add(called)
                 waiting.append(called)
         assigned += [(each.__name__, name) for name in dict.fromkeys(_assigned(code))]
-    return _Found(uses, assigned, list(dict.fromkeys(generators)), seeded)
+    return _Found(uses, assigned, list(dict.fromkeys(generators)), seeded, packages, names)
+
+
+def _home(value: object) -> str:
+    """Return the name of a module, or of the module that has an object."""
+    return str(attribute(value, "__name__" if type(value) is types.ModuleType else "__module__"))
 
 
 def _is_generator(value: object) -> bool:

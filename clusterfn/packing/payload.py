@@ -14,6 +14,7 @@ import io
 import linecache
 import os
 import pickle
+import re
 import sys
 import types
 import weakref
@@ -274,6 +275,7 @@ class Needs:
         self.texts: dict[str, str] = {}
         self.known: set[str] = set()
         self.by_value: list[types.FunctionType] = []
+        self.classes: list[type] = []
         self._paths: dict[str, set[PurePath]] = {}
         self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
 
@@ -295,7 +297,7 @@ class Needs:
             # Files of the same content from two paths are left out, because the host cannot tell which of them was
             # meant.
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
-            decided_here=(*self.decided_here(), *self.sent_along, *self.of_code),
+            decided_here=(*self.decided_here(), *self.unnamed_subclasses(), *self.sent_along, *self.of_code),
         )  # fmt: skip
 
     def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
@@ -353,6 +355,19 @@ class Needs:
                     "host, set it inside the function, or move the function into a module of its own"
                 )
 
+    def unnamed_subclasses(self) -> Iterator[str]:
+        """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
+        if not any("__subclasses__" in _globals_of(each.__code__) for each in self.by_value if self.classes):
+            return
+        sent = set(map(id, self.classes))
+        below = (each for cls in self.classes for each in _subclasses_of(cls))
+        missing = {each.__name__ for each in below if id(each) not in sent and _is_of_script(each)}
+        if missing:
+            yield (
+                f"__subclasses__() does not find {', '.join(sorted(missing))} in the job, because no code of the call "
+                "names that: name it in the function, or move the classes into a module"
+            )
+
     def look(self, obj: Any) -> Any:
         # `obj.__class__` may be anything, and may raise.
         kind = type(obj)
@@ -365,7 +380,7 @@ class Needs:
             return self._function(obj)
         if issubclass(kind, JobArgument) and self.place is not None:
             return self._value(reference_of(obj), self.place)
-        reject_proxy(obj)
+        reject_bound(obj)
         if issubclass(kind, types.ModuleType):
             self.note(obj.__name__)
         else:
@@ -377,6 +392,8 @@ class Needs:
                 self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
+            if issubclass(kind, type) and _is_of_script(obj):
+                self.classes.append(obj)
         return NotImplemented
 
     def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
@@ -450,10 +467,20 @@ class Needs:
                 self.texts[code.co_filename] = text
 
 
-def reject_proxy(obj: object) -> Any:
-    """Reject what would be found only when it is loaded: its process does not take the job for one of its own."""
+# The method of `type` itself is used, because a metaclass may have another one.
+_subclasses_of: Callable[[type], list[type]] = type.__subclasses__
+
+
+def _is_of_script(cls: object) -> bool:
+    return bool(attribute(cls, "__module__") == "__main__")
+
+
+def reject_bound(obj: object) -> Any:
+    """Reject what belongs to a process here: a proxy would not load, and the study of a Trial would learn nothing."""
     if _is_proxy(obj):
         raise pickle.PicklingError("a proxy of a process on your machine cannot be used on another one")
+    if _is_trial(obj):
+        raise pickle.PicklingError("its study is in the memory of this process, and does not learn what a job suggests")
     return NotImplemented
 
 
@@ -461,6 +488,13 @@ def _is_proxy(obj: object) -> bool:
     """Whether it stands for an object of another process, such as a list of multiprocessing.Manager()."""
     managers = sys.modules.get("multiprocessing.managers")
     return managers is not None and issubclass(type(obj), managers.BaseProxy)
+
+
+def _is_trial(obj: object) -> bool:
+    """Whether it is a Trial of Optuna whose study is in memory. A copy of it would suggest values to a copy of that."""
+    optuna = sys.modules.get("optuna")
+    is_one = optuna is not None and issubclass(type(obj), optuna.Trial)
+    return is_one and type(attribute(obj, "storage")).__name__ == "InMemoryStorage"
 
 
 # Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
@@ -503,10 +537,28 @@ def cannot_travel(
     parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
         # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
-        path, innermost = find(part, name, target, needs.look if needs.inputs else reject_proxy)
+        path, innermost = find(part, name, target, needs.look if needs.inputs else reject_bound)
         if not path.endswith(": cannot be pickled"):
-            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(innermost))
+            hint = _how_to_import(path) or _instead_of(innermost)
+            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=hint)
     return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
+
+
+def _how_to_import(path: str) -> str | None:
+    """Say how a job makes its own of an object on this path that the script has imported; None if there is none."""
+    scope = vars(sys.modules["__main__"])
+    for name in re.findall(r" \(global (\w+)\)", path):
+        homes = [
+            (home.startswith("_") or "._" in home, len(home), home, key)
+            for home, module in list(sys.modules.items())
+            for key, value in list(attribute(module, "__dict__", {}).items())
+            if name in scope and value is scope[name] and home not in ("__main__", "__mp_main__")
+        ]
+        if homes:
+            *_, home, key = min(homes)
+            renamed = "" if key == name else f" as {name}"
+            return f"write `from {home} import {key}{renamed}` in the function: then the job makes one of its own"
+    return None
 
 
 def _instead_of(part: object) -> str:
@@ -516,6 +568,8 @@ def _instead_of(part: object) -> str:
         return "open it inside the function, or pass clusterfn.File(path) as the argument"
     if _is_proxy(part):
         return "pass the data instead, such as list(…) or dict(…) of it"
+    if _is_trial(part):
+        return "call trial.suggest_…() on this machine, and pass the values; or pass the study to clusterfn.sweep()"
     plain = "create it inside the function, or pass the data it is made from"
     if serialization.part("unpicklable").is_future(part):
         plain = "pass its value: .result()"

@@ -149,6 +149,38 @@ def test_what_a_study_cannot_be_asked_is_refused(here, run_with):
     ]
 
 
+TRIAL = """
+def refused(objective):
+    asked = study()
+    try:
+        asked.optimize(objective, n_trials=1)
+    except clusterfn.PayloadError as error:
+        return [error.message, error.hint]
+    return [list(asked.best_params)]
+
+@cluster
+def suggests(trial):
+    return trial.suggest_float("lr", 0, 1)
+
+def passes_a_list(trial):
+    return suggests.map([trial]).results()[0]
+
+def passes_values(trial):
+    trial.suggest_float("lr", 0, 1)
+    return suggests(optuna.trial.FixedTrial(trial.params))
+
+print(json.dumps([refused(each) for each in (suggests, passes_a_list, passes_values)]))
+"""
+
+
+def test_a_trial_that_would_not_tell_its_study_what_it_suggests_is_refused(here, run_with):
+    once, in_a_map, values = run_with(COMMON + TRIAL)
+
+    assert "its study is in the memory of this process, and does not learn what a job suggests" in once[0]
+    assert "call trial.suggest_…() on this machine, and pass the values" in once[1]
+    assert "its study is in the memory of this process" in in_a_map[0] and values == ["lr"]
+
+
 FRAME = """
 import json
 import clusterfn

@@ -155,6 +155,20 @@ def decorated(decorator: Any, function: Any) -> Any:
     return decorator(function)
 
 
+def reduce_wrapper(obj: Any) -> Any:
+    """Reduce an object that pickles by the name of the function of the script that it wraps.
+
+    What `cachetools.cached` returns does so. The other side has nothing of that name.
+    """
+    kind = type(obj)
+    if type(kind.__reduce__) is not types.FunctionType:
+        return NotImplemented
+    own = getattr(obj, "__dict__", None)
+    if type(own) is not dict or "__wrapped__" not in own or has_a_home(obj) or not isinstance(obj.__reduce__(), str):
+        return NotImplemented
+    return stand_ins.new, (kind,), own, None, None, stand_ins.set_state
+
+
 def copyreg_entries() -> dict[int, tuple[Any, Any]]:
     """Return the classes and functions that the script has told `copyreg`, by the ids of the classes.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -55,8 +56,15 @@ _LEVELS = {50: "CRITICAL", 40: "ERROR", 30: "WARNING", 20: "INFO", 10: "DEBUG", 
 def _stream_handler(logger: logging.Logger) -> logging.Handler | None:
     """Return the handler that shows a logger's records on a terminal."""
     logging = sys.modules["logging"]
-    streams = [each for each in logger.handlers if isinstance(each, logging.StreamHandler)]
-    return next((each for each in streams if not isinstance(each, logging.FileHandler)), None)
+    streams = (each for each in logger.handlers if isinstance(each, logging.StreamHandler))
+    return next((each for each in streams if _is_seen(getattr(each, "stream", None))), None)
+
+
+def _is_seen(stream: object) -> bool:
+    """Whether what a handler writes to this stream is seen. PyTorch has one whose file is open only on demand."""
+    name = getattr(stream, "name", "") if type(stream) is io.TextIOWrapper else ""
+    # The standard streams are called `<stderr>` and `<stdout>`. Other names are paths.
+    return stream is not None and (not isinstance(name, str) or name[:1] in ("", "<"))
 
 
 def _of_logger(logger: logging.Logger) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         for reduce in (
             _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, exception_parts.reduce,
             self._reduce_method, self._reduce_of_library, enumerations.reduce_member, constructors.reduce,
-            constructors.reduce_guarded,
+            constructors.reduce_guarded, classes.reduce_wrapper,
         ):  # fmt: skip
             reduction = reduce(obj)
             if reduction is not NotImplemented:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import bdb
 import concurrent.futures
 import os
+import pickle
 import sys
+import types
 
 import pytest
 
@@ -51,6 +53,25 @@ def test_the_hint_at_a_file_that_is_only_here(tmp_path):
     assert "on tensor01; it is on this machine: pass clusterfn.File(" in str(error) and error.errno == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("No such file or directory (os error 2): {}",),
+        ("[Errno 2] Failed to open local file '{}'. Detail: [errno 2] No such file or directory",),
+        (2, "Unable to synchronously open file (unable to open file: name = '{}', errno = 2, flags = 0)"),
+    ],
+)
+def test_the_hint_at_a_file_that_a_library_names_only_in_its_words(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    error = thrown(FileNotFoundError(*(str(each).format("x.h5") if each != 2 else 2 for each in words)))
+    assert "clusterfn.File(" not in printed(raised(error))
+
+    (tmp_path / "x.h5").touch()
+
+    hint = "not in the job's own folder on tensor01; it is in your working directory: pass clusterfn.File('x.h5')"
+    assert hint in printed(raised(error))
+
+
 def test_the_hint_at_a_file_of_this_home_that_nobody_there_may_look_at(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
@@ -58,6 +79,58 @@ def test_the_hint_at_a_file_of_this_home_that_nobody_there_may_look_at(tmp_path,
 
     assert "clusterfn.File(" in str(raised(thrown(PermissionError(13, "Permission denied", str(tmp_path / "x.csv")))))
     assert "clusterfn.File(" not in str(raised(thrown(PermissionError(13, "Permission denied", os.devnull))))
+
+
+def by_eval():
+    eval("Kept()", {})
+
+
+def by_globals():
+    return globals()["Kept"]
+
+
+def by_attribute():
+    return sys.modules["__main__"].Kept
+
+
+def by_pickle():
+    return pickle.loads(b"c__main__\nKept\n.")
+
+
+def as_a_cause():
+    try:
+        by_pickle()
+    except AttributeError as cause:
+        raise ValueError("Error locating target '__main__.Kept'") from cause
+
+
+@pytest.mark.parametrize("reach", [by_eval, by_globals, by_attribute, by_pickle, as_a_cause])
+def test_an_object_of_the_script_that_only_a_text_names_is_said_to_have_stayed(monkeypatch, reach):
+    script = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    with pytest.raises(Exception) as error:
+        reach()
+    assert "with a call go only" not in printed(raised(error.value))
+
+    script.Kept = object()
+
+    assert "that its code names: Kept is named in a text or a file." in printed(raised(error.value))
+
+
+@pytest.mark.parametrize("error", [KeyError("Kept"), NameError("name 'Kept' is not defined"), AttributeError("Kept")])
+def test_a_missing_key_is_not_taken_for_an_object_of_the_script(monkeypatch, error):
+    monkeypatch.setattr(sys.modules["__main__"], "Kept", object(), raising=False)
+
+    assert "with a call go only" not in printed(raised(thrown(error)))
+
+
+def test_a_limit_of_recursion_that_is_higher_here_is_named(monkeypatch):
+    deep = thrown(RecursionError("maximum recursion depth exceeded"))
+    assert "setrecursionlimit" not in printed(raised(deep))
+
+    monkeypatch.setattr(sys, "getrecursionlimit", lambda: 20000)
+
+    assert "call sys.setrecursionlimit(20000) in the job" in printed(raised(deep))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import types
 from typing import Any
 
 import numpy
@@ -190,3 +191,64 @@ def test_of_a_generator_that_each_item_seeds_and_of_an_attribute_nothing_is_said
 @pytest.mark.parametrize("function", [reads, calls_here, abs, str.upper, int, functools.partial(pow, 2), print])
 def test_of_other_functions_nothing_is_said(function: Any):
     assert said_of_code(function, "here") == []
+
+
+SEEDED = """\
+import random
+import numpy as np
+import numpy
+import torch_like as torch
+from helpers import seed_everything
+
+{call}
+
+def by_random(): return random.random()
+def by_numpy(): return np.random.rand()
+def inside():
+    import numpy.random
+    return numpy.random.rand()
+def below(): return by_numpy()
+def by_torch(): return torch.rand(2)
+def plain(): return np.mean([1])
+def own_generator(): return np.random.default_rng(1).random()
+def seeds_itself():
+    np.random.seed(1)
+    torch.manual_seed(1)
+    return np.random.rand()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "are_named"),
+    [
+        ("random.seed(0)", {"by_random"}),
+        ("np.random.seed(0)", {"by_numpy", "inside", "below"}),
+        ("if True:\n    numpy.random.seed(1)", {"by_numpy", "inside", "below"}),
+        ("def main():\n    np.random.seed(0)", {"by_numpy", "inside", "below"}),
+        ("def other():\n    np.random.seed(0)", set()),
+        ("torch.manual_seed(0)", {"by_torch"}),
+        ("torch.set_default_dtype(torch.float64)", {"by_torch", "seeds_itself"}),
+        ("seed_everything(3)", {"by_random", "by_numpy", "inside", "below", "by_torch"}),
+        ("rng = np.random.default_rng(0)", set()),
+        ("print('seed')", set()),
+    ],
+)
+def test_a_seed_or_default_that_only_the_script_sets_is_named(monkeypatch, tmp_path, call: str, are_named: set[str]):
+    path = tmp_path / "train.py"
+    path.write_text(SEEDED.format(call=call))
+    script = types.ModuleType("__main__")
+    script.__file__ = str(path)
+    for name, words in {"torch_like": {"rand": len}, "helpers": {"seed_everything": len}}.items():
+        module = types.ModuleType(name.removesuffix("_like"))
+        vars(module).update(words, manual_seed=len, set_default_dtype=len, float64=())
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(compile(path.read_text().replace(call, ""), path, "exec"), vars(script))
+
+    functions = {name: each for name, each in vars(script).items() if type(each) is types.FunctionType}
+    said = {name: said_of_code(each, "here") for name, each in functions.items() if name not in ("main", "other")}
+
+    assert {name for name, lines in said.items() if lines} == are_named
+    where = f"{call.rpartition('    ')[2]} in line {7 + call.count(chr(10))} of your script"
+    expected = [f"{where} has no effect in a job: call it in the function, too"]
+    assert all(lines in ([], expected) for lines in said.values())

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,80 @@ def test_a_job_as_an_argument_is_refused_by_its_name_with_what_to_pass_instead(a
 
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+SHARED = """
+import threading
+class Console:
+    def __init__(self):
+        self.lock = threading.RLock()
+lock, console = threading.Lock(), Console()
+"""
+USES = """
+from _shared_1 import console, lock
+from _shared_1 import lock as turn
+own = [lock]
+def uses_lock(): return lock
+def uses_turn(): return turn
+def uses_console(): return console.lock
+def uses_it_below(): return uses_lock()
+def uses_own(): return own
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("uses_lock", "write `from _shared_1 import lock` in the function: then the job makes one of its own"),
+        ("uses_turn", "write `from _shared_1 import lock as turn` in the function: then the job makes one of its own"),
+        ("uses_console", "write `from _shared_1 import console` in the function: then the job makes one of its own"),
+        ("uses_it_below", "write `from _shared_1 import lock` in the function: then the job makes one of its own"),
+        ("uses_own", "create it inside the function, or pass the data it is made from"),
+    ],
+)
+def test_what_the_script_imports_and_cannot_travel_is_to_be_imported_in_the_function(
+    tmp_path, monkeypatch, name, hint
+):  # fmt: skip
+    (tmp_path / "_shared_1.py").write_text(SHARED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    script = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(USES, vars(script))
+
+    with pytest.raises(PayloadError) as caught:
+        prepared(getattr(script, name))
+    monkeypatch.delitem(sys.modules, "_shared_1")
+
+    assert "cannot pickle" in caught.value.message and caught.value.hint == hint
+
+
+FACTORY = """
+class Model:
+    @classmethod
+    def named(cls, name): return {each.__name__: each for each in cls.__subclasses__()}[name]()
+class Small(Model): pass
+class Large(Model): pass
+class Other: pass
+class OtherBelow(Other): pass
+def asks(): return Model.__subclasses__()
+def by_a_method(): return Model.named("Small"), Small
+def names_both(): return Model.named("Small"), (Small, Large)
+def asks_nothing(): return Other
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("asks", "Large, Small"), ("by_a_method", "Large"), ("names_both", ""), ("asks_nothing", "")],
+)
+def test_subclasses_that_no_code_of_the_call_names_are_said_to_stay(monkeypatch, name, missing):
+    script = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(FACTORY, vars(script))
+
+    said = " ".join(prepared(getattr(script, name)).decided_here)
+
+    assert said.partition("__subclasses__() does not find ")[2].partition(" in the job")[0] == missing
 
 
 class Odd:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import logging
 import subprocess
 import sys
@@ -75,6 +76,33 @@ def test_level_and_format_travel_in_the_header(fresh, options):
 
     described, usual = logging_here(), {"style": "%", "format": logging.BASIC_FORMAT}
     assert {name: described[name] for name in (*usual, *options)} == {**usual, **options}
+
+
+class OnDemand(logging.StreamHandler):
+    """As PyTorch's `LazyTraceHandler`."""
+
+    def __init__(self):
+        logging.Handler.__init__(self)
+        self.stream = None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda file: OnDemand(),
+        logging.StreamHandler,
+        lambda file: logging.FileHandler(file.name),
+        lambda file: logging.FileHandler(file.name, delay=True),
+    ],
+)
+def test_what_goes_to_a_file_here_is_not_shown_in_a_job(fresh, tmp_path, make):
+    fresh()
+    mine = logging.getLogger("mine")
+    mine.setLevel(logging.DEBUG)
+    with (tmp_path / "x.log").open("w") as file, contextlib.closing(make(file)) as handler:
+        mine.addHandler(handler)
+
+        assert logging_here()["loggers"] == {"mine": {"level": logging.DEBUG}}
 
 
 class Odd(logging.Formatter):
