@@ -492,8 +492,9 @@ def _is_proxy(obj: object) -> bool:
 
 def _is_trial(obj: object) -> bool:
     """Whether it is a Trial of Optuna whose study is in memory. A copy of it would suggest values to a copy of that."""
-    optuna = sys.modules.get("optuna")
-    is_one = optuna is not None and issubclass(type(obj), optuna.Trial)
+    # Another thread may be importing the package, which has no such class before the end of that.
+    trial = attribute(sys.modules.get("optuna"), "Trial")
+    is_one = trial is not None and issubclass(type(obj), trial)
     return is_one and type(attribute(obj, "storage")).__name__ == "InMemoryStorage"
 
 
