@@ -28,7 +28,7 @@ from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, change
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, SubmitError
 from clusterfn.hosts import loop, spoken_wait
-from clusterfn.public_api import public_api, show_options
+from clusterfn.public_api import check_arguments, public_api, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -99,6 +99,7 @@ class Executor(concurrent.futures.Executor):
         """
         self._check()
         plain, options = self._with_options(fn)
+        check_arguments(plain, args, kwargs, "Executor")
         job: Job[Any] = call.submit_call(plain, args, kwargs, options, self._at_turn)
         self._sent.append(job.id)
         self._jobs[job.id] = job

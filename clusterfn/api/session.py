@@ -32,7 +32,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import NotEnded, as_lists
-from clusterfn.public_api import public_api, show_options
+from clusterfn.public_api import check_arguments, public_api, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -240,6 +240,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     ) -> SessionCallJob[R]:
         plain, own = undecorated(fn)
         reject_generator(plain)
+        check_arguments(plain, args, kwargs, "Session")
         return self._send(lambda holding: holding.send(plain, args, kwargs, own.name, follow), own)
 
     def _send(

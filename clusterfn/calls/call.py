@@ -135,6 +135,7 @@ def prepare(
     imports: Collection[str] = (),
 ) -> Prepared:  # fmt: skip
     """Find the host and the environment, pack the call, and check all of it; raises as `prepare_packed`."""
+    # A call with wrong arguments fails here, and not on the host after minutes in a queue.
     check_arguments(function, args, kwargs)
     prepared = prepare_packed(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
