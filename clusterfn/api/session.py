@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator, undecorated
 from clusterfn.api.session_map import SessionMap, parse_size
@@ -127,12 +127,22 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     @overload
     def map(
         self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: group_state.OnError = "raise",
+        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["collect"],
+    ) -> Iterator[R | Exception]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
+        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["raise"] = "raise",
     ) -> Iterator[R]: ...  # fmt: skip
     @overload
     def map(
-        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: group_state.OnError = "raise",
+        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
+        buffersize: int | None = None, on_error: Literal["collect"],
+    ) -> Iterator[R | Exception]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
+        buffersize: int | None = None, on_error: Literal["raise"] = "raise",
     ) -> Iterator[R]: ...  # fmt: skip
     @public_api
     def map(

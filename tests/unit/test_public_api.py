@@ -65,10 +65,10 @@ MISPLACED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Session().map(double, [1], gpus=1), IN_SESSION),  # type: ignore[call-overload]
     (lambda: Session().actor(Model, "a", gpus=1), IN_SESSION),
     (lambda: ActorClass(Model).method("predict").check_call((1,), {"gpus": 1}), IN_SESSION),
-    (lambda: there.with_options("tensor01"), 'write host="tensor01"'),  # type: ignore[misc]
-    (lambda: there.with_options({"gpus": 1, "time": "2h"}), 'write gpus=1, time="2h"'),  # type: ignore[misc]
-    (lambda: Session("tensor01", 4), "write one of these before it: idle=, workers=,"),  # type: ignore[misc]
-    (lambda: Executor("tensor01", 4, {"cores": 2}), "write cores=2"),  # type: ignore[misc]
+    (lambda: there.with_options("tensor01"), 'write host="tensor01"'),  # type: ignore[call-arg, arg-type]
+    (lambda: there.with_options({"gpus": 1, "time": "2h"}), 'write gpus=1, time="2h"'),  # type: ignore[call-arg, arg-type]
+    (lambda: Session("tensor01", 4), "write one of these before it: idle=, workers=,"),  # type: ignore[call-arg, arg-type]
+    (lambda: Executor("tensor01", 4, {"cores": 2}), "write cores=2"),  # type: ignore[call-arg, arg-type]
     (lambda: cluster(max_parallel=4), "set it where you map: f.map(items, max_parallel=4)"),  # type: ignore[call-overload]
     (lambda: cluster(idle="1h"), 'clusterfn.Session(idle="1h")'),  # type: ignore[call-overload]
     (lambda: Executor(workers=3), "write max_workers=3"),  # type: ignore[call-arg]
