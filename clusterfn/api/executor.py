@@ -40,6 +40,7 @@ _Send = Callable[[], None]
 # Stands for the exit of Python as the sender of what waits.
 _EXIT = object()
 _NO_THREAD = "no thread could be started to send it: this machine allows no more"
+_FOR_MORE_THREADS = "end other programs, or raise the limit that `ulimit -u` shows"
 
 
 class Executor(concurrent.futures.Executor):
@@ -318,12 +319,12 @@ class _WorkerLimit:
         while (call := self._take_next(sender)) is not None:
             job, tracker, send = call
             try:
-                # The thread of the loop does the work of a thread that cannot be started, and must not wait for a host.
-                if loop.is_here():
-                    raise SubmitError(_NO_THREAD, hint="end other programs, or raise the limit that `ulimit -u` shows")
                 entry_of(job).set_state(PENDING)
                 send()
             except BaseException as error:  # `send` may raise anything
+                # The loop's thread does the work of one that cannot be started, and cannot wait for a host.
+                if loop.is_here() and isinstance(error, RuntimeError):
+                    error = SubmitError(_NO_THREAD, hint=_FOR_MORE_THREADS)
                 # The caller has continued, so the error belongs to the call.
                 self._refuse(job, error)
                 # In a thread it must not keep the other calls waiting.
