@@ -23,38 +23,38 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+# The classes that take options for all of their calls.
+_WITH_OPTIONS = ("Executor", "Session")
 _OURS = (os.path.dirname(__file__) + os.sep, "<frozen ")
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _WE_CALL = ("cloudpickle", "cryptography", "ipykernel", "IPython", "jupyter_client", "paramiko", "tqdm", "yaml", "zmq")
 
 
 def public_api(function: Callable[P, R]) -> Callable[P, R]:
-    """Check the keywords of a public function, and remove our frames from the tracebacks of its errors.
+    """Check how a public function is called, and remove our frames from the tracebacks of its errors.
 
     Raises:
-        ConfigError: When it is called with a keyword that it does not have.
+        ConfigError: When it is called with a keyword that it does not have, or with a value that needs one.
     """
-    known = _keywords(function)
-    *_, around, name = f".{function.__qualname__}".split(".")
-    called = around if name == "__init__" else name
+    check = _check_of_calls(function)
 
     def call_clusterfn(*args: P.args, **kwargs: P.kwargs) -> R:
         # Below Python 3.11, this hides the frame from IPython and pytest.
         __tracebackhide__ = True
         with _HideOurFrames():
-            _reject_unknown(called, kwargs, known)
+            check(args, kwargs)
             return function(*args, **kwargs)
 
     def iterate_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         __tracebackhide__ = True
         with _HideOurFrames():
-            _reject_unknown(called, kwargs, known)
+            check(args, kwargs)
             yield from function(*args, **kwargs)  # type: ignore[misc]
 
     async def await_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Any:
         __tracebackhide__ = True
         with _HideOurFrames():
-            _reject_unknown(called, kwargs, known)
+            check(args, kwargs)
             return await function(*args, **kwargs)  # type: ignore[misc]
 
     outside: Any = call_clusterfn
@@ -87,23 +87,42 @@ def show_options(options: type) -> Callable[[F], F]:
     return decorate
 
 
-def _reject_unknown(called: str, given: Mapping[str, object], known: list[str] | None) -> None:
-    for keyword, value in given.items():
-        if known is not None and keyword not in known:
-            raise call_options.unknown(f"{called}() has", keyword, value, known)
-
-
-def _keywords(function: Callable[..., Any]) -> list[str] | None:
-    """Those that it has; None if it takes any."""
+def _check_of_calls(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], Mapping[str, object]], None]:
+    """Return what checks the arguments of each call: no keyword is unknown, and no value lacks its keyword."""
+    *_, around, name = f".{function.__qualname__}".split(".")
+    called, owner = around if name == "__init__" else name, around if around in _WITH_OPTIONS else ""
     parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return None
+    kinds = [each.kind for each in parameters]
     nameless = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
-    return [each.name for each in parameters if each.kind not in nameless and each.name != "self"]
+    known = [each.name for each in parameters if each.kind not in nameless and each.name != "self"]
+    only_named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    # Where nothing needs a keyword, Python itself says how many values there may be.
+    most = sys.maxsize
+    if only_named and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        most = len(kinds) - len(only_named) - takes_any
+
+    def check(args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
+        if len(args) > most:
+            raise call_options.without_keyword(called, args[most], only_named)
+        for keyword, value in () if takes_any else kwargs.items():
+            if keyword not in known:
+                raise call_options.unknown(f"{called}() has", keyword, value, known, owner)
+
+    return check
 
 
-def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Reject arguments that the function would reject, if its signature is certain."""
+def check_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: str = ""
+) -> None:
+    """Reject arguments that the function would reject, if its signature is certain.
+
+    Args:
+        owner: As for `options.where_to_write`.
+
+    Raises:
+        TypeError: As Python itself raises it. For an option of clusterfn it says where to write that.
+    """
     plain = function
     while isinstance(plain, (functools.partial, types.MethodType)):
         plain = plain.func if isinstance(plain, functools.partial) else plain.__func__
@@ -120,8 +139,8 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
         if option := next(
             (each for each in kwargs if each not in signature.parameters and each in call_options.keywords()), None
         ):
-            where = f"@cluster({option}=…) or {plain.__name__}.with_options({option}=…)"
-            message += f"; {option}= is an option of clusterfn: write {where}"
+            where = call_options.where_to_write(option, owner, plain.__name__)
+            message += f"; {option}= is an option of clusterfn: {where}"
         raise TypeError(message) from None
 
 

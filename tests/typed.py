@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import assert_type
 
-from clusterfn import Executor, Job, Session, SweepResult, cluster, sweep
+from clusterfn import Executor, Job, JobGroup, Session, SweepResult, attach, cluster, sweep
 
 
 @cluster
@@ -57,8 +57,22 @@ def check_other_callers() -> None:
     assert_type(session.call(awaited, 1), str)
     assert_type(session.map(awaited, [1]), Iterator[str])
     assert_type(session.call(half, 1.0), float)
+    assert_type(session.map(awaited, [1], on_error="collect"), Iterator[str | Exception])
+    assert_type(session.map(half, [1.0], on_error="collect"), Iterator[float | Exception])
+    assert_type(session.map(half, [1.0], on_error="raise"), Iterator[float])
     assert_type(sweep(awaited, {"x": [1]}), SweepResult[str])
     assert_type(sweep(half, {"x": [1.0]}), SweepResult[float])
+
+
+def check_attach() -> None:
+    """A user writes what he attaches to, or needs no types."""
+    job: Job[float] = attach("7f3a")
+    group: JobGroup[float, Exception] = attach("7f3a")
+    assert_type(job.result(), float)
+    assert_type(group.result(0), float)
+    attach("7f3a").result()
+    for _, _ in attach("7f3a"):
+        pass
 
 
 class Model:

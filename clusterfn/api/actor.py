@@ -264,7 +264,7 @@ class ActorClass:
         """
         init = inspect.getattr_static(self.cls, "__init__")
         if isinstance(init, types.FunctionType) and type(self.cls).__call__ is type.__call__:
-            check_arguments(init, (None, *args), kwargs)
+            check_arguments(init, (None, *args), kwargs, "Session")
 
     def methods(self) -> list[str]:
         """Return the names of its public methods."""
@@ -349,4 +349,4 @@ class ActorFunction:
             try:
                 self._signature.bind(*self._first, *args, **kwargs)
             except TypeError:
-                check_arguments(self._plain, (*self._first, *args), kwargs)
+                check_arguments(self._plain, (*self._first, *args), kwargs, "Session")

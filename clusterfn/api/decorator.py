@@ -185,6 +185,7 @@ class ClusterFunction(Generic[P, R]):
         """Call the function itself in this process."""
         return self.__wrapped__(*args, **kwargs)
 
+    @public_api
     def on(self, host: str) -> ClusterFunction[P, R]:
         """Return the same function for another host."""
         return self.with_options(host=host)

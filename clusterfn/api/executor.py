@@ -28,7 +28,7 @@ from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, change
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, SubmitError
 from clusterfn.hosts import loop, spoken_wait
-from clusterfn.public_api import public_api, show_options
+from clusterfn.public_api import check_arguments, public_api, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _Send = Callable[[], None]
+# Stands for the exit of Python as the sender of what waits.
+_EXIT = object()
+_NO_THREAD = "no thread could be started to send it: this machine allows no more"
+_FOR_MORE_THREADS = "end other programs, or raise the limit that `ulimit -u` shows"
 
 
 class Executor(concurrent.futures.Executor):
@@ -99,6 +103,7 @@ class Executor(concurrent.futures.Executor):
         """
         self._check()
         plain, options = self._with_options(fn)
+        check_arguments(plain, args, kwargs, "Executor")
         job: Job[Any] = call.submit_call(plain, args, kwargs, options, self._at_turn)
         self._sent.append(job.id)
         self._jobs[job.id] = job
@@ -237,9 +242,9 @@ class _WorkerLimit:
         self._changed = threading.Condition()
         # Whether a thread sends a call: the others wait for that, so that the calls keep their order.
         self._is_sending = False
+        # Who sends the calls that wait: a thread as long as there is room, the exit of Python until none is left.
+        self._sender: object | None = None
         self._awaits_exit = False
-        # Whether `send_all` sends what waits, and no other thread.
-        self._is_at_exit = False
 
     def send(self, job: Job[Any], tracker: Tracker, send: _Send) -> None:
         """Call `send` now, or when fewer calls are in progress; then an error of it is the job's."""
@@ -265,20 +270,6 @@ class _WorkerLimit:
         finally:
             self._end_sending()
 
-    def _can_send(self) -> bool:
-        """Whether a call waits, and may be sent now; `_changed` must be held."""
-        return bool(self._waiting) and len(self._going) < self.most and not self._is_sending
-
-    def _begin_sending(self, job: Job[Any]) -> None:
-        """Take a place for a call that this thread sends; `_changed` must be held."""
-        self._going.add(job)
-        self._is_sending = True
-
-    def _end_sending(self) -> None:
-        with self._changed:
-            self._is_sending = False
-            self._changed.notify_all()
-
     def _hold(self, job: Job[Any], tracker: Tracker, send: _Send) -> None:
         self._waiting[job] = tracker, send
         tracker.hold_back(lambda: self._withdraw(job), f"max_workers={self.most}")
@@ -287,20 +278,30 @@ class _WorkerLimit:
             # Without this, calls that wait would end with the program.
             atexit.register(self.send_all)
 
+    def _ended(self, job: Any) -> None:
+        """Free the place of a call, and have a thread send those that wait for one. Does not wait."""
+        with self._changed:
+            self._going.discard(job)
+            self._changed.notify_all()
+            # A forked child must not send what waits in its parent.
+            if self._sender is not None or not self._has_next() or os.getpid() != self._pid:
+                return
+            self._sender = sender = object()
+        loop.begin(loop.in_thread(lambda: self._send_waiting(sender), "clusterfn-limit"))
+
     def send_all(self) -> None:
         """Send all that waits, each at its turn. After Ctrl-C drop what is left."""
         if os.getpid() != self._pid:
             return
         try:
             with self._changed:
-                self._is_at_exit = True
+                # No other thread sends from now on: at exit, Python 3.12 starts none, and the one in reserve has other
+                # work, for which a call that it sends may wait.
+                self._sender = _EXIT
                 if self._waiting:
                     text = f"{_calls(len(self._waiting))} not sent yet (max_workers={self.most}); Ctrl-C drops"
                     console.tell(f"{text} {'them' if len(self._waiting) > 1 else 'it'}")
-            # This thread sends them: at exit, Python 3.12 starts no thread, and the one in reserve has other work, for
-            # which a call that it sends may wait.
-            while self._send_next(waits=True):
-                continue
+            self._send_waiting(_EXIT)
             with self._changed:
                 self._changed.wait_for(lambda: not self._is_sending)
         except KeyboardInterrupt:
@@ -311,45 +312,57 @@ class _WorkerLimit:
         finally:
             # Exit functions after this one may send calls, too.
             with self._changed:
-                self._is_at_exit = False
+                self._sender = None
 
-    def _fill_room(self) -> None:
-        """Have calls that wait sent, as many as there is room for. Does not wait."""
+    def _send_waiting(self, sender: object) -> None:
+        """Send calls that wait: a thread as many as there is room for, the exit all of them."""
+        while (call := self._take_next(sender)) is not None:
+            job, tracker, send = call
+            try:
+                entry_of(job).set_state(PENDING)
+                send()
+            except BaseException as error:  # `send` may raise anything
+                # The loop's thread does the work of one that cannot be started, and cannot wait for a host.
+                if loop.is_here() and isinstance(error, RuntimeError):
+                    error = SubmitError(_NO_THREAD, hint=_FOR_MORE_THREADS)
+                # The caller has continued, so the error belongs to the call.
+                self._refuse(job, error)
+                # In a thread it must not keep the other calls waiting.
+                if sender is _EXIT and not isinstance(error, Exception):
+                    raise
+            finally:
+                tracker.release()
+                self._end_sending()
+
+    def _take_next(self, sender: object) -> tuple[Job[Any], Tracker, _Send] | None:
+        """Take the next call and a place for it, at exit once there is one; None if this sender has no more to send."""
         with self._changed:
-            can_send = self._can_send() and not self._is_at_exit
-        # A forked child must not send what waits in its parent.
-        if can_send and os.getpid() == self._pid:
-            loop.begin(loop.in_thread(self._send_waiting, "clusterfn-limit"))
-
-    def _send_waiting(self) -> None:
-        try:
-            while self._send_next(waits=False):
-                continue
-        finally:
-            # A call whose sending ends this thread must not keep the others waiting.
-            self._fill_room()
-
-    def _send_next(self, *, waits: bool) -> bool:
-        """Send the next call, and wait for room if asked; false if none is to be sent."""
-        with self._changed:
-            if waits:
-                self._changed.wait_for(lambda: not self._waiting or self._can_send())
-            if not self._can_send():
-                return False
+            if sender is _EXIT:
+                self._changed.wait_for(lambda: not self._waiting or (self._has_next() and not self._is_sending))
+            # A thread leaves the rest to the exit.
+            if self._sender is not sender:
+                return None
+            if not self._has_next():
+                # The look and the leaving are one step: who frees a place after it starts another thread.
+                self._sender = None
+                return None
             job, (tracker, send) = self._waiting.popitem(last=False)
             self._begin_sending(job)
-        try:
-            entry_of(job).set_state(PENDING)
-            send()
-        except BaseException as error:  # `send` may raise anything
-            # The caller has continued, so the error belongs to the call.
-            self._refuse(job, error)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            tracker.release()
-            self._end_sending()
-        return True
+            return job, tracker, send
+
+    def _has_next(self) -> bool:
+        """Whether a call waits, and there is room for it; `_changed` must be held."""
+        return bool(self._waiting) and len(self._going) < self.most
+
+    def _begin_sending(self, job: Job[Any]) -> None:
+        """Take a place for a call that this thread sends; `_changed` must be held."""
+        self._going.add(job)
+        self._is_sending = True
+
+    def _end_sending(self) -> None:
+        with self._changed:
+            self._is_sending = False
+            self._changed.notify_all()
 
     def _refuse(self, job: Job[Any], error: BaseException) -> None:
         refused = error if isinstance(error, ClusterfnError) else SubmitError(repr(error))
@@ -367,12 +380,6 @@ class _WorkerLimit:
             self._changed.notify_all()
         entry_of(job).fail(Cancelled("the call was withdrawn before it was sent", host=job.host, stage="submit"))
         return True
-
-    def _ended(self, job: Any) -> None:
-        with self._changed:
-            self._going.discard(job)
-            self._changed.notify_all()
-        self._fill_room()
 
 
 def _calls(count: int) -> str:

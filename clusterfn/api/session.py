@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator, undecorated
 from clusterfn.api.session_map import SessionMap, parse_size
@@ -32,7 +32,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import NotEnded, as_lists
-from clusterfn.public_api import public_api, show_options
+from clusterfn.public_api import check_arguments, public_api, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -127,12 +127,22 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     @overload
     def map(
         self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: group_state.OnError = "raise",
+        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["collect"],
+    ) -> Iterator[R | Exception]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
+        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["raise"] = "raise",
     ) -> Iterator[R]: ...  # fmt: skip
     @overload
     def map(
-        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: group_state.OnError = "raise",
+        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
+        buffersize: int | None = None, on_error: Literal["collect"],
+    ) -> Iterator[R | Exception]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
+        buffersize: int | None = None, on_error: Literal["raise"] = "raise",
     ) -> Iterator[R]: ...  # fmt: skip
     @public_api
     def map(
@@ -240,6 +250,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     ) -> SessionCallJob[R]:
         plain, own = undecorated(fn)
         reject_generator(plain)
+        check_arguments(plain, args, kwargs, "Session")
         return self._send(lambda holding: holding.send(plain, args, kwargs, own.name, follow), own)
 
     def _send(

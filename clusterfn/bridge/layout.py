@@ -7,6 +7,7 @@ The agent, and the program of dask on a node, reach a host without this module. 
 `looks` and `attempts`.
 """
 
+import errno
 import posixpath
 
 FORMAT = 1
@@ -263,6 +264,8 @@ MEMORY = "memory"
 TIME = "time"
 STALLED = "stalled"
 NODE = "node"
+# The errors of a full disk, or of a quota there.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 # The disk became full while the function ran.
 DISK = "disk"
 # The disk was full before the function started.

@@ -135,6 +135,7 @@ def prepare(
     imports: Collection[str] = (),
 ) -> Prepared:  # fmt: skip
     """Find the host and the environment, pack the call, and check all of it; raises as `prepare_packed`."""
+    # A call with wrong arguments fails here, and not on the host after minutes in a queue.
     check_arguments(function, args, kwargs)
     prepared = prepare_packed(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
@@ -278,7 +279,10 @@ def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
 
 
 def tell_variables(payload: payloads.Payload, job: JobSpec) -> None:
-    """Name once the variables that this program has set and a job on another machine does not get."""
+    """Name once the variables that this program has set and a job on another machine does not get.
+
+    The job may have another value: only the host knows what its modules, its profile and the scripts of its lines set.
+    """
     # A line that names a variable may set it.
     lines = "\n".join((*job.host.setup, *job.host.prolog))
     named = {*job.env, *job.secrets, *re.findall(r"\w+", lines)}
@@ -286,8 +290,8 @@ def tell_variables(payload: payloads.Payload, job: JobSpec) -> None:
         if name not in named and f"${name}" not in _reported:
             _reported.add(f"${name}")
             console.warn(
-                f"{name} is set by this program, and not in the job: write env={{{name!r}: os.environ[{name!r}]}} "
-                f"in @cluster, or secrets=[{name!r}] if it is private"
+                f"{name} is set by this program, and its value is not sent to the job: write "
+                f"env={{{name!r}: os.environ[{name!r}]}} in @cluster, or secrets=[{name!r}] if it is private"
             )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterfn.bridge.layout import DISK_ERRORS
 from clusterfn.cli.argument_parser import WrongUsage
 from clusterfn.cli.parser import make_parser
 from clusterfn.config.quiet import be_verbose, is_verbose
@@ -22,7 +23,6 @@ from clusterfn.errors import ClusterfnError, ConfigError
 # The exit code by which shells report Ctrl-C: 128 and the number of SIGINT.
 INTERRUPTED = 130
 _FAILED, _USAGE = 1, 2
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FACTS = ("host", "job", "stage", "evidence", "hint", "log")
 
 
@@ -60,9 +60,10 @@ def run_command(words: Sequence[str]) -> int:
     except Exception as error:
         # This is the command's outermost frame, so it must turn every foreseen error into an exit code.
         complaint = describe_error(error, is_verbose())
-        if complaint is None and isinstance(error, OSError) and error.errno in _FULL:
+        if complaint is None and isinstance(error, OSError) and error.errno in (*DISK_ERRORS, errno.EFBIG):
             where = "" if error.filename else ", perhaps the one to which stdout goes"
-            text = f"clusterfn: {error}: a disk of this machine is full{where}"
+            why = f"a disk of this machine is full{where}" if error.errno != errno.EFBIG else "see `ulimit -f` here"
+            text = f"clusterfn: {error}: {why}"
             complaint = Complaint(text, _FAILED, error_facts(error))
             with contextlib.suppress(OSError):
                 sys.stdout.flush()

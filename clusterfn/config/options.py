@@ -303,6 +303,11 @@ _NOT_ASKED_FOR = {
     ),
     "min_containers": "keep a GPU warm with clusterfn.Session",
     "session": SESSION_IS_ONE,
+    **{
+        word: f"set it where you map: f.map(items, {word}={{}})"
+        for word in ("max_parallel", "chunksize", "on_error", "sequential_up_to", "strict")
+    },
+    **{word: f"keep a GPU warm with clusterfn.Session({word}={{}})" for word in ("idle", "workers")},
     "volumes": "use a path of the host, or pass File(path) and set outputs=",
     "schedule": "clusterfn runs no schedules: call the function from cron",
     "nice": 'with SLURM, write slurm={{"nice": {}}}; without a scheduler, priority=-1 puts the call after your others',
@@ -310,6 +315,7 @@ _NOT_ASKED_FOR = {
 # Maps an allowed keyword and the one that was written to what to write instead.
 _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
+    ("max_workers", "workers"): "write max_workers={}",
     ("chunksize", "timeout"): "set it where you wait: .results(timeout={}); time= of @cluster limits each call",
 }
 # Keys of a host in clusterfn.yml that are not options of a call. They are repeated here, because `keys` imports this
@@ -323,12 +329,43 @@ OF_HOSTS = (
 OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
 
 
-def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str]) -> ConfigError:
+def where_to_write(option: str, owner: str = "", function: str = "f") -> str:
+    """Say where to write an option that is no argument of a call.
+
+    Args:
+        owner: What runs the call: "Session" or "Executor", which have options of their own; else "".
+        function: The name of what is called.
+
+    Example:
+        >>> where_to_write("gpus", "Session")
+        'write Session(gpus=…)'
+    """
+    if owner and option in JobOptions.__annotations__:
+        return f"write {owner}({option}=…)"
+    # A session rejects a function with such an option.
+    alone = f" and call {function} without Session" if owner == "Session" else ""
+    return f"write @cluster({option}=…) or {function}.with_options({option}=…){alone}"
+
+
+def without_keyword(called: str, value: object, allowed: Sequence[str]) -> ConfigError:
+    """Make the error for a value that stands where only keywords do, with what to write instead."""
+    instead: Mapping[str, object] = {}
+    if isinstance(value, Mapping) and value.keys() <= set(allowed):
+        instead = value
+    elif isinstance(value, str) and "host" in allowed:
+        instead = {"host": value}
+    words = ", ".join(f"{name}={quoted(each)}" for name, each in instead.items())
+    hint = f"write {words}" if words else f"write one of these before it: {'=, '.join(allowed)}="
+    return ConfigError(f"{called}(): {value!r:.60} has no keyword", hint=hint)
+
+
+def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str], owner: str = "") -> ConfigError:
     """Make the error for an unknown keyword, with what to write instead.
 
     Args:
         who_has: "there is", or "map() has".
         allowed: The keywords that can be written there.
+        owner: As for `where_to_write`.
     """
     problem, meant = f"{who_has} no argument {keyword!r}", ALIASES.get(keyword, keyword)
     # `python="3.11"` asks for a package, and `python="/path"` for an environment.
@@ -346,9 +383,7 @@ def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str]) -
     if keyword in OF_HOSTS:
         return ConfigError(problem, hint=f"set it in clusterfn.yml, below the host: `{keyword}: …`")
     if meant in _KEYWORDS:
-        # `host` is allowed where a Session or an Executor rejects the keyword: the call has to go without them.
-        alone = f" and call f without {who_has.partition('(')[0]}" if "host" in allowed else ""
-        return ConfigError(problem, hint=f"write @cluster({meant}=…) or f.with_options({meant}=…){alone}")
+        return ConfigError(problem, hint=where_to_write(meant, owner))
     return ConfigError(f"{problem}{did_you_mean(keyword, allowed)}", hint=f"the arguments are {', '.join(allowed)}")
 
 

@@ -30,7 +30,6 @@ from clusterfn.hosts import serialization
 from clusterfn.packing import module_sources, own_modules
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
 from clusterfn.packing.files import Directory, File, FileUpload, shipment
-from clusterfn.public_api import check_arguments
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
@@ -102,11 +101,8 @@ def pack(
         place: Where it will run: values of jobs there stay there. None: its arguments may not be jobs.
 
     Raises:
-        TypeError: The function does not take these arguments; the one that Python itself raises.
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
-    # A call with wrong arguments fails here, and not on the host after minutes in a queue.
-    check_arguments(function, args, kwargs)
     keep_registrations()
     apart, needs, notes = Large(), Needs(place), serialization.part("pickler").notes
     # The list is the pickler's own and may have sentences about an earlier call.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import secrets
@@ -20,6 +21,7 @@ from clusterfn import (
     Cancelled,
     Executor,
     HostError,
+    SubmitError,
     cluster,
 )
 from clusterfn.calls import attach as finding
@@ -29,7 +31,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import entry_of
 from clusterfn.cli import top
 from clusterfn.config import config_file
-from clusterfn.hosts import connected_host, connection
+from clusterfn.hosts import connected_host, connection, exit_flush, loop
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.e2e.conftest import ON_BARE
 from tests.e2e.inside import session_of
@@ -198,6 +200,50 @@ def test_an_error_at_the_turn_of_a_call_is_that_calls_and_the_next_one_is_sent(h
         monkeypatch.setattr(call, "send_needs", fails_once)
         (tmp_path / "go").touch()
         with pytest.raises(HostError, match="no way there"):
+            second.result(150)
+        assert (first.result(150), third.result(150)) == (0, 2)
+
+
+def test_a_call_whose_sending_ends_its_thread_keeps_no_other_waiting(here, tmp_path, monkeypatch):
+    from clusterfn.calls import call
+
+    send_needs, refused = call.send_needs, []
+
+    def exits(prepared, job):
+        if job.id in refused:
+            raise SystemExit
+        return send_needs(prepared, job)
+
+    with Executor("here", max_workers=1) as limited:
+        first, second, third = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
+        refused.append(second.id)
+        monkeypatch.setattr(call, "send_needs", exits)
+        (tmp_path / "go").touch()
+        with pytest.raises(SubmitError, match="SystemExit"):
+            second.result(150)
+        assert (first.result(150), third.result(150)) == (0, 2)
+
+
+def test_where_no_thread_can_be_started_a_call_that_cannot_be_sent_without_one_says_so(here, tmp_path, monkeypatch):
+    from clusterfn.calls import call
+
+    run_in_thread, send_needs, asking = exit_flush.run_in_thread, call.send_needs, []
+
+    def at_the_limit(work, name):
+        work() if name == "clusterfn-limit" else run_in_thread(work, name)
+
+    def asks_host(prepared, job):
+        if job.id in asking:
+            loop.result(loop.start(asyncio.sleep(0)), "asking the host", 150)
+        return send_needs(prepared, job)
+
+    with Executor("here", max_workers=1) as limited:
+        first, second, third = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
+        asking.append(second.id)
+        monkeypatch.setattr(exit_flush, "run_in_thread", at_the_limit)
+        monkeypatch.setattr(call, "send_needs", asks_host)
+        (tmp_path / "go").touch()
+        with pytest.raises(SubmitError, match="no thread could be started to send it: this machine allows no more"):
             second.result(150)
         assert (first.result(150), third.result(150)) == (0, 2)
 

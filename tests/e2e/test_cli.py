@@ -581,13 +581,14 @@ def test_a_reader_that_leaves_early_is_no_error(folder):
 @pytest.mark.parametrize(
     "words, status, said",
     [
-        ("hosts >&-", 0, ""),
-        ("hosts >/dev/full", 1, "is full, perhaps the one to which stdout goes"),
-        ("config none --json >/dev/full", 2, "there is no host 'none'"),
+        ("clusterfn hosts >&-", 0, ""),
+        ("clusterfn hosts >/dev/full", 1, "is full, perhaps the one to which stdout goes"),
+        ("ulimit -f 0; clusterfn hosts >hosts", 1, "File too large: see `ulimit -f` here"),
+        ("clusterfn config none --json >/dev/full", 2, "there is no host 'none'"),
     ],
 )
 def test_a_stdout_that_takes_nothing_is_no_defect_of_ours(folder, words, status, said):
-    shell = f"'{sys.executable}' -m clusterfn {words}"
+    shell = words.replace("clusterfn", f"'{sys.executable}' -m clusterfn")
     ran = subprocess.run(["/bin/sh", "-c", shell], cwd=folder, capture_output=True, text=True, timeout=150)
 
     assert ran.returncode == status

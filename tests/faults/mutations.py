@@ -76,7 +76,7 @@ MUTATIONS: list[Mutation] = [
     _one("an exception that finds no room is lost", WORKER,
          "except BaseException:  # noqa: BLE001 - an odd exception may refuse", "except KeyError:  #",
          "disk full in the function-tiny"),
-    _one("a full disk is not told from a bad value", WORKER, "    if number in full_disk.FULL:", "    if False:",
+    _one("a full disk is not told from a bad value", WORKER, "    if number in DISK_ERRORS:", "    if False:",
          "value does not fit-tiny"),
     _one("what cannot be pickled is not named", WORKER, 'path, part = unpicklable.find(value, "result", caller)',
          'path, part = "result", value', "unpicklable-bare"),

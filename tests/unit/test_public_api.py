@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from clusterfn import ConfigError, Executor, Session, attach, cluster, public_api, sweep
+from clusterfn.api.actor import ActorClass
 
 
 def double(x: int) -> int:
@@ -41,6 +42,45 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: Session(max_workers=4), "or use Executor(max_workers=4)"),  # type: ignore[call-arg]
     (lambda: Session(partition="short"), 'write slurm={"partition": "short"}'),  # type: ignore[call-arg]
 ]  # fmt: skip
+
+
+class Model:
+    def __init__(self, path: str) -> None: ...
+
+    def predict(self, batch: int) -> None: ...
+
+
+IN_F, IN_SESSION = "write @cluster(gpus=…) or f.with_options(gpus=…)", "write Session(gpus=…)"
+# An option of @cluster where no option can be: each error names the place that has it.
+MISPLACED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: there.on(gpus=1), IN_F),  # type: ignore[call-arg]
+    (lambda: there.on("tensor01", gpus=1), IN_F),  # type: ignore[call-arg]
+    (lambda: attach("7f3a", gpus=1), IN_F),  # type: ignore[call-arg]
+    (lambda: there.submit(1, gpus=1), "write @cluster(gpus=…) or double.with_options(gpus=…)"),  # type: ignore[call-arg]
+    (lambda: Executor().submit(double, 1, gpus=1), "write Executor(gpus=…)"),
+    (lambda: Executor().submit(double, 1, retries=1), "write @cluster(retries=…) or double.with_options(retries=…)"),
+    (lambda: Executor().map(double, [1], gpus=1), "write Executor(gpus=…)"),  # type: ignore[call-overload]
+    (lambda: Session().call(double, 1, gpus=1), IN_SESSION),
+    (lambda: Session().submit(double, 1, retries=1), "double.with_options(retries=…) and call double without Session"),
+    (lambda: Session().map(double, [1], gpus=1), IN_SESSION),  # type: ignore[call-overload]
+    (lambda: Session().actor(Model, "a", gpus=1), IN_SESSION),
+    (lambda: ActorClass(Model).method("predict").check_call((1,), {"gpus": 1}), IN_SESSION),
+    (lambda: there.with_options("tensor01"), 'write host="tensor01"'),  # type: ignore[call-arg, arg-type]
+    (lambda: there.with_options({"gpus": 1, "time": "2h"}), 'write gpus=1, time="2h"'),  # type: ignore[call-arg, arg-type]
+    (lambda: Session("tensor01", 4), "write one of these before it: idle=, workers=,"),  # type: ignore[call-arg, arg-type]
+    (lambda: Executor("tensor01", 4, {"cores": 2}), "write cores=2"),  # type: ignore[call-arg, arg-type]
+    (lambda: cluster(max_parallel=4), "set it where you map: f.map(items, max_parallel=4)"),  # type: ignore[call-overload]
+    (lambda: cluster(idle="1h"), 'clusterfn.Session(idle="1h")'),  # type: ignore[call-overload]
+    (lambda: Executor(workers=3), "write max_workers=3"),  # type: ignore[call-arg]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "says"), MISPLACED)
+def test_an_option_at_the_wrong_place_is_refused_with_the_place_that_has_it(call: Callable[[], Any], says: str) -> None:
+    with pytest.raises((ConfigError, TypeError)) as refused:
+        call()
+
+    assert str(refused.value).endswith(says) or f"{says} " in str(refused.value)
 
 
 @pytest.mark.parametrize(("call", "says"), CALLS)

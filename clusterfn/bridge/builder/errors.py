@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 
-from ..supervisor import publish
+from .. import layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class BuildFailed(Exception):
 def from_os_error(error: OSError, root: str) -> BuildFailed:
     """Describe what the file system refused, with its numbers."""
     where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
-    if error.errno in publish.FULL:
+    if error.errno in layout.DISK_ERRORS:
         # This import is late for the same reason.
         from ..supervisor.text import format_size
 

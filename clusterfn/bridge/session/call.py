@@ -163,7 +163,7 @@ class CallAttempt(RunnableAttempt):
             return publish.publish(self.folder, layout.OUTCOME, data, sync=False)
         except OSError as error:
             # The function may have removed its folder.
-            if error.errno not in (*publish.FULL, errno.ENOENT):
+            if error.errno not in (*layout.DISK_ERRORS, errno.ENOENT):
                 raise
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         return publish.publish(self.folder, layout.OUTCOME, data, self.reserve, sync=False)
@@ -281,7 +281,7 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
             attempt.publish_without_run(Verdict(layout.LOST, RESTARTED + " while the call ran", hint="call again"))
     except OSError as error:
         # On a full disk this can wait: the client knows it, or learns it at the end of the session.
-        if error.errno not in publish.FULL:
+        if error.errno not in layout.DISK_ERRORS:
             raise
     return False
 
@@ -305,7 +305,7 @@ def serve_call(
             job, attempt, watch, ahead, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
         ))  # fmt: skip
     except OSError as error:
-        if error.errno not in publish.FULL:
+        if error.errno not in layout.DISK_ERRORS:
             raise
         # Not even that can be written, and the server reports it.
         return None
@@ -329,7 +329,7 @@ def prepare_run(attempt: CallAttempt, ahead: Ahead, make: Callable[[], Run]) -> 
         attempt.reserve = ahead.reserve()
         return make()
     except OSError as error:
-        if error.errno not in publish.FULL:
+        if error.errno not in layout.DISK_ERRORS:
             raise
         attempt.publish_without_run(Verdict(layout.HOST_DISK, FULL_DISK, hint=ROOM))
         return None

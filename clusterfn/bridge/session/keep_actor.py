@@ -12,12 +12,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..layout import RETURNED, WORK
+from ..layout import DISK_ERRORS, RETURNED, WORK
 from ..schedulers.registry import given_gpus
 from ..supervisor import gpus, process_tree
 from ..supervisor.classify_exit import describe_exit
 from ..supervisor.limits import clock
-from ..supervisor.publish import FULL
 from ..supervisor.run import run_through
 from .call import RESTARTED, CallAttempt, CallJob, CallRun, CallWatch, is_withdrawn, prepare_run, take_call
 
@@ -215,7 +214,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
         elif not is_withdrawn(job.folder):
             why_not = RESTARTED
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_ERRORS:
             raise
         # Not even that can be written: the server says so. The actor keeps its state, unless its client has none then.
         if is_first:

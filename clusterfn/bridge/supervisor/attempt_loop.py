@@ -7,10 +7,9 @@ A job and an item of a group differ in what is written of an attempt, and where:
 import os
 import time
 
-from ..layout import HOST_DISK, LOST, SUPERSEDED
+from ..layout import DISK_ERRORS, HOST_DISK, LOST, SUPERSEDED
 from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
-from .publish import FULL
 from .run import AttemptRun, run_through
 from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
 from .watch import EndWatch, SupervisorWatchdog
@@ -76,7 +75,7 @@ class AttemptLoop:
         except OSError as error:
             if self.work is not None:
                 self.work.end_tree()
-            if error.errno not in FULL:
+            if error.errno not in DISK_ERRORS:
                 raise
             return nothing_can_be_written(error, self.attempt.folder), False
 

@@ -269,7 +269,7 @@ def _write(fd: int, data: bytes) -> None:
         try:
             view = view[os.write(fd, view) :]
         except OSError as error:
-            if error.errno not in publish.FULL or time.monotonic() > until:
+            if error.errno not in layout.DISK_ERRORS or time.monotonic() > until:
                 raise
             time.sleep(1.0)
 

@@ -58,7 +58,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     except AttemptEnded as ended:
         verdict = ended.verdict
     except OSError as error:
-        if error.errno not in publish.FULL:
+        if error.errno not in layout.DISK_ERRORS:
             raise
         verdict = nothing_can_be_written(error, attempt.folder)
     finally:

@@ -1,6 +1,5 @@
 """The program `supervise.py`: run one command, and import only what that one needs, as calls wait for most of them."""
 
-import errno
 import gc
 import os
 import sys
@@ -49,10 +48,11 @@ def run_job(folder: str, early: "Optional[WorkerProcess]") -> int:
 
 
 def _report_full_disk(error: OSError, folder: str) -> int:
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        raise error
+    from ..layout import DISK_ERRORS
     from .verdict import print_disk_full
 
+    if error.errno not in DISK_ERRORS:
+        raise error
     print_disk_full(error, folder)
     return EXIT_NO_ROOM
 

@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
 # Under a quota of btrfs, a file needs more than 64 KB of room to be created, written and linked.
 _SPARE_BYTES = 131072

@@ -13,7 +13,7 @@ from typing import Any
 
 from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
-from ..layout import DISK, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
+from ..layout import DISK, DISK_ERRORS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
 from . import children, devices, full_disk, payload, warning
 from .descriptors import flush_output, out_of_reach
 from .report import Report
@@ -273,7 +273,7 @@ def _not_kept(value: Any, error: BaseException, caller: tuple[int, ...]) -> dict
 def _not_written(number: int) -> dict[str, Any]:
     """Describe a failed write. An error that pickling itself raises names a file or has no number."""
     message = "the value could not be written: %s" % os.strerror(number)
-    if number in full_disk.FULL:
+    if number in DISK_ERRORS:
         return {"done": DISK, "message": message}
     hints = {
         errno.EFBIG: "raise the limit of the size of files there (ulimit -f), or return less",

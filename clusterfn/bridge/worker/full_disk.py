@@ -7,9 +7,8 @@ import os
 import sys
 from typing import NamedTuple
 
+from ..layout import DISK_ERRORS
 from ..supervisor.text import format_size
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Disk(NamedTuple):
@@ -25,7 +24,7 @@ class _Disk(NamedTuple):
 
 def describe(error: BaseException) -> str | None:
     """Return a sentence about a disk that took nothing more from the function; None for any other error."""
-    if not isinstance(error, OSError) or error.errno not in FULL:
+    if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
         return None
     said = "the function could not write: %s" % (error.strerror or os.strerror(error.errno or 0))
     disks = [disk for what, path in _folders(error) if (disk := _disk(what, path)) is not None]

@@ -111,7 +111,7 @@ def test_a_variable_of_the_script_is_named_once_unless_the_job_gets_it(capsys, m
         call.tell_variables(packed, job)
 
     assert capsys.readouterr().err == (
-        "clusterfn: TEST_CALL_A is set by this program, and not in the job: write "
+        "clusterfn: TEST_CALL_A is set by this program, and its value is not sent to the job: write "
         "env={'TEST_CALL_A': os.environ['TEST_CALL_A']} in @cluster, or secrets=['TEST_CALL_A'] if it is private\n"
     )
 
