@@ -178,7 +178,7 @@ def test_a_trial_that_would_not_tell_its_study_what_it_suggests_is_refused(here,
 
     assert "its study is in the memory of this process, and does not learn what a job suggests" in once[0]
     assert "call trial.suggest_…() on this machine, and pass the values" in once[1]
-    assert "its study is in the memory of this process" in in_a_map[0] and values == ["lr"]
+    assert "its study is in the memory of this process" in in_a_map[0] and values == [["lr"]]
 
 
 FRAME = """
