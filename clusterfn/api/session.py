@@ -225,10 +225,15 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         ) -> SessionCallJob[Any]:  # fmt: skip
             if self._closed:
                 raise actor_lost(kind.name, "its session is closed", call.host, call.held.id)
+
+            def going() -> SessionJob:
+                holding = _check_actor(self._holding, call.held, of_actor.actor, kind.name)
+                _refuse_what_it_lacks(own, self._options, holding.spec, self._workers)
+                return holding
+
             return self._send(
-                lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor), own,
-                lambda: self._having(call.held, of_actor.actor, kind.name, own),
-            )  # fmt: skip
+                lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor), own, going
+            )
 
         def abandon(number: int) -> None:
             holding = self._holding
@@ -260,7 +265,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         """Send a call with these options to the session's job, or to the one that `holding` returns."""
         if inside_job():
             import_time.reject_sending_in_job("a session", IN_JOB_INSTEAD)
-        self._check_process()
+        _reject_child(self._pid)
         while True:
             try:
                 with self._lock:
@@ -273,12 +278,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                 if concurrent.futures.wait(actors, _MOMENT_S).not_done:
                     console.tell(f"waiting for the worker of the actor {open_one.leaving}, which is ending")
                 open_one.source.await_end()
-
-    def _check_process(self) -> None:
-        """Reject a forked child: its parent numbers the calls, and the host takes each number once."""
-        if os.getpid() != self._pid:
-            forked = f"process {os.getpid()} was forked from it: make a Session here"
-            raise RuntimeError(f"this Session belongs to process {self._pid}, and {forked}")
 
     def _going(self, options: Options) -> SessionJob:
         """Return the session's job; start it if it has not begun or has ended."""
@@ -300,20 +299,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         job = prepared.job._replace(serving=serving, resources=resources)
         self._holding = SessionJob(prepared._replace(job=job), self._again)
         return self._holding
-
-    def _having(self, held: Job[Any], actor: int, name: str, options: Options) -> SessionJob:
-        """Return the session's job if it is the one that has the actor.
-
-        Raises:
-            ActorLost: The actor is gone, or its job has ended. A session that starts again has no actors.
-        """
-        holding = self._holding
-        if holding is None or holding.job is not held or held.done():
-            why = f" ({holding.why_over})" if holding is not None and holding.job is held else ""
-            raise actor_lost(name, f"its session has ended{why}", held.host, held.id)
-        holding.actors.check(actor, name)
-        _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
-        return holding
 
     def _again(self, left: list[SessionCallJob[Any]]) -> None:
         """Send calls to another session, because theirs ended, idle for too long, at the moment when they were sent.
@@ -360,7 +345,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         Raises:
             RuntimeError: This process is a forked child of the one that made the session.
         """
-        self._check_process()
+        _reject_child(self._pid)
         if self._holding is not None:
             self._holding.job.stop()
             self._holding.await_end()
@@ -395,6 +380,26 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
     def __repr__(self) -> str:
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: unused>"
+
+
+def _reject_child(pid: int) -> None:
+    """Reject a forked child: its parent numbers the calls, and the host takes each number once."""
+    if os.getpid() != pid:
+        forked = f"process {os.getpid()} was forked from it: make a Session here"
+        raise RuntimeError(f"this Session belongs to process {pid}, and {forked}")
+
+
+def _check_actor(holding: SessionJob | None, held: Job[Any], actor: int, name: str) -> SessionJob:
+    """Return the session's job if it is the one that has the actor.
+
+    Raises:
+        ActorLost: The actor is gone, or its job has ended. A session that starts again has no actors.
+    """
+    if holding is None or holding.job is not held or held.done():
+        why = f" ({holding.why_over})" if holding is not None and holding.job is held else ""
+        raise actor_lost(name, f"its session has ended{why}", held.host, held.id)
+    holding.actors.check(actor, name)
+    return holding
 
 
 def _parse_workers(workers: object, options: Options) -> int:
