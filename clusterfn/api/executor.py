@@ -322,7 +322,7 @@ class _WorkerLimit:
                 entry_of(job).set_state(PENDING)
                 send()
             except BaseException as error:  # `send` may raise anything
-                # The loop's thread does the work of one that cannot be started, and cannot wait for a host.
+                # Where no thread can be started, the loop's own thread runs this, and it cannot wait for a host.
                 if loop.is_here() and isinstance(error, RuntimeError):
                     error = SubmitError(_NO_THREAD, hint=_FOR_MORE_THREADS)
                 # The caller has continued, so the error belongs to the call.

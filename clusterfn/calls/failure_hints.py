@@ -34,13 +34,13 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
             "start the processes with torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
         )
     if isinstance(error, RecursionError) and sys.getrecursionlimit() > _USUAL_DEPTH:
-        return f"the limit of this program stays here: call sys.setrecursionlimit({sys.getrecursionlimit()}) in the job"
+        return f"the job has the usual limit: call sys.setrecursionlimit({sys.getrecursionlimit()}) in the function"
     hint = about_unsent_name(error, outcome) or about_file_in_text(error, host)
     return hint or about_gpus(outcome, host) or about_missing_module(outcome, host)
 
 
 def about_unsent_name(error: BaseException, outcome: Mapping[str, Any]) -> str | None:
-    """Say why a job lacks an object of the script: with a call go only those that its code names."""
+    """Say why a job lacks an object of the script: a call takes along only those that its code names."""
     shown = str((outcome.get("exception") or {}).get("traceback"))
     for each in filter(None, (error, error.__cause__)):
         text = serialization.part("exceptions").text_of(each)
@@ -49,8 +49,9 @@ def about_unsent_name(error: BaseException, outcome: Mapping[str, Any]) -> str |
             name = found[1] if found else ""
             if name in vars(sys.modules["__main__"]):
                 return (
-                    f"with a call go only those objects of your script that its code names: {name} is named in a text "
-                    f"or a file. Write {name} in the function too, for example in a dict, or put it into a module"
+                    "clusterfn sends only those objects of your script that the code of the call names, and "
+                    f"{name} is named in a text or a file. Write {name} in the function too, for example in a dict, "
+                    "or put it into a module"
                 )
     return None
 

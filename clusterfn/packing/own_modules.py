@@ -78,7 +78,7 @@ def _holds_code(folder: str) -> bool:
 def _is_of_python(place: str) -> bool:
     """Whether it is in the standard library. Unlike a package, that never becomes a link to a checkout."""
     library = sysconfig.get_path("stdlib") + os.sep
-    return place.startswith(library) and not _PACKAGES.intersection(place.split(os.sep))
+    return place.startswith(library) and _PACKAGES.isdisjoint(place.split(os.sep))
 
 
 # The places are kept as modules name them, because each call of a function looks at the same ones.

@@ -353,15 +353,15 @@ class Needs:
 
     def unnamed_subclasses(self) -> Iterator[str]:
         """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
-        if not any("__subclasses__" in _globals_of(each.__code__) for each in self.by_value if self.classes):
+        if not self.classes or not any("__subclasses__" in _globals_of(each.__code__) for each in self.by_value):
             return
         sent = set(map(id, self.classes))
         below = (each for cls in self.classes for each in _subclasses_of(cls))
         missing = {each.__name__ for each in below if id(each) not in sent and _is_of_script(each)}
         if missing:
             yield (
-                f"__subclasses__() does not find {', '.join(sorted(missing))} in the job, because no code of the call "
-                "names that: name it in the function, or move the classes into a module"
+                f"__subclasses__() does not find {', '.join(sorted(missing))} in the job, because the code of the call "
+                "does not name that: name it in the function, or move the classes into a module"
             )
 
     def look(self, obj: Any) -> Any:

@@ -184,14 +184,19 @@ def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, t
         assert next(lost) == 1
 
 
-def test_an_error_at_the_turn_of_a_call_is_that_calls_and_the_next_one_is_sent(here, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("raised", "error"), [(HostError("no way there"), HostError), (SystemExit("no way there"), SubmitError)]
+)
+def test_an_error_at_the_turn_of_a_call_is_that_calls_and_the_next_one_is_sent(
+    here, tmp_path, monkeypatch, raised, error
+):
     from clusterfn.calls import call
 
     send_needs, refused = call.send_needs, []
 
     def fails_once(prepared, job):
-        if job.id == refused[0]:
-            raise HostError("no way there")
+        if job.id in refused:
+            raise raised
         return send_needs(prepared, job)
 
     with Executor("here", max_workers=1) as limited:
@@ -199,27 +204,7 @@ def test_an_error_at_the_turn_of_a_call_is_that_calls_and_the_next_one_is_sent(h
         refused.append(second.id)
         monkeypatch.setattr(call, "send_needs", fails_once)
         (tmp_path / "go").touch()
-        with pytest.raises(HostError, match="no way there"):
-            second.result(150)
-        assert (first.result(150), third.result(150)) == (0, 2)
-
-
-def test_a_call_whose_sending_ends_its_thread_keeps_no_other_waiting(here, tmp_path, monkeypatch):
-    from clusterfn.calls import call
-
-    send_needs, refused = call.send_needs, []
-
-    def exits(prepared, job):
-        if job.id in refused:
-            raise SystemExit
-        return send_needs(prepared, job)
-
-    with Executor("here", max_workers=1) as limited:
-        first, second, third = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
-        refused.append(second.id)
-        monkeypatch.setattr(call, "send_needs", exits)
-        (tmp_path / "go").touch()
-        with pytest.raises(SubmitError, match="SystemExit"):
+        with pytest.raises(error, match="no way there"):
             second.result(150)
         assert (first.result(150), third.result(150)) == (0, 2)
 

@@ -238,7 +238,7 @@ def _read(path: str, size: int) -> bytes:
         return b""
 
 
-# It is the runner's end of a socket. Here, both `runner` and `keep_actor` can use it, of which one imports the other.
+# The runner's end of a socket. It is here because both `runner` and `keep_actor` use it, and one imports the other.
 class ServerLink:
     """The way from a runner to the session's server.
 

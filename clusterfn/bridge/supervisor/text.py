@@ -38,14 +38,12 @@ def native(value: "Any") -> "Any":
 def portable(value: "Any") -> "Any":
     """Reverse `native`."""
     if isinstance(value, str):
-        # Nearly all texts are plain, and a look at each character would take longer.
         try:
+            # Nearly all texts are plain.
             value.encode()
             return value
         except UnicodeEncodeError:
             pass
-        if not any("\udc80" <= character <= "\udcff" for character in value):
-            return value
         try:
             return os.fsencode(value).decode("utf-8", "surrogateescape")
         except UnicodeEncodeError:

@@ -110,18 +110,18 @@ def test_an_object_of_the_script_that_only_a_text_names_is_said_to_have_stayed(m
     monkeypatch.setitem(sys.modules, "__main__", script)
     with pytest.raises(Exception) as error:
         reach()
-    assert "with a call go only" not in printed(raised(error.value))
+    assert "clusterfn sends only" not in printed(raised(error.value))
 
     script.Kept = object()
 
-    assert "that its code names: Kept is named in a text or a file." in printed(raised(error.value))
+    assert "that the code of the call names, and Kept is named in a text or a file." in printed(raised(error.value))
 
 
 @pytest.mark.parametrize("error", [KeyError("Kept"), NameError("name 'Kept' is not defined"), AttributeError("Kept")])
 def test_a_missing_key_is_not_taken_for_an_object_of_the_script(monkeypatch, error):
     monkeypatch.setattr(sys.modules["__main__"], "Kept", object(), raising=False)
 
-    assert "with a call go only" not in printed(raised(thrown(error)))
+    assert "clusterfn sends only" not in printed(raised(thrown(error)))
 
 
 def test_a_limit_of_recursion_that_is_higher_here_is_named(monkeypatch):
@@ -130,7 +130,7 @@ def test_a_limit_of_recursion_that_is_higher_here_is_named(monkeypatch):
 
     monkeypatch.setattr(sys, "getrecursionlimit", lambda: 20000)
 
-    assert "call sys.setrecursionlimit(20000) in the job" in printed(raised(deep))
+    assert "call sys.setrecursionlimit(20000) in the function" in printed(raised(deep))
 
 
 @pytest.mark.parametrize(
