@@ -97,3 +97,10 @@ def test_a_last_word_is_a_verdict():
     found = classify_report(parse_report_line(b'{"done": "returned", "size": 3, "crc": 7, "message": null}'))
 
     assert (found.kind, found.message, found.stage, found.value) == ("returned", "", "result", {"size": 3, "crc": 7})
+
+
+@pytest.mark.parametrize(
+    ("read", "written"), [("\udcc3\udcbc.csv", "ü.csv"), ("\udcff.csv", "\udcff.csv"), ("\ud800\udcff", "\ud800\udcff")]
+)
+def test_a_name_that_the_locale_could_not_read_is_text_in_outcome_json(read: str, written: str):
+    assert document("7f3a", 1, Verdict(TIME, read))["message"] == written
