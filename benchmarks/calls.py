@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -12,12 +11,10 @@ from benchmarks import limits
 from benchmarks.measure import Sample, Series, in_turns, total
 from benchmarks.place import MINOR, ROUND_TRIP_S, Asked, Place
 from benchmarks.report import Row
-from clusterfn.bridge import layout
 from clusterfn.hosts.transports import standby
 from tests.lab.handle import Lab
 
 ROUNDS = 15
-_HOLD_S = 60.0
 _ALL = "python + paramiko + connect + all starts"
 _BOTH = "old + new interpreter with imports"
 
@@ -124,30 +121,6 @@ def slurm(place: Place, lab: Lab) -> list[Row]:
         Row(batch, taken[batch]),
         Row.versus("warm call on SLURM", taken["slurm"], taken[batch], "sbatch of python"),
         Row.versus("fresh process to first result on SLURM", taken["fresh"], taken[batch], "sbatch of python"),
-    ]
-
-
-def held(place: Place, lab: Lab) -> list[Row]:
-    """A call in an allocation that is held, against an srun there of the same interpreter with its imports."""
-    clusterfn = [sys.executable, "-m", "clusterfn"]
-    place.run([*clusterfn, "hold", "slurm", "--cores", "2", "--time", "10min"])
-    record = place.root / layout.HOLD / layout.HOLD_RECORD
-    until = time.monotonic() + _HOLD_S
-    while not record.exists():
-        if time.monotonic() > until:
-            raise RuntimeError("SLURM has started no allocation")
-        time.sleep(0.1)
-    try:
-        with warm(place, "slurm") as calls:
-            parts = {**calls, **limits.steps(place, lab, str(json.loads(record.read_text())["id"]))}
-            taken = in_turns({name: _after_a_rest(sample) for name, sample in parts.items()}, 9)
-    finally:
-        place.run([*clusterfn, "release", "slurm"])
-    return [
-        Row("srun of python in a held allocation", taken["bare"]),
-        Row.versus(
-            "call in a held allocation", taken["slurm"], taken["worker"], "srun of python with imports", limit=1.3
-        ),
     ]
 
 

@@ -83,16 +83,6 @@ def slurm(place: Place, lab: Lab) -> dict[str, Sample]:
     }
 
 
-def steps(place: Place, lab: Lab, allocation: str) -> dict[str, Sample]:
-    """srun in an allocation: of a bare Python, and of one with what the worker imports."""
-    words = ("srun", f"--jobid={allocation}", "--exclusive", "--nodes=1", "--ntasks=1", "--mpi=none", str(place.new))
-    imports = f"import sys; sys.path.insert(0, {str(place.bridge)!r}); from _clusterfn.bridge.worker import main"
-    return {
-        name: _timed(lambda program=program: _ask_slurm(place, lab, *words, "-c", program))
-        for name, program in {"bare": "pass", "worker": imports}.items()
-    }
-
-
 def _ask_slurm(place: Place, lab: Lab, *argv: str) -> None:
     subprocess.run(
         ["setpriv", "--reuid=cfbash", "--regid=cfbash", "--init-groups", *argv], check=True, cwd=lab.home("bash"),

@@ -73,7 +73,6 @@ CONTENDERS = (
     _peer("dask", "dask", MACHINE, REUSED),
     _peer("parsl", "parsl", MACHINE, REUSED),
     _ours("clusterfn, over SSH", SLURM, "slurm"),
-    Contender("clusterfn, over SSH, in a held allocation", "", SLURM, STEP, "with_hold.py", "slurm"),
     *_session(SLURM, "slurm"),
     _peer("submitit, an array", "submitit", SLURM, INTERPRETER),
     _peer("executorlib, an srun for each call", "executorlib", SLURM, STEP),

@@ -194,16 +194,6 @@ INPUTS = "inputs.json"
 # -- Names below bridge/<hash>
 
 SUPERVISE = "supervise.py"
-# Below the root: an allocation that is held for many calls. It exists as long as the allocation accepts jobs.
-HOLD = "held"
-# In that folder: what the allocation has.
-HOLD_RECORD = "record"
-# The variables of a batch job on the node of a held allocation.
-HOLD_ENVIRONMENT = "environment"
-# In that folder: a request to end the allocation.
-HOLD_RELEASE = "release"
-# The variable that marks a job as a step of a held allocation.
-STEP = "CLUSTERFN_STEP"
 BUILD = "build.py"
 WORKER = "worker.py"
 # The argument of worker.py that starts a process which forks workers.

@@ -128,7 +128,7 @@ class PendingSubmission(Reply[Optional[Started]]):
         request = self.request
         sent = self._session.connection.run(
             request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=self._after,
-            forks=request.forks, stop_at=request.stop_at,
+            stop_at=request.stop_at,
         )  # fmt: skip
         self.id = sent.id
         return sent

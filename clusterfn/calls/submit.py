@@ -74,15 +74,7 @@ async def _see_answered(tracker: Tracker, submission: Reply[Any]) -> None:
 
 def submission_of(session: HostState, spec: JobSpec) -> Submission:
     """Return the request that starts a job: in the allocation that is held there, if there is one for it."""
-    scheduler = session.scheduler
-    request = scheduler.submission(spec)
-    if not session.has_held_allocation:
-        return request
-    held = scheduler.into_held(spec, request)
-    if isinstance(held, str):
-        console.tell(f"{spec.name} is not in the held allocation: {held}")
-        return request
-    return held
+    return session.scheduler.submission(spec)
 
 
 def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:

@@ -362,8 +362,6 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "trust": ("trust tensor01", "trust tensor01 --fingerprint SHA256:4h64/59IGKTl17wO3YDaN6I7norVI0iJuFbUUuIPO28"),
     "login": ("login cluster", "login"),
     "logout": ("logout cluster",),
-    "hold": ("hold cluster --gpus 1 --time 2h", "hold cluster --cores 8 --time 4h --idle 20min"),
-    "release": ("release cluster",),
     "run": (
         "run tensor01 -- nvidia-smi",
         "run tensor01 --gpus 4 -- torchrun train.py --lr 0.1",

@@ -146,13 +146,6 @@ def _add_logins(commands: Any) -> None:
     }, json="one object; without HOST one array")  # fmt: skip
     about = "end the shared connection; jobs on the host keep running"
     add_command(commands, "logout", "login.logout", about, _NAMED_HOST, json="one object")
-    add_command(commands, "hold", "hold.hold", "keep a SLURM allocation for the calls of all programs", {
-        **_NAMED_HOST, **_CORES_AND_MEMORY, "--gpus N": None, **_GPU_TYPE, **_TIME,
-        "--idle DURATION": "release it after so long without a call (never); such as 20min",
-        "--wait": "return only once calls can use it",
-    }, json="one object")  # fmt: skip
-    about = "end what hold keeps, once the calls that run in it have ended"
-    add_command(commands, "release", "hold.release", about, _NAMED_HOST, json="one object")
 
 
 def _add_calls(commands: Any) -> None:

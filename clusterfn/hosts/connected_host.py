@@ -280,7 +280,6 @@ class ConnectedHost:
             # loop belongs to the old connection and ends with it.
             raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
         have = [posixpath.join(self.host.root, self.bridge.name)]
-        have += [posixpath.join(self.host.root, layout.HOLD)] if self.scheduler_rules.holds else []
         host = self.command_places.on(self.host) if self.command_places else self.host
         connected = hosts.connection_for(host, have=have, probe=self.probe, meanwhile=meanwhile)
         if connected.facts.lacking:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import posixpath
-import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clusterfn.bridge import layout
 from clusterfn.environment import existing
-from clusterfn.errors import HostError
-from clusterfn.hosts import loop
 from clusterfn.hosts.connected_host import ConnectedHost
-from clusterfn.hosts.connection import HostConnection, Reply
+from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
 from clusterfn.hosts.host_capacity import HostCapacity
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
 
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
-HELD_S = 5.0
 # Each job that is followed takes some hundred objects here, which Python's garbage collector walks through, and watches
 # of folders on the host. With twenty thousand jobs, one walk takes seconds, and no end is reported meanwhile.
 MOST_FOLLOWED = 4000
@@ -44,9 +38,6 @@ class HostState(ConnectedHost):
         super().__init__(host)
         self.limits: list[str] | None = None
         self.follow_window: FollowWindow[Any] = FollowWindow()
-        self._has_hold: bool | None = None
-        self._held_looked = 0.0
-        self._held_look: Reply[list[bool]] | None = None
         # Has one entry, for the present connection: entries of ended connections are removed.
         self._watches: dict[HostConnection, SchedulerWatch] = {}
 
@@ -57,28 +48,6 @@ class HostState(ConnectedHost):
             ConfigError: No such kind of environment.
         """
         self.probe = self.environments.early_probe(request)
-
-    @property
-    def has_held_allocation(self) -> bool:
-        """Whether an allocation was held there, as the connection or a look of a few seconds ago has found.
-
-        Waits for nothing: the first call says how it was, and has the host look for the calls after it.
-        """
-        if not self.scheduler_rules.holds:
-            return False
-        connection = self.connection
-        if self._has_hold is None:
-            self._has_hold, self._held_looked = connection.facts.have[1:2] == (True,), time.monotonic()
-        elif time.monotonic() - self._held_looked > HELD_S and (self._held_look is None or self._held_look.done()):
-            self._held_looked = time.monotonic()
-            self._held_look = connection.have([posixpath.join(self.root, layout.HOLD)])
-            loop.begin(self._see_held(self._held_look))
-        return self._has_hold
-
-    async def _see_held(self, answer: Reply[list[bool]]) -> None:
-        with contextlib.suppress(HostError):
-            # Keep the old answer if the host cannot be asked now: a later call asks again.
-            (self._has_hold,) = await answer
 
     @property
     def watch(self) -> SchedulerWatch:

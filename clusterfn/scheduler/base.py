@@ -50,7 +50,6 @@ class Submission(NamedTuple):
         do: "run" or "spawn".
         unset: Prefixes of variables that the command must not inherit; what a prefix after "!" covers stays.
         log: Where a spawned process writes; "" for `run`.
-        forks: Whether the command is `supervise.py` by the agent's Python, and may run in a fork of the agent.
         stop_at: The text on stderr by which the command says that it will try again by itself, for long and silently.
             It is killed then, and the caller tries again.
         template: Of a spawned process that may be forked from one.
@@ -62,7 +61,6 @@ class Submission(NamedTuple):
     unset: tuple[str, ...] = ()
     log: str = ""
     timeout_s: float = 60.0
-    forks: bool = False
     stop_at: str = ""
     template: Template | None = None
 
@@ -294,7 +292,6 @@ class Scheduler(ABC):
         unset: Prefixes of variables that none of its commands may inherit.
         knows_all: Whether a look at it lists every job from its submission on; else only those that wait.
         starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
-        holds: Whether an allocation can be held there, in which the jobs of many programs run (`into_held`).
         priority_hint: How to say there which of one's own jobs come first.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
         queued_status: The wait status of a script that has left its job to clusterfn's own queue; None where none does.
@@ -307,7 +304,6 @@ class Scheduler(ABC):
     unset: tuple[str, ...] = ()
     knows_all: bool = True
     starts_one_by_one: bool = True
-    holds: bool = False
     priority_hint: str = ""
     queued_status: int | None = None
     evidence_of_many: bool = False
@@ -345,13 +341,6 @@ class Scheduler(ABC):
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
         """Return the request that runs one line of shell as a small batch job of its own, which needs no GPU."""
         raise NotImplementedError("only a scheduler with nodes has batch jobs")
-
-    def into_held(self, job: JobSpec, request: Submission) -> Submission | str:
-        """Return the request that starts the job in the held allocation, and by `request` if it does not fit.
-
-        Return a reason instead if a job of this kind runs in no such allocation, whatever its size and time.
-        """
-        return "only SLURM's allocations can be held"
 
     def notes(self, answer: Answer) -> Sequence[str]:
         """Return what the user should know about a submission."""

@@ -232,13 +232,18 @@ def test_what_the_function_prints_has_its_files_before_it_begins(
     assert (job.outcome()["kind"], job.value(), job.output()) == ("returned", "value", "said\n")
 
 
-def test_what_its_interpreter_has_started_ends_if_another_submission_has_the_job(bench: Bench, tmp_path: Path):
+def test_what_its_interpreter_has_started_ends_if_another_submission_has_the_job(
+    bench: Bench, gate: Path, tmp_path: Path
+):
     starts = "import subprocess\nsubprocess.Popen(['/bin/sleep', '600'], start_new_session=True)\n"
     (tmp_path / "sitecustomize.py").write_text(starts)
     job = bench.job(ENV, env={"PYTHONPATH": str(tmp_path)})
-    (job.folder / "claim").write_text("another")
+    script = job.start(GATE=str(gate))
+    until(lambda: any(b"sleep" in command_of(pid) for pid in job.tagged()))
 
-    job.start(CLUSTERFN_STEP="1", SLURM_JOB_ID="1", SLURM_STEP_ID="2").wait(150)  # its claim is there from the start
+    (job.folder / "claim").write_text("another")
+    gate.touch()
+    script.wait(150)
 
     assert "the job is claimed by submission another" in job.log()
     assert not [command_of(pid) for pid in job.tagged()]

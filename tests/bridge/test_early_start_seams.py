@@ -40,20 +40,6 @@ def test_no_folder_of_the_user_is_looked_at_before_the_job_is_claimed(
     assert seen and not [path for path in seen if path.startswith((f"{tmp_path}/home", f"{tmp_path}/project"))]
 
 
-def test_the_step_of_a_held_allocation_has_one_although_it_claims_its_job_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
-    job = bench.job("def f():\n    return 1\n")
-    (job.folder / "claim").write_text("1234.5")
-    assert early_start.start_worker(str(job.folder)) is None
-
-    monkeypatch.setenv("CLUSTERFN_STEP", "1")
-    worker = early_start.start_worker(str(job.folder))
-
-    assert worker is not None
-    end(worker)
-
-
 def test_a_machine_without_room_for_one_loses_no_job(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     before = set(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "fork", no_room)

@@ -85,7 +85,7 @@ class LoginNode(agent):
         if do == "stop" or (do == "chunk" and request.get("last")):
             yield _OK, b""
         elif do == "have":
-            yield {**_OK, "have": [not path.endswith(layout.HOLD) for path in request["paths"]]}, b""
+            yield {**_OK, "have": [True for _ in request["paths"]]}, b""
         elif do == "get":
             yield {**_OK, "size": 0}, b""
         elif do == "run":

@@ -84,14 +84,6 @@ def gives_out_gpus(name: str) -> bool:
     return name in SCHEDULERS
 
 
-def in_held_allocation(argv: "list[str]") -> int:
-    """Run `hold` or `enter`, whose words follow; only SLURM has allocations that outlast a job."""
-    # This import is late, because every call loads this module, and only a held allocation needs that one.
-    from . import slurm_allocation
-
-    return int(getattr(slurm_allocation, argv[0])(*argv[1:]))
-
-
 def is_batch_job(environ: "Mapping[str, str]") -> bool:
     """Return whether these are the variables of a job of any scheduler with nodes."""
     return any(scheduler.job_variable in environ for scheduler in SCHEDULERS.values())

@@ -2,7 +2,7 @@
 
 import os
 
-from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TAKEN_BACK, TIME
+from ..layout import CANCELLED, PREEMPTED, TAKEN_BACK, TIME
 from ..supervisor import classify_exit, publish
 from ..supervisor.verdict import Verdict
 from .base import HostScheduler, run_command
@@ -37,8 +37,7 @@ class SlurmOnHost(HostScheduler):
         array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
         if array and task:
             return "%s_%s" % (array, task)
-        number, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
-        return "%s.%s" % (number, step) if os.environ.get(STEP) and step else number or None
+        return os.environ.get("SLURM_JOB_ID") or None
 
     def restarts(self) -> int:
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
@@ -62,8 +61,6 @@ class SlurmOnHost(HostScheduler):
             return Verdict(PREEMPTED, message, stage="scheduler")
         if state == "COMPLETING":
             state = _state_by_log(log)
-        if os.environ.get(STEP):
-            return _end_of_held(str(os.environ.get("SLURM_JOB_ID")), state)
         if state.startswith("CANCELLED"):
             return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
         if state in ("TIMEOUT", "DEADLINE"):
@@ -133,21 +130,6 @@ class SlurmOnHost(HostScheduler):
 
     def node_address(self, name: str) -> str:
         return show("node", name, _SHOW_NODE_S).get("NodeAddr", "")
-
-
-def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
-    """Return what ended a job with the allocation in which it ran; None if the allocation is not ending."""
-    subject = "the held allocation %s, in which it ran," % number
-    if state.startswith("CANCELLED"):
-        return Verdict(CANCELLED, subject + " was cancelled", stage="scheduler")
-    if state in ("TIMEOUT", "DEADLINE"):
-        hint = "hold one for longer (clusterfn hold --time), or set time=: a call that does not fit goes to sbatch"
-        return Verdict(TIME, subject + " reached its time limit", stage="scheduler", hint=hint)
-    if state in ("PREEMPTED", "REVOKED"):
-        return Verdict(TAKEN_BACK, subject + " was taken back for another job", stage="scheduler")
-    if state in ("COMPLETED", "FAILED", "NODE_FAIL"):
-        return Verdict(LOST, subject + " has ended", stage="scheduler", hint="hold another one: clusterfn hold")
-    return None
 
 
 def _state_by_log(log: str) -> str:

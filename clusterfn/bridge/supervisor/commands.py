@@ -186,7 +186,7 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     ),
 }
 # What `program` runs itself, as jobs wait for it.
-_ELSEWHERE = "run JOB [STATUS] | node JOB ATTEMPT [ITEM...] | hold FOLDER FACTS | enter FOLDER WANTED SUBMIT..."
+_ELSEWHERE = "run JOB [STATUS] | node JOB ATTEMPT [ITEM...]"
 
 
 def run_command(argv: "list[str]") -> int:

@@ -116,7 +116,7 @@ class SentJob(DescribedJob):
 
     def has_begun(self) -> bool:
         """Whether it has begun before, or another process has it; the script of a step claims the job itself."""
-        names = (layout.ATTEMPTS,) if layout.STEP in os.environ else (layout.ATTEMPTS, layout.CLAIM)
+        names = (layout.ATTEMPTS, layout.CLAIM)
         return any(os.path.exists(self.path(name)) for name in names)
 
     def will_wait(self) -> bool:

@@ -94,10 +94,6 @@ def _run_command(argv: "list[str]") -> int:
         from .early_start import start_template
 
         return start_template(argv[1])
-    if command in ("enter", "hold") and count >= 3:
-        from ..schedulers import registry
-
-        return registry.in_held_allocation(argv)
     from .commands import run_command
 
     return run_command(argv)

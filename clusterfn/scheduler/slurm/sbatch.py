@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
@@ -339,6 +339,7 @@ printf '%s\n' "clusterfn: SLURM here does not track memory, and refuses jobs tha
 write slurm: {mem: null} for this host, so that it is not tried each time" >&2
 exec "$@"
 """
+_NOTE = "clusterfn: "
 _MEMORY = "--mem="
 _TIME = re.compile(r"--time=([0-9]+)")
 # SLURM's first answer to a time limit is PartitionConfig; the right reason follows later.
@@ -361,7 +362,7 @@ def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submi
         others = [word for word in words if not word.startswith(_MEMORY)]
         sinfo_words = [*clusters, *(word for word in others if word.startswith("--partition="))]
         words = ["/bin/sh", "-c", _IF_UNTRACKED, "sh", answer.err.strip(), str(len(sinfo_words)), *sinfo_words, *others]
-        return request._replace(argv=tuple(words), forks=False)
+        return request._replace(argv=tuple(words))
     return None
 
 
@@ -380,10 +381,9 @@ def loosen(state: JobState, time_s: float | None, clusters: Sequence[str]) -> tu
 _PLUGIN = re.compile(r"sbatch: (?:lua: )?(.*\S)")
 
 
-def notes(answer: Answer) -> Iterator[str]:
-    """Yield what the site's plugins said about a job that sbatch has submitted."""
-    if answer.rc == 0:
-        for line in answer.err.splitlines():
-            match = None if is_standing(line) else _PLUGIN.fullmatch(line.strip())
-            if match:
-                yield f"SLURM says: {match[1]}"
+def notes(answer: Answer) -> Sequence[str]:
+    """Return what the site's plugins, and clusterfn's own script, said about a job that sbatch has submitted."""
+    lines = answer.err.splitlines() if answer.rc == 0 else []
+    own = [line[len(_NOTE) :] for line in lines if line.startswith(_NOTE)]
+    said = [match[1] for line in lines if not is_standing(line) and (match := _PLUGIN.fullmatch(line.strip()))]
+    return [*own, *(f"SLURM says: {text}" for text in said)]

@@ -191,10 +191,6 @@ _ENDINGS = {
 
 def explain(evidence: Evidence) -> SchedulerVerdict | None:
     """Say how the job ended, by scontrol and the end of scheduler.log; None while it may live."""
-    if "." in evidence.scheduler_id:
-        # SLURM forgets a step of a held allocation at once when it has ended.
-        ended = _NO_STEP.search(evidence.answer)
-        return _forgotten(evidence, "the job ended in the held allocation and left no result") if ended else None
     facts = _facts(evidence.answer, evidence.job)
     if facts is None:
         return _forgotten(evidence, f"SLURM no longer knows the job: {evidence.scheduler_id} is another job now")
@@ -205,9 +201,6 @@ def explain(evidence: Evidence) -> SchedulerVerdict | None:
     kind, message, hint, stage = _ending(facts, evidence.log)
     proof = "scontrol: " + " ".join(f"{name}={value}" for name, value in facts.items())
     return SchedulerVerdict(kind, message, (proof, *evidence.log.splitlines()[-_TAIL:]), hint, stage)
-
-
-_NO_STEP = re.compile(r"job step \S+ not found|" + _FORGOTTEN, re.IGNORECASE)
 
 
 def _facts(answer: str, job: str) -> dict[str, str] | None:

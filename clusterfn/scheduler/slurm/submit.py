@@ -2,22 +2,16 @@
 
 Pure, like every scheduler; written for SLURM 17 and later, without accounting. `states` knows what its words mean.
 Options are sent as `--name=value`, so that no value can be taken for an option.
-
-A job in a held allocation starts by srun there, or by sbatch where it does not fit. The host decides that, because it
-knows what is held now (`bridge.schedulers.slurm_allocation`).
 """
 
 from __future__ import annotations
 
-import json
 import math
-import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clusterfn.bridge import layout
 from clusterfn.bridge.schedulers.slurm import complaints
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
@@ -86,19 +80,8 @@ class Slurm(base.Scheduler):
     def errand(self, line: str, name: str, log: str, partition: str) -> base.Submission:
         return sbatch.errand(self.host, line, name, log, partition)
 
-    def into_held(self, job: JobSpec, request: base.Submission) -> base.Submission | str:
-        """Run `enter` of the supervisor, with the words of srun and those of sbatch."""
-        why_not = reason_not_held(job)
-        if why_not:
-            return why_not
-        words = str(job.host.scheduler_options.get("gres") or "")
-        gpus = gres.gpu_options(self.host.gpu_option, job.resources.gpus, words, job.resources.gpu_type)
-        return held_request(job, request, gpus, self._clusters)
-
     def notes(self, answer: base.Answer) -> Sequence[str]:
-        # What `enter` has written for the user begins with a word of its own.
-        held = [line[len(_NOTE) :] for line in answer.err.splitlines() if line.startswith(_NOTE)]
-        return [*held, *sbatch.notes(answer)]
+        return sbatch.notes(answer)
 
     def again(self, request: base.Submission, answer: base.Answer) -> base.Submission | None:
         return None if _ID.search(answer.out) else sbatch.again(request, answer, self._clusters)
@@ -190,12 +173,11 @@ class Slurm(base.Scheduler):
     def join_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Run a step on the first node that shares what the job has (--overlap: SLURM 20.11); keep no output back."""
         step = ("--overlap", "--nodes=1", "--relative=0", "--ntasks=1", "--mpi=none", "--unbuffered", "--quiet")
-        return ("srun", *self._clusters, f"--jobid={scheduler_id.partition('.')[0]}", *step)
+        return ("srun", *self._clusters, f"--jobid={scheduler_id}", *step)
 
     def evidence_command(self, *scheduler_ids: str) -> tuple[str, ...]:
-        """Ask scontrol, which knows a job for MinJobAge (300 s) after its end, and a step until its end."""
-        kind = "step" if "." in scheduler_ids[0] else "job"
-        return ("scontrol", *self._clusters, "--oneliner", "show", kind, scheduler_ids[0])
+        """Ask scontrol, which knows a job for MinJobAge (300 s) after its end."""
+        return ("scontrol", *self._clusters, "--oneliner", "show", "job", scheduler_ids[0])
 
     def explain(self, evidence: base.Evidence) -> base.SchedulerVerdict | None:
         return slurm_states.explain(evidence)
@@ -232,51 +214,3 @@ def _listed(text: str) -> Iterator[tuple[str, base.JobState]]:
         phase = slurm_states.PHASES.get(word, base.UNKNOWN)
         start = starts if phase == base.PENDING and slurm_states.is_time(starts) else ""
         yield name, slurm_states.SlurmState(phase, word, "" if reason == "None" else reason, number, nodes, start)
-
-
-_NOTE = "clusterfn: "
-# One step that takes what it asks for alone, or ends at once if others have it. Its variables are those of `enter`.
-_STEP = (
-    "--exclusive", "--immediate", "--nodes=1", "--ntasks=1", "--mpi=none", "--input=none", "--export=ALL", "--quiet",
-)  # fmt: skip
-
-
-def held_request(
-    job: JobSpec, by_sbatch: base.Submission, gpu_options: Mapping[str, str], clusters: Sequence[str]
-) -> base.Submission:
-    """Return the request of `Scheduler.into_held`.
-
-    Args:
-        by_sbatch: The request that `enter` falls back to.
-        gpu_options: Those of srun for the GPUs of the job.
-        clusters: The option that names the cluster, if any.
-    """
-    resources, folder = job.resources, layout.job_dir(job.root, job.id)
-    memory = None if resources.memory_bytes is None else math.ceil(resources.memory_bytes / _MB)
-    options = {"job-name": layout.job_name(job.name, job.id), "chdir": folder, "cpus-per-task": resources.cores}
-    # The limit is that of a separate job, and ends a job whose supervisor is stopped or hangs.
-    if resources.time_s is not None:
-        options["time"] = math.ceil(resources.time_s / 60) + 1
-    # The host's default says how long a separate job may take. Here the end of the allocation comes first.
-    time_s = None if resources.time_s == job.host.defaults.time_s else resources.time_s
-    gpus = gpu_options if resources.gpus else {"gres": "none"}
-    words = [f"--{name}={value}" for name, value in {**options, **gpus}.items()]
-    words += [f"--mem={memory}M"] if memory is not None else []
-    needs = {
-        "name": job.name, "folder": folder, "cores": resources.cores, "memory_mb": memory, "gpus": resources.gpus,
-        "gpu_type": resources.gpu_type, "time_s": time_s, "srun": ["srun", *clusters, *_STEP, *words],
-    }  # fmt: skip
-    enter = [job.host_python, "-I", "-S", posixpath.join(job.bridge, layout.SUPERVISE), "enter"]
-    record = posixpath.join(job.root, layout.HOLD)
-    return by_sbatch._replace(argv=(*enter, record, json.dumps(needs), *by_sbatch.argv), forks=True)
-
-
-def reason_not_held(job: JobSpec) -> str:
-    """Return why a job of this kind runs in no held allocation, whatever its size and time; "" if it may."""
-    reasons = (
-        (job.resources.nodes * job.resources.tasks_per_node > 1, "it has several tasks"),
-        (bool(job.after), "it waits for other jobs"),
-        (bool(job.retries or job.requeue), "SLURM may start it again (retries= or requeue=)"),
-        (bool(job.scheduler_options), "it has options of its own (slurm=)"),
-    )
-    return next((why for applies, why in reasons if applies), "")

@@ -12,12 +12,9 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts import host_state
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import HostState
 from tests.fakes.transport import FakeTransport, agent
-from tests.unit.hosts.in_memory import is_ping, silent
-from tests.waiting import until
 
 PYTHON = "/opt/py/bin/python3"
 FOUND = {"path": PYTHON, "version": list(sys.version_info[:2]), "prefix": "/opt/py", "named": True, "missing": [],
@@ -111,61 +108,3 @@ def test_an_unknown_kind_is_rejected_before_anything_is_sent(there: Host8) -> No
         state(None, "unknown").expect(EnvironmentRequest("current"))
     assert "python:/path" in (rejected.value.hint or "")
     assert there.asked == []
-
-
-class Cluster(agent):
-    """A login node on which an allocation is held, or not."""
-
-    def __init__(self, held: bool) -> None:
-        super().__init__(self._looked, have=[True, held])
-        self.held = held
-
-    def _looked(self, request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        yield {"end": True, "ok": True, "have": [self.held]}, b""
-
-
-def on_slurm(monkeypatch: pytest.MonkeyPatch, far: agent, name: str) -> HostState:
-    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(far))
-    return HostState(Host(name, name, "slurm", "clusterfn.yml:3"))
-
-
-@pytest.mark.parametrize("held", [True, False])
-def test_the_connection_says_whether_an_allocation_is_held(monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
-    far = Cluster(held)
-    host = on_slurm(monkeypatch, far, f"held-{held}")
-
-    assert host.has_held_allocation is held
-    assert far.asked == []
-    host.connection.close()
-
-
-def test_a_connected_program_notices_what_is_held_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_state, "HELD_S", 0.0)
-    far = Cluster(False)
-    host = on_slurm(monkeypatch, far, "later")
-    assert not host.has_held_allocation
-
-    far.held = True
-
-    until(lambda: host.has_held_allocation)
-    host.connection.close()
-
-
-def test_a_host_that_does_not_answer_is_asked_once_however_many_calls_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_state, "HELD_S", 0.0)
-    far = agent(silent, have=[True, True])
-    host = on_slurm(monkeypatch, far, "silent")
-
-    assert [host.has_held_allocation for _ in range(50)] == [True] * 50
-
-    host.connection.ping()
-    until(lambda: any(map(is_ping, far.asked)))
-    assert [is_ping(request) for request in far.asked if request["do"] == "have"] == [False, True]
-    host.connection.close()
-
-
-def test_a_host_without_slurm_is_not_asked(there: Host8) -> None:
-    host = state(None, "bare")
-
-    assert not host.has_held_allocation
-    host.connection.close()
