@@ -34,8 +34,8 @@ $(TEST_STAMP): $(STAMP)
 demo: $(STAMP)  ## a function runs on this machine and its value comes back
 	$(BIN)/clusterfn demo
 
-# What never runs on Windows needs no types for it: the code of hosts, and the keeper of what waits on them.
-HOSTS_OWN = clusterfn/(bridge/(agent/|builder/|kernel/|login_shell|queue/|schedulers/|session/|supervisor/|stubs/|worker/)|hosts/transports/standby_keeper)
+# What never runs on Windows needs no types for it: the code of hosts.
+HOSTS_OWN = clusterfn/bridge/(agent/|builder/|kernel/|login_shell|queue/|schedulers/|session/|supervisor/|stubs/|worker/)
 lint: venv  ## ruff, mypy for each platform, and shellcheck where it is installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

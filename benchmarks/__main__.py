@@ -79,7 +79,6 @@ def _sections(place: Place, wanted: dict[str, tuple[float, float]]) -> dict[str,
     }
     if lab:
         latency["Round trips, 50 ms each"] = lambda: calls.round_trips(place)
-        latency["A held login"] = lambda: calls.login(place, lab)
         latency["SLURM"] = lambda: calls.slurm(place, lab)
         latency["Large buffers over SSH"] = lambda: costs.large(place, lab)
     beside: dict[str, Callable[[], list[Row]]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +10,6 @@ from benchmarks import limits
 from benchmarks.measure import Sample, Series, in_turns, total
 from benchmarks.place import MINOR, ROUND_TRIP_S, Asked, Place
 from benchmarks.report import Row
-from clusterfn.hosts.transports import standby
 from tests.lab.handle import Lab
 
 ROUNDS = 15
@@ -70,23 +68,6 @@ def bare(place: Place, lab: Lab | None) -> list[Row]:
 
 def _all_starts(taken: Mapping[str, Series]) -> Series:
     return total([taken[name] for name in ("python, import paramiko, connect, true", "agent", "supervisor", "worker")])
-
-
-def login(place: Place, lab: Lab) -> list[Row]:
-    """The first call of a process whose login is held, behind which an agent waits."""
-    script = place.script("first.py", "bare")
-
-    def fresh() -> float:
-        time.sleep(2 * standby.PAUSE_S)  # the next one waits by then
-        return place.until_first_line(script)
-
-    place.run([sys.executable, "-m", "clusterfn", "login", "bare"])
-    try:
-        taken = in_turns({"fresh": fresh} | limits.interpreters(place) | limits.connections(place, lab), 9)
-    finally:
-        place.run([sys.executable, "-m", "clusterfn", "logout", "bare"])
-    what = "fresh process to first result with a held login"
-    return [Row.versus(what, taken["fresh"], _all_starts(taken), _ALL, limit=0.6)]
 
 
 def round_trips(place: Place) -> list[Row]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import secrets
-
 from clusterfn.config import config_file
-from clusterfn.hosts.rpc import boot
 from clusterfn.hosts.transports import prompts, shared_login
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.public_api import public_api
@@ -55,11 +51,4 @@ def logout(host: str | None = None) -> bool:
 def hold(host: str | None) -> tuple[HeldConnection, bool]:
     """Log in, and return the held connection and whether that login was made now."""
     chosen, _ = config_file.load().resolve(host)
-    python, marker = boot.wanted_python(chosen), secrets.token_hex(16)
-    held, is_new = shared_login.log_in(chosen, prompts.person())
-    if boot.own_python():
-        # Without this standby process the next program only starts more slowly.
-        with contextlib.suppress(OSError):
-            first = boot.preface(python, marker)
-            shared_login.keep_standby(chosen, held, boot.standby_name(python), boot.COMMAND, first, marker)
-    return held, is_new
+    return shared_login.log_in(chosen, prompts.person())

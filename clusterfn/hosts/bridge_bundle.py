@@ -36,7 +36,7 @@ _NOT_IN_JOBS = (
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
-    "hosts/transports/ssh_", "hosts/transports/standby", "hosts/transports/trust.py",
+    "hosts/transports/ssh_", "hosts/transports/trust.py",
     "scheduler/login_node.py", "scheduler/site.py", "scheduler/slurm/script.py",
     "integrations/jupyter/",
 )  # fmt: skip

@@ -22,14 +22,10 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
-from clusterfn.hosts.transports import held_connections, shared_login, standby, transport_for
+from clusterfn.hosts.transports import held_connections, shared_login, transport_for
 from clusterfn.hosts.transports.prompts import LoginQuestion, NotAnswered
-from tests.bridge.host import command_of
 from tests.contract.conftest import WAYS, Connect, Counted, Person
-from tests.fakes.standby import is_waiting
-from tests.lab import accounts
 from tests.lab.network import DelayProxy
-from tests.processes import environment_of
 from tests.programs import main
 from tests.waiting import WAIT_S, until
 
@@ -366,109 +362,6 @@ def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
     assert prompts() == 1
 
 
-# an agent that waits for the next program
-
-
-def agents(lab: Any) -> set[int]:
-    """The agents behind the sshd that asks for codes, those that wait too.
-
-    Other tests of the suite connect to the same account at the same time, but through another sshd.
-    """
-    uid, port = lab.home("second").stat().st_uid, str(lab.host("totp-second").port)
-    living = {pid for pid in accounts.processes_of({uid}) if b"-E\0-s\0-c\0" in command_of(pid)}
-    return {pid for pid in living if sshd_port(pid) == port}
-
-
-def sshd_port(pid: int) -> str:
-    """The port of the sshd through which a process was started; none for one that has just ended."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return environment_of(pid).get("SSH_CONNECTION", "").rpartition(" ")[2]
-    return ""
-
-
-@contextlib.contextmanager
-def with_standby(
-    lab: Any, totp: Any, in_clusterfn_yml: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Host, DelayProxy]]:
-    """A login over a line of 50 ms, behind which an agent waits; no other follows it."""
-    monkeypatch.setattr("clusterfn.hosts.transports.standby.PAUSE_S", 600.0)
-    with DelayProxy(0, lab.host("totp-second").port, 0.025) as line:
-        key = "HostKeyAlias [127.0.0.1]:22027"
-        host = in_clusterfn_yml(totp(lines=f"Host totp-second\nPort {line.port}\n{key}"))
-        before = agents(lab)
-        assert main(["login", "totp-second"]) == 0
-        until(lambda: is_waiting(held_connections.runtime_folder()))
-        assert agents(lab) - before, "else nothing below would notice an agent that stays"
-        yield host, line
-        assert main(["logout", "totp-second"]) == 0
-        until(lambda: not agents(lab) - before)
-        until(lambda: not list(held_connections.runtime_folder().glob("*.a")))
-
-
-@pytest.mark.parametrize("settle_s", [0.0, 0.1, 1.0])
-def test_an_agent_that_waits_does_not_keep_the_last_session_from_a_program(
-    totp: Any, in_clusterfn_yml: Any, connect_to: Connect, settle_s: float
-) -> None:
-    host = in_clusterfn_yml(totp(alias="onesession-bash"))
-    assert main(["login", "onesession-bash"]) == 0
-    held_connections.write_record(next(shared_login.all_held())._replace(asked=True))
-    time.sleep(settle_s)
-
-    there = connect_to(host._replace(python="python3"))  # another one than waits
-
-    assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
-    assert there.via == VIA
-    there.close()
-
-
-def test_the_next_program_takes_the_agent_that_waits_and_waits_for_its_answer_alone(
-    lab: Any, totp: Any, in_clusterfn_yml: Any, person: Person, prompts: Counted, connect_to: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    with with_standby(lab, totp, in_clusterfn_yml, monkeypatch) as (host, line):
-        monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: None)
-        trips = line.round_trips
-        there = connect_to(host)
-        # One, and one to spare for what ssh says in pieces on a busy machine; without what waits it is three.
-        assert line.round_trips - trips <= 2
-        assert there.via == "openssh (clusterfn login)"
-        assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
-        assert line.round_trips - trips <= 3
-
-        other = connect_to(host)  # none waits any more
-        assert other.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
-        assert (line.accepted, prompts()) == (1, 1)
-        for each in (there, other):
-            each.close()
-
-
-def test_an_agent_that_died_while_it_waited_keeps_nobody_from_a_connection(
-    lab: Any, totp: Any, in_clusterfn_yml: Any, person: Person, connect_to: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = agents(lab)
-    with with_standby(lab, totp, in_clusterfn_yml, monkeypatch) as (host, _):
-        for pid in agents(lab) - before:
-            os.kill(pid, signal.SIGKILL)
-        there = connect_to(host)
-        assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
-        assert there.via == "openssh (clusterfn login)"
-        there.close()
-
-
-def test_an_agent_that_waits_does_not_keep_the_connection_longer_than_its_time(
-    totp: Any, in_clusterfn_yml: Any, person: Person, runtime: Path, capfd: Any
-) -> None:
-    in_clusterfn_yml(totp(), ", login_ttl: 3s")
-    assert main(["login", "totp-second"]) == 0
-    until(lambda: list(runtime.glob("*.a")))
-    made = next(shared_login.all_held())
-
-    until(lambda: not held_connections.is_running(made.pid))
-
-    assert list(shared_login.all_held()) == []
-    until(lambda: list(runtime.iterdir()) == [])
-
-
 # a cable that is pulled
 
 JOB = """
@@ -482,7 +375,7 @@ def wait(gate):
 """
 
 
-@pytest.mark.parametrize("before", ["login", "standby", "prompt"])
+@pytest.mark.parametrize("before", ["login", "prompt"])
 def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     totp: Any,
     in_clusterfn_yml: Any,
@@ -498,23 +391,16 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 0.1)
 
     gate = lab.home("second") / f"gate-{tmp_path.name}"
-    taken: list[Any] = []
     with DelayProxy(0, lab.host("totp-second").port) as cable:
         key = "HostKeyAlias [127.0.0.1]:22027"
         host = in_clusterfn_yml(totp(lines=f"Host totp-second\nPort {cable.port}\n{key}"))
         if before == "login":
             shared_login.log_in(host, person)
-        if before == "standby":
-            assert main(["login", "totp-second"]) == 0
-            until(lambda: is_waiting(held_connections.runtime_folder()))
-            take = standby.take
-            monkeypatch.setattr(standby, "take", lambda *args: taken.append(take(*args)) or taken[-1])
         space: dict[str, Any] = {}
         exec(JOB, space)
         job = cluster(host="totp-second")(space["wait"]).submit(str(gate))
         until(lambda: job.state == "RUNNING")
         assert prompts() == 1
-        assert [type(each).__name__ for each in taken] == ["Standby"] * (before == "standby")
 
         knocks = cable.accepted
         cable.refuse()

@@ -17,15 +17,13 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.hosts.transports import Stream, paramiko, shared_login, transport_for
 from clusterfn.hosts.transports.ssh_config import resolve
-from tests.fakes.standby import Held, held_here
 from tests.fakes.transport import FakeTransport, Far
 from tests.waiting import until
 
 Open = Callable[[str], Stream]
 BY_SSH = ["paramiko", "openssh", "auto"]
 HELD = "held"
-STANDBY = "standby"
-TRANSPORTS = ["fake", "local", STANDBY, *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, HELD])]
+TRANSPORTS = ["fake", "local", *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, HELD])]
 
 
 def play(command: str, far: Far) -> int:
@@ -50,31 +48,13 @@ def held_host(lab_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch) 
     shared_login.log_in(host, None)
     yield host
     assert shared_login.log_out(host)
-    shutil.rmtree(folder, ignore_errors=True)  # a keeper that ends just now removes its own address
-
-
-@pytest.fixture
-def standby_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    with held_here(monkeypatch) as held:
-        held.keep()
-        yield held
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=TRANSPORTS)
 def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
-    """`Transport.open` of each implementation, or a command that waited; what it opened is closed."""
+    """`Transport.open` of each implementation; what it opened is closed."""
     opened: list[Stream] = []
-    if request.param == STANDBY:
-        held = request.getfixturevalue("standby_here")
-
-        def take_one(command: str) -> Stream:
-            opened.append(held.command(command).stream)
-            return opened[-1]
-
-        yield take_one
-        for stream in opened:
-            stream.close()
-        return
     make = {"fake": lambda: FakeTransport(play), "local": lambda: transport_for(local_host)}
     if request.param in BY_SSH:
         host = request.getfixturevalue("lab_host")("py36-bash")._replace(transport=request.param)

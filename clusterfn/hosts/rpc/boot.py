@@ -9,7 +9,6 @@ import asyncio
 import base64
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import re
@@ -31,7 +30,6 @@ from clusterfn.scheduler import kind_of_site
 
 MARKER_S = 30.0
 HELLO_S = 60.0
-STANDBY_S = 10.0
 NOISE_KEPT = 64 * 1024
 NOISE_SHOWN = 2048
 EVIDENCE_LINES = 20
@@ -98,22 +96,6 @@ def boot(
     """
     python = wanted_python(host)
     first = pack({"id": HELLO_ID, "do": "hello", **greeting(host, have)}) + ahead
-    name = functools.partial(standby_name, python)
-    standby = transport.take_standby(name)
-    if standby is not None:
-        with closed_on_failure(standby.stream.close):
-            # The agent may have ended, or its connection may be stuck. Then
-            # everything is sent again over a new connection.
-            with _deadline(standby.stream, STANDBY_S), contextlib.suppress(OSError):
-                standby.stream.write(first)
-            meanwhile()
-            reader = FrameReader(standby.stream.read)
-            with _deadline(standby.stream, STANDBY_S):
-                answer = reader.frame()
-            # No answer means that the waiting agent has died. Then the ordinary way below is tried.
-            if answer is not None:
-                return _check_greeting(standby.stream, host, reader, answer[0], standby.printed)
-        standby.stream.close()
     stream = transport.open(COMMAND, asker)
     with closed_on_failure(stream.close):
         return _start(stream, host, python, first, meanwhile)
@@ -189,16 +171,6 @@ def preface(python: str, marker: str) -> bytes:
     program = _LOADER % (len(line), len(line), marker[:8], marker[8:])
     # An rc file of the login shell may read lines that are meant for the command, so send empty lines first.
     return b"\n" * 8 + f"{python}\nexec({program!r})\n".encode() + line
-
-
-def standby_name(python: str) -> str:
-    """Return the name of an agent that waits for its hello: the same only for the same agent, interpreter and language.
-
-    Many configurations of ssh send the language to the host (`SendEnv LANG LC_*`).
-    """
-    language = {name: value for name, value in os.environ.items() if name == "LANG" or name.startswith("LC_")}
-    text = json.dumps([COMMAND, python, _LOADER, sorted(agent_sources().items()), sorted(language.items())])
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache

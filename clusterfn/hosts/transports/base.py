@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from clusterfn.bridge.agent.pipes import USUAL, widen_pipe
 from clusterfn.errors import ConfigError, Unreachable
@@ -64,18 +64,6 @@ class DeliveringStream:
         raise NotImplementedError
 
 
-class Standby(NamedTuple):
-    """A command that waited on the host, and that this process has taken over.
-
-    Attributes:
-        stream: Its input and output, after the marker by which it said that it waits.
-        printed: What the login shell printed before the marker.
-    """
-
-    stream: Stream
-    printed: bytes
-
-
 class Transport:
     """Reaches one host.
 
@@ -95,14 +83,6 @@ class Transport:
             HostError: Unreachable, AuthenticationError or HostKeyError where it is one of those.
         """
         raise NotImplementedError
-
-    def take_standby(self, name: Callable[[], str]) -> Standby | None:
-        """Return the command that waits under this name since before anybody asked for it. Never waits for the host.
-
-        Args:
-            name: Returns the name, which takes time; called only if something may wait.
-        """
-        return None
 
 
 @contextlib.contextmanager

@@ -14,13 +14,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.transports import held_connections, openssh, prompts, ssh_errors, standby
-from clusterfn.hosts.transports.base import Standby, Stream, Transport
+from clusterfn.hosts.transports import held_connections, openssh, prompts, ssh_errors
+from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.hosts.transports.openssh import AskPass, OpensshStream
 from clusterfn.hosts.transports.prompts import Asker, LoginQuestion
@@ -105,7 +105,6 @@ def end(each: HeldConnection) -> None:
     deadline = time.monotonic() + GONE_S
     while held_connections.is_running(each.pid) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-    standby.wake(each.key)
 
 
 def find_held(settings: Settings) -> HeldConnection | None:
@@ -137,11 +136,6 @@ def _by_ssh(host: Host) -> Settings:
     return resolve(host)
 
 
-def keep_standby(host: Host, held: HeldConnection, what: str, command: str, first: bytes, marker: str) -> None:
-    """Keep this command started through what is held, for the next program; see `standby.keep`."""
-    standby.keep(held, what, _through(resolve(host), held, command), first, marker)
-
-
 class ReusingTransport(Transport):
     """A way to one host through what is held, else by `own`."""
 
@@ -150,7 +144,6 @@ class ReusingTransport(Transport):
         self.via = ""
         self._own = own
         self._by_person = False
-        self._settings: Settings | None = None
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """See `Transport.open`.
@@ -174,34 +167,14 @@ class ReusingTransport(Transport):
         self.via = self._own.via
         return stream
 
-    def take_standby(self, name: Callable[[], str]) -> Standby | None:
-        """See `Transport.take_standby`."""
-        if not (can_hold(self.host) and held_connections.has_records()):
-            return None
-        settings = resolve(self.host)
-        held = find_held(settings)
-        waiting = standby.take(held, name()) if held is not None else None
-        if waiting is None or held is None:
-            # `open` follows at once, and need not ask ssh for the same settings again.
-            self._settings = settings
-            return None
-        self.via, self._by_person = _VIA, self._by_person or held.asked
-        return waiting
-
     def _through_held(self, command: str) -> Stream | None:
-        settings, self._settings = self._settings or resolve(self.host), None
+        settings = resolve(self.host)
         held = find_held(settings)
         if held is None:
             return None
         self._by_person = self._by_person or held.asked
         try:
-            try:
-                stream = _open_session(self.host, settings, held, command)
-            except HostError:
-                if not standby.release(held.key):
-                    # The agent that waits for the next program may use the last session that the host allows.
-                    raise
-                stream = _open_session(self.host, settings, held, command)
+            stream = _open_session(self.host, settings, held, command)
         except HostError:
             if held.asked:
                 raise

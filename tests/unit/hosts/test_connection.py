@@ -29,73 +29,12 @@ from clusterfn.hosts.rpc import boot, link
 from clusterfn.hosts.rpc.file_requests import pieces_of
 from clusterfn.hosts.rpc.frames import CHUNK, FRAME, LONGEST_HEADER, pack
 from clusterfn.hosts.rpc.requests import MemorySink
-from clusterfn.hosts.transports.base import Standby
-from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, Handler, agent
+from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, agent
 from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, is_ping, silent
 from tests.waiting import WAIT_S, replace_here, until
 
 FOLLOWED = Followed("/p", print)
 GROWN = ({"file": 0, "offset": 0}, b"x")  # of a file that is followed
-
-
-class WithStandby(FakeTransport):
-    """A host on which an agent of this kind waits."""
-
-    def __init__(self, handler: Handler, program: Any) -> None:
-        super().__init__(agent(handler))
-        far = FakeTransport(program)
-        self.stream = far.open(boot.COMMAND)
-        self.names: list[str] = []
-        if not isinstance(program, agent):
-            return
-        self.stream.write(boot.preface("auto", "0" * 32))
-        while not self.stream.read(1000).endswith(b"0\n"):
-            pass
-
-    def take_standby(self, name: Callable[[], str]) -> Standby:
-        self.names.append(name())
-        return Standby(self.stream, b"noise")
-
-
-@pytest.mark.parametrize("how", ["ended", "silent"])
-def test_an_agent_that_does_not_answer_after_all_is_closed_and_another_is_started(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(boot, "STANDBY_S", WAIT_S if how == "ended" else 0.2)
-
-    def program(command: str, far: Far) -> int:
-        while how == "silent" and far.read(1000):
-            pass
-        return 1
-
-    transport = WithStandby(answering, program)
-    connection = HostConnection(HOST, transport)
-    try:
-        connection.ping().result(WAIT_S)
-        assert transport.commands == [boot.COMMAND]
-        assert transport.stream.closed
-    finally:
-        connection.close()
-
-
-def test_what_an_agent_that_waits_rejects_is_the_error_and_is_not_tried_again() -> None:
-    class Rejects(agent):
-        def answer(self, far: Far, header: Any, body: bytes) -> None:
-            error = {"kind": "denied", "message": "No such thing", "path": "/root"}
-            far.write(pack({"id": header["id"], "end": True, "ok": False, "error": error}))
-
-    transport = WithStandby(answering, Rejects(answering))
-
-    with pytest.raises(HostError, match="/root on lab8 cannot be used"):
-        HostConnection(HOST, transport)
-
-    assert (transport.commands, transport.stream.closed) == ([], True)
-
-
-def test_the_name_of_what_waits_says_which_agent_under_which_python_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {boot.standby_name("auto"), boot.standby_name("python3.8"), boot.standby_name("auto")}
-    monkeypatch.setattr(boot, "agent_sources", lambda: {"bootstrap.py": "changed"})
-    assert len(names | {boot.standby_name("auto")}) == 3
 
 
 def test_an_error_of_what_takes_output_ends_no_wait_for_the_outcome(
