@@ -43,7 +43,6 @@ BLIND = {
     "bridge/attributes.py": "attributes of the user's objects",
     "bridge/builder/build.py": "the builder's outermost frame",
     "bridge/agent/forked.py": "after a fork nothing may run on; a damaged bridge: its fork says what is wrong",
-    "bridge/supervisor/notify.py": "a thread's outermost frame: who waits for it gets the error",
     "bridge/supervisor/worker_process.py": "after a fork nothing may run on",
     "bridge/worker/forked_job.py": "after a fork nothing may run on",
     "calls/at_once.py": "a thread's outermost frame: who takes the answer gets the error",

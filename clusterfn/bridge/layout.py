@@ -102,7 +102,7 @@ CANCEL = "cancel"
 # A request for the stacks of the job, by 16 hexadecimal digits; the answer is in stack.<digits>.
 STACK = "stack"
 SECRETS = "secrets"
-# Whom to notify of the end. It is removed afterwards, because it may hold the address of a webhook.
+# What to run at the end. It is removed afterwards, because it may hold the address of a webhook.
 NOTIFY = "notify"
 # Who was notified, and what went wrong.
 NOTIFIED = "notified.json"

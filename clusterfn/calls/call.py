@@ -190,7 +190,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             requeue=options.requeue, passed_on=options_passed_on(options),
             resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
             keep_value=options.keep, has_value=not attribute(function, "is_without_value", False),
-            results=host.result_policy(options.results, options.max_result_bytes), notify=whom_to_tell(host, options),
+            results=host.result_policy(options.results, options.max_result_bytes),
+            notify=notification_of(host, options),
         )  # fmt: skip
         job = job._replace(sys_path=submission.module_folders(job, payload))
         tell_variables(payload, job)
@@ -421,23 +422,10 @@ def secret_values(options: Options) -> dict[str, str]:
     return {name: os.environ[name] for name in options.secrets}
 
 
-def whom_to_tell(host: Host, options: Options) -> dict[str, Any]:
-    """Return whom to notify of the end of a job, with the address of the webhook; {} without a recipient.
-
-    Raises:
-        ConfigError: The variable that holds the address is not set here.
-    """
-    recipients = host.notify if options.notify is None else options.notify
-    if recipients is None or not (recipients.mail or recipients.webhook or recipients.command):
-        return {}
-    address = os.environ.get(recipients.webhook, "") if recipients.webhook else ""
-    if recipients.webhook and not address.startswith(("https://", "http://")):
-        problem = "does not hold the address of a webhook" if address else "is not set in this process"
-        raise ConfigError(
-            f"notify names {recipients.webhook}, which {problem}", host=host.name,
-            hint=f"export {recipients.webhook}=https://…, or leave notify out",
-        )  # fmt: skip
-    return {**recipients._asdict(), "webhook": address}
+def notification_of(host: Host, options: Options) -> dict[str, Any]:
+    """Return what the host runs when a job has ended; {} for nothing."""
+    notify = host.notify if options.notify is None else options.notify
+    return notify._asdict() if notify and notify.command else {}
 
 
 # A function that is called often gets its name only once.

@@ -19,7 +19,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history, job_display, remote_state, submit
-from clusterfn.calls.call import host_secrets, secret_values, whom_to_tell
+from clusterfn.calls.call import host_secrets, notification_of, secret_values
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker, Retried
@@ -153,7 +153,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         left = _names_of_secrets(old, fields["secrets"])
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
     # The file of the first try is gone.
-    notify = old.job.notify or whom_to_tell(old.session.host, Options())
+    notify = old.job.notify or notification_of(old.session.host, Options())
     if notify:
         files[layout.NOTIFY] = json.dumps(dict(notify)).encode()
     retry = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))

@@ -4,8 +4,7 @@ Each kind of environment that is on a host already, as in `environment="venv:~/v
 clusterfn.yml and `clusterfn check` take the words from here, messages the examples, and `environment.existing` looks
 where an environment of the kind has its interpreter.
 
-`notify=` of a call and `notify:` of a host say who is told when a job ends. The address of a webhook lets everybody
-write there. So it is never written down: `$NAME` names the variable with it.
+`notify=` of a call and `notify:` of a host are the command that a host runs when a job has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from clusterfn.config.units import VARIABLE, parse_time
+from clusterfn.config.units import parse_time
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 # Where conda, mamba and micromamba are installed, with environments in envs/ below; `clusterfn init` looks there too.
@@ -79,10 +78,11 @@ _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 _IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
-NOTIFY_KEYS = ("mail", "webhook", "command", "after")
+NOTIFY_KEYS = ("command", "after")
 # The host's mail program, too, would take a hyphen for an option.
-_MAIL = re.compile(r"[\w.+][\w.+-]*@[\w][\w.-]*")
-_RECIPIENTS = '"ada@example.edu", "$SLACK_WEBHOOK", or a dict with mail, webhook, command and after'
+# An address alone, which other tools take, is no command.
+_ADDRESS = re.compile(r"[\w.+][\w.+-]*@[\w][\w.-]*|https?://\S+|\$\w+")
+_COMMANDS = 'a line of shell, such as "mail -s done ada@example.edu", or a dict with command and after'
 
 
 def nearly_a_file(text: str) -> str:
@@ -169,57 +169,41 @@ def is_set_by_clusterfn(variable: str) -> bool:
 
 
 class Notify(NamedTuple):
-    """Who is told.
+    """What a host runs when a job has ended.
 
     Attributes:
-        mail: An address, which the host's own mail program writes to.
-        webhook: The name of a variable of this process that holds the address to which JSON is posted.
-        command: A line of shell for the host.
+        command: A line of shell for the host; "" for none.
         after_s: Only if the job ended at least so long after it was sent.
     """
 
-    mail: str = ""
-    webhook: str = ""
     command: str = ""
     after_s: float = 0.0
 
 
 def parse_notify(value: Any, name: str) -> Notify:
-    """Return what `notify=` says; with an empty dict, no notice is sent.
+    """Return what `notify=` says; with an empty dict, the host runs nothing.
 
     Raises:
         ConfigError: It says something else.
 
     Example:
-        >>> parse_notify("$SLACK_WEBHOOK", "notify").webhook
-        'SLACK_WEBHOOK'
-        >>> parse_notify({"mail": "ada@example.edu", "after": "10min"}, "notify").after_s
+        >>> parse_notify({"command": "mail -s done ada@example.edu", "after": "10min"}, "notify").after_s
         600.0
     """
     if isinstance(value, Notify):
         return value
     if isinstance(value, str):
-        # An address on the web counts as a webhook, so that the error below explains how to pass it safely.
-        value = {"webhook" if value.startswith(("$", "http")) else "mail": value}
+        value = {"command": value}
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}={value!r:.60} does not say whom to tell", hint=f"write {_RECIPIENTS}")
-    for key, each in value.items():
+        raise ConfigError(f"{name}={value!r:.60} is no command", hint=f"write {_COMMANDS}")
+    for key, text in value.items():
         if key not in NOTIFY_KEYS:
             near = did_you_mean(key, NOTIFY_KEYS) if isinstance(key, str) else ""
-            raise ConfigError(f"{name}= has no key {key!r}{near}", hint=f"the keys are {', '.join(NOTIFY_KEYS)}")
-        if key != "after" and (not isinstance(each, str) or not each.strip() or "\0" in each):
-            raise ConfigError(f"{name}[{key!r}] is not a text", hint=f"write {_RECIPIENTS}")
-    if "mail" in value and not _MAIL.fullmatch(value["mail"]):
-        raise ConfigError(f"{name}: {value['mail']!r:.80} is not a mail address", hint=f"write {_RECIPIENTS}")
-    after_s = parse_time(value["after"], f"{name} after") if "after" in value else 0.0
-    webhook = _webhook(value["webhook"], name) if "webhook" in value else ""
-    return Notify(value.get("mail", ""), webhook, value.get("command", ""), after_s)
-
-
-def _webhook(text: str, name: str) -> str:
-    """Return the name of the variable; the text, which may be the secret address itself, is not shown."""
-    variable = text.removeprefix("$")
-    if not text.startswith("$") or not VARIABLE.fullmatch(variable):
-        problem = f"{name}: a webhook is given by a variable that holds its address, which is a secret"
-        raise ConfigError(problem, hint="export SLACK_WEBHOOK=https://…, and write webhook: $SLACK_WEBHOOK")
-    return variable
+            raise ConfigError(f"{name}= has no key {key!r}{near}", hint=f"write {_COMMANDS}")
+        if key == "command" and (not isinstance(text, str) or not text.strip() or "\0" in text):
+            raise ConfigError(f"{name}[{key!r}] is not a text", hint=f"write {_COMMANDS}")
+    command = value.get("command", "")
+    if _ADDRESS.fullmatch(command.strip()):
+        # The address of a webhook is a secret, so the message does not show it.
+        raise ConfigError(f"{name}= is a command of the host, and this is an address", hint=f"write {_COMMANDS}")
+    return Notify(command, parse_time(value["after"], f"{name} after") if "after" in value else 0.0)

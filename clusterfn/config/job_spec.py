@@ -106,7 +106,7 @@ class JobSpec(NamedTuple):
         keep_value: The value stays on the host until `Job.result` fetches it.
         arguments: Those of the call in a short line, for people.
         has_value: Whether it is called for its value, as a function is, and not for what it prints, as most commands.
-        notify: Who is told of its end, with the address of a webhook; not in spec.json.
+        notify: What the host runs at its end; not in spec.json.
         results: What is accepted of its value. Only this machine knows that: the host could change its spec.json.
     """
 

@@ -134,10 +134,10 @@ HOST_KEYS: Mapping[str, Key] = {
         "end with `*`. `env=` of a call takes precedence. The values are never in this file. clusterfn masks them as "
         "it does those of [`secrets=`](api.md#cluster-cluster). Of the variables that a `*` finds, it masks those "
         "whose names contain KEY, TOKEN, SECRET, PASS, CRED or AUTH"),
-    "notify": Key("notify", kinds.NOTIFY, "none", "{mail: ada@example.edu, after: 1h}",
-        "how the host [notifies you when a job ends](../how-to/follow-jobs.md#get-notified-when-it-ends-notify): "
-        "`mail`, `webhook` (`$NAME`, a variable of your machine with its address) or `command`. `after` (`10min`) "
-        "leaves out jobs that took less. `notify=` of a call takes precedence"),
+    "notify": Key("notify", kinds.NOTIFY, "none", "{command: mail -s done ada@example.edu, after: 1h}",
+        "the command that the host runs to [notify you when a job ends]"
+        "(../how-to/follow-jobs.md#get-notified-when-it-ends-notify). `after` (`10min`) leaves out jobs that took "
+        "less. `notify=` of a call takes precedence"),
     "lease": Key("lease", kinds.choice("socket", "file"), "`socket`", "file",
         "how jobs on a machine without a scheduler claim GPUs; `file` if jobs run in network namespaces (containers)"),
     "gpus": Key("gpus_only", kinds.GPUS, "all", "{only: [3]}",

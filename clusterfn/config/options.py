@@ -93,9 +93,8 @@ class CallOptions(JobOptions, total=False):
             on that host take it as an argument without any transfer: `evaluate(train.submit(1e-3))`.
         priority: Order among your own jobs that wait on a machine without a scheduler (0): higher numbers start first.
             It never changes your place among other users.
-        notify: Who is told when the job ends, by the host itself: "ada@example.edu", "$SLACK_WEBHOOK" (a variable that
-            holds the address of a webhook), or {"mail": …, "webhook": …, "command": …, "after": "10min"}. A map tells
-            once. Default: the host's `notify:`; {} sends no notice.
+        notify: A line of shell that the host runs when the job has ended, such as "mail -s done ada@example.edu", or
+            {"command": …, "after": "10min"}. A map runs it once. Default: the host's `notify:`; {} runs nothing.
     """
 
     nodes: int | None

@@ -105,7 +105,7 @@ class Host(NamedTuple):
         secrets: Names of local variables whose values its jobs get where they are set; one may end with `*`.
         results: "objects", or "data": its values may be plain data alone.
         max_result_bytes: The size of a value that is fetched from it without asking.
-        notify: Where notices about ended jobs go; None for nowhere.
+        notify: What the host runs when a job has ended; None for nothing.
         spare: Whether a process that has loaded what jobs need waits there, while a client is connected.
     """
 

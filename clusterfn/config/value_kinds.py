@@ -230,7 +230,7 @@ _LONG_S = 600.0
 
 
 def _notify(value: Value) -> Notify:
-    """Return the recipients of notices about ended jobs. By default, short jobs send none, because calls are many."""
+    """Return the command that runs when a job has ended. By default, not after short jobs, because calls are many."""
     content: Any = value.as_text() if value.kind == "str" else None
     if content is None:
         content = {word: below.as_written() for word, below in value.mapping(NOTIFY_KEYS).items()}
@@ -242,7 +242,7 @@ def _notify(value: Value) -> Notify:
 
 
 _NOTIFY: Form = {"type": "object", "properties": dict.fromkeys(NOTIFY_KEYS, TEXT), "additionalProperties": False}
-NOTIFY = Kind(_notify, {"anyOf": [TEXT, _NOTIFY], "examples": ["ada@example.edu", "$SLACK_WEBHOOK"]})
+NOTIFY = Kind(_notify, {"anyOf": [TEXT, _NOTIFY], "examples": ["mail -s done ada@example.edu"]})
 
 
 _COUNT_OR_ONLY = "write it below `defaults:`, as `defaults: {gpus: 1}`; to use only some, `gpus: {only: [3]}`"

@@ -18,7 +18,7 @@ import urllib.request
 import pytest
 
 import clusterfn
-from clusterfn import ConfigError, cluster
+from clusterfn import cluster
 from tests.e2e.conftest import ON_BARE, ON_SLURM
 from tests.programs import main
 from tests.waiting import until
@@ -113,95 +113,58 @@ def test_what_ended_jobs_used_is_compared_with_what_they_asked_for(here, tmp_pat
     assert 60 << 20 < report["memory_bytes"] < 1 << 30 and 'memory="256MB"' in report["suggestions"]
 
 
-class Heard(http.server.BaseHTTPRequestHandler):
-    """A webhook that keeps what is posted to it."""
-
-    posted: list[dict[str, str]]
-    secret: str
-
-    def do_POST(self) -> None:
-        self.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture
-def webhook(monkeypatch):
-    """What was posted to the address that $HOOK holds."""
-    handler = type("Hook", (Heard,), {"posted": [], "secret": secrets.token_hex(16)})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HOOK", f"http://127.0.0.1:{server.server_address[1]}/{handler.secret}")
-    yield handler
-    server.shutdown()
-    server.server_close()
-
-
 def notified(root, job):
     path = root / "jobs" / job.id / "notified.json"
     return until(lambda: path.exists() and json.loads(path.read_text()))
 
 
-def test_the_end_is_reported_once_in_each_way_and_the_address_leaves_the_host(here, webhook, tmp_path):
-    said = tmp_path / "said"
-    line = f'echo "$CLUSTERFN_JOB_STATE $CLUSTERFN_JOB_MESSAGE" >>{said}; cat >>{said}'
-    job = cluster(notify={"webhook": "$HOOK", "command": line})(fail).submit()
+def test_the_end_is_reported_once_and_the_command_leaves_the_host(here, tmp_path):
+    said, secret = tmp_path / "said", secrets.token_hex(16)
+    line = f'echo "$CLUSTERFN_JOB_STATE $CLUSTERFN_JOB_MESSAGE" >>{said}; cat >>{said}; : {secret}'
+    job = cluster(notify=line)(fail).submit()
     with pytest.raises(ValueError, match="too large"):
         job.result(150)
 
-    assert notified(here, job)["told"] == ["webhook", "command"]
-    sentence = f"fail ({job.id[:4]}) on here has failed"
-    (posted,) = webhook.posted
-    assert posted["text"].startswith(sentence) and "too large" in posted["text"] and posted["state"] == "RAISED"
-    assert said.read_text().startswith("RAISED ") and sentence in said.read_text()
+    assert notified(here, job)["told"] is True
+    state, sentence = said.read_text().splitlines()
+    assert state.startswith("RAISED ") and sentence.startswith(f"fail ({job.id[:4]}) on here has failed")
+    assert "too large" in sentence
     assert not (here / "jobs" / job.id / "notify").exists()
-    kept = [path for path in here.rglob("*") if path.is_file() and webhook.secret.encode() in path.read_bytes()]
+    kept = [path for path in here.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
     assert kept == []
 
 
-def test_a_map_notifies_once_and_a_short_job_not_where_only_long_ones_do(here, webhook, tmp_path):
-    group = cluster(notify="$HOOK")(abs).map([1, 2, 3])
+def test_a_map_notifies_once_and_a_short_job_not_where_only_long_ones_do(here, tmp_path):
+    said = tmp_path / "said"
+    line = f'echo "$CLUSTERFN_JOB_ID" >>{said}'
+    group = cluster(notify=line)(abs).map([1, 2, 3])
     assert group.results(150) == [1, 2, 3]
-    short = cluster(notify={"webhook": "$HOOK", "after": "1h"})(abs).submit(-1)
+    short = cluster(notify={"command": line, "after": "1h"})(abs).submit(-1)
     assert short.result(150) == 1
 
-    assert notified(here, group)["told"] == ["webhook"]
-    assert notified(here, short)["told"] == []
-    assert [posted["id"] for posted in webhook.posted] == [group.id]
+    assert [notified(here, job)["told"] for job in (group, short)] == [True, False]
+    assert said.read_text() == f"{group.id}\n"
 
 
-def test_a_retry_of_items_notifies_again(here, webhook):
-    group = cluster(notify="$HOOK")(ord).map(["xy"])
+def test_a_retry_of_items_notifies_again(here, tmp_path):
+    said = tmp_path / "said"
+    group = cluster(notify=f'echo "$CLUSTERFN_JOB_ID" >>{said}')(ord).map(["xy"])
     assert group.wait(150) and group.failed
-    until(lambda: len(webhook.posted) == 1)
+    until(lambda: said.exists() and said.read_text())
 
-    group.retry_failed().wait(150)
+    assert group.retry_failed().wait(150)
 
-    until(lambda: len(webhook.posted) == 2)
-    assert webhook.posted[1]["state"] == "RAISED" and webhook.posted[0]["id"] != webhook.posted[1]["id"]
+    until(lambda: len(set(said.read_text().split())) == 2)
 
 
-def test_a_notification_that_fails_is_said_and_changes_no_outcome(here, monkeypatch, capsys):
-    monkeypatch.setenv("HOOK", "http://127.0.0.1:9/secret-path")
-    job = cluster(notify={"webhook": "$HOOK", "command": "echo no such room >&2; exit 3"})(abs).submit(-1)
+def test_a_notification_that_fails_is_said_and_changes_no_outcome(here, capsys):
+    job = cluster(notify="echo no such room >&2; exit 3")(abs).submit(-1)
     assert job.result(150) == 1
 
-    failed = notified(here, job)["failed"]
+    assert "no such room" in notified(here, job)["failed"]
     assert main(["jobs", "here"]) == 0
     (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith(job.id[:4])]
-    assert "RETURNED" in line and "the notification by command failed: sh ended with status 3: no such room" in line
-    assert "refused" in failed["webhook"] and "secret-path" not in json.dumps(failed) + job.logs("scheduler")
-
-
-@pytest.mark.parametrize("address", ["", "ftp://x"])
-def test_a_webhook_whose_variable_holds_no_address_is_rejected_before_anything_is_sent(here, monkeypatch, address):
-    monkeypatch.setenv("HOOK", address)
-
-    with pytest.raises(ConfigError, match="notify names HOOK, which"):
-        cluster(notify="$HOOK")(abs).submit(1)
-    assert not list(here.glob("jobs/*"))
+    assert "RETURNED" in line and "the notification failed: the command ended with status 3: no such room" in line
 
 
 @pytest.mark.lab

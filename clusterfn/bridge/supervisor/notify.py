@@ -1,8 +1,8 @@
-"""Tell the user that a job has ended: by mail, by a webhook, or by a command of his own. From the host, once.
+"""Tell the user that a job has ended, by a command of his own on the host, once.
 
 This runs after the outcome was published, so nothing here changes how a job ended. `notified.json` keeps what went
 wrong. A compute node may reach neither the internet nor a mail server: then `supervise.py list` on the login
-node tries what failed once more.
+node runs the command once more.
 """
 
 import json
@@ -21,18 +21,14 @@ from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Optional
 
-_TIMEOUT_S = 10.0
-# The whole answer must come within this time.
-ANSWER_S = 30.0
 _COMMAND_S = 60.0
 _AGAIN_WITHIN_S = 86400.0
 _LONGEST = 300
 _SAYS = {RETURNED: "has returned", CANCELLED: "was cancelled", DIED: "has died"}
-_WANTED = {"webhook?": str, "mail?": str, "command?": str, "after_s?": NUMBER}
-_NOTIFIED = {"t?": NUMBER, "told?": [str], "failed?": {"*": str}, "again?": bool}
-_FOLDERS = ("/usr/sbin", "/usr/lib", "/sbin")
+_WANTED = {"command": str, "after_s?": NUMBER}
+_NOTIFIED = {"t?": NUMBER, "told?": bool, "failed?": str, "again?": bool}
 
 
 def tell_end(home: str) -> None:
@@ -43,7 +39,7 @@ def tell_end(home: str) -> None:
         job = JobFolder(home)
         attempt = final_attempt(job)
         if attempt is not None and _is_first(home):
-            _tell(job, attempt.outcome() or {}, {})
+            _tell(job, attempt.outcome() or {}, is_second=False)
     except (OSError, DamagedFile) as error:
         # The function may have written anything into the folder.
         say("no notification of the end of the job: %s" % error)
@@ -54,12 +50,12 @@ def tell_again(home: str) -> int:
     job = JobFolder(home)
     before, attempt = read_notified(home), final_attempt(job)
     if before is not None and attempt is not None and os.path.exists(job.path(NOTIFY)):
-        _tell(job, attempt.outcome() or {}, before)
+        _tell(job, attempt.outcome() or {}, is_second=True)
     return 0
 
 
 def read_notified(home: str) -> "Optional[dict[str, Any]]":
-    """Return who was notified, and what went wrong; None if no notification was sent yet."""
+    """Return whether the user was notified, and what went wrong; None if no notification was sent yet."""
     try:
         return parse_record(publish.read(home, NOTIFIED), _NOTIFIED, NOTIFIED)
     except DamagedFile:
@@ -67,9 +63,9 @@ def read_notified(home: str) -> "Optional[dict[str, Any]]":
 
 
 def failure_in_words(home: str) -> str:
-    """Say which notification failed; "" if none has."""
-    failed = (read_notified(home) or {}).get("failed") or {}
-    return "; ".join("the notification by %s failed: %s" % (way, why) for way, why in sorted(failed.items()))
+    """Say that the notification failed, and why; "" if it has not."""
+    failed = (read_notified(home) or {}).get("failed")
+    return "the notification failed: %s" % failed if failed else ""
 
 
 def try_again_apart(job: JobFolder) -> None:
@@ -97,36 +93,27 @@ def _is_first(home: str) -> bool:
     return True
 
 
-def _tell(job: JobFolder, outcome: "dict[str, Any]", before: "dict[str, Any]") -> None:
-    """Tell in each way that was asked for and has not succeeded, and keep what failed."""
-    from http.client import HTTPException
-
+def _tell(job: JobFolder, outcome: "dict[str, Any]", is_second: bool) -> None:
+    """Run the command, unless the job took too little time for it, and keep what failed."""
     wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
     took_s = max(0.0, time.time() - (written(job.root, job.path(SPEC)) or time.time()))
-    informed, failed = list(before.get("told", [])), {}  # type: list[str], dict[str, str]
-    content = _content_of(job, outcome)
-    for way, send in (("webhook", _post), ("mail", _mail), ("command", _run)):
-        if not wanted.get(way) or took_s < wanted.get("after_s", 0.0) or way in informed:
-            continue
+    is_due, failed = took_s >= wanted.get("after_s", 0.0), ""
+    if is_due:
         try:
-            send(wanted[way], *content)
-            informed.append(way)
-        except (OSError, ValueError, HTTPException) as error:
-            # The job itself has ended, and a notification changes nothing about that. No error of the network or of
-            # HTTP has the address in its text.
-            reason = getattr(error, "reason", None)
-            why = str(reason if isinstance(reason, OSError) else error) or type(error).__name__
-            failed[way] = shortened(in_one_line("%s (on %s)" % (why, job.node)), _LONGEST)
-            say("the notification by %s failed: %s" % (way, failed[way]))
-    done = {"t": time.time(), "told": informed, "failed": failed, "again": bool(before)}
-    if not failed or before or not job.scheduler.has_nodes:
-        # The file holds the address of the webhook, which is a secret.
+            _run(wanted["command"], *_content_of(job, outcome))
+        except OSError as error:
+            # The job itself has ended, and a notification changes nothing about that.
+            failed = shortened(in_one_line("%s (on %s)" % (error, job.node)), _LONGEST)
+            say("the notification failed: %s" % failed)
+    done = {"t": time.time(), "told": is_due and not failed, "failed": failed, "again": is_second}
+    if not failed or is_second or not job.scheduler.has_nodes:
+        # The command may hold the address of a webhook, which is a secret.
         os.unlink(job.path(NOTIFY))
     publish.replace(job.path(NOTIFIED), json.dumps(done).encode())
 
 
-def _content_of(job: JobFolder, outcome: "dict[str, Any]") -> "tuple[dict[str, str], str, str]":
-    """Return the content of a notification about a job: its facts, a subject, and the text."""
+def _content_of(job: JobFolder, outcome: "dict[str, Any]") -> "tuple[dict[str, str], str]":
+    """Return the content of a notification about a job: its facts, and a sentence."""
     state = FINAL.get(outcome["kind"], DIED)
     usage = outcome.get("usage") or {}
     ran_s = usage.get("longest_s", usage.get("wall_s"))
@@ -135,88 +122,26 @@ def _content_of(job: JobFolder, outcome: "dict[str, Any]") -> "tuple[dict[str, s
     after = "" if ran_s is None or job.spec.get("group") else " after %s" % format_duration(ran_s)
     why = ": %s" % message if message and (state != RETURNED or job.spec.get("group")) else ""
     subject = "%s (%s) on %s %s%s" % (name, job.id[:4], host, _SAYS.get(state, "has failed"), after)
-    return {"id": job.id, "name": name, "host": host, "state": state, "message": message}, subject, subject + why
+    return {"id": job.id, "name": name, "host": host, "state": state, "message": message}, subject + why
 
 
-def _post(address: str, facts: "dict[str, str]", _subject: str, text: str) -> None:
-    """Post JSON: `text` is what Slack and Mattermost show, `content` what Discord shows."""
-    import http.client
-    import urllib.request
-
-    if not address.startswith(("https://", "http://")):
-        raise ValueError("the address does not begin with https://")
-    data = json.dumps(dict(facts, text=text, content=text)).encode()
-    headers = {"Content-Type": "application/json", "User-Agent": "clusterfn"}
-    request = urllib.request.Request(address, data=data, headers=headers)
-
-    def send() -> None:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            answer.read(1024)
-
-    try:
-        _within(ANSWER_S, send)
-    except (http.client.InvalidURL, UnicodeError):
-        # The texts of these errors quote the address, which is a secret.
-        raise ValueError("the address is not that of a webhook") from None
-
-
-def _within(seconds: float, work: "Callable[[], None]") -> None:
-    """Do something that may last for ever, such as hearing an answer that comes in single bytes; raise its error."""
-    import threading
-
-    errors = []  # type: list[BaseException]
-
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - the outermost frame of its thread: who waits gets it
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise OSError("it has not answered within %g s" % seconds)
-    if errors:
-        raise errors[0]
-
-
-def _mail(address: str, _facts: "dict[str, str]", subject: str, text: str) -> None:
-    import shutil
-    from email.header import Header
-
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS])
-    sendmail = shutil.which("sendmail", path=path)
-    mail = shutil.which("mail", path=path) or shutil.which("mailx", path=path)
-    if sendmail is not None:
-        encoded = Header(subject, "utf-8").encode()
-        head = "To: %s\nSubject: %s\nContent-Type: text/plain; charset=utf-8\n\n" % (address, encoded)
-        _call([sendmail, "-i", "-t"], head + text + "\n", _TIMEOUT_S)
-    elif mail is not None:
-        _call([mail, "-s", subject, address], text + "\n", _TIMEOUT_S)
-    else:
-        raise OSError("the machine has neither sendmail nor mail")
-
-
-def _run(command: str, facts: "dict[str, str]", _subject: str, text: str) -> None:
-    """Run the user's line of shell. It gets the content in variables, and on its stdin."""
-    env = dict(os.environ, **{"CLUSTERFN_JOB_" + name.upper(): value for name, value in facts.items()})
-    _call(["/bin/sh", "-c", command], text + "\n", _COMMAND_S, env)
-
-
-def _call(argv: "list[str]", text: str, timeout_s: float, env: "Optional[dict[str, str]]" = None) -> None:
+def _run(command: str, facts: "dict[str, str]", text: str) -> None:
+    """Run the user's line of shell. It gets the facts in variables, and the sentence on its stdin."""
+    # This import is late, because hardly any job notifies its user.
     import subprocess
 
+    env = dict(os.environ, **{"CLUSTERFN_JOB_" + name.upper(): value for name, value in facts.items()})
     process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, start_new_session=True
-    )
+        ["/bin/sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env,
+        start_new_session=True,
+    )  # fmt: skip
     try:
-        _, errors = process.communicate(text.encode("utf-8", "replace"), timeout=timeout_s)
+        _, errors = process.communicate((text + "\n").encode("utf-8", "replace"), timeout=_COMMAND_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.wait()
-        raise OSError("%s has not ended within %d s" % (os.path.basename(argv[0]), timeout_s)) from None
+        raise OSError("the command has not ended within %d s" % _COMMAND_S) from None
     if process.returncode != 0:
         said = errors.decode("utf-8", "replace").strip().splitlines()
         why = ": " + said[-1] if said else ""
-        raise OSError("%s ended with status %d%s" % (os.path.basename(argv[0]), process.returncode, why))
+        raise OSError("the command ended with status %d%s" % (process.returncode, why))

@@ -1,4 +1,4 @@
-"""Who is told of the end of a job: the same words in a call and in clusterfn.yml, and no secret in either."""
+"""What a host runs at the end of a job: the same words in a call and in clusterfn.yml, and an address is no command."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ SECRET = "https://hooks.example.com/T0/B0/abc"
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("ada@example.edu", {"mail": "ada@example.edu"}),
-        ("$SLACK_WEBHOOK", {"webhook": "SLACK_WEBHOOK"}),
+        ("mail -s done ada@example.edu", {"command": "mail -s done ada@example.edu"}),
         ({"command": "touch x", "after": "10min"}, {"command": "touch x", "after_s": 600.0}),
-        ({"mail": "a.b+c@x.org", "webhook": "$W"}, {"mail": "a.b+c@x.org", "webhook": "W"}),
         ({}, {}),
     ],
 )
@@ -28,16 +26,14 @@ def test_what_a_call_says(written, meant):
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        (SECRET, "a webhook is given by a variable"),
-        ({"webhook": SECRET}, "a webhook is given by a variable"),
-        ({"webhook": "SLACK"}, "a webhook is given by a variable"),
-        ("ada", "is not a mail address"),
-        ("-oQ/tmp@x", "is not a mail address"),
-        ("a@x\nBcc: b@x", "is not a mail address"),
-        ({"slack": "x"}, "has no key 'slack'"),
+        (SECRET, "this is an address"),
+        ({"command": SECRET}, "this is an address"),
+        ("$SLACK_WEBHOOK", "this is an address"),
+        ("ada@example.edu", "this is an address"),
+        ({"mail": "ada@example.edu"}, "has no key 'mail'"),
         ({"command": " "}, "is not a text"),
-        ({"mail": "a@x", "after": 10}, "is not a duration"),
-        (True, "does not say whom to tell"),
+        ({"command": "x", "after": 10}, "is not a duration"),
+        (True, "is no command"),
     ],
 )
 def test_what_it_cannot_say_is_rejected_without_a_word_of_a_secret(written, said):
@@ -48,7 +44,7 @@ def test_what_it_cannot_say_is_rejected_without_a_word_of_a_secret(written, said
 
 def test_an_address_in_the_file_is_rejected_and_its_line_not_shown(tmp_path, monkeypatch, capsys):
     (tmp_path / "clusterfn.yml").write_text(
-        f"hosts:\n  box:\n    scheduler: bare\n    notify: {{webhook: '{SECRET}'}}\n"
+        f"hosts:\n  box:\n    scheduler: bare\n    notify: {{command: '{SECRET}'}}\n"
     )
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     assert main(["hosts"]) == 2
