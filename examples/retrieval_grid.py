@@ -104,14 +104,14 @@ def main() -> None:
     parser.add_argument("--indexes", help="a folder there for the indexes, to be used again")
     parser.add_argument("--max-configs", type=int, help="how many of the 135")
     parser.add_argument("--seed", type=int, help="which of them")
-    parser.add_argument("--journal", help="a file: the same again goes on where this one stopped")
+    parser.add_argument("--resume", help="the id of the same sweep, which was interrupted")
     asked = parser.parse_args()
     where = {name: getattr(asked, name) for name in ("host", "environment") if getattr(asked, name)}
 
     function = evaluate.with_options(**where, env={"INDEXES": asked.indexes or ""})
     result = clusterfn.sweep(
         function, GRID, max_configs=asked.max_configs, seed=asked.seed, group_by="pipeline",
-        journal=asked.journal,
+        resume=asked.resume,
     )  # fmt: skip
     print(f"best: {result.best.name} (score {result.best.score:.3f}) {result.best.config}")
 

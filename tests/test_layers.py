@@ -79,7 +79,6 @@ BLIND = {
     "calls/session_job.py": "a thread's outermost frame",
     "integrations/joblib_backend.py": "gives joblib the exception as that of the batch",
     "sweeps/run.py": "calls the user's way of scoring",
-    "sweeps/journal.py": "pickles and loads the user's values",
 }
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's, or the program that is started.
@@ -299,7 +298,6 @@ ONE_PLACE = {
     "flock(": {
         "bridge/queue/lease.py": "locks for the queue of a machine",
         "bridge/agent/processes.py": "the agent, which has nothing but itself",
-        "sweeps/journal.py": "locks on each platform, as its file may be on any",
     },
     '"TB"': {
         "bridge/supervisor/text.py": "writes sizes for people",

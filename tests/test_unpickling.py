@@ -29,7 +29,6 @@ UNPICKLES = {
     "bridge/serialization/exceptions.py::_without_constructor": "the same",
     "bridge/serialization/references.py::_load": "runs in jobs alone",
     "api/in_job/checkpoint.py::_read": "reads what a function saved, where the user calls it: usually in the job",
-    "sweeps/journal.py::get": "reads what this machine has pickled itself, in a folder of its own",
     "calls/outcome.py::value_of": "passes `reader.load` with results=data",
     "calls/outcome_errors.py::_rebuilt": "is not called with results=data",
 }

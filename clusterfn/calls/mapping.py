@@ -59,24 +59,14 @@ _MANY = 500
 _MOST_BLOCKS = 1000
 
 
-@dataclass(frozen=True)
-class Caller:
-    """What a caller that knows its items says of them.
-
-    Attributes:
-        labels: The name of each item in messages; else its plain arguments.
-        before_send: Called with the group when its id is known and nothing has been sent.
-    """
-
-    labels: Sequence[str] = ()
-    before_send: Callable[[GroupState], None] = lambda _: None
-
-
 def run(
     function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, how: MapOptions,
-    on_error: OnError = "collect", constants: Mapping[str, Any] | None = None, caller: Caller = Caller(),
+    on_error: OnError = "collect", constants: Mapping[str, Any] | None = None, given_labels: Sequence[str] = (),
 ) -> JobGroup[R, Any]:  # fmt: skip
     """Send `function(*each, **constants)` for each tuple of `zip(*iterables)`, and give the group.
+
+    Args:
+        given_labels: The name of each item in messages, of a caller that knows its items; else its plain arguments.
 
     Raises:
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
@@ -88,7 +78,7 @@ def run(
     calls = _calls_of(iterables, name, how.strict)
     payload_items.check_calls(function, calls, constants or {})
     name = options.name or job_name(name)
-    names = caller.labels or labels.labels(labels.rows_to_show(function, calls))
+    names = given_labels or labels.labels(labels.rows_to_show(function, calls))
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, constants, options)
@@ -108,14 +98,13 @@ def run(
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
     made.given = submit.given_paths(session.root, one.payload)
-    if not caller.labels:
+    if not given_labels:
         made.arguments = payload_items.argument_table(function, calls, constants or {})
         made.kept_arguments = payload_items.kept_arguments(function, calls, constants or {})
     if job.outputs:
         made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
     history.remember(made, one.config, job.results, job.secrets)
-    caller.before_send(made)
     described = {layout.LABELS: names, layout.ARGUMENTS: made.arguments}
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
     if packed.payload.inputs:

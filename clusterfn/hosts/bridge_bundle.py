@@ -30,7 +30,7 @@ _NOT_IN_JOBS = (
     "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/scheduler_commands.py", "hosts/survey.py",
     "api/actor", "api/command.py", "api/executor.py", "api/login.py", "api/session",
     "integrations/dask/", "integrations/hydra_launcher.py", "integrations/joblib_backend.py",
-    "sweeps/choice.py", "sweeps/fingerprint.py", "sweeps/journal.py", "sweeps/run.py", "sweeps/search.py",
+    "sweeps/choice.py", "sweeps/run.py", "sweeps/search.py",
     "config/writing.py", "packing/inner_calls.py", "packing/payload_items.py",
     "packing/project.py", "packing/unsent_", "plain_data/",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",

@@ -50,7 +50,7 @@ class ClusterfnLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         state = Singleton.get_state()
         calls = ([self._task] * len(configs), [self._context] * len(configs), configs, [state] * len(configs))
         labels = [" ".join(overrides) for overrides in job_overrides]
-        group = mapping.run(_run, calls, self._options, self._how, caller=mapping.Caller(labels=labels))
+        group = mapping.run(_run, calls, self._options, self._how, given_labels=labels)
         try:
             values = group.results()
         except MapError:

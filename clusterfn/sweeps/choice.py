@@ -13,7 +13,6 @@ from typing import Any
 from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.sweeps import space as spaces
-from clusterfn.sweeps.journal import SweepJournal
 from clusterfn.sweeps.report import Trial
 from clusterfn.sweeps.space import Configuration, ConfigurationList, Grid
 
@@ -30,7 +29,7 @@ class SweepSelection:
         max_configs: As for `sweep`.
 
     Attributes:
-        sampler: For the journal.
+        sampler: How they are chosen.
         size: How many configurations there are; None if there is no end of them.
         count: How many are tested.
 
@@ -47,14 +46,17 @@ class SweepSelection:
         self.size = None if drawn else self.space.size
         self.count = min(filter(None, [self.size, max_configs]))
 
-    def seed(self, wanted: int | None, journal: SweepJournal) -> int | None:
-        """What decides the draws: the seed given, the journal's, or a new one, which is shown."""
+    def seed(self, wanted: int | None, resume: str | None) -> int | None:
+        """What decides the draws: the seed given, or a new one, which is shown.
+
+        Raises:
+            ConfigError: A sweep resumes, and nothing says which configurations it had.
+        """
         by_chance = self.sampler == spaces.RANDOM or (self._max is not None and self._max < self.space.size)
         if wanted is not None or not by_chance:
             return wanted
-        earlier_seeds = [each["seed"] for each in journal.records_of("begin")]
-        if earlier_seeds and isinstance(earlier_seeds[0], int):
-            return earlier_seeds[0]
+        if resume is not None:
+            raise ConfigError("resume= needs the seed of the sweep", hint="give the seed= that the sweep has printed")
         seed = secrets.randbelow(1 << 32)
         console.tell(f"seed={seed} chooses the same configurations again")
         return seed
@@ -63,8 +65,8 @@ class SweepSelection:
         """Whether the lowest score is the best."""
         return wanted
 
-    def batches(self, seed: int | None, journal: SweepJournal) -> Iterable[list[Configuration]]:
-        """Yield the configurations that run together."""
+    def batches(self, seed: int | None) -> Iterable[list[Configuration]]:
+        """Return the configurations that run together."""
         return [spaces.choose(self.space, self.sampler, self._max, seed or 0)]
 
     def tell(self, trials: Sequence[Trial[Any]]) -> None:
@@ -111,10 +113,17 @@ class Study:
         # The number of each trial in Optuna's study, by the name of the configuration.
         self._numbers: dict[str, int] = {}
 
-    def seed(self, wanted: int | None, journal: SweepJournal) -> None:
-        """None: a study draws by itself."""
+    def seed(self, wanted: int | None, resume: str | None) -> None:
+        """None: a study draws by itself.
+
+        Raises:
+            ConfigError: A seed was given, or a group to resume.
+        """
         if wanted is not None:
             raise ConfigError("a study has its own sampler", hint="pass the seed to the study's sampler instead")
+        if resume is not None:
+            hint = "give the study a storage, and call the sweep again with it"
+            raise ConfigError("a study knows what has run, so resume= cannot be used with it", hint=hint)
 
     def minimize(self, wanted: bool) -> bool:
         """Whether the lowest score is the best: the study says so itself."""
@@ -124,40 +133,14 @@ class Study:
             raise ConfigError("minimize=True, but the study maximizes", hint=hint)
         return lowest
 
-    def batches(self, seed: int | None, journal: SweepJournal) -> Iterator[list[Configuration]]:
-        """Yield the configurations that run together: first those of the journal, then `at_once` at a time."""
-        before = journal.records_of("sampled")
-        configurations = {name: values for record in before for name, values in record["configurations"].items()}
-        for name, values in configurations.items():
-            self._numbers[name] = self._number(name, values)
-        if configurations:
-            yield [Configuration(name, values) for name, values in configurations.items()]
+    def batches(self, seed: int | None) -> Iterator[list[Configuration]]:
+        """Yield the configurations that run together, `at_once` at a time."""
         while len(self._numbers) < self.count:
             yield [self._ask() for _ in range(min(self._at_once, self.count - len(self._numbers)))]
 
-    def _number(self, name: str, values: dict[str, Any]) -> int:
-        """Return the trial's number in the study, by its name; add it to the study if that does not know it.
-
-        `enqueue_trial` would not do: `ask` takes the first waiting trial, which may be one that the user has enqueued.
-        """
-        trials = self._study.get_trials(deepcopy=False)
-        # The trial of this number comes first. Others may have been added when the sweep was resumed before.
-        first = int(name[len(_NAME) :])
-        for trial in [*trials[first : first + 1], *trials]:
-            if trial.params == values and trial.number not in self._numbers.values():
-                return int(trial.number)
-        kinds = sys.modules["optuna"].trial
-        state = kinds.TrialState.RUNNING
-        self._study.add_trial(kinds.create_trial(state=state, params=values, distributions=self._distributions))
-        added = (each for each in reversed(self._study.get_trials(deepcopy=False)) if each.params == values)
-        return int(next(added).number)
-
     def _ask(self) -> Configuration:
         trial = self._study.ask(self._distributions)
-        numbers = [int(name[len(_NAME) :]) for name in self._numbers]
-        # A journal of another study may have used the number of this trial.
-        free = trial.number if trial.number not in numbers else max(numbers) + 1
-        name = f"{_NAME}{free:04d}"
+        name = f"{_NAME}{trial.number:04d}"
         self._numbers[name] = trial.number
         return Configuration(name, dict(trial.params))
 

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clusterfn.bridge.supervisor import text
@@ -23,7 +22,6 @@ from clusterfn.sweeps import scoring
 from clusterfn.sweeps.space import Configuration
 
 R = TypeVar("R")
-RUN, CACHE, JOURNAL = "run", "cache", "journal"
 # Begins each line about configurations that failed.
 FAILED = "✗"
 _LABEL = 60
@@ -43,10 +41,9 @@ class Trial(Generic[R]):
         error: Why it failed; None if it did not.
         seconds: How long it ran.
         scores: The scores that the result consists of; empty if it has none.
-        job: The group that ran it; "" for one that was in the cache.
+        job: The group that ran it.
         item: Its index in that group: `clusterfn.attach(trial.job).logs(trial.item)`.
         host: Where it ran.
-        source: "run", "cache" or "journal".
     """
 
     name: str
@@ -59,7 +56,6 @@ class Trial(Generic[R]):
     job: str = ""
     item: int = 0
     host: str = ""
-    source: str = RUN
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,6 @@ class SweepResult(NotebookDisplay, Generic[R]):
     Attributes:
         results: A `Trial` for each, in the order of the grid, or in which they were drawn.
         minimize: Whether the lowest score is the best.
-        journal: The file that says how it came about; pass it to `sweep` again to resume.
         seed: What chose the configurations; None where nothing was left to chance.
         shown: How many the report lists.
         group_by: The keyword whose value each line of the ranking gives; None gives all of them.
@@ -77,7 +72,6 @@ class SweepResult(NotebookDisplay, Generic[R]):
 
     results: Sequence[Trial[R]]
     minimize: bool
-    journal: Path
     seed: int | None
     shown: int = 5
     group_by: str | None = None
@@ -148,7 +142,7 @@ class SweepResult(NotebookDisplay, Generic[R]):
         return Summary(
             f"sweep: {len(ranking)} of {counted(len(self.results))} completed",
             columns=("", "name", "score", "time", *keys), rows=rows,
-            lines=[*group_state.causes(failures, most=5, named=False), *ghosts, f"journal {self.journal}"],
+            lines=[*group_state.causes(failures, most=5, named=False), *ghosts],
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -265,11 +259,6 @@ class SweepProgress:
         self._counter = CallProgress(total, clock)
         self._minimize = minimize
         self._best: Trial[Any] | None = None
-
-    def known(self, trial: Trial[Any]) -> None:
-        """Count a configuration that did not have to be run, without a line."""
-        self._counter.skip()
-        self._compare(trial)
 
     def show(self, trial: Trial[Any], label: str, group: GroupState | None = None) -> None:
         """Show that a configuration has ended, with its arguments, and how many others of its group run."""

@@ -37,9 +37,9 @@ def score(cfg: Any, extra: Any = None) -> float:
 score.__module__ = "__main__"
 
 
-def test_a_sweep_says_which_configuration_has_won(here, capsys, tmp_path):
+def test_a_sweep_says_which_configuration_has_won(here, capsys):
     configs = {"cfg": [Config(0.3), Config(0.1)], "extra": [("of", "all", "configurations")]}
-    result = clusterfn.sweep(cluster(score), configs, minimize=True, journal=tmp_path / "j.jsonl")
+    result = clusterfn.sweep(cluster(score), configs, minimize=True)
 
     assert capsys.readouterr().err.rstrip().endswith("best: GRID_0001 0.100 cfg.lr=0.1")
     assert "1. GRID_0001 0.100 cfg.lr=0.1" in str(result)

@@ -1,21 +1,19 @@
-"""Sweeps as a user runs them: exact numbers and lines, every failure by its name, and going on after a crash."""
+"""Sweeps as a user runs them: exact numbers and lines, every failure by its name, and resuming after a crash."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import clusterfn
 from clusterfn import ConfigError, PayloadError, SweepError, cluster
 from tests.e2e.inside import PATIENT
-from tests.waiting import until
 
 RETRIEVAL = {
     "embedder": ["e5", "bge", "gte", "minilm", "splade"],
@@ -42,16 +40,8 @@ for each in (retrieve, graded):
     each.__module__ = "__main__"
 
 
-def lines(journal, event):
-    """Those about one kind of event; what is torn is none."""
-    told = [line for line in Path(journal).read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-    return [each for each in map(json.loads, told) if each["event"] == event]
-
-
-def test_135_configurations_are_capped_to_3_here(here, tmp_path, capfd):
-    result = clusterfn.sweep(
-        cluster(retrieve), RETRIEVAL, max_configs=3, seed=27, group_by="pipeline", journal=tmp_path / "j"
-    )
+def test_135_configurations_are_capped_to_3_here(here, capfd):
+    result = clusterfn.sweep(cluster(retrieve), RETRIEVAL, max_configs=3, seed=27, group_by="pipeline")
 
     said = capfd.readouterr().err.splitlines()
     assert "Capping configurations from 135 to 3 as requested" in said
@@ -61,17 +51,13 @@ def test_135_configurations_are_capped_to_3_here(here, tmp_path, capfd):
     assert said[-1] == f"3/3 configurations completed; best: {best}"
     assert [each.value["score"] for each in result] == [each.score for each in result]
     assert result.best.score == max(each.score for each in result) and result.failed == {} and result.ghosts == []
-    (began,) = lines(tmp_path / "j", "begin")
-    assert (began["size"], began["max_configs"], began["seed"]) == (135, 3, 27)
-    assert lines(tmp_path / "j", "end")[0]["completed"] == 3
-    assert {each["name"] for each in lines(tmp_path / "j", "began")} == {each.name for each in result}
 
 
 @pytest.mark.lab
-def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, tmp_path, capfd):
+def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, capfd):
     function = cluster(host="slurm", memory="200MB")(graded)
 
-    result = clusterfn.sweep(function, {"x": range(3, 9)}, max_parallel=3, top=2, journal=tmp_path / "j")
+    result = clusterfn.sweep(function, {"x": range(3, 9)}, max_parallel=3, top=2)
 
     said = capfd.readouterr().err.splitlines()
     assert {line.partition("] ")[2].partition(",")[0] for line in said if line.startswith("[")} == {
@@ -89,8 +75,7 @@ def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, 
     ]  # fmt: skip
     assert [each.name for each in result.ranking] == [f"GRID_000{n}" for n in (5, 4, 3, 2, 1)]
     assert {each.host for each in result} == {"slurm"} and isinstance(result.failed["GRID_0000"], KeyError)
-    (sent,) = lines(tmp_path / "j", "sent")
-    assert len(sent["names"]) == len(lines(tmp_path / "j", "ended")) == 6
+    assert len({each.job for each in result}) == 1
 
 
 def test_a_seed_that_was_not_given_is_said_and_can_be_given(here, capfd):
@@ -129,18 +114,18 @@ def test_each_failure_has_its_name_and_none_is_ranked(here, capfd):
     assert str(result).endswith("\nidentical scores throughout: GRID_0003, GRID_0004")
 
 
-def test_no_success_is_one_error_with_each_cause_and_its_count(here, tmp_path):
+def test_no_success_is_one_error_with_each_cause_and_its_count(here):
     with pytest.raises(SweepError, match="no configuration completed successfully") as caught:
-        clusterfn.sweep(cluster(graded), {"x": [3, 1, 3]}, journal=tmp_path / "j")
+        clusterfn.sweep(cluster(graded), {"x": [3, 1, 3]})
 
     assert caught.value.evidence == ("2 x KeyError: 3", "1 x ValueError: the score is nan")
-    assert str(tmp_path / "j") in caught.value.hint and "elements" in caught.value.log
+    assert f"clusterfn.attach('{caught.value.job[:4]}').failed" in caught.value.hint
+    assert "elements" in caught.value.log
     assert caught.value.host == "here" and caught.value.job in caught.value.log
     assert isinstance(caught.value.__cause__, KeyError)
-    assert lines(tmp_path / "j", "end")[0]["completed"] == 0
 
 
-def test_a_sweep_whose_first_result_has_no_such_score_is_stopped(here, tmp_path):
+def test_a_sweep_whose_first_result_has_no_such_score_is_stopped(here):
     def work(x):
         import time
 
@@ -149,11 +134,11 @@ def test_a_sweep_whose_first_result_has_no_such_score_is_stopped(here, tmp_path)
 
     work.__module__ = "__main__"
     with pytest.raises(SweepError, match="its first result has no such score") as caught:
-        clusterfn.sweep(cluster(work), {"x": range(3)}, journal=tmp_path / "j", score="loss", max_parallel=2)
+        clusterfn.sweep(cluster(work), {"x": range(3)}, score="loss", max_parallel=2)
 
     assert caught.value.evidence == ("the result has no score: no 'loss' among ['accuracy']",)
-    assert clusterfn.attach(caught.value.job).wait(150)
-    assert len(lines(tmp_path / "j", "ended")) == 1
+    group = clusterfn.attach(caught.value.job)
+    assert group.wait(150) and set(group.states[1:]) == {"CANCELLED"}
 
 
 def test_a_sweep_or_map_inside_a_job_is_refused_as_that(here):
@@ -193,7 +178,7 @@ def test_only_keywords_and_draws_and_a_key_of_the_result(here):
     assert result.best.score == min(each.config["lr"] * 2 for each in result) and len(result.top()) == 2
 
 
-# going on
+# resume
 
 SCRIPT = """
 import json, os, sys, time
@@ -202,7 +187,7 @@ from clusterfn import cluster
 
 FOLDER = sys.argv[1]
 
-@cluster(host=sys.argv[2])
+@cluster(host="here")
 def work(x):
     with open(os.path.join(FOLDER, f"began-{x}"), "a") as file:
         file.write("once\\n")
@@ -214,9 +199,10 @@ def work(x):
     return {"score": x, "scores": [x, x]}
 
 if __name__ == "__main__":
-    result = clusterfn.sweep(work, {"x": range(6)}, journal=os.path.join(FOLDER, "journal"))
-    print(json.dumps([[each.name, each.score, each.value["score"], each.source] for each in result]))
+    result = clusterfn.sweep(work, {"x": range(6)}, resume=(sys.argv[2:] or [None])[0])
+    print(json.dumps([[each.name, each.score, each.value["score"]] for each in result]))
 """
+ALL = [[f"GRID_000{x}", x, x] for x in range(6)]
 
 
 @pytest.fixture
@@ -227,7 +213,7 @@ def script(tmp_path):
 
 @pytest.fixture
 def started(script):
-    """Starts the script, in the language of old machines."""
+    """Starts the script, in the language of old machines; returns it and the id of its group, once two have ended."""
     running = []
 
     def start(*argv):
@@ -235,7 +221,12 @@ def started(script):
             [sys.executable, str(script), str(script.parent), *argv], text=True, encoding="utf-8",
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "LANG": "C", "LC_ALL": "C"},
         ))  # fmt: skip
-        return running[-1]
+        group = ""
+        while not argv and (line := running[-1].stderr.readline()):
+            group = found[1] if (found := re.match(r"clusterfn: (\w+) work on here", line)) else group
+            if line.startswith("[2/6]"):
+                break
+        return running[-1], group
 
     yield start
     for process in running:
@@ -243,77 +234,53 @@ def started(script):
         process.communicate()
 
 
-def count(folder, event):
-    path = folder / "journal"
-    return len(lines(path, event)) if path.exists() else 0
-
-
-def test_a_killed_sweep_goes_on_with_its_group_and_runs_nothing_twice(here, script, started):
+def test_a_killed_sweep_resumes_with_its_group_and_runs_nothing_twice(script, here, started):
     folder = script.parent
-    first = started("here")
-    until(lambda: count(folder, "ended") == 2)
-    refused = started("here").communicate(timeout=150)[1]
+    first, group = started()
     os.kill(first.pid, signal.SIGKILL)
     first.communicate(timeout=150)
-    with (folder / "journal").open("ab") as file:
-        file.write(b'{"event": "ended", "name": "GRID_00')  # what a crash of the machine leaves
 
-    second = started("here")
-    until(lambda: count(folder, "resumed") == 1)
+    second, _ = started(group)
     (folder / "go").touch()
     out, said = second.communicate(timeout=150)
 
-    assert "another process is using" in refused
     assert second.returncode == 0, said
-    assert [(name, score, value) for name, score, value, _ in json.loads(out)] == [
-        (f"GRID_000{x}", x, x) for x in range(6)
-    ]
-    assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
+    assert json.loads(out) == ALL
     assert [(folder / f"began-{x}").read_text() for x in range(6)] == ["once\n"] * 6
-    assert len(lines(folder / "journal", "sent")) == 1
-    assert "reattached to" in said and "2 of 6 configurations: finished in an earlier run" in said
     assert said.splitlines()[-1] == "6/6 configurations completed; best: GRID_0005 5.000 x=5"
 
 
-def test_ctrl_c_lets_go_and_says_how_to_go_on(here, script, started):
-    folder = script.parent
-    process = started("here")
-    until(lambda: count(folder, "ended") == 2)
+def test_ctrl_c_detaches_and_says_how_to_resume(here, script, started):
+    process, group = started()
 
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=150)[1]
-    (folder / "go").touch()
+    (script.parent / "go").touch()
 
-    assert f"to resume, run the same sweep with journal={str(folder / 'journal')!r}" in said
+    assert f"to resume, run the same sweep with resume={group!r}" in said
     assert " keeps running on here." in said and "KeyboardInterrupt" in said
-    (sent,) = lines(folder / "journal", "sent")
-    assert clusterfn.attach(sent["group"]).results(150)[-1] == {"score": 5, "scores": [5, 5]}
+    assert clusterfn.attach(group).results(150)[-1] == {"score": 5, "scores": [5, 5]}
 
 
-def test_a_sweep_that_was_stopped_goes_on_with_what_it_had_not_run(here, script, started):
-    folder = script.parent
+def test_a_sweep_that_was_stopped_resumes_with_what_it_had_not_run(here, script, started):
     script.write_text(PATIENT + SCRIPT)
-    first = started("here")
-    until(lambda: count(folder, "ended") == 2)
+    first, group = started()
     first.send_signal(signal.SIGINT)
     while "Ctrl-C again within 3 s" not in first.stderr.readline():
         assert first.poll() is None
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=150)
-    (sent,) = lines(folder / "journal", "sent")
-    clusterfn.attach(sent["group"]).wait(150)  # stopped, and not let go
+    clusterfn.attach(group).wait(150)  # stopped, and not detached
 
-    (folder / "go").touch()
-    second = started("here")
-    out, said = second.communicate(timeout=150)
+    (script.parent / "go").touch()
+    out, said = started(group)[0].communicate(timeout=150)
 
-    assert second.returncode == 0, said
-    assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
-    assert "4 of 6 configurations: were stopped earlier and run again" in said and "✗" not in said, said
+    assert json.loads(out) == ALL
+    assert "4 of 6 configurations: failed or were stopped, and run once more" in said and "✗" not in said, said
     assert said.splitlines()[-1] == "6/6 configurations completed; best: GRID_0005 5.000 x=5"
 
 
-def test_what_failed_is_run_again_and_what_ended_well_is_not(here, tmp_path):
+def test_what_failed_runs_again_and_what_ended_well_does_not(here, tmp_path):
     folder = str(tmp_path)
 
     def second_time(x):
@@ -328,129 +295,19 @@ def test_what_failed_is_run_again_and_what_ended_well_is_not(here, tmp_path):
         return x
 
     second_time.__module__ = "__main__"
-    first = clusterfn.sweep(cluster(second_time), {"x": [1, 2, 3]}, journal=tmp_path / "j")
-    again = clusterfn.sweep(cluster(second_time), {"x": [1, 2, 3]}, journal=tmp_path / "j")
+    first = clusterfn.sweep(cluster(second_time), {"x": [1, 2, 3]})
+    again = clusterfn.sweep(cluster(second_time), {"x": [1, 2, 3]}, resume=first.best.job)
 
     assert list(first.failed) == ["GRID_0001"]
-    assert [(each.score, each.source) for each in again] == [(1, "journal"), (102, "run"), (3, "journal")]
+    assert [each.score for each in again] == [1, 102, 3]
 
 
-def test_a_value_that_is_lost_here_is_fetched_from_its_host_and_not_computed_again(here, tmp_path):
-    folder = str(tmp_path)
+def test_the_group_of_another_sweep_is_refused_with_the_difference(here):
+    first = clusterfn.sweep(cluster(graded), {"x": [5, 6]})
 
-    def once(x):
-        import os
+    with pytest.raises(ConfigError, match="is the group of another sweep") as caught:
+        clusterfn.sweep(cluster(graded), {"x": [5, 7]}, resume=first.best.job)
+    assert caught.value.evidence == ("'GRID_0001 x=6' there, 'GRID_0001 x=7' here",)
 
-        os.mkdir(os.path.join(folder, f"{x}"))
-        return x
-
-    once.__module__ = "__main__"
-    first = clusterfn.sweep(cluster(once), {"x": [1, 2]}, journal=tmp_path / "j")
-    for kept in (tmp_path / "j.values").iterdir():
-        kept.unlink()
-    again = clusterfn.sweep(cluster(once), {"x": [1, 2]}, journal=tmp_path / "j")
-
-    assert [(each.value, each.job) for each in again] == [(each.value, each.job) for each in first]
-    assert len(lines(tmp_path / "j", "sent")) == 1
-
-
-def test_a_group_that_its_host_never_got_is_sent_again(here, tmp_path, capfd):
-    with pytest.raises(SweepError):
-        clusterfn.sweep(cluster(graded), {"x": [3]}, journal=tmp_path / "j")
-    told = (tmp_path / "j").read_text().splitlines()
-    sent = json.loads(next(line for line in told if '"sent"' in line))
-    torn = [told[0], told[1], json.dumps({**sent, "group": "00" * 8})]
-    (tmp_path / "j").write_text("\n".join(torn) + "\n")
-
-    with pytest.raises(SweepError):
-        clusterfn.sweep(cluster(graded), {"x": [3]}, journal=tmp_path / "j")
-
-    assert "0000 is submitted again: " in capfd.readouterr().err
-
-
-def test_the_journal_of_another_sweep_is_refused_with_the_difference(here, tmp_path):
-    clusterfn.sweep(cluster(graded), {"x": range(10, 20)}, max_configs=1, seed=1, journal=tmp_path / "j")
-    before = (tmp_path / "j").read_bytes()
-
-    with pytest.raises(ConfigError, match="is the journal of another sweep") as caught:
-        clusterfn.sweep(cluster(graded), {"x": range(10, 21)}, max_configs=1, seed=2, journal=tmp_path / "j")
-
-    assert "seed: 1 in the journal, 2 now" in caught.value.evidence
-    assert any(line.startswith("x: [10, 11") for line in caught.value.evidence)
-    assert (tmp_path / "j").read_bytes() == before
-    assert "cache=True" in caught.value.hint
-
-
-# results that are kept
-
-
-def test_a_result_is_not_computed_again_unless_code_or_arguments_differ(here, tmp_path, capfd):
-    def work(x):
-        return x * factor
-
-    work.__module__ = "__main__"
-    factor = 1
-    options = {"cache": tmp_path / "cache"}
-    first = clusterfn.sweep(cluster(work), {"x": [1, 2]}, **options)
-    second = clusterfn.sweep(cluster(work), {"x": [1, 2, 3]}, journal=tmp_path / "j", **options)
-    factor = 10
-    third = clusterfn.sweep(cluster(work), {"x": [1]}, **options)
-
-    assert [each.source for each in first] == ["run", "run"]
-    assert [(each.score, each.source) for each in second] == [(1, "cache"), (2, "cache"), (3, "run")]
-    assert [(each.score, each.source) for each in third] == [(10, "run")]
-    assert [(each["name"], each["score"], each["source"]) for each in lines(tmp_path / "j", "ended")] == [
-        ("GRID_0000", 1, "cache"), ("GRID_0001", 2, "cache"), ("GRID_0002", 3, "run"),
-    ]  # fmt: skip
-    said = capfd.readouterr().err
-    assert "2 of 3 configurations: in the cache" in said and "[3/3] GRID_0002 x=3 ✓ 3.000" in said
-
-
-def test_the_cache_of_one_function_is_reported_and_can_be_deleted_by_itself(here, tmp_path, capfd):
-    cached = {"cache": tmp_path / "cache"}
-    clusterfn.sweep(cluster(graded), {"x": [4, 5]}, **cached)
-    clusterfn.sweep(cluster(lambda x: x), {"x": [4]}, **cached)
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("clusterfn: cached: ")]
-    (folder,) = (tmp_path / "cache").glob("graded-*")
-
-    assert said[0].startswith("clusterfn: cached: 2 results, ")
-    assert said[0].endswith(f"bytes, in {folder}; to recompute everything, delete that folder")
-    shutil.rmtree(folder)
-    assert [each.source for each in clusterfn.sweep(cluster(graded), {"x": [4, 5]}, **cached)] == ["run", "run"]
-    assert [each.source for each in clusterfn.sweep(cluster(lambda x: x), {"x": [4]}, **cached)] == ["cache"]
-
-
-class Handle:
-    """As indexes of faiss: the library sends it, pickle does not."""
-
-    def __init__(self, x=0):
-        self.x = x
-
-    def __reduce_ex__(self, protocol):
-        if "clusterfn.sweeps" in sys._getframe(1).f_globals["__name__"]:
-            raise TypeError("it is a handle")
-        return Handle, (self.x,)
-
-
-def test_what_cannot_be_compared_is_said_where_results_are_kept(here, tmp_path, capfd):
-    handle = Handle(1)
-
-    def work(x):
-        return handle.x + x.x
-
-    work.__module__ = Handle.__module__ = "__main__"
-    for _ in range(2):
-        clusterfn.sweep(cluster(work), {"x": [handle]}, journal=tmp_path / "j", cache=tmp_path / "cache")
-
-    said = capfd.readouterr().err
-    assert said.count("nothing is cached: the content of work cannot be compared\n") == 2
-    assert said.count("whether x, work has changed: its content cannot be compared\n") == 1
-
-
-def test_a_cached_result_without_this_score_is_run_again_and_fails_by_its_name(here, tmp_path, capfd):
-    clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
-
-    with pytest.raises(SweepError):
-        clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache", score="loss")
-
-    assert "[1/1] GRID_0000 x=4 ✗ ValueError: the result has no score: no 'loss' among" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match="is a single job"):
+        clusterfn.sweep(cluster(graded), {"x": [5, 7]}, resume=cluster(abs).submit(1).id)

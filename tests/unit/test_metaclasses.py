@@ -15,7 +15,6 @@ from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.packing import labels, payload_items
 from clusterfn.packing.dependencies import as_lists
 from clusterfn.sweeps import report, scoring, space
-from clusterfn.sweeps.fingerprint import fingerprint
 
 
 class ComparesNothing(abc.ABCMeta):
@@ -79,12 +78,6 @@ def test_one_kind_is_not_taken_for_another_that_is_equal_to_it(below: Any):
     asked = [below(dict)(), below(list)(), below(str)(), below()()]
 
     assert [is_a(each, Mapping) for each in asked] == [True, False, False, False]
-
-
-def test_its_fingerprint_is_by_content(below: Any):
-    kind = below(dict)
-
-    assert fingerprint(kind(a=1)) == fingerprint(kind(a=1)) != fingerprint(kind(a=2))
 
 
 def test_a_map_takes_it_as_a_list(below: Any):
