@@ -97,7 +97,6 @@ LIBRARIES = {
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/arrays.py": ["numpy", "numpy.random"],
     "bridge/serialization/tables.py": ["numpy", "pandas", "pandas._libs.internals", "pyarrow"],
-    "bridge/serialization/grouped.py": ["pandas"],
     "bridge/serialization/models.py": ["pydantic", "pydantic.fields", "pydantic.networks", "pydantic_core"],
     "bridge/serialization/mapped_tables.py": ["sqlalchemy"],
     "bridge/serialization/factories.py": ["attr", "msgspec", "sqlalchemy", "sqlalchemy.orm"],

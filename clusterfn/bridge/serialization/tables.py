@@ -29,12 +29,7 @@ def reduce(obj: Any) -> Any:
     if obj is pandas.NaT:
         return stand_ins.by_name, ("pandas", "NaT")
     how = _HOW.get(type(obj).__name__)
-    if how is None:
-        # This import is late, because few calls take what `groupby` returns.
-        from . import grouped
-
-        return grouped.reduce(obj)
-    return how(obj)
+    return NotImplemented if how is None else how(obj)
 
 
 def _reduce_moments(array: Any) -> tuple[Any, ...]:

@@ -62,19 +62,6 @@ def test_what_another_version_packed_is_read(packed: str, differs: set[str]):
     assert {name: said for name, said in found.items() if name not in differs} == {}
 
 
-# From pandas 2.2 on, groups keep their keys under another name.
-@pytest.mark.parametrize(
-    "packages", [(), pytest.param(("numpy==1.26.4", "pandas==2.1.4"), marks=pytest.mark.long)], ids=["newest", "2.1"]
-)
-@pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment, which has pandas, is not there")
-def test_a_grouped_table_aggregates_to_the_same_and_a_zone_is_the_same(packages: tuple[str, ...], tmp_path: Path):
-    python = made_by_pip(tmp_path, packages) if packages else str(TORCH)
-    script, path = FIXTURES / "grouped_values.py", tmp_path / "values"
-    trip(python, "write", script, path)
-
-    assert json.loads(trip(python, "read", script, path)) == {}
-
-
 @pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment, which has pandas, is not there")
 def test_tables_go_and_come_back_within_one_version(tmp_path: Path):
     script, path = MODULES / "pandas.py", tmp_path / "values"
