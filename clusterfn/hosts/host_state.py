@@ -45,7 +45,7 @@ class HostState(ConnectedHost):
         self.limits: list[str] | None = None
         self.follow_window: FollowWindow[Any] = FollowWindow()
         self._has_hold: bool | None = None
-        self._held_looked = 0.0
+        self._held_looked = float("-inf")
         self._held_look: Reply[list[bool]] | None = None
         # Has one entry, for the present connection: entries of ended connections are removed.
         self._watches: dict[HostConnection, SchedulerWatch] = {}
