@@ -48,6 +48,7 @@ def main(argv: list[str]) -> None:
     cwd = _await_begin(control)
     if supervisor:
         template.end_with_supervisor(supervisor)
+        template.seed_generators()
     keep_from_programs()
     report = Report(fd)
     value_fd = open_value_file(attempt)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..agent.libc import libc_function
-from ..layout import JOBS
+from ..layout import JOBS, LOOK, TEMPLATE
 from ..supervisor import process_tree
 from ..supervisor.environ import changed_names
 from ..supervisor.text import native
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 # This is SIGKILL, without an import of `signal`.
 _ENDED = 9
+# Generators of the environment, which each worker seeds, and those to which the environment itself gives a state.
+_drawn: list[Any] = []
+_given: list[tuple[Any, Any]] = []
 
 
 def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] | None:
@@ -46,10 +49,17 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
     """
     # The supervisor sees what the environment prints when it starts, and forks nothing in that case.
     flush_output()
-    report, control = map(int, argv[-2:])
-    orders = open_orders(control)
     variables = process_tree.environment_of(os.getpid()) or {}
     trouble, jobs = "" if is_fit else _find_trouble(variables), None
+    generators = {} if is_fit else _generators()
+    if argv[2] == LOOK:
+        _say(1, trouble=trouble, states=fork_rules.generator_states(generators))
+        # The environment may have started threads, which do not end.
+        os._exit(0)
+    report, control = map(int, argv[-2:])
+    orders = open_orders(control)
+    if generators and not trouble:
+        _learn_seeds(argv[0], generators)
     if not trouble and argv[2] == JOBS:
         # This import is late, because the templates of items do not need the supervisor.
         from . import forked_job
@@ -97,6 +107,47 @@ def end_with_supervisor(supervisor: int) -> None:
     die_with_parent(_ENDED, supervisor)
 
 
+def look(program: str) -> dict[str, Any]:
+    """Start the environment's interpreter once more, and return what it says: its `trouble` and `states`."""
+    reading, writing = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, writing, number) for number in (1, 2)]
+    words = [sys.executable, program, TEMPLATE, LOOK]
+    pid = os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
+    os.close(writing)
+    with open(reading, encoding="utf-8", errors="replace") as file:
+        *printed, said = file.read().splitlines() or [""]
+    os.waitpid(pid, 0)
+    try:
+        found: dict[str, Any] = json.loads(said)
+    except ValueError:
+        return {"trouble": "it ends the process", "states": {}}
+    return {**found, "trouble": found["trouble"] or ("it prints" if printed else "")}
+
+
+def _generators() -> dict[str, Any]:
+    """Return the random number generators that the environment has loaded, which it did before this package."""
+    loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
+    return fork_rules.generators_of(loaded)
+
+
+def _learn_seeds(program: str, generators: Mapping[str, Any]) -> None:
+    """Find which of these are in another state in each process, and which the environment seeds itself."""
+    states, others = fork_rules.generator_states(generators), look(program)["states"]
+    for place, generator in generators.items():
+        if others.get(place) != states[place]:
+            _drawn.append(generator)
+        elif hasattr(generator, "getstate"):
+            # `random` seeds its own after each fork.
+            _given.append((generator, generator.getstate()))
+
+
+def seed_generators() -> None:
+    """Let a forked worker draw the random numbers of one whose interpreter has just started."""
+    fork_rules.reseed(_drawn)
+    for generator, state in _given:
+        generator.setstate(state)
+
+
 def _show(words: list[str], variables: Mapping[str, str]) -> bool:
     """Show what this process is, if the kernel lets it, and so its workers: nothing but people depends on that here."""
     try:
@@ -139,10 +190,6 @@ def _find_trouble(given: Mapping[str, str]) -> str:
     """Say why a worker that is forked here would not be as one whose interpreter starts for it; "" if it would be."""
     # This is about what the environment itself loads when its interpreter starts.
     trouble = fork_rules.lasting_trouble(fork_rules.inherited())
-    # The environment has loaded its modules before this package, and may have seeded `random` then.
-    loaded = list(itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules)))
-    if not trouble and fork_rules.generators_of(loaded):
-        trouble = "it loads random number generators, from which all would draw the same"
     # The one of `logging` writes what its handlers hold, and there are none yet.
     if not trouble and atexit._ncallbacks() > ("logging" in sys.modules):
         trouble = "it registers exit functions"
@@ -153,7 +200,7 @@ def _find_trouble(given: Mapping[str, str]) -> str:
         try:
             libc_function("prctl")
         except (ImportError, OSError, AttributeError):
-            trouble = "its Python cannot let a process end with its parent"
+            trouble = "it has a Python that cannot let a process end with its parent"
     return trouble
 
 
