@@ -15,7 +15,7 @@ import time
 from ..fast_start import suppress
 from ..layout import HOLDS, QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
-from ..supervisor.eligible_gpus import describe_request
+from ..supervisor.eligible_gpus import GpuInfo, describe_request
 from ..supervisor.job import NUMBER, WHOLE, DamagedFile, parse_record
 from ..supervisor.process_tree import user_name
 from ..supervisor.text import format_duration, format_size, portable
@@ -249,11 +249,10 @@ def _lacking(other: "Waiting", names: lease_names.HeldNames, loads: "list[GpuLoa
     free = [load.uuid for load in loads if load.uuid not in names.gpus]
     there = machine.MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb(), free)
     room = machine.RemainingResources(there, names.running, other.uid, machine.UserLimits(None, None, None, None))
-    missing = room.lacks_room(other.asked, machine.gpus_of_kind(other.kind, loads))
-    request = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-    return (
-        plan.describe_wait(missing, other.asked, "waiting for " + request, room, room.limits) or "its turn comes next"
-    )
+    every = [GpuInfo(load.index, load.uuid, load.name, load.total_mib) for load in loads]
+    missing = room.lacks_room(other.asked, machine.gpus_of_kind(other.kind, every))
+    wait = "waiting for " + describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
+    return plan.describe_wait(missing, other.asked, wait, room, room.limits) or "its turn comes next"
 
 
 _KINDS = ("socket", "file")

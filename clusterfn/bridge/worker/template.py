@@ -9,11 +9,12 @@ waits until it may begin, and goes on as `main` does. Calls share only what was 
 from __future__ import annotations
 
 import atexit
+import functools
 import itertools
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..agent.libc import libc_function
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
 
 # This is SIGKILL, without an import of `signal`.
 _ENDED = 9
-# Generators of the environment, which each worker seeds, and those to which the environment itself gives a state.
-_drawn: list[Any] = []
-_given: list[tuple[Any, Any]] = []
+# What gives the environment's random number generators their states in a worker.
+_seeds: list[Callable[[], object]] = []
 
 
 def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] | None:
@@ -102,9 +102,14 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
         return [*order["argv"], *map(str, ways)], order["parent"]
 
 
-def end_with_supervisor(supervisor: int) -> None:
-    """Be killed when the supervisor ends. Only once that has adopted it: it says so by letting it begin."""
+def begin_anew(supervisor: int) -> None:
+    """Draw the random numbers of a process that has just started; be killed when the supervisor ends.
+
+    That only works once the supervisor has adopted the worker: it says so by letting it begin.
+    """
     die_with_parent(_ENDED, supervisor)
+    for seed in _seeds:
+        seed()
 
 
 def look(program: str) -> dict[str, Any]:
@@ -112,7 +117,9 @@ def look(program: str) -> dict[str, Any]:
     reading, writing = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, writing, number) for number in (1, 2)]
     words = [sys.executable, program, TEMPLATE, LOOK]
-    pid = os.posix_spawn(sys.executable, words, os.environ, file_actions=actions)
+    # With the variables as they were before the environment changed some.
+    variables = process_tree.environment_of(os.getpid()) or os.environ
+    pid = os.posix_spawn(sys.executable, words, variables, file_actions=actions)
     os.close(writing)
     with open(reading, encoding="utf-8", errors="replace") as file:
         *printed, said = file.read().splitlines() or [""]
@@ -135,17 +142,10 @@ def _learn_seeds(program: str, generators: Mapping[str, Any]) -> None:
     states, others = fork_rules.generator_states(generators), look(program)["states"]
     for place, generator in generators.items():
         if others.get(place) != states[place]:
-            _drawn.append(generator)
-        elif hasattr(generator, "getstate"):
+            _seeds.append(functools.partial(fork_rules.reseed, [generator]))
+        elif hasattr(generator, "setstate"):
             # `random` seeds its own after each fork.
-            _given.append((generator, generator.getstate()))
-
-
-def seed_generators() -> None:
-    """Let a forked worker draw the random numbers of one whose interpreter has just started."""
-    fork_rules.reseed(_drawn)
-    for generator, state in _given:
-        generator.setstate(state)
+            _seeds.append(functools.partial(generator.setstate, generator.getstate()))
 
 
 def _show(words: list[str], variables: Mapping[str, str]) -> bool:

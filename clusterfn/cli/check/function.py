@@ -10,8 +10,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
@@ -90,10 +89,8 @@ def function(state: CheckState) -> str:
 
 def _about_workers(trouble: str | None) -> str:
     """Say how workers of this environment begin: one that is forked costs a tenth of one that is started."""
-    if trouble is None:
-        return ""
-    why = f"started anew, because when it starts, the environment {trouble.removeprefix('it ')}"
-    return f"; workers: {why if trouble else 'forked'}"
+    why = f"started anew, because when it starts, the environment {(trouble or '').removeprefix('it ')}"
+    return "" if trouble is None else f"; workers: {why if trouble else 'forked'}"
 
 
 def pytorch(state: CheckState) -> str:
@@ -135,11 +132,8 @@ _SEND_S = 60.0
 CANCEL_S = 30.0
 AGAIN_S = 0.5
 
-ProbeResult = tuple[str, str, int, str, "str | None"]
 
-
-@dataclass(frozen=True)
-class Returned:
+class Returned(NamedTuple):
     """What the function said of where it ran.
 
     Attributes:
@@ -179,7 +173,7 @@ def run_probe(
     """
     began = time.monotonic()
     options = parse_options({"host": host.name, "environment": environment, "name": "check"})
-    probe: ProbeResult = send_probe(_tell(), options, host, session, progress, timeout_s)
+    probe = send_probe(_tell(), options, host, session, progress, timeout_s)
     return Returned(*probe, seconds=time.monotonic() - began)
 
 
@@ -200,7 +194,7 @@ def send_probe(
             raise
 
 
-def _tell() -> Callable[[], ProbeResult]:
+def _tell() -> Callable[[], tuple[str, str, int, str, str | None]]:
     # A nested function has no name that a host could import, so it is sent by value.
     def tell() -> tuple[str, str, int, str, str | None]:
         import os
