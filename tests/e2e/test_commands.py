@@ -326,5 +326,5 @@ def test_check_says_whether_workers_are_forked_and_why_not(here, tmp_path, start
 
     ran = cli("check", "here", "--environment", f"venv:{tmp_path / 'venv'}")
 
-    why = "" if workers == "forked" else "started anew, because when it starts, the environment "
+    why = "" if workers == "forked" else "not forked, because when it starts, the environment "
     assert re.search(rf"PASS  function +returned from .* s; workers: {why}{workers}$", ran.stdout, re.MULTILINE), ran
