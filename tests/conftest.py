@@ -123,7 +123,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if told and tables:
         terminalreporter.section("faults")
         terminalreporter.write_line(f"clusterfn from {Path(clusterfn.__file__).parent}\n{fault_table(told)}")
-    flaky = {report.nodeid for report in ends if "flaky" in report.keywords}
+    # A module that is skipped or fails at collection has a report without keywords.
+    flaky = {report.nodeid for report in ends if "flaky" in getattr(report, "keywords", ())}
     skipped = len(terminalreporter.stats.get("skipped", []))
     terminalreporter.write_line(f"{len(ends) - skipped} tests run, {skipped} skipped, {len(flaky)} marked flaky")
 

@@ -24,6 +24,8 @@ FILES = "files"
 # shims/<hash>: a folder in which `python` leads to an interpreter that has no such name beside it.
 SHIMS = "shims"
 JOBS = "jobs"
+# The word after it of one that only says what it could fork, and ends.
+LOOK = "look"
 MACHINES = "machines"
 # pkgs/<sha256 of the archive>: a package, unpacked once and shared by hard links.
 PACKAGES = "pkgs"

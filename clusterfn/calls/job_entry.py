@@ -60,7 +60,7 @@ class LiveUsage:
     def __init__(self, connection: Callable[[], HostConnection], path: Callable[[], str]) -> None:
         self.last: Mapping[str, Any] = {}
         self._connection, self._path = connection, path
-        self._asked_at = -_FRESH_S
+        self._asked_at = float("-inf")
         self._asked: tuple[Reply[Any], io.BytesIO] | None = None
 
     def read(self) -> Mapping[str, Any]:

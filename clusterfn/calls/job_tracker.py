@@ -46,7 +46,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
     """
 
     time_s: float | None = None
-    _held_until = 0.0
+    _held_until = float("-inf")
     _is_started = _is_wanted = _is_in_turn = False
     _through: HostConnection | None = None
 

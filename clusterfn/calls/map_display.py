@@ -119,7 +119,7 @@ class CallProgress(console.StatusLine):
         self._looked_at = self._drawn_at = float("-inf")
         self._explains_from = (clock() if began is None else began) + spoken_wait.REASON_AFTER_S
         # The first line comes sooner than the later ones.
-        self._reported_at = clock() - _STILL_EVERY_S + spoken_wait.SPEAK_AFTER_S
+        self._still_at = clock() + spoken_wait.SPEAK_AFTER_S
 
     def skip(self, failed: bool = False) -> None:
         """Count a call without a line."""
@@ -137,7 +137,7 @@ class CallProgress(console.StatusLine):
             group: Knows how many calls run now.
         """
         self.skip(failed)
-        self._reported_at = self._clock()
+        self._still_at = self._clock() + _STILL_EVERY_S
         text = f"[{self._ended}/{self.total}] {label} {result}"
         if not self.redrawn or (failed and self._failed <= _NAMED):
             console.say(f"{text}\n")
@@ -158,8 +158,8 @@ class CallProgress(console.StatusLine):
             if self._clock() >= self._looked_at + _REASON_EVERY_S:
                 self._looked_at = self._clock()
                 self.say_reason(f"clusterfn: {group.id[:SHORT]} {group.state.lower()} ({reason})", self._clock())
-        elif self._clock() >= self._reported_at + _STILL_EVERY_S:
-            self._reported_at = self._clock()
+        elif self._clock() >= self._still_at:
+            self._still_at = self._clock() + _STILL_EVERY_S
             console.tell(f"{group.id[:SHORT]} {self._words('', group, reason)}")
 
     def _redraw(self, note: str, group: GroupState | None, trouble: str = "") -> None:

@@ -39,11 +39,11 @@ class Entry:
 
     Attributes:
         id, host, folder: Of the job, for messages.
-        submitted_at: When it was sent, by the monotonic clock.
+        submitted_at: When it was sent, by the monotonic clock; infinite if it was not.
     """
 
     id = host = folder = ""
-    submitted_at = 0.0
+    submitted_at = float("inf")
     _now: tuple[str, str] = (PENDING, "")
 
     @property

@@ -62,7 +62,7 @@ def _watch(session: HostState) -> None:
     """Refresh the screen until Ctrl-C; while the host cannot be reached, say so in its place, and try again."""
     block, view = screen.Block(sys.stdout), Screen(session)
     reasons: dict[str, str] = {}
-    asked_at = -_REASONS_EVERY_S
+    asked_at = float("-inf")
     while True:
         try:
             for look in looks(session):

@@ -31,7 +31,9 @@ _MOTD = re.compile(
     r"[^\n]*\b(?:(?:login|head|submit|compute)[ -]?nodes?|sbatch|qsub|bsub|batch (?:system|jobs?)|slurm)\b[^\n]*",
     re.IGNORECASE,
 )
-# So many users at a time are a sign of a login node, on a machine without GPUs.
+# Daemons keep their state there: a node has it too, and what was a node once, or has munge for something else.
+_TRACES = ("/run/munge/", "/var/spool/")
+# So many users at a time are a weak sign.
 _MANY = 10
 
 
@@ -59,18 +61,17 @@ class Signs(NamedTuple):
 
     Attributes:
         strong: Sentences, each of which is enough to ask.
-        users: How many are logged in: many are a sign on a machine without GPUs.
+        weak: Sentences that are enough on a machine without GPUs; on one with GPUs they only add to strong ones.
         unsupported: Schedulers among them that clusterfn does not know.
     """
 
     strong: tuple[str, ...] = ()
-    users: int = 0
+    weak: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
 
     def sentences(self, has_gpus: bool) -> tuple[str, ...]:
         """Return what to show to a person; nothing if this looks like any server."""
-        crowd = (f"{self.users} users are logged in, and it has no GPUs",)
-        return self.strong + (crowd if self.users >= _MANY and not has_gpus else ())
+        return self.strong + (self.weak if self.strong or not has_gpus else ())
 
 
 def read_signs(facts: Mapping[str, Any]) -> Signs:
@@ -86,11 +87,14 @@ def read_signs(facts: Mapping[str, Any]) -> Signs:
         owners.append(owner)
         return f"which is of {owner}"
 
-    sentences = []
+    users = int(facts.get("users", 0))
+    sentences: list[str] = []
+    weak = [f"{users} users are logged in"] if users >= _MANY else []
     for path in map(str, facts.get("files", ())):
         # The host has found it by one of these patterns.
         matching = (owner for pattern, owner in _files().items() if path.startswith(pattern.rstrip("*")))
-        sentences.append(f"it has {path}, {of(next(matching, 'a scheduler'))}")
+        kind = weak if path.startswith(_TRACES) else sentences
+        kind.append(f"it has {path}, {of(next(matching, 'a scheduler'))}")
     for name, value in dict(facts.get("variables", {})).items():
         if name in _CONTAINERS:
             sentences.append(f"logins run in the container {value}, where a scheduler's commands may be missing")
@@ -105,7 +109,7 @@ def read_signs(facts: Mapping[str, Any]) -> Signs:
     greeting = _MOTD.search(str(facts.get("motd", "")))
     sentences += [f"its greeting says: {greeting[0].strip()[:120]}"] if greeting else []
     unsupported = tuple(owner for owner in _UNSUPPORTED if owner in owners)
-    return Signs(tuple(sentences), int(facts.get("users", 0)), unsupported)
+    return Signs(tuple(sentences), tuple(weak), unsupported)
 
 
 def _about_alias(name: str, text: str) -> str:

@@ -75,10 +75,13 @@ def test_caches_and_logins_stay_in_the_home_directory(bench: Bench, tmp_path: Pa
     assert job.outcome()["notes"] == []
 
 
-def test_caches_are_below_root_where_there_is_no_home_directory(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_caches_are_below_root_where_there_is_no_home_directory(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home = tmp_path / "no-home"
     monkeypatch.delenv("XDG_CACHE_HOME")  # says where the host's own caches are
     job = bench.job(ENVIRON, env={"TORCH_HOME": "/mine"})
-    job.start(HOME="/nowhere", PIP_CACHE_DIR="/hosts").wait(150)
+    job.start(HOME=str(home), PIP_CACHE_DIR="/hosts").wait(150)
 
     found = job.value()
     assert [found[name] for name in CACHES] == [
@@ -86,7 +89,7 @@ def test_caches_are_below_root_where_there_is_no_home_directory(bench: Bench, mo
     ]  # fmt: skip
     (note,) = job.outcome()["notes"]
     assert note == (
-        f"HF_HOME, TRITON_CACHE_DIR point below {bench.root}/cache: the home directory /nowhere does not exist"
+        f"HF_HOME, TRITON_CACHE_DIR point below {bench.root}/cache: the home directory {home} does not exist"
     )
 
 

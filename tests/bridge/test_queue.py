@@ -113,7 +113,7 @@ def test_waiting_ends_with_queue_timeout(box: Box):
     assert ended(second) == ["unsatisfiable"]
     outcome = second.outcome()
     assert outcome["stage"] == "lease"
-    assert "no GPUs became free within the 0.5 s of queue_timeout: 2 of 2 GPUs held by you (2)" in outcome["message"]
+    assert "its turn did not come within the 0.5 s of queue_timeout: 2 of 2 GPUs held by you (2)" in outcome["message"]
     until(lambda: not box.tickets())
 
 

@@ -157,13 +157,11 @@ def test_without_its_template_an_element_goes_on(bench: Bench, number: int):
     [
         "print('hello')",
         "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
-        "import random; generator = random.Random()",
-        "import random; random.seed(42)",
         "import os; log = os.dup(2)",
         "kept = open('/etc/passwd')",
         "import sys; sys.modules['_ctypes'] = None",
     ],
-    ids=["prints", "starts a thread", "has a generator", "seeds", "keeps its output", "keeps a file", "has no ctypes"],
+    ids=["prints", "starts a thread", "keeps its output", "keeps a file", "has no ctypes"],
 )
 def test_what_an_environment_does_when_it_starts_is_done_for_each_item(bench: Bench, tmp_path: Path, starts: str):
     (tmp_path / "sitecustomize.py").write_text(starts + "\n")
@@ -174,6 +172,50 @@ def test_what_an_environment_does_when_it_starts_is_done_for_each_item(bench: Be
     assert not any(group.value(1, x) for x in range(8))
     stdout = (group.folder_of(1) / "attempts/1/stdout").read_text()
     assert stdout.count("hello") == (8 if "hello" in starts else 0)
+
+
+# As packages such as certifi's on some machines: a line of a .pth file imports them when the interpreter starts.
+DRAWS = """
+def f(x):
+    import random, sys, time
+    time.sleep(0.3)  # until there is a template
+    numpy = sys.modules.get("numpy")
+    drawn = [random.random(), at_start.OWN.random(), numpy.random.random() if numpy else 0]
+    return "_clusterfn.bridge.worker.template" in sys.modules, drawn
+    {folder!r}, {waiting!r}, {failing!r}
+import at_start
+"""
+
+
+@pytest.mark.parametrize(
+    ("starts", "same"),
+    [
+        ("OWN = random", (0, 0, 1)),
+        ("OWN = random.Random()", (0, 0, 1)),
+        ("OWN = random.Random(7)", (0, 1, 1)),
+        ("random.seed(42)\nOWN = random.Random(7)", (1, 1, 1)),
+        ("import numpy\nOWN = numpy.random.default_rng()", (0, 0, 0)),
+        ("import numpy\nnumpy.random.seed(42)\nOWN = numpy.random.default_rng(7)", (0, 1, 1)),
+    ],
+    ids=["random", "a generator", "a fixed one", "seeds random", "numpy", "seeds numpy"],
+)
+def test_forked_items_draw_what_items_with_interpreters_of_their_own_draw(
+    bench: Bench, tmp_path: Path, starts: str, same: tuple[int, ...]
+):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    bench.python = str(tmp_path / "venv" / "bin" / "python")
+    packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    (packages / "at_start.py").write_text(f"import random\n{starts}\n")
+    numpy = Path(pytest.importorskip("numpy").__file__).parents[1]
+    (packages / "certifi-like.pth").write_text(f"{numpy}\nimport at_start\n")
+    group = Group(bench, 6, 6, source=DRAWS)
+
+    assert group.start(1).wait(150) == 0
+
+    found = [group.value(1, x) for x in range(6)]
+    assert found[-1][0], "the last was not forked"
+    drawn = list(zip(*(each[1] for each in found)))
+    assert [len(set(numbers)) for numbers in drawn] == [1 if is_same else 6 for is_same in same]
 
 
 def test_nothing_is_left_behind_when_the_supervisor_is_killed(bench: Bench):

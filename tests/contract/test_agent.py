@@ -226,7 +226,7 @@ def test_an_rc_file_that_exits_is_named(connect_to: Connect, lab_host: Any) -> N
 @pytest.mark.lab
 def test_a_full_disk_is_named_and_left_clean(connect_to: Connect, lab: Any, lab_host: Any, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(bytes(20 * 2**20))
-    root = Path(tempfile.mkdtemp(prefix="clusterfn-small-"))
+    root = Path(tempfile.mkdtemp(prefix="clusterfn-small-", dir=lab.home("cfbash")))
     with lab.disk(root, "cfbash", "8m"):
         there = connect_to(lab_host("py36-bash", str(root)))
         place = f"{there.facts.root}/full/big"

@@ -73,7 +73,7 @@ def test_a_host_without_python3_in_its_path(check):
 @pytest.fixture
 def noexec(lab: Any) -> Iterator[Path]:
     """A folder of cfbash's on which nothing can be started."""
-    folder = Path(tempfile.mkdtemp(prefix="clusterfn-noexec-"))
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-noexec-", dir=lab.home("cfbash")))
     with lab.disk(folder, "cfbash", "64m", "noexec"):
         yield folder
     folder.rmdir()

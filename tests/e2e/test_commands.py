@@ -302,3 +302,29 @@ def test_torchrun_uses_the_gpus_of_the_job(hosts, project):
     job.result()
 
     assert job.logs() == "4\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there workers are forked")
+@pytest.mark.parametrize(
+    ("starts", "workers"),
+    [
+        ("", "forked"),
+        ("import random; random.Random()", "forked"),
+        (
+            "import threading, time; threading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
+            "starts threads",
+        ),
+        ("print('hello')", "prints"),
+        ("import os; os.environ['CHANGED'] = '1'", "changes variables"),
+    ],
+    ids=["plain", "random numbers", "a thread", "prints", "variables"],
+)
+def test_check_says_whether_workers_are_forked_and_why_not(here, tmp_path, starts, workers):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    (packages / "certifi-like.pth").write_text(f"import sys; {starts}\n")
+
+    ran = cli("check", "here", "--environment", f"venv:{tmp_path / 'venv'}")
+
+    why = "" if workers == "forked" else "not forked, because when it starts, the environment "
+    assert re.search(rf"PASS  function +returned from .* s; workers: {why}{workers}$", ran.stdout, re.MULTILINE), ran

@@ -148,7 +148,7 @@ def test_a_group_whose_time_in_the_queue_is_over_says_so_and_is_not_started_agai
     path.write_text(path.read_text().replace("scheduler: bare", "scheduler: bare\n    queue_timeout: 1s"))
 
     group = cluster(host=name, gpus=4)(hold).map([0.0] * 2, range(2))
-    with pytest.raises(MapError, match="no GPUs became free within the 1 s of queue_timeout: 8 of 8 GPUs held by"):
+    with pytest.raises(MapError, match="its turn did not come within the 1 s of queue_timeout: 8 of 8 GPUs held by"):
         group.results(150)
 
     assert [type(error) for error in group.failed.values()] == [Unsatisfiable] * 2

@@ -280,6 +280,26 @@ def test_what_an_environment_does_when_it_starts_is_done_for_each_call(here: Pat
     assert [job.logs().count("hello") for job in jobs] == [1 if "hello" in starts else 0] * 4
 
 
+def test_forked_calls_and_their_items_draw_what_those_with_interpreters_of_their_own_draw(here: Path, tmp_path: Path):
+    python = _venv(tmp_path)
+    packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    (packages / "at_start.py").write_text("import random\nOWN = random.Random()\nrandom.seed(42)\n")
+    (packages / "certifi-like.pth").write_text("import at_start\n")
+
+    @cluster(environment=f"python:{python}")
+    def draw(x: int = 0) -> tuple[bool, float, float]:
+        import random
+        import sys
+
+        own = sys.modules["at_start"].OWN
+        return "_clusterfn.bridge.worker.forked_job" in sys.modules, random.random(), own.random()
+
+    found = [draw(), call_until_forked(draw, lambda value: value[0]), draw(), *draw.map(range(3)).results()]
+
+    assert [each[0] for each in found[1:3]] == [True, True]
+    assert len({each[1] for each in found}) == 1 and len({each[2] for each in found}) == 6
+
+
 def test_a_call_with_other_variables_has_an_interpreter_that_read_them(here: Path):
     f = cluster(is_forked)
     call_until_forked(f)

@@ -68,9 +68,17 @@ def furnish(account: Account) -> None:
         (account.home / ".bashrc").write_bytes(START_UP[account.name])
 
 
+def are_shared() -> bool:
+    """Whether the homes are a mount of their own."""
+    return subprocess.run(["mountpoint", "--quiet", str(HOMES)], check=False).returncode == 0
+
+
 def build(_: State) -> None:
-    """All accounts; what is there stays."""
+    """All accounts; what is there stays. The hosts, with mount namespaces of their own, see what is mounted below."""
     HOMES.mkdir(exist_ok=True)
+    if not are_shared():
+        run(["mount", "--bind", str(HOMES), str(HOMES)])
+        run(["mount", "--make-shared", str(HOMES)])
     for account in ACCOUNT_LIST:
         create(account)
 
@@ -113,6 +121,8 @@ def remove() -> None:
     for account in ACCOUNT_LIST:
         if os.path.ismount(account.home):
             run(["umount", "--lazy", str(account.home)])
+    if are_shared():
+        run(["umount", "--lazy", str(HOMES)])
     for each in found:
         # Not --remove: it would follow the home of an account whatever it is by then.
         subprocess.run(["userdel", each.pw_name], capture_output=True, check=True)

@@ -254,7 +254,11 @@ class Lab:
 
     @contextlib.contextmanager
     def disk(self, place: Path, account: str, size: str, options: str = "") -> Iterator[Path]:
-        """An empty file system (size: "8m") at a folder, the account's own, for the length of a with block."""
+        """An empty file system (size: "8m") at a folder, the account's own, for the length of a with block.
+
+        The hosts see it below the accounts' homes alone.
+        """
+        assert layout.HOMES in place.parents, place
         owner = pwd.getpwnam(account)
         wanted = f"size={size},mode=700,uid={owner.pw_uid},gid={owner.pw_gid}{options and ','}{options}"
         subprocess.run(["mount", "-t", "tmpfs", "-o", wanted, "clusterfn-lab", str(place)], check=True)

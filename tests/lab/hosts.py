@@ -27,6 +27,19 @@ GRID_ENGINE_COMMANDS = (
     "qacct", "qalter", "qconf", "qdel", "qhold", "qhost", "qmod", "qquota", "qrls", "qrsh", "qselect", "qstat", "qsub",
 )  # fmt: skip
 HIDDEN = re.compile(r"(i?python|pip|pydoc|conda|mamba|uv|nvidia-).*")
+# A host shows programs and accounts of this machine, and none of the signs by which `init` knows a login node: state of
+# daemons, users, a scheduler's settings, greetings, variables of login shells. Tests of such signs make their own.
+HIDE_SIGNS = """
+mount -t tmpfs -o mode=755 clusterfn-lab /run && mkdir /run/sshd || exit
+for place in /var/spool /etc/slurm* /etc/condor /etc/motd.d /etc/profile.d; do
+    [ ! -d "$place" ] || mount -t tmpfs -o mode=755 clusterfn-lab "$place" || exit
+done
+for place in /etc/motd /usr/bin/pbsnodes /usr/bin/bsub /usr/bin/condor_submit /usr/bin/flux /usr/bin/oarsub; do
+    [ ! -f "$place" ] || mount --bind /dev/null "$place" || exit
+done
+"""
+# Words before a command. What is mounted later below the accounts' homes, which are shared, is seen there too.
+APART = ("/usr/bin/unshare", "--mount", "--propagation", "slave", "/bin/sh", "-c", f'{HIDE_SIGNS}exec "$@"', "sh")
 
 
 def fill_common_bin() -> None:
@@ -105,7 +118,7 @@ def sshd_argv(host: Host) -> list[str]:
     """What starts the host's sshd, whose configuration is written now."""
     config = SSHD / f"{host.name}.conf"
     config.write_text(sshd_config(host))
-    return [str(host.program), "-D", "-f", str(config), "-E", str(layout.LOGS / f"sshd-{host.name}.log")]
+    return [*APART, str(host.program), "-D", "-f", str(config), "-E", str(layout.LOGS / f"sshd-{host.name}.log")]
 
 
 def start_host(host: Host, state: State, apart: Sequence[str] = ()) -> None:

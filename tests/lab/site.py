@@ -22,14 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import layout
-from .hosts import SLURM_PROGRAMS, listens
+from .hosts import HIDE_SIGNS, SLURM_PROGRAMS, listens
 from .newcomer import Newcomer
 from .processes import LabError
 
 PYTHON = layout.PYTHONS / "3.6" / "bin" / "python"
 RESTRICTED = "/usr/bin:/bin"
-_HIDE = """
-for program in %s; do mount --bind %s/none /usr/bin/$program || exit; done
+# Of this machine's /etc, what is not copied.
+_LEFT_OUT = shutil.ignore_patterns("*shadow*", "slurm*", "condor", "motd*", "profile.d", "pbs.conf", "lsf.conf")
+_HIDE = f"""{HIDE_SIGNS}for program in %s; do mount --bind %s/none /usr/bin/$program || exit; done
 mount --bind %s/etc /etc || exit
 mount -t tmpfs -o mode=755 tmpfs /usr/local || exit
 %s
@@ -122,7 +123,7 @@ class Site:
         for program in Path("/usr/bin").iterdir():
             if SLURM_PROGRAMS.fullmatch(program.name):
                 shutil.copy2(program.resolve(), self.commands / program.name)
-        shutil.copytree("/etc", self.etc, symlinks=True, ignore=shutil.ignore_patterns("*shadow*"))
+        shutil.copytree("/etc", self.etc, symlinks=True, ignore=_LEFT_OUT)
         (self.etc / "motd").write_text("Welcome.\n")
         key = self.folder / "host.key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)

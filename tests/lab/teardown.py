@@ -19,6 +19,7 @@ def removals(state: State) -> list[str]:
     cables += [f"bridge {grid_engine.BRIDGE}"] if grid_engine.is_laid() else []
     users = [f"account {found.pw_name}" for found in (*accounts.existing(), *newcomer.everyone())]
     mounts = [f"mount {account.home}" for account in layout.ACCOUNT_LIST if os.path.ismount(account.home)]
+    mounts += [f"mount {layout.HOMES}"] if accounts.are_shared() else []
     places = [path for path in (*map(Path, state.created), layout.ROOT) if path.exists()]
     return daemons + cables + users + mounts + [f"{'folder' if path.is_dir() else 'file'} {path}" for path in places]
 

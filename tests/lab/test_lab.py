@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import pwd
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.lab import Lab, accounts, layout, teardown, totp
+from clusterfn.bridge import login_shell
+from clusterfn.scheduler import login_node
+from tests.lab import Lab, accounts, hosts, layout, teardown, totp
 from tests.lab.processes import State
 
 pytestmark = pytest.mark.lab
@@ -47,3 +51,29 @@ def test_down_would_remove_own_things_only(lab: Lab) -> None:
     elsewhere = ("/run/sshd", str(layout.GRID_ENGINE_LIBRARIES))
     assert all(place in elsewhere or place.startswith(str(layout.ROOT)) for place in places)
     assert {what for kind, what in words if kind == "file"} == {str(totp.PAM_SERVICE)}
+
+
+LOGIN_NODE = """
+mount -t tmpfs none /run && mkdir -p /run/munge /run/slurm /run/user && mkdir $(seq -f /run/user/%.0f 1000 1020) &&
+touch /run/munge/munge.socket.2 && mount -t tmpfs none /var/spool && mkdir /var/spool/slurmd &&
+cp -r /etc /run/etc && mkdir -p /run/etc/slurm /run/etc/profile.d && touch /run/etc/slurm/slurm.conf &&
+echo "export SLURM_CONF=/etc/slurm/slurm.conf" >/run/etc/profile.d/slurm.sh &&
+echo "This is a login node." >/run/etc/motd && mount --bind /run/etc /etc && exec "$@"
+"""
+
+
+@pytest.mark.parametrize("apart", [(), hosts.APART], ids=["the machine", "a host"])
+def test_a_host_shows_none_of_the_signs_by_which_this_machine_is_a_login_node(apart: tuple[str, ...]) -> None:
+    question = {"wanted": {"slurm": {"programs": ["no-such-program"], "modules": [], "usual": []}}, "patience_s": 100}
+    asked = json.dumps({**question, "signs": {**login_node.questions(), "programs": []}})
+    machine = ["unshare", "--mount", "--propagation", "private", "sh", "-c", LOGIN_NODE, "sh"]
+    argv = [*machine, *apart, sys.executable, "-I", "-S", "-c", Path(login_shell.__file__).read_text(), asked]
+
+    signs = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True, timeout=150).stdout)["signs"]
+
+    found = {
+        "files": bool(signs["files"]),
+        "variables": bool(signs["variables"]),
+        "motd": "login node" in signs["motd"],
+    }
+    assert {**found, "users": signs["users"] > 5} == dict.fromkeys((*found, "users"), not apart)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import LockError
+from clusterfn.environment import package_sources, resolve, solver
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, names
 
@@ -143,6 +144,16 @@ def test_a_channel_that_does_not_answer_is_not_called_a_missing_solution(bench: 
     assert "127.0.0.1" in shown or "nobody.invalid" in shown
     assert "kret" not in shown
     assert "proxy" in (told.value.hint or "") and "loosen" not in shown
+
+
+@pytest.mark.parametrize("package", ["http://127.0.0.1:9/main::six", "pip:six"])
+def test_without_a_channel_the_error_of_packages_names_the_way_that_needs_none(bench: Bench, monkeypatch, package: str):
+    monkeypatch.setattr(package_sources, "usual_channels", lambda: ("http://127.0.0.1:9/main",))
+
+    with pytest.raises(LockError, match="could not be locked: a channel cannot be reached") as told:
+        solver.lock_for(resolve.read_specification(None, (package,)), HOST, bench.said.append)
+
+    assert 'environment="requirements.txt[python:host]"' in str(told.value.hint)
 
 
 def test_the_nearest_python_that_solves_is_taken_and_said(bench: Bench):

@@ -64,7 +64,7 @@ class FileWatcher:
         self.inotify: "Optional[Inotify]" = None
         self.tried = False
         self.pause = POLL_FIRST_S
-        self.next_poll = self.changed = 0.0
+        self.next_poll = self.changed = float("-inf")
         # The requests that the current poll has not looked at yet.
         self.round: "Deque[Watching]" = collections.deque()
         self.listed: "Dict[str, Optional[Set[str]]]" = {}

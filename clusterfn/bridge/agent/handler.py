@@ -77,7 +77,7 @@ class AgentServices:
         last_received: When something last came from the client, by time.monotonic().
     """
 
-    last_received = 0.0
+    last_received = float("-inf")
 
     def __init__(self, sink: int) -> None:
         self.out = Outbox(sink)

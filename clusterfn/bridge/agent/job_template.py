@@ -42,7 +42,7 @@ class JobTemplates:
         self._agent = agent
         self._template: "Optional[_Template]" = None
         self._last: "Key" = ()
-        self._last_at = 0.0
+        self._last_at = float("-inf")
         # Of these environments one cannot have a template, as it prints or starts threads.
         self._unfit: "Set[Key]" = set()
         self._adopts = self._is_over = False

@@ -159,7 +159,7 @@ class RepeatHandler(RequestHandler):
     program: "Optional[Program]" = None
     lock = -1
     busy_since: "Optional[float]" = None
-    began = 0.0
+    began = float("-inf")
 
     def start(self) -> None:
         self.interval = seconds(self.header, "interval_s", 60.0)

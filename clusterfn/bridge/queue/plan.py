@@ -31,7 +31,7 @@ LATER = "another user waits, who has used less of the machine lately"
 _SLACK_MS = 5000
 
 
-def _describe_wait(
+def describe_wait(
     missing: "Sequence[str]", demand: "Demand", gpus_wait: str, room: "RemainingResources", limits: "UserLimits"
 ) -> str:
     """Say what a job waits for: `gpus_wait` is what it says of GPUs."""
@@ -249,7 +249,7 @@ class _Planning:
         ahead = [(uid, count, when) for uid, count, when, theirs in self._ahead if set(theirs).intersection(gpus)]
         kept = len(self.room.suitable(gpus)) - len(self.room.left(gpus))
         gpus_wait = _describe_gpus(ticket.asked.gpus, gpus, self.view, ahead, kept) if GPUS in missing else ""
-        text = _describe_wait(missing, ticket.asked, gpus_wait, self.room, ticket.limits) or why
+        text = describe_wait(missing, ticket.asked, gpus_wait, self.room, ticket.limits) or why
         self.plan.reasons[ticket.job] = self._with_place_in_line(text, ticket, before)
         line = ticket.kind if ticket.asked.gpus else None
         # The first of its line reserves. A group that has its half keeps nothing from those for whom it waits.

@@ -15,12 +15,12 @@ import time
 from ..fast_start import suppress
 from ..layout import HOLDS, QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
-from ..supervisor.eligible_gpus import describe_request
+from ..supervisor.eligible_gpus import GpuInfo, describe_request
 from ..supervisor.job import NUMBER, WHOLE, DamagedFile, parse_record
 from ..supervisor.process_tree import user_name
 from ..supervisor.text import format_duration, format_size, portable
 from ..supervisor.verdict import AttemptEnded
-from . import launch, lease_names, machine, tickets
+from . import launch, lease_names, machine, plan, tickets
 from .lease import leases_of_kind
 from .tickets import Queue
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Optional
 
     from ..supervisor.gpus import GpuLoad, GpuProcess
+    from .machine import Waiting
     from .tickets import Ticket
 
 _STARTS = "its turn has come"
@@ -119,7 +120,7 @@ def _status_file(root: str) -> str:
 
 # Only the end of the journal is read. A GPU that was taken before that is still shown as held, without its job.
 _OF_THE_JOURNAL = 1 << 20
-_KEPT = "waiting for %s; GPUs that become free are reserved for it"
+_KEPT = "; what becomes free is reserved for it"
 
 
 def print_gpus(root: str, lease: str) -> int:
@@ -140,7 +141,7 @@ def look_at_gpus(root: str, lease: str) -> "dict[str, Any]":
     names = lease_names.HeldNames(held, machine.now_s())
     holders = gpu_holders(root, names, os.getuid(), processes)
     shown = [_gpu_facts(load, holders.get(load.uuid), processes.get(load.uuid, [])) for load in loads]
-    return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, names), "trouble": trouble}
+    return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, names, loads), "trouble": trouble}
 
 
 def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", processes: "list[GpuProcess]") -> "dict[str, Any]":
@@ -217,7 +218,9 @@ def _name_of(root: str, job: str) -> "Optional[str]":
     return "%s, element %s" % (name, element) if element else str(name)
 
 
-def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str, Any]]":
+def _waiting_for_gpus(
+    root: str, names: lease_names.HeldNames, loads: "list[GpuLoad]"
+) -> "list[dict[str, Any]]":  # fmt: skip
     """List jobs that wait for GPUs, the next first: all own jobs, and of others those that are next in their line."""
     now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
     order = names.in_order()
@@ -233,13 +236,23 @@ def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str
     tickets = {line["job"] for line in own}
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
-            request = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
             used = "; used %s of all GPUs lately" % machine.use_in_words(other.used.ms) if names.is_fair else ""
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": _KEPT % request + used, "asked": dict(other.asked._asdict()),
+                    "reason": _lacking(other, names, loads) + _KEPT + used, "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
             waiting.append((place, line))
     return [line for _, line in sorted(waiting, key=lambda each: each[0])]
+
+
+def _lacking(other: "Waiting", names: lease_names.HeldNames, loads: "list[GpuLoad]") -> str:
+    """Say what a job of another user waits for, whose limits and reason are not known here."""
+    free = [load.uuid for load in loads if load.uuid not in names.gpus]
+    there = machine.MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb(), free)
+    room = machine.RemainingResources(there, names.running, other.uid, machine.UserLimits(None, None, None, None))
+    every = [GpuInfo(load.index, load.uuid, load.name, load.total_mib) for load in loads]
+    missing = room.lacks_room(other.asked, machine.gpus_of_kind(other.kind, every))
+    wait = "waiting for " + describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
+    return plan.describe_wait(missing, other.asked, wait, room, room.limits) or "its turn comes next"
 
 
 _KINDS = ("socket", "file")

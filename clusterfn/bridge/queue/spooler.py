@@ -202,9 +202,7 @@ class Spooler:
             return {"kind": DEPENDENCY, "withdraw": True}
         if ticket.timeout_s is None or self._waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
             return None
-        lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
-        if ticket.job in self._scripts.starting:
-            lacking = "the function did not start"
+        lacking = "the function did not start" if ticket.job in self._scripts.starting else "its turn did not come"
         why = report.reason_of(self.queue.root, ticket.job)
         return {
             "kind": UNSATISFIABLE, "stage": "lease",

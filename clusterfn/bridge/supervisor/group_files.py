@@ -93,7 +93,9 @@ class Chunks:
         done = set(names_in(os.path.join(self.home, layout.DONE)))
         claims = [(chunk, turn) for chunk, turn in sorted(self._claims().items()) if str(chunk) not in done]
         held = [(chunk, turn, self._holder(chunk, turn)) for chunk, turn in claims]
-        return [(chunk, turn) for chunk, turn, of in held if of == NO_ELEMENT or self.end_of(of) is not None]
+        left = [(chunk, turn) for chunk, turn, of in held if of == NO_ELEMENT or self.end_of(of) is not None]
+        # An element may have finished its chunk and ended since `done` was read.
+        return [(chunk, turn) for chunk, turn in left if not self.is_done(chunk)]
 
     def give_back(self, chunk: int, element: int) -> None:
         """Let another element claim the rest of it, unless one has."""

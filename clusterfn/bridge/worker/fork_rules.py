@@ -4,8 +4,9 @@ The template of an element's workers and the runners of a session fork by these 
 before every fork, which is why threads are counted after one.)
 
 Forks would draw the same random numbers from modules that were loaded before. A process that loads such a module itself
-seeds the module's generators, unless they have a fixed seed. It finds those that a module or one of its classes holds,
-and none that are deeper in other objects.
+seeds the module's generators, unless they have a fixed seed: one that has is in the same state when it is loaded again.
+torch is left out, because it starts from the same seed in every process. This finds those that a module or one of its
+classes holds, and none that are deeper in other objects.
 """
 
 from __future__ import annotations

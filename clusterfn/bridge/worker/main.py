@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
     cwd = _await_begin(control)
     if supervisor:
-        template.end_with_supervisor(supervisor)
+        template.begin_anew(supervisor)
     keep_from_programs()
     report = Report(fd)
     value_fd = open_value_file(attempt)

@@ -9,15 +9,16 @@ waits until it may begin, and goes on as `main` does. Calls share only what was 
 from __future__ import annotations
 
 import atexit
+import functools
 import itertools
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..agent.libc import libc_function
-from ..layout import JOBS
+from ..layout import JOBS, LOOK, TEMPLATE
 from ..supervisor import process_tree
 from ..supervisor.environ import changed_names
 from ..supervisor.text import native
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # This is SIGKILL, without an import of `signal`.
 _ENDED = 9
+# What gives the environment's random number generators their states in a worker.
+_seeds: list[Callable[[], object]] = []
 
 
 def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] | None:
@@ -46,10 +49,17 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
     """
     # The supervisor sees what the environment prints when it starts, and forks nothing in that case.
     flush_output()
-    report, control = map(int, argv[-2:])
-    orders = open_orders(control)
     variables = process_tree.environment_of(os.getpid()) or {}
     trouble, jobs = "" if is_fit else _find_trouble(variables), None
+    generators = {} if is_fit else _generators()
+    if argv[2] == LOOK:
+        _say(1, trouble=trouble, states=fork_rules.generator_states(generators))
+        # The environment may have started threads, which do not end.
+        os._exit(0)
+    report, control = map(int, argv[-2:])
+    orders = open_orders(control)
+    if generators and not trouble:
+        _learn_seeds(argv[0], generators)
     if not trouble and argv[2] == JOBS:
         # This import is late, because the templates of items do not need the supervisor.
         from . import forked_job
@@ -92,9 +102,50 @@ def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] 
         return [*order["argv"], *map(str, ways)], order["parent"]
 
 
-def end_with_supervisor(supervisor: int) -> None:
-    """Be killed when the supervisor ends. Only once that has adopted it: it says so by letting it begin."""
+def begin_anew(supervisor: int) -> None:
+    """Draw the random numbers of a process that has just started; be killed when the supervisor ends.
+
+    That only works once the supervisor has adopted the worker: it says so by letting it begin.
+    """
     die_with_parent(_ENDED, supervisor)
+    for seed in _seeds:
+        seed()
+
+
+def look(program: str) -> dict[str, Any]:
+    """Start the environment's interpreter once more, and return what it says: its `trouble` and `states`."""
+    reading, writing = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, writing, number) for number in (1, 2)]
+    words = [sys.executable, program, TEMPLATE, LOOK]
+    # With the variables as they were before the environment changed some.
+    variables = process_tree.environment_of(os.getpid()) or os.environ
+    pid = os.posix_spawn(sys.executable, words, variables, file_actions=actions)
+    os.close(writing)
+    with open(reading, encoding="utf-8", errors="replace") as file:
+        *printed, said = file.read().splitlines() or [""]
+    os.waitpid(pid, 0)
+    try:
+        found: dict[str, Any] = json.loads(said)
+    except ValueError:
+        return {"trouble": "it ends the process", "states": {}}
+    return {**found, "trouble": found["trouble"] or ("it prints" if printed else "")}
+
+
+def _generators() -> dict[str, Any]:
+    """Return the random number generators that the environment has loaded, which it did before this package."""
+    loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
+    return fork_rules.generators_of(loaded)
+
+
+def _learn_seeds(program: str, generators: Mapping[str, Any]) -> None:
+    """Find which of these are in another state in each process, and which the environment seeds itself."""
+    states, others = fork_rules.generator_states(generators), look(program)["states"]
+    for place, generator in generators.items():
+        if others.get(place) != states[place]:
+            _seeds.append(functools.partial(fork_rules.reseed, [generator]))
+        elif hasattr(generator, "setstate"):
+            # `random` seeds its own after each fork.
+            _seeds.append(functools.partial(generator.setstate, generator.getstate()))
 
 
 def _show(words: list[str], variables: Mapping[str, str]) -> bool:
@@ -139,10 +190,6 @@ def _find_trouble(given: Mapping[str, str]) -> str:
     """Say why a worker that is forked here would not be as one whose interpreter starts for it; "" if it would be."""
     # This is about what the environment itself loads when its interpreter starts.
     trouble = fork_rules.lasting_trouble(fork_rules.inherited())
-    # The environment has loaded its modules before this package, and may have seeded `random` then.
-    loaded = list(itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules)))
-    if not trouble and fork_rules.generators_of(loaded):
-        trouble = "it loads random number generators, from which all would draw the same"
     # The one of `logging` writes what its handlers hold, and there are none yet.
     if not trouble and atexit._ncallbacks() > ("logging" in sys.modules):
         trouble = "it registers exit functions"
@@ -153,7 +200,7 @@ def _find_trouble(given: Mapping[str, str]) -> str:
         try:
             libc_function("prctl")
         except (ImportError, OSError, AttributeError):
-            trouble = "its Python cannot let a process end with its parent"
+            trouble = "it has a Python that cannot let a process end with its parent"
     return trouble
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -13,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import conclusion, submit
+from clusterfn.calls import conclusion, job_tracker, submit
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.queue_tracker import Entry
@@ -235,7 +234,8 @@ def test_a_look_at_the_scheduler_that_comes_after_the_outcome_concludes_nothing(
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     session.host.queue_timeout_s, session.follow_window = 0.0, FollowWindow()
     session.bridge.supervise.return_value = printed(b'{"attempt": null}')
-    tracker = Tracker(session, "7f3a000011112222", "f")
+    tracker, entry = Tracker(session, "7f3a000011112222", "f"), Entry()
+    tracker.entry, entry.submitted_at = entry, float("-inf")
     if has_ended:
         tracker.end()
 
@@ -246,12 +246,14 @@ def test_a_look_at_the_scheduler_that_comes_after_the_outcome_concludes_nothing(
 
 
 @pytest.mark.parametrize(("reasons", "is_late"), [(["Priority"], True), (["Dependency", "Priority"], False)])
-def test_the_time_in_the_queue_begins_once_the_inputs_of_a_job_are_complete(reasons, is_late):
+def test_the_time_in_the_queue_begins_once_the_inputs_of_a_job_are_complete(reasons, is_late, monkeypatch):
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", follow_window=FollowWindow())
     session.host.queue_timeout_s = 3600.0
     session.bridge.supervise.return_value = printed(b'{"attempt": null}')
-    tracker, entry = Tracker(session, "7f3a000011112222", "f"), Entry()
-    tracker.entry, entry.submitted_at = entry, time.monotonic() - 7200.0
+    tracker, entry, now = Tracker(session, "7f3a000011112222", "f"), Entry(), [5.0]  # of a machine that has just booted
+    monkeypatch.setattr(job_tracker, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    tracker.entry, entry.submitted_at = entry, now[0]
+    now[0] += 7200.0
 
     for reason in reasons:
         tracker.on_scheduler(SlurmState(PENDING, "PENDING", reason, "7"))

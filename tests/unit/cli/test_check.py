@@ -345,7 +345,7 @@ def test_the_prolog_of_slurm_is_left_to_its_nodes():
 @pytest.fixture
 def namespace(monkeypatch) -> None:
     """The function runs in another network namespace than the agent."""
-    returned = function.Returned("n1", "3.11.7", 42, "net:[2]", 0.1)
+    returned = function.Returned("n1", "3.11.7", 42, "net:[2]", None, 0.1)
     monkeypatch.setattr(function, "run_probe", lambda *_: returned)
 
 

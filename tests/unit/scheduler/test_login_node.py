@@ -8,15 +8,13 @@ import pytest
 
 from clusterfn.hosts import scheduler_commands
 from clusterfn.scheduler import SCHEDULERS, kind_of_site
-from clusterfn.scheduler.login_node import Signs, read_signs
+from clusterfn.scheduler.login_node import read_signs
 
 
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
         ({"files": ["/etc/slurm/slurm.conf"]}, "it has /etc/slurm/slurm.conf, which is of SLURM"),
-        ({"files": ["/var/spool/slurmd"]}, "it has /var/spool/slurmd, which is of SLURM"),
-        ({"files": ["/run/munge/munge.socket.2"]}, "which is of SLURM"),
         ({"files": ["/cm/shared"]}, "which is of a cluster manager"),
         ({"files": ["/etc/pbs.conf"]}, "which is of PBS"),
         ({"variables": {"SGE_ROOT": "/opt/sge"}}, "SGE_ROOT is set in a login shell, which is of Grid Engine"),
@@ -53,9 +51,23 @@ def test_a_plain_server_has_no_signs(told):
     assert read_signs(told).sentences(has_gpus=False) == ()
 
 
-def test_many_users_are_a_sign_only_without_gpus():
-    assert Signs(users=30).sentences(has_gpus=True) == ()
-    assert Signs(users=30).sentences(has_gpus=False) == ("30 users are logged in, and it has no GPUs",)
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"users": 30}, "30 users are logged in"),
+        ({"files": ["/run/munge/munge.socket.2"]}, "it has /run/munge/munge.socket.2, which is of SLURM"),
+        ({"files": ["/var/spool/slurmd"]}, "it has /var/spool/slurmd, which is of SLURM"),
+        ({"files": ["/var/spool/pbs"]}, "it has /var/spool/pbs, which is of PBS"),
+    ],
+)
+def test_what_many_servers_have_is_a_sign_only_without_gpus_or_beside_another(told, sentence):
+    greeting = {"motd": "This is a login node."}
+
+    assert read_signs(told).sentences(has_gpus=True) == ()
+    assert read_signs(told).sentences(has_gpus=False) == (sentence,)
+    assert read_signs({**told, **greeting}).sentences(has_gpus=True) == (
+        "its greeting says: This is a login node.", sentence,
+    )  # fmt: skip
 
 
 def test_schedulers_that_clusterfn_does_not_know_are_named():

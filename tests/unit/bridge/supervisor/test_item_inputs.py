@@ -187,3 +187,12 @@ def test_a_refusal_is_noted_and_scontrol_is_asked_no_more_after_two(tmp_path, tr
     assert len(scontrol.read_text().splitlines()) == 2
     wanted = f"scontrol refused with status 1: no: the items of {SCORE} start when all inputs have ended"
     assert wanted in capfd.readouterr().err and (home / "released" / "1").read_text() == wanted
+
+
+def test_a_chunk_that_its_element_finishes_while_another_looks_is_not_taken_over(tmp_path, monkeypatch):
+    chunks = Chunks(str(tmp_path), {"count": 2, "chunk": 2, "elements": 2})
+    chunks.make_folders()
+    assert chunks.take(1, 2) == 0
+    monkeypatch.setattr(chunks, "end_of", lambda element: chunks.finish(0) or {"final": True})
+
+    assert chunks.take_over(2) is None
