@@ -91,7 +91,7 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
             counter.add(group.label(index), result_in_words(ended), ended.error is not None, group.id[:SHORT], group)
         else:
             counter.skip(ended.error is not None)
-        group_state.raise_unless_collected(ended, group.on_error)
+        group_state.result_of(ended, raises=group.on_error == "raise")
     if before < len(group):
         counter.close()
         say_how_it_ended(len(group), errors, time.monotonic() - begun if group.sent_here else None)
