@@ -106,7 +106,7 @@ class GroupResults(Generic[R, E]):
 
     @public_api
     def results(self, timeout: float | None = None) -> list[R | E]:
-        """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
+        """The values in the order of the items, waiting for them and showing, once, how far they are.
 
         An exception takes the place of a value; with `on_error="raise"` the first one is raised, and the others can
         still be read.

@@ -10,12 +10,14 @@ import re
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from clusterfn import ClusterfnError, JobGroup, MapError
 from clusterfn.calls.group import state_of_group
+from clusterfn.calls.map_display import CallProgress, result_in_words
 from tests.unit.calls.groups import end, ended, group
 from tests.waiting import WAIT_S, until
 
@@ -60,6 +62,51 @@ def test_results_come_although_an_exception_cannot_be_put_into_words(capfd):
     assert "item 1 ✗ failed: Odd: <no message: its __str__ raised AttributeError>" in capfd.readouterr().err
     with pytest.raises(MapError, match="1 x Odd: <no message"):
         ended(Odd()).results()
+
+
+@dataclass
+class Playing:
+    """A map of so many items, each of which takes so long; every `fails_every`th fails."""
+
+    count: int
+    item_s: float
+    fails_every: int = 0
+    now: float = 1000.0
+
+    def lines(self, capfd):
+        known, _ = group(self.count)
+        progress = CallProgress(self.count, lambda: self.now, self.now)
+        for index in range(self.count):
+            self.now += self.item_s
+            end(known, index, ValueError("no") if self.fails_every and index % self.fails_every == 0 else 1)
+            ended = known.ended(index)
+            progress.add(known.label(index), result_in_words(ended), ended.error is not None, "7f3a", known)
+            progress.wait(known, "7f3a")
+        return capfd.readouterr().err.splitlines()
+
+
+# Least and most lines where they stay on the screen.
+PLAYED = {
+    "each item of a small one": (Playing(20, 0.005), 20, 20),
+    "a thousand short items": (Playing(1000, 0.005), 20, 20),
+    "two of them fail": (Playing(1000, 0.005, fails_every=501), 22, 22),
+    "each second fails": (Playing(1000, 0.005, fails_every=2), 30, 30),
+    "a thousand long ones": (Playing(1000, 60.0), 24, 32),
+    "a few for a day": (Playing(21, 3600.0), 21, 30),
+    "a few for a month": (Playing(30, 86400.0), 30, 60),
+}
+
+
+@pytest.mark.parametrize(("played", "least", "most"), PLAYED.values(), ids=PLAYED)
+def test_a_map_without_a_terminal_says_some_twenty_times_how_far_it_is_and_names_ten_failures(
+    capfd, played, least, most
+):
+    lines = played.lines(capfd)
+
+    assert least <= len(lines) <= most
+    assert sum("✗" in line for line in lines) <= 10 + 20
+    assert lines[-1].startswith(f"[{played.count}/{played.count}] item {played.count - 1} ✓ 1, 0.0s")
+    assert ("elapsed" in lines[-1]) == (played.count > 20)
 
 
 def test_a_long_cause_ends_with_an_ellipsis(capfd):
