@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from clusterfn.bridge.job_states import RUNNING, SHORT, UNKNOWN
+from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import group_state, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
@@ -334,9 +334,9 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
 
     @public_api
     def cancel(self) -> bool:
-        """Stop it as `stop` does; return whether there was anything to end."""
+        """Stop it as `stop` does; return whether it is cancelled, or ends now. False: it has ended by itself."""
         if self.done():
-            return False
+            return self.state == CANCELLED
         self.stop()
         return True
 
