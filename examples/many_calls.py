@@ -28,7 +28,7 @@ def main() -> None:
     print("mean of", len(estimates), "estimates:", round(sum(estimates) / len(estimates), 3))
 
     points = [1000, 0, 2000]
-    for index, estimate in function.map([1, 2, 3], points):
+    for index, estimate in function.map([1, 2, 3], points).as_completed():
         print(points[index], "points:", repr(estimate) if isinstance(estimate, Exception) else round(estimate, 1))
 
     with Executor(host, cores=1, memory="512MB") as executor:

@@ -43,8 +43,13 @@ def check_types() -> None:
     assert_type(collected.results(), list[float | Exception])  # a failure stands in the place of its value
     assert_type(collected.result(0), float)  # which raises it
     assert_type(half.map([1.0], on_error="raise").results(), list[float])
-    for index, value in collected:
-        assert_type((index, value), tuple[int, float | Exception])
+    for value in collected:
+        assert_type(value, float)  # a failure is raised in its place
+    for index, result in collected.as_completed():
+        assert_type((index, result), tuple[int, float | Exception])
+    assert_type(half.map([1.0], on_error="collect").results(), list[float | Exception])
+    for either in half.map([1.0], on_error="collect"):
+        assert_type(either, float | Exception)
 
 
 def check_other_callers() -> None:
@@ -71,7 +76,7 @@ def check_attach() -> None:
     assert_type(job.result(), float)
     assert_type(group.result(0), float)
     attach("7f3a").result()
-    for _, _ in attach("7f3a"):
+    for _ in attach("7f3a"):
         pass
 
 

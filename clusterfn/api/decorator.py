@@ -127,8 +127,12 @@ class ClusterFunction(Generic[P, R]):
     @overload
     def map(
         self: _Async[T], *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["collect"] = "collect", sequential_up_to: int | None = None, strict: bool = True,
-        **constants: Any,
+        on_error: Literal["collect"], sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+    ) -> JobGroup[T | Exception, NoReturn]: ...  # fmt: skip
+    @overload
+    def map(
+        self: _Async[T], *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
+        on_error: None = None, sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
     ) -> JobGroup[T, Exception]: ...  # fmt: skip
     @overload
     def map(
@@ -138,13 +142,17 @@ class ClusterFunction(Generic[P, R]):
     @overload
     def map(
         self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["collect"] = "collect", sequential_up_to: int | None = None, strict: bool = True,
-        **constants: Any,
+        on_error: Literal["collect"], sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+    ) -> JobGroup[R | Exception, NoReturn]: ...  # fmt: skip
+    @overload
+    def map(
+        self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
+        on_error: None = None, sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
     ) -> JobGroup[R, Exception]: ...  # fmt: skip
     @public_api
     def map(
         self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["collect", "raise"] = "collect", sequential_up_to: int | None = None, strict: bool = True,
+        on_error: Literal["collect", "raise"] | None = None, sequential_up_to: int | None = None, strict: bool = True,
         **constants: Any,
     ) -> JobGroup[Any, Any]:  # fmt: skip
         """Call the function with each item, each call in a process of its own, and return at once.
@@ -154,7 +162,8 @@ class ClusterFunction(Generic[P, R]):
                 may be longer.
             max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
             chunksize: Items that are taken from the queue at a time.
-            on_error: "collect": an exception takes the place of a result; "raise": the first one is raised.
+            on_error: "collect": an exception takes the place of a value; "raise": the first one is raised. None:
+                `results()` and `as_completed()` collect them, and iterating raises.
             sequential_up_to: Up to this many items run one at a time, more run side by side. Without it, two items that
                 would have to share a GPU of a machine without a scheduler run one at a time.
             strict: False lets the shortest list decide how many calls there are, as the builtin `map` does.
@@ -162,7 +171,7 @@ class ClusterFunction(Generic[P, R]):
                 the name of an option above, use `itertools.repeat(x)` as an iterable.
 
         Returns:
-            A `JobGroup`: `results()` waits for all of them, iterating gives each as it ends.
+            A `JobGroup`: `results()` waits for all of them, iterating gives the values in order as they come.
 
         Raises:
             ConfigError, PayloadError: Before anything is sent; the message names the item that cannot travel.

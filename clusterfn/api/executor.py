@@ -9,6 +9,7 @@ import atexit
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import call, mapping
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.group import JobGroup, state_of_group
-from clusterfn.calls.job import Job, describe_open_jobs, entry_of
+from clusterfn.calls.job import Job, describe_open_jobs, entry_of, withdraw
 from clusterfn.config import import_time
 from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.display import console
@@ -97,6 +98,8 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Job[Any]:
         """Send `fn(*args, **kwargs)` and return its Job.
 
+        Its `cancel()` withdraws it only, as concurrent.futures has it. If it runs, `stop()` ends it.
+
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
             ConfigError: `fn` is not a function.
@@ -105,6 +108,7 @@ class Executor(concurrent.futures.Executor):
         plain, options = self._with_options(fn)
         check_arguments(plain, args, kwargs, "Executor")
         job: Job[Any] = call.submit_call(plain, args, kwargs, options, self._at_turn)
+        entry_of(job).of_executor = True
         self._sent.append(job.id)
         self._jobs[job.id] = job
         return job
@@ -189,13 +193,13 @@ class Executor(concurrent.futures.Executor):
         # The jobs held back come first: the end of another job would send them.
         for job in held:
             try:
-                job.cancel()
+                withdraw(job)
             except ClusterfnError as error:
                 # The job was sent at this moment, and its host cannot be reached.
                 failures.append(error)
-        each: list[Callable[[], object]] = [job.cancel for job in jobs if job not in held]
+        each: list[Callable[[], object]] = [functools.partial(withdraw, job) for job in jobs if job not in held]
         each += [group.withdraw for group in self._groups]
-        for answer in list(at_once(each, lambda withdraw: withdraw(), "withdrawing calls")):
+        for answer in list(at_once(each, lambda take_back: take_back(), "withdrawing calls")):
             answer.result()
         for failure in failures:
             raise failure

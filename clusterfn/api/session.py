@@ -108,7 +108,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         Ctrl-C ends the call; the session keeps running.
         """
         call = self._call(fn, args, kwargs, follow=True)
-        return job_display.result(call, f"{call.name} in a session on {call.host}", "stop")
+        return job_display.result(call, _where(call, call.name), "stop")
 
     @overload
     def submit(self, fn: Callable[..., Coroutine[Any, Any, R]], /, *args: Any, **kwargs: Any) -> Job[R]: ...
@@ -241,7 +241,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                 holding.actors.abandon(number)
 
         try:
-            job_display.result(call, f"{kind.name} as an actor in a session on {call.host}", "stop")
+            job_display.result(call, _where(call, f"{kind.name} as an actor"), "stop")
         except BaseException:  # a handler of a signal may raise anything
             # The caller gets no actor, although the session may construct it.
             if call.state not in (RAISED, DIED, CANCELLED):
@@ -400,6 +400,11 @@ def _check_actor(holding: SessionJob | None, held: Job[Any], actor: int, name: s
         raise actor_lost(name, f"its session has ended{why}", held.host, held.id)
     holding.actors.check(actor, name)
     return holding
+
+
+def _where(call: SessionCallJob[Any], what: str) -> str:
+    """Say what runs where at the first call of a session; "" for the others, of which there may be thousands."""
+    return f"{what} in a session on {call.host}" if call.tracker.number == 1 else ""
 
 
 def _parse_workers(workers: object, options: Options) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, withdraw
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop
 from clusterfn.public_api import public_api
@@ -88,11 +89,11 @@ class SessionMap:
         self._sent.clear()
         # A forked child that leaves the loop must not withdraw its parent's calls.
         if left and os.getpid() == self._pid:
-            loop.begin(_cancel(left))
+            loop.begin(_withdraw_each(left))
 
 
-async def _cancel(jobs: list[Job[Any]]) -> None:
+async def _withdraw_each(jobs: list[Job[Any]]) -> None:
     # If the host does not answer, the other requests would fail as well.
     with contextlib.suppress(ClusterfnError):
         while jobs:
-            await loop.in_thread(jobs.pop().cancel, "clusterfn-session-map")
+            await loop.in_thread(functools.partial(withdraw, jobs.pop()), "clusterfn-session-map")

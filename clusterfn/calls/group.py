@@ -1,7 +1,7 @@
 """Many calls of one function as their user sees them: what each is doing and leaves behind, stopping, and retrying.
 
 Has only names that a user may call; the state is in `group_state.GroupState`, which `state_of_group` gives. Their
-results come in the order of the items, or as each call ends: `GroupResults`.
+results come in the order of the items, or with `as_completed` as each call ends: `GroupResults`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from clusterfn.bridge.job_states import RUNNING, SHORT, UNKNOWN
+from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import group_state, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _ANSWER_S = 30.0
 T = TypeVar("T")
 R = TypeVar("R")
-E = TypeVar("E")  # what may be in the place of a value: Exception, or nothing with on_error="raise"
+E = TypeVar("E")  # what `results()` may have in the place of a value: Exception, or nothing with on_error="raise"
 
 
 def _of_one_item(method: Callable[P, T]) -> Callable[P, T]:
@@ -53,6 +53,38 @@ def _of_one_item(method: Callable[P, T]) -> Callable[P, T]:
         return method(*args, **kwargs)
 
     return call
+
+
+class ItemStream(Iterator[T]):
+    """What comes of a group, for `for` and for `async for`.
+
+    Args:
+        known: What is known of the group.
+        given: Gives the next of them, waiting for it.
+        is_there: Whether that needs no waiting, by how many were given.
+        until: The moment of the monotonic clock until which to wait.
+    """
+
+    def __init__(
+        self, known: GroupState, given: Iterator[T], is_there: Callable[[int], bool], until: float | None = None
+    ) -> None:
+        self._known, self._given, self._is_there, self._until = known, given, is_there, until
+
+    @public_api
+    def __next__(self) -> T:
+        return next(self._given)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        import asyncio
+
+        known, until, changed = self._known, self._until, asyncio.Event()
+        with known.listening(functools.partial(_wake, asyncio.get_running_loop(), changed)):
+            for before in range(len(known)):
+                while not self._is_there(before) and (until is None or time.monotonic() < until):
+                    changed.clear()
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(changed.wait(), None if until is None else until - time.monotonic())
+                yield next(self._given)
 
 
 class GroupResults(Generic[R, E]):
@@ -74,10 +106,10 @@ class GroupResults(Generic[R, E]):
 
     @public_api
     def results(self, timeout: float | None = None) -> list[R | E]:
-        """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
+        """The values in the order of the items, waiting for them and showing, once, how far they are.
 
-        With `on_error="collect"` an exception takes the place of a value; with "raise" the first one is raised, and
-        the others can still be read.
+        An exception takes the place of a value; with `on_error="raise"` the first one is raised, and the others can
+        still be read.
 
         Args:
             timeout: Seconds; None for as long as it takes.
@@ -86,7 +118,7 @@ class GroupResults(Generic[R, E]):
             MapError: Every call of the map failed; it lists the most frequent causes with their counts.
             TimeoutError: Not all have ended within `timeout`; they continue.
             KeyboardInterrupt: After Ctrl-C; they continue, unless it is pressed twice.
-            Exception: With "raise", that of the first call that failed.
+            Exception: With `on_error="raise"`, that of the first call that failed.
         """
         map_display.show_until_done(self._known, timeout)
         return group_state.results_of(self._known)
@@ -129,34 +161,38 @@ class GroupResults(Generic[R, E]):
         return True
 
     @public_api
-    def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, R | E]]:
-        """`(index, result)` of each call as it ends.
+    def as_completed(self, timeout: float | None = None) -> ItemStream[tuple[int, R | E]]:
+        """`(index, result)` of each call as it ends, for `for` and `async for`.
 
         Raises:
-            TimeoutError: Not all have ended within `timeout` seconds.
-            Exception: With `on_error="raise"`, that of the first call that failed.
+            TimeoutError: Of the iterator: not all have ended within `timeout` seconds.
+            Exception: Of the iterator: with `on_error="raise"`, that of the first call that failed.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        known, given = self._known, 0
-        while given < len(known):
+        return ItemStream(self._known, self._as_they_end(until), self._known.has_news, until)
+
+    @public_api
+    def _as_they_end(self, until: float | None) -> Iterator[tuple[int, R | E]]:
+        known = self._known
+        for given in range(len(known)):
             index, ended = known.ended_after(given, until)
-            given += 1
-            group_state.raise_unless_collected(ended, known.on_error)
-            yield index, cast("R | E", ended.result)
+            yield index, cast("R | E", group_state.result_of(ended, raises=known.on_error == "raise"))
 
-    def __iter__(self) -> Iterator[tuple[int, R | E]]:
-        return self.as_completed()
+    @public_api
+    def _in_order(self) -> Iterator[R]:
+        known = self._known
+        for index in range(len(known)):
+            ended = known.end_of(index, None)
+            yield cast(R, group_state.result_of(ended, raises=known.on_error != "collect"))
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, R | E]]:
-        import asyncio
+    def __iter__(self) -> Iterator[R]:
+        return self._in_order()
 
-        known, changed, given = self._known, asyncio.Event(), self.as_completed()
-        with known.listening(functools.partial(_wake, asyncio.get_running_loop(), changed)):
-            for before in range(len(self)):
-                while not known.has_news(before):
-                    changed.clear()
-                    await changed.wait()
-                yield next(given)
+    def __aiter__(self) -> AsyncIterator[R]:
+        return ItemStream(self._known, self._in_order(), self._known.has_end_of).__aiter__()
+
+    # With __getitem__ and __len__, `reversed` would give what means the values.
+    __reversed__ = None
 
     @property
     def failed(self) -> dict[int, BaseException]:
@@ -173,8 +209,8 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
     As an argument of another call on that host it means the list of its values, which stay there; `group[3]` means that
     of one item. `f.map(group)` calls `f` with each.
 
-    Iterating, with `for` or `async for`, gives `(index, result)` as each call ends. Waiting, or giving up waiting,
-    never touches them.
+    Iterating, with `for` or `async for`, gives the values in the order of the items. It raises the exception of a call
+    that failed at its place, unless `on_error="collect"` was given. Waiting, or giving up waiting, never touches them.
 
     Attributes:
         id: 16 hex digits; four are enough where they are unambiguous. A retry has an id of its own.
@@ -298,9 +334,9 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
 
     @public_api
     def cancel(self) -> bool:
-        """Stop it as `stop` does; return whether there was anything to end."""
+        """Stop it as `stop` does; return whether it is cancelled, or ends now. False: it has ended by itself."""
         if self.done():
-            return False
+            return self.state == CANCELLED
         self.stop()
         return True
 

@@ -188,6 +188,10 @@ class GroupItems:
         """Whether more than so many items have ended, or nothing more will be received."""
         return len(self._ended) > given or self._lost is not None
 
+    def has_end_of(self, index: int) -> bool:
+        """Whether that item has ended, or nothing more will be received."""
+        return index in self._ended or self._lost is not None
+
     @contextlib.contextmanager
     def listening(self, listener: Callable[[], None]) -> Iterator[None]:
         """Have it called when an item ends, in the thread that reports that."""

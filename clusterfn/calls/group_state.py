@@ -48,7 +48,7 @@ class GroupState(GroupItems):
         backend: What follows it; None if nothing of it was sent.
         send_again: Sends the items of these indices as a new group; None if nothing of it was sent.
         on_interrupt: "detach" or "stop".
-        on_error: What becomes of the exception of an item: "collect" or "raise".
+        on_error: What becomes of the exception of an item: "collect", "raise", or None if nobody has said that.
         shown: How many ended items have been shown to the user.
         asked: What each item asked for, if that is known.
         sent_here: Whether this process has sent it, and saw all of it.
@@ -58,7 +58,7 @@ class GroupState(GroupItems):
     """
 
     def __init__(
-        self, group_id: str, name: str, host: str, folder: str, count: int, on_error: str = "collect",
+        self, group_id: str, name: str, host: str, folder: str, count: int, on_error: str | None = None,
         labels: Sequence[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(group_id, count, labels)
@@ -231,10 +231,11 @@ def check_on_error(on_error: str) -> None:
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
 
 
-def raise_unless_collected(ended: ItemOutcome, on_error: str) -> None:
-    """Raise the exception of an item that has failed, unless it takes the place of the item's value."""
-    if ended.error is not None and on_error != "collect":
+def result_of(ended: ItemOutcome, *, raises: bool) -> Any:
+    """Return the value of an item, or the exception in its place, or raise that."""
+    if ended.error is not None and raises:
         raise ended.error
+    return ended.result
 
 
 def results_of(group: GroupState) -> list[Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import posixpath
 import time
@@ -19,6 +20,7 @@ from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
 from clusterfn.calls import remote_state
 from clusterfn.calls.job_entry import ON_HOST, JobEntry
 from clusterfn.config.units import parse_memory
+from clusterfn.display import console
 from clusterfn.display.notebook_display import NotebookDisplay
 from clusterfn.display.summary import Summary, describe_request, describe_usage
 from clusterfn.errors import ClusterfnError, HostError
@@ -51,7 +53,7 @@ class _ThreadFuture(concurrent.futures.Future[R]):
         # From Python 3.11 on, `asyncio.wait` would wait for ever: its callback has no effect in another thread.
         if getattr(fn, "__module__", None) == "asyncio.tasks":
             raise TypeError(
-                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.wrap_future(job) for job in jobs]), or "
+                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.ensure_future(job) for job in jobs]), or "
                 "await asyncio.gather(*jobs)"
             )
         super().add_done_callback(fn)
@@ -233,18 +235,22 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
 
     @public_api
     def cancel(self) -> bool:
-        """Withdraw the job if it has not started, as concurrent.futures has it; `stop()` ends a running one.
+        """Withdraw the job if it has not started, or end it with every process of it, as `stop()`.
+
+        Only a running future of an `Executor` keeps running, as concurrent.futures has it: `stop()` ends that.
 
         Returns:
-            Whether it was withdrawn. False means that it runs or has ended.
+            Whether it is cancelled, or ends now: once it has, `state` is CANCELLED and `result` raises `Cancelled`.
+            False means that it has ended by itself, or keeps running.
         """
-        if self.done() or self.running():
-            return self.cancelled()
-        # The outcome of this withdrawal comes back too, and must find the job cancelled.
-        with self._entry.settling:
-            if self.done() or not _withdraw(self._entry) or not super().cancel():
-                return self.cancelled()
-            self._entry.finish(CANCELLED, "withdrawn before it started", lambda _: None)
+        if withdraw(self):
+            return True
+        if self.done():
+            return self.state == CANCELLED
+        if self._entry.of_executor:
+            _tell_that_it_keeps_running()
+            return False
+        self._entry.stop()
         return True
 
     @public_api
@@ -372,6 +378,19 @@ def entry_of(job: Job[Any]) -> JobEntry:
     return job._entry
 
 
+def withdraw(job: Job[Any]) -> bool:
+    """Keep the job from ever starting; return whether it was withdrawn, now or before."""
+    entry = job._entry
+    if job.done() or job.running():
+        return job.cancelled()
+    # The outcome of this withdrawal comes back too, and must find the job cancelled.
+    with entry.settling:
+        if job.done() or not _withdraw(entry) or not concurrent.futures.Future.cancel(job):
+            return job.cancelled()
+        entry.finish(CANCELLED, "withdrawn before it started", lambda _: None)
+    return True
+
+
 def _withdraw(entry: JobEntry) -> bool:
     tracker, withdrawn = None, False
     # A call of a session may move to another session while it is withdrawn here.
@@ -379,6 +398,11 @@ def _withdraw(entry: JobEntry) -> bool:
         tracker = entry.tracker
         withdrawn = tracker.withdraw()
     return withdrawn
+
+
+@functools.cache
+def _tell_that_it_keeps_running() -> None:
+    console.tell("cancel() leaves a running future of an Executor alone, as in concurrent.futures: stop() ends it")
 
 
 def _await_end(job: Job[Any], timeout: float | None) -> float | None:

@@ -93,6 +93,8 @@ class _JobDisplay(console.StatusLine):
         self.due = 0.0
         began = max(time.monotonic(), job.submitted_at)
         self.explains_from, self.speaks_from = began + spoken_wait.REASON_AFTER_S, began + spoken_wait.SPEAK_AFTER_S
+        # Where calls are many and short, a line would flicker for each of them.
+        self.shows_from = 0.0 if where else time.monotonic() + _TICK_S
         self.in_cell = f"clusterfn: {job.id} {where}" if where and console.cell_status() is not None else ""
         if where and not self.in_cell:
             console.tell(f"{job.id} {where}")
@@ -141,6 +143,8 @@ class _JobDisplay(console.StatusLine):
         console.warn(sentence)
 
     def _status(self) -> None:
+        if time.monotonic() < self.shows_from:
+            return
         moving = "" if self.trouble else self.job.moving
         progress = self.job.transfer.progress if moving and self.job.transfer else None
         if self.in_cell:

@@ -109,6 +109,7 @@ class JobEntry(JobStatus):
         published: Its outcome, as its host published it; empty until then.
         given: The caller's own path of each argument that is a file, by its path there.
         inputs: The jobs whose values it takes, by id, until it ends.
+        of_executor: Whether `cancel()` leaves it alone once it runs, as concurrent.futures has it.
         settling: Held while it ends.
         is_watched: Whether a notebook shows what it prints.
         tail: The end of that.
@@ -119,7 +120,7 @@ class JobEntry(JobStatus):
     outputs: tuple[tuple[str, Path], ...] = ()
     inputs: Mapping[str, object] = {}
     published: Mapping[str, Any] = {}
-    is_watched, tail = False, b""
+    is_watched, of_executor, tail = False, False, b""
     _live: LiveUsage | None = None
     _takers: weakref.WeakSet[JobEntry] | None = None
 

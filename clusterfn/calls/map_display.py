@@ -1,7 +1,7 @@
 """Shows a map: its progress while it runs, how it ended, and a table of its results.
 
-The progress is a line for each call that ends; on a terminal and in a notebook it is one bar. `CallProgress` shows it
-for a group and for a sweep. `show_until_done` waits for a group with it.
+The progress is one bar on a terminal and in a notebook, and elsewhere a line at each twentieth of the calls.
+`CallProgress` shows it for a group and for a sweep. `show_until_done` waits for a group with it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CAUSE = 160  # characters of the line of a failure
 # A table has these columns, whatever items have ended.
 _COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")
 _LISTED = 5  # causes in the lines that end a map
-# So many failures have a line of their own on a terminal; the summary counts all of them.
-_NAMED = 20
+# Where lines stay, so many of them say how far a map is, and so many failures have a line of their own everywhere.
+_LINES, _NAMED = 20, 10
 # A line is redrawn for calls that end no more often than this.
 _REDRAW_S = 0.1
-# Where lines stay and no call ends, a line says this often how far the map is.
-_STILL_EVERY_S = 60.0
+# Where lines stay, a line also comes after such a time, which doubles with each of them.
+_STILL_S, _STILL_MOST_S = 30.0, 3600.0
 
 
 def show_until_done(group: GroupState, timeout: float | None) -> None:
@@ -79,7 +79,7 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
 
     for position in range(len(group)):
         fresh = position >= before
-        if fresh and one_by_one and not counter.redrawn:
+        if fresh and one_by_one and counter.names_each:
             index = ticking(lambda turn, position=position: group.begun_after(position, turn))  # type: ignore[misc]
             if index is not None:
                 console.say(f"[{position + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
@@ -91,14 +91,14 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
             counter.add(group.label(index), result_in_words(ended), ended.error is not None, group.id[:SHORT], group)
         else:
             counter.skip(ended.error is not None)
-        group_state.raise_unless_collected(ended, group.on_error)
+        group_state.result_of(ended, raises=group.on_error == "raise")
     if before < len(group):
         counter.close()
         say_how_it_ended(len(group), errors, time.monotonic() - begun if group.sent_here else None)
 
 
 class CallProgress(console.StatusLine):
-    """How far the calls of a map or a sweep are: a bar on a terminal, elsewhere a line for each that ends.
+    """How far the calls of a map or a sweep are: a bar on a terminal, elsewhere some twenty lines.
 
     Args:
         total: How many calls there are.
@@ -107,19 +107,21 @@ class CallProgress(console.StatusLine):
 
     Attributes:
         redrawn: Whether it is one line that is redrawn.
+        names_each: Whether each call has a line that stays.
     """
 
     def __init__(self, total: int, clock: Callable[[], float] = time.monotonic, began: float | None = None) -> None:
         super().__init__()
         self.total = total
         self.redrawn = console.can_redraw()
+        self.names_each = not self.redrawn and total <= _LINES
         self._clock = clock
         self._pace = Pace(clock, clock() if began is None else began)
         self._ended = self._failed = 0
         self._looked_at = self._drawn_at = float("-inf")
         self._explains_from = (clock() if began is None else began) + spoken_wait.REASON_AFTER_S
         # The first line comes sooner than the later ones.
-        self._still_at = clock() + spoken_wait.SPEAK_AFTER_S
+        self._due, self._gap_s = clock() + spoken_wait.SPEAK_AFTER_S, _STILL_S
 
     def skip(self, failed: bool = False) -> None:
         """Count a call without a line."""
@@ -137,10 +139,12 @@ class CallProgress(console.StatusLine):
             group: Knows how many calls run now.
         """
         self.skip(failed)
-        self._still_at = self._clock() + _STILL_EVERY_S
-        text = f"[{self._ended}/{self.total}] {label} {result}"
-        if not self.redrawn or (failed and self._failed <= _NAMED):
-            console.say(f"{text}\n")
+        is_step = self._ended * _LINES // self.total > (self._ended - 1) * _LINES // self.total
+        if (failed and self._failed <= _NAMED) or (not self.redrawn and (is_step or self._is_due())):
+            text = f"[{self._ended}/{self.total}] {label} {result}"
+            far = "" if self.redrawn or self.names_each else f" ({self._words(note, group)})"
+            console.say(f"{text}{far}\n")
+            self._due = self._clock() + self._gap_s
         if self.redrawn and (self._clock() - self._drawn_at >= _REDRAW_S or self._ended == self.total):
             self._redraw(note, group)
 
@@ -158,18 +162,25 @@ class CallProgress(console.StatusLine):
             if self._clock() >= self._looked_at + _REASON_EVERY_S:
                 self._looked_at = self._clock()
                 self.say_reason(f"clusterfn: {group.id[:SHORT]} {group.state.lower()} ({reason})", self._clock())
-        elif self._clock() >= self._still_at:
-            self._still_at = self._clock() + _STILL_EVERY_S
-            console.tell(f"{group.id[:SHORT]} {self._words('', group, reason)}")
+        elif self._is_due():
+            console.tell(f"{group.id[:SHORT]} {self._ended}/{self.total}, {self._words('', group, reason)}")
+
+    def _is_due(self) -> bool:
+        """Whether no line has come for long; if so, the next time is longer."""
+        if self._clock() < self._due:
+            return False
+        self._due, self._gap_s = self._clock() + self._gap_s, min(2 * self._gap_s, _STILL_MOST_S)
+        return True
 
     def _redraw(self, note: str, group: GroupState | None, trouble: str = "") -> None:
         self._drawn_at = self._clock()
-        self.redraw(self._words(note, group, trouble), (self._ended, self.total, self._failed))
+        words = f"{self._ended}/{self.total}, {self._words(note, group, trouble)}"
+        self.redraw(words, (self._ended, self.total, self._failed))
 
     def _words(self, note: str, group: GroupState | None, trouble: str = "") -> str:
-        """Say how many are done, run and have failed, then the times, or instead what keeps all of them waiting.
+        """Say how many run and have failed, then the times, or instead what keeps all of them waiting.
 
-        Such as "19/50, 8 running, 1 failed, 00:12 elapsed, 00:20 left".
+        Such as "8 running, 1 failed, 00:12 elapsed, 00:20 left".
         """
         # This looks at each item, so it is read only once.
         count = group.running if group is not None else 0
@@ -177,7 +188,7 @@ class CallProgress(console.StatusLine):
         failed = f"{self._failed} failed" if self._failed else ""
         left = self._pace.left(self._ended, self.total, works=count > 0)
         rest = [trouble] if trouble else [self._pace.elapsed(), left]
-        return ", ".join(filter(None, [f"{self._ended}/{self.total}", running, failed, *rest, note]))
+        return ", ".join(filter(None, [running, failed, *rest, note]))
 
 
 def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: float | None) -> None:

@@ -61,7 +61,7 @@ _MOST_BLOCKS = 1000
 
 def run(
     function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, how: MapOptions,
-    on_error: OnError = "collect", constants: Mapping[str, Any] | None = None, given_labels: Sequence[str] = (),
+    on_error: OnError | None = None, constants: Mapping[str, Any] | None = None, given_labels: Sequence[str] = (),
 ) -> JobGroup[R, Any]:  # fmt: skip
     """Send `function(*each, **constants)` for each tuple of `zip(*iterables)`, and give the group.
 
@@ -170,8 +170,9 @@ def _number(name: str, value: object, least: int) -> int:
     return value
 
 
-def _check(on_error: str, options: Options) -> None:
-    check_on_error(on_error)
+def _check(on_error: str | None, options: Options) -> None:
+    if on_error is not None:
+        check_on_error(on_error)
     if options.requeue:
         raise ConfigError(
             "requeue= cannot be used with map", hint="use .with_options(requeue=[]).map(…), or .submit(…) for each call"

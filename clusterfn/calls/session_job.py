@@ -20,7 +20,7 @@ from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, submit
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out, tell_variables
-from clusterfn.calls.job import entry_of
+from clusterfn.calls.job import entry_of, withdraw
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
 from clusterfn.calls.session_tracker import (
     ActorCall,
@@ -265,7 +265,7 @@ class SessionJob:
         try:
             if cancel_futures:
                 # Many at once, as each waits for its host.
-                for answer in at_once(calls, lambda call: call.cancel(), "withdrawing calls", _WITHDRAWN_AT_ONCE):
+                for answer in at_once(calls, withdraw, "withdrawing calls", _WITHDRAWN_AT_ONCE):
                     answer.result()
                 withdrawn, going = sum(call.cancelled() for call in calls), sum(not call.done() for call in calls)
                 rest = f"; {going} that had begun will run to the end" if going else ""
@@ -274,7 +274,7 @@ class SessionJob:
                     console.tell(f"{withdrawn} {had} not begun and will not run{rest}")
         finally:
             # After Ctrl-C, for example, no later call would close it.
-            if not self.job.done() and (calls or not self.job.cancel()):
+            if not self.job.done() and (calls or not withdraw(self.job)):
                 self._send_close(wait)
         if wait:
             self.await_end(calls)

@@ -21,7 +21,7 @@ from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.conclusion import WithdrawnJob
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, withdraw
 from clusterfn.cli import screen
 from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.parser import NOT_ALTERABLE
@@ -95,7 +95,7 @@ def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
 
 def _cancel(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> dict[str, Any]:
     """End it, and return what was done; wait for its end for so long."""
-    if isinstance(job, Job) and job.cancel():
+    if isinstance(job, Job) and withdraw(job):
         done = _WITHDRAWN
     elif has_ended(job):
         done = f"had already ended: {job.status}"

@@ -1,4 +1,4 @@
-"""What a sweep shows: a line for each configuration that ends, and what it found as facts and as a report."""
+"""What a sweep shows: how far it is, and what it found as facts and as a report."""
 
 from __future__ import annotations
 

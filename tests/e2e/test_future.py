@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import secrets
 import time
 
 import pytest
 
-from clusterfn import ClusterfnError, ConfigError, attach, cluster
+from clusterfn import Cancelled, ClusterfnError, ConfigError, Executor, JobGroup, Session, attach, cluster
 from tests.e2e.conftest import ON_BARE, ON_SLURM, give_to
 from tests.waiting import until
 
@@ -91,17 +92,81 @@ def test_a_job_that_waits_for_a_gpu_can_be_withdrawn_and_never_runs(hosts, gate,
     assert not (second / "began").exists()
 
 
+def call_of_an_actor(wait, host, stack):
+    class Waiter:
+        def work(self):
+            return wait()
+
+    return stack.enter_context(Session(host)).actor(Waiter).work.submit()
+
+
+# What a user sends, and what he has then.
+SENT = {
+    "job": lambda wait, host, stack: cluster(host=host)(wait).submit(),
+    "attached job": lambda wait, host, stack: attach(cluster(host=host)(wait).submit().id),
+    "group": lambda wait, host, stack: cluster(host=host)(lambda _: wait()).map([0]),
+    "attached group": lambda wait, host, stack: attach(cluster(host=host)(lambda _: wait()).map([0]).id),
+    "call of a session": lambda wait, host, stack: stack.enter_context(Session(host)).submit(wait),
+    "call of an actor": call_of_an_actor,
+}
+
+
+def result_of(sent):
+    return sent.result(0, 150) if isinstance(sent, JobGroup) else sent.result(150)
+
+
+@pytest.mark.parametrize(("kind", "host"), [*((kind, "tensor01") for kind in SENT), ("job", "slurm")])
+def test_cancel_ends_what_runs_whatever_it_is(hosts, gate, kind, host):
+    with contextlib.ExitStack() as stack:
+        sent = SENT[kind](until_told(gate), host, stack)
+        until(lambda: (gate / "began").exists() and sent.state == "RUNNING")
+
+        assert sent.cancel() is True
+
+        with pytest.raises(Cancelled):
+            result_of(sent)
+        assert sent.state == "CANCELLED"
+        assert sent.cancel() is True, "it is cancelled"
+
+
 @ON_BARE
-def test_a_running_job_cannot_be_withdrawn(hosts, gate, host):
-    job = cluster(host=host)(until_told(gate)).submit()
+def test_cancel_of_what_has_ended_by_itself_says_no(hosts, host):
+    job, group = cluster(host=host)(abs).submit(-1), cluster(host=host)(abs).map([-1])
+
+    assert (job.result(150), *group) == (1, 1)
+    assert not job.cancel() and not group.cancel() and job.state == group.state == "RETURNED"
+
+
+def test_a_running_future_of_an_executor_keeps_running_as_in_the_standard_library_until_it_is_stopped(
+    hosts, gate, capfd
+):
+    with Executor("tensor01") as executor:
+        future = executor.submit(until_told(gate))
+        until(lambda: (gate / "began").exists() and future.running())
+
+        assert future.cancel() is False and not future.cancelled()
+        assert capfd.readouterr().err.endswith("as in concurrent.futures: stop() ends it\n")
+        assert future.running()
+        future.stop()
+        with pytest.raises(Cancelled):
+            future.result(150)
+
+
+@pytest.mark.parametrize(("as_future", "ends"), [(asyncio.ensure_future, False), (asyncio.wrap_future, True)])
+def test_asyncio_ends_a_job_if_the_program_has_wrapped_it_as_its_own_future(hosts, gate, as_future, ends):
+    job = cluster(host="tensor01")(until_told(gate)).submit()
     running(job)
 
-    assert job.cancel() is False
+    async def impatient_of():
+        await asyncio.wait_for(as_future(job), 0.3)
 
-    assert not job.cancelled()
-    (gate / "go").touch()
-    assert job.result(150) == "value"
-    assert job.cancel() is False
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(impatient_of())
+
+    if not ends:
+        (gate / "go").touch()
+    with pytest.raises(Cancelled) if ends else contextlib.nullcontext():
+        assert job.result(150) == "value"
 
 
 @ON_SLURM

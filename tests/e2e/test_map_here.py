@@ -100,7 +100,7 @@ def test_a_retry_keeps_the_indices_the_arguments_and_what_had_returned(here, tmp
     assert [group.label(index) for index in range(6)] == labels
     assert [group.logs(index) for index in (2, 3)] == ["first 12\n", "again 13\n"]
     assert [group.files(index)[0].name for index in (2, 3)] == ["model.txt"] * 2
-    assert dict(group) == dict(enumerate(range(10, 16)))
+    assert list(group) == list(range(10, 16)) and dict(group.as_completed()) == dict(enumerate(group))
     said = capfd.readouterr().err
     assert f"{group.id[:4]} second_time on here (again, of {first[:4]}): 3 items, " in said
     assert "[4/6] " in said and "[3/6] " not in said and "clusterfn: 6/6 returned" in said

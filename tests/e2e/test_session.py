@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import io
 import itertools
 import json
 import os
@@ -138,6 +139,38 @@ def test_a_call_shows_what_it_prints_and_raises_what_it_raises(capfd: pytest.Cap
     out, err = capfd.readouterr()
     assert out == "one ä\ntwo ä\n"
     assert "one\n" in err and "three\n" not in err
+
+
+class Stderr(io.StringIO):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self.isatty = lambda: is_terminal  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.usefixtures("here")
+def test_the_first_call_says_where_it_runs_and_all_others_print_their_output_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stderr := Stderr(is_terminal))
+    with Session(workers=2, cores=2) as session:
+        session.call(print, "first")
+        first = stderr.getvalue()
+        for number in range(30):
+            session.call(print, number)
+        model = session.actor(Model, "x")
+        assert [model.predict(number) for number in range(30)] == [2 * number for number in range(30)]
+        told = stderr.getvalue()[len(first) :]
+
+    assert first.count(" print in a session on ") == 1
+    assert "clusterfn" not in told
+    # A call that this machine delays by a second may show its state for a moment.
+    assert told.count("\r") < 10
+    printed = ["first", *range(30), "loading x", *(f"predicting {number}" for number in range(30))]
+    assert capsys.readouterr().out == "".join(f"{word}\n" for word in printed)
 
 
 def hold(megabytes: int, then: Callable[[int], object] = abs) -> object:

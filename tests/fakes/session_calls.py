@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from typing import Any
 
+from clusterfn import Job
 from clusterfn.api.session_map import SessionMap
+from tests.fakes.taken import Taken
 
 
-class Call(Future):  # type: ignore[type-arg]
+class Waiting(Taken):
+    """What follows a call that has not started."""
+
+    def withdraw(self) -> bool:
+        return True
+
+
+class Call(Job[Any]):
     """A call; the test ends it."""
 
     def __init__(self, item: Any) -> None:
-        super().__init__()
+        following: Any = Waiting()
+        super().__init__(f"7f3a/{item}", "f", "here", "/root/jobs/7f3a", following)
         self.item = item
 
 

@@ -247,8 +247,7 @@ def end_job(job: Job[Any], patience_s: float) -> None:
     if job.running():
         concurrent.futures.wait([job], patience_s)
     try:
-        if not job.done() and not job.cancel():
-            job.stop()
+        job.cancel()
     except ClusterfnError as error:
         console.warn(f"{job.id} {job.name} on {job.host} could not be stopped, and ends by itself: {error.message}")
 

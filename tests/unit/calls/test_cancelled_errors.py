@@ -58,7 +58,7 @@ async def with_wait(job: Job[Any]) -> Any:
 def test_a_job_that_asyncio_would_wait_for_without_end_is_rejected() -> None:
     _, waiting = job()
 
-    with pytest.raises(TypeError, match="asyncio.wrap_future"):
+    with pytest.raises(TypeError, match="asyncio.ensure_future"):
         asyncio.run(with_wait(waiting))
 
 

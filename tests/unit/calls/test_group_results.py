@@ -8,12 +8,16 @@ import contextlib
 import os
 import re
 import sys
+import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from clusterfn import ClusterfnError, JobGroup, MapError
+from clusterfn.calls.group import state_of_group
+from clusterfn.calls.map_display import CallProgress, result_in_words
 from tests.unit.calls.groups import end, ended, group
 from tests.waiting import WAIT_S, until
 
@@ -58,6 +62,51 @@ def test_results_come_although_an_exception_cannot_be_put_into_words(capfd):
     assert "item 1 ✗ failed: Odd: <no message: its __str__ raised AttributeError>" in capfd.readouterr().err
     with pytest.raises(MapError, match="1 x Odd: <no message"):
         ended(Odd()).results()
+
+
+@dataclass
+class Playing:
+    """A map of so many items, each of which takes so long; every `fails_every`th fails."""
+
+    count: int
+    item_s: float
+    fails_every: int = 0
+    now: float = 1000.0
+
+    def lines(self, capfd):
+        known, _ = group(self.count)
+        progress = CallProgress(self.count, lambda: self.now, self.now)
+        for index in range(self.count):
+            self.now += self.item_s
+            end(known, index, ValueError("no") if self.fails_every and index % self.fails_every == 0 else 1)
+            ended = known.ended(index)
+            progress.add(known.label(index), result_in_words(ended), ended.error is not None, "7f3a", known)
+            progress.wait(known, "7f3a")
+        return capfd.readouterr().err.splitlines()
+
+
+# Least and most lines where they stay on the screen.
+PLAYED = {
+    "each item of a small one": (Playing(20, 0.005), 20, 20),
+    "a thousand short items": (Playing(1000, 0.005), 20, 20),
+    "two of them fail": (Playing(1000, 0.005, fails_every=501), 22, 22),
+    "each second fails": (Playing(1000, 0.005, fails_every=2), 30, 30),
+    "a thousand long ones": (Playing(1000, 60.0), 24, 32),
+    "a few for a day": (Playing(21, 3600.0), 21, 30),
+    "a few for a month": (Playing(30, 86400.0), 30, 60),
+}
+
+
+@pytest.mark.parametrize(("played", "least", "most"), PLAYED.values(), ids=PLAYED)
+def test_a_map_without_a_terminal_says_some_twenty_times_how_far_it_is_and_names_ten_failures(
+    capfd, played, least, most
+):
+    lines = played.lines(capfd)
+
+    assert least <= len(lines) <= most
+    assert sum("✗" in line for line in lines) <= 10 + 20
+    assert lines[-1].startswith(f"[{played.count}/{played.count}] item {played.count - 1} ✓ 1, 0.0s")
+    assert ("elapsed" in lines[-1]) == (played.count > 20)
 
 
 def test_a_long_cause_ends_with_an_ellipsis(capfd):
@@ -166,17 +215,75 @@ def test_items_can_be_counted_from_the_end_and_one_is_counted_in_the_singular():
         ended(1).result(1)
 
 
-def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
+async def all_of(each):
+    return [found async for found in each]
+
+
+# What a program writes, and what it gets of the items 0 and 1, of which 1 ends first.
+IN_ORDER = {
+    "list": list,
+    "for": lambda made: [value for value in made],
+    "async for": lambda made: asyncio.run(all_of(made)),
+    "zip": lambda made: [value for value, _ in zip(made, range(len(made)))],
+    "enumerate": lambda made: [value for _, value in enumerate(made)],
+    "unpacked": lambda made: [*made],
+}
+AS_THEY_END = {
+    "for": lambda made: list(made.as_completed()),
+    "next": lambda made: [next(ends := made.as_completed()), next(ends)],
+    "async for": lambda made: asyncio.run(all_of(made.as_completed())),
+}
+
+
+@pytest.mark.parametrize("read", IN_ORDER.values(), ids=IN_ORDER)
+def test_iterating_gives_the_values_in_the_order_of_the_items(read):
+    known, made = group(2)
+    end(known, 1, "b")
+    later = threading.Timer(0.05, end, (known, 0, "a"))
+    later.start()
+
+    assert read(made) == ["a", "b"] == made.results()
+
+
+@pytest.mark.parametrize("read", AS_THEY_END.values(), ids=AS_THEY_END)
+def test_as_completed_gives_each_as_it_ends_with_its_index(read):
+    known, made = group(2)
+    end(known, 1, "b")
+    later = threading.Timer(0.05, end, (known, 0, "a"))
+    later.start()
+
+    assert read(made) == [(1, "b"), (0, "a")]
+
+
+@pytest.mark.parametrize("on_error", [None, "raise", "collect"])
+def test_a_failed_item_raises_in_its_place_unless_the_map_says_that_it_collects(on_error):
+    failed = ValueError("no")
+    made = ended(0, failed, 2)
+    state_of_group(made).on_error = on_error
+    seen, as_they_end = [], []
+
+    with pytest.raises(ValueError, match="no") if on_error != "collect" else contextlib.nullcontext():
+        seen.extend(made)
+    with pytest.raises(ValueError, match="no") if on_error == "raise" else contextlib.nullcontext():
+        as_they_end.extend(made.as_completed())
+    with pytest.raises(ValueError, match="no") if on_error == "raise" else contextlib.nullcontext():
+        assert made.results() == [0, failed, 2]
+
+    assert seen == ([0, failed, 2] if on_error == "collect" else [0])
+    assert as_they_end == ([(0, 0)] if on_error == "raise" else [(0, 0), (1, failed), (2, 2)])
+
+
+def test_async_for_can_be_left_while_it_waits_and_its_time_has_an_end():
     known, made = group(2)
 
     async def gather():
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(made.__aiter__().__anext__(), 0.05)
-        asyncio.get_running_loop().call_later(0.05, end, known, 1, "b")
-        asyncio.get_running_loop().call_later(0.1, end, known, 0, "a")
-        return [found async for found in made]
+        for each in (made, made.as_completed()):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(each.__aiter__().__anext__(), 0.05)
+        with pytest.raises(concurrent.futures.TimeoutError, match="2 of 2 items have not ended"):
+            await all_of(made.as_completed(0.05))
 
-    assert asyncio.run(asyncio.wait_for(gather(), WAIT_S)) == [(1, "b"), (0, "a")]
+    asyncio.run(asyncio.wait_for(gather(), WAIT_S))
     assert known.listeners == []
 
 
@@ -205,7 +312,7 @@ def test_what_is_lost_ends_an_async_for():
 
     async def gather():
         asyncio.get_running_loop().call_later(0.05, known.fail, ClusterfnError("gone"))
-        return [found async for found in made]
+        return await all_of(made)
 
     with pytest.raises(ClusterfnError, match="gone"):
         asyncio.run(asyncio.wait_for(gather(), WAIT_S))
