@@ -64,9 +64,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Point links to files outside of docs/, and those of such files, to their places on the site."""
+    """Point links to files outside of docs/, and those of such files, to their places on the site.
+
+    Decisions are not searched: they would stand before the guides that answer a question.
+    """
     source = Path(page.file.abs_src_path or DOCS / DECISIONS)
     folder = Path(page.file.src_uri).parent
+    if folder.name == Path(DECISIONS).parent.name:
+        page.meta["search"] = {"exclude": True}
 
     def moved(found: re.Match[str]) -> str:
         target = (source.parent / found[2]).resolve()
