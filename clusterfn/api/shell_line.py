@@ -191,4 +191,4 @@ def _rejected(line: str, at: int, names: Sequence[str], why: str) -> ConfigError
         hint = "write [ ] with single brackets"
     elif "arithmetic" in why:
         hint = f"calculate in a program, as in $(expr {found[0]} + 1)"
-    return ConfigError(f"{found[0]} cannot stand {why}: {near}", hint=hint)
+    return ConfigError(f"{found[0]} cannot be used {why}: {near}", hint=hint)

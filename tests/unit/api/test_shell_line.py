@@ -74,7 +74,7 @@ def test_a_value_is_one_text_wherever_a_place_is_accepted(tmp_path, shell):
 
 @pytest.mark.parametrize(("why", "line"), [(why, line) for why, lines in REJECTED.items() for line in lines])
 def test_a_place_elsewhere_is_rejected_with_what_to_do(why, line):
-    with pytest.raises(ConfigError, match=r"^\{x\} cannot stand ") as caught:
+    with pytest.raises(ConfigError, match=r"^\{x\} cannot be used ") as caught:
         fill_line(line, ["x"])
 
     assert why in caught.value.message
@@ -82,7 +82,7 @@ def test_a_place_elsewhere_is_rejected_with_what_to_do(why, line):
 
 
 def test_a_command_is_rejected_before_anything_is_sent():
-    with pytest.raises(ConfigError, match=r"^\{x\} cannot stand after '<<': cat <<EOT lr=\{x\} EOT") as caught:
+    with pytest.raises(ConfigError, match=r"^\{x\} cannot be used after '<<': cat <<EOT lr=\{x\} EOT") as caught:
         make_command(read_command("cat <<EOT\nlr={x}\nEOT"), {}, None)
 
     assert caught.value.hint == "begin the line with export x={x}; and use the variable $x there"
