@@ -23,7 +23,10 @@ HOST is always a plain word: the name of a host in clusterfn.yml, or "local".
 exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C); that of a command for `run`
 variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_LOCAL=1, CLUSTERFN_QUIET=1, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
 """
-_JOB = "a job's id, its first four digits or more, or its name; add a HOST if clusterfn cannot tell where it is"
+_JOB = (
+    "a job's id, its first four digits or more, or a name, which means the newest job of that name; "
+    "add a HOST if clusterfn cannot tell where it is"
+)
 _ENVIRONMENT_ID = "an environment's id, or its first digits, or the file it was made from; and the name of a host"
 _FILE_AND_HOST = "a file such as environment.yml (the host's, else ./environment.yml), and the name of a host"
 
@@ -42,6 +45,7 @@ _FILTERS = {
     **_SINCE,
 }  # fmt: skip
 _DRY_RUN = {"--dry-run": "remove nothing; show what would be removed"}
+_YES = {"--yes": "do not ask where -n or --all means several jobs"}
 _CORES_AND_MEMORY = {"--cores N": None, "--memory AMOUNT": "such as 16GB"}
 _TIME = {"--time DURATION": "such as 90min, 2h or 02:00:00"}
 _GPU_TYPE = {"--gpu-type NAME": "of each GPU, such as a6000"}
@@ -235,7 +239,7 @@ def _add_jobs(commands: Any) -> None:
     add_command(commands, "stack", "output.stack", about, one, json="one object", usage=usage, mixes=True)
     about = "withdraw waiting jobs, and end running ones with all their processes"
     done = "one array: each job, what was done, and its state"
-    _add_several(commands, "cancel", "cancel.cancel", about, {}, done, aliases=["stop"])
+    _add_several(commands, "cancel", "cancel.cancel", about, _YES, done, aliases=["stop"])
     about = "change the time, the memory or the priority of waiting jobs"
     command = _add_several(commands, "alter", "cancel.alter", about, {
         **_TIME, "--memory AMOUNT": "such as 16GB",
@@ -260,14 +264,14 @@ def _add_jobs(commands: Any) -> None:
         "--environment WHICH": "an environment other than the host's",
     }, usage="%(prog)s [options] [ID] [HOST]", mixes=True)  # fmt: skip
     about = "remove ended jobs from their hosts, with all their files; cancel a running job first"
-    _add_several(commands, "rm", "clean.remove", about, _DRY_RUN, "one object, sizes in bytes")
+    _add_several(commands, "rm", "clean.remove", about, {**_YES, **_DRY_RUN}, "one object, sizes in bytes")
 
 
 def _add_several(
     commands: Any, name: str, run: str, about: str, more: dict[str, str], json: str, aliases: Any = ()
 ) -> CommandParser:
     """Add a command about any number of jobs."""
-    arguments = {"words ID*": _JOB, "--all": "all jobs of the HOST, instead of ids and names", **_FILTERS, **more}
+    arguments = {"words ID*": _JOB, "--all": "all jobs of that name, or of the HOST", **_FILTERS, **more}
     usage = "%(prog)s [options] ID [ID ...] [HOST]"
     return add_command(commands, name, run, about, arguments, json=json, usage=usage, mixes=True, aliases=aliases)
 

@@ -369,7 +369,9 @@ def test_cancel_all_ends_what_runs_and_nothing_else(run, ask, started):
     first, second = started("work.py::tick", "3000"), started("work.py::tick", "3000")
     run("run", "work.py::add", "1")
 
-    ran = ask("cancel", "--all", "--json")
+    asked = ask("cancel", "--all")
+    assert asked.returncode == 2 and "would cancel 2 jobs, and there is no terminal to ask" in asked.stderr
+    ran = ask("cancel", "--all", "--json", "--yes")
 
     assert ran.returncode == 0
     assert {job["id"]: job["state"] for job in json.loads(ran.stdout)} == {first: "CANCELLED", second: "CANCELLED"}
@@ -523,7 +525,8 @@ def test_rm_removes_what_has_ended_and_never_what_runs(run, ask, started, folder
     assert mixed.returncode == 1 and not place.exists()
     assert [each["id"] for each in told["removed"]] == [ended["id"]] and told["removed"][0]["bytes"] > 1000
     assert [each["id"] for each in told["kept"]] == ["ffff0000", running]
-    assert "nothing to remove" in ask("rm", "tick").stderr
+    assert "it is RUNNING" in ask("rm", "tick").stderr
+    assert "nothing to remove" in ask("rm", "tick", "--all").stderr
     assert ask("cancel", "tick").returncode == 0
     assert f"removed {running} from here" in ask("rm", "--all").stdout
     assert ask("jobs").stdout == ""
@@ -534,7 +537,7 @@ def test_rm_removes_what_has_ended_and_never_what_runs(run, ask, started, folder
     [
         (("cancel",), "cancel names no job"),
         (("logs", "add"), "there is no job named 'add'"),
-        (("logs", "7f3a", "-n", "1"), "-n, --state and --since do not apply to ids"),
+        (("logs", "7f3a", "-n", "1"), "--all, -n, --state and --since do not apply to ids"),
         (("attach", "7f3a", "heer"), "did you mean here?"),
         (("logs", "-f", "7f3a", "90aa"), "-f follows one job, not 2"),
         (("logs", "-f", "7f3a", "--json"), "cannot follow a job"),

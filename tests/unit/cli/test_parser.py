@@ -200,33 +200,59 @@ def several(two_hosts, monkeypatch, tmp_path):
     return told
 
 
-@pytest.mark.parametrize("command", ["logs", "result", "pull"])
-def test_a_name_means_the_jobs_on_all_hosts_to_which_this_machine_sent_such(several, command):
-    found = [job for job, _ in selection.select(read(command, "train"), command).jobs]
-
-    assert found == ["aaaa", "dddd", "cccc", "bbbb"]
-    assert selection.select(read(command, "train", "-n", "1"), command).jobs == [("aaaa", "cluster")]
-    assert selection.select(read(command, "train", "tensor01"), command).jobs == [
-        ("dddd", "tensor01"), ("cccc", "tensor01")
-    ]  # fmt: skip
+EVERY = ["attach", "stack", "shell", "logs", "result", "pull", "cancel", "stop", "alter", "rm"]
 
 
-@pytest.mark.parametrize("command", ["attach", "stack", "shell"])
-def test_of_several_with_a_name_the_newest_that_runs_is_meant(several, command, capsys):
-    assert selection.select_one(read(command, "train"), command) == ("cccc", "tensor01")
+def meant(command, *words):
+    args, states = read(command, *words), {"cancel": selection.ACTIVE, "rm": selection.ENDED}
+    if command in ("attach", "stack", "shell"):
+        return [selection.select_one(args, command)]
+    return list(selection.select(args, command, states.get(command, selection.STATES)).jobs)
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_a_name_means_the_newest_that_runs_else_the_newest_in_every_command(several, command, capsys):
+    assert meant(command, "train") == [("cccc", "tensor01")]
     assert "4 jobs are named 'train'; cccc on tensor01 is the newest that has not ended" in capsys.readouterr().err
+    assert meant(command, "train", "cluster") == [("bbbb", "cluster")]
     several["cluster"].pop(1)
     several["tensor01"].pop(0)
-    assert selection.select_one(read(command, "train"), command) == ("aaaa", "cluster")
+    assert meant(command, "train") == [("aaaa", "cluster")]
 
 
-@pytest.mark.parametrize(("command", "states"), [("cancel", selection.ACTIVE), ("rm", selection.ENDED)])
-def test_what_ends_jobs_on_several_hosts_asks_for_one(several, command, states):
-    with pytest.raises(ConfigError, match="2 jobs on several hosts are named 'train'") as rejected:
-        selection.select(read(command, "train"), command, states)
+def test_several_jobs_of_a_name_are_meant_by_their_number_or_by_all(several):
+    assert [job for job, _ in meant("logs", "train", "--all")] == ["aaaa", "dddd", "cccc", "bbbb"]
+    assert meant("logs", "train", "-n", "2") == [("aaaa", "cluster"), ("dddd", "tensor01")]
+    assert meant("cancel", "--all", "train", "tensor01") == [("cccc", "tensor01")]
+    assert meant("rm", "--all", "tensor01") == [("dddd", "tensor01")]
+    assert meant("result", "train", "--state", "died") == [("dddd", "tensor01")]
+    assert not selection.select(read("result", "train", "-n", "1"), "result").single
 
-    assert rejected.value.hint.startswith(f"name the host: clusterfn {command} ")
-    assert len(selection.select(read(command, "train", "tensor01"), command, states).jobs) == 1
+
+@pytest.mark.parametrize(("command", "doing"), [("cancel", "cancel"), ("stop", "cancel"), ("rm", "remove")])
+@pytest.mark.parametrize("words", [["--all"], ["train", "--all"], ["train", "-n", "2"]])
+def test_more_than_one_job_ends_only_after_a_question(several, command, doing, words, monkeypatch, capsys):
+    several["cluster"] += [("eeee", "RUNNING", 0.5), ("ffff", "DIED", 0.4)]
+    args = read(command, *words, "cluster")
+    chosen = selection.select(args, command, selection.ENDED if command == "rm" else selection.ACTIVE)
+
+    with pytest.raises(ConfigError, match=rf"^{command} would {doing} 2 jobs, and there is no terminal") as rejected:
+        selection.agreed(chosen, args, doing)
+    assert "--yes" in rejected.value.hint
+    for typed, goes_on in {"y\n": True, "n\n": False, "\n": False, "": False}.items():
+        typing = io.StringIO(typed)
+        typing.isatty = lambda: True
+        monkeypatch.setattr("sys.stdin", typing)
+        assert selection.agreed(chosen, args, doing) is goes_on
+    assert f"{doing} these 2 jobs? [y/N]" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", None)
+    assert selection.agreed(chosen, read(command, *words, "cluster", "--yes"), doing)
+
+
+def test_a_job_that_is_named_by_itself_ends_without_a_question(several, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    for words in (["train"], ["7f3a", "90aa"], ["train", "-n", "1"]):
+        assert selection.agreed(selection.select(read("cancel", *words), "cancel"), read("cancel", *words), "cancel")
 
 
 def test_a_host_that_does_not_answer_hides_no_jobs_of_others(several, monkeypatch, capsys):
@@ -238,7 +264,7 @@ def test_a_host_that_does_not_answer_hides_no_jobs_of_others(several, monkeypatc
         return answers(host)
 
     monkeypatch.setattr(selection, "jobs_on", unreachable)
-    assert [job for job, _ in selection.select(read("logs", "train"), "logs").jobs] == ["aaaa", "bbbb"]
+    assert [job for job, _ in meant("logs", "train", "--all")] == ["aaaa", "bbbb"]
     assert "jobs of tensor01 are left out: tensor01 does not answer" in capsys.readouterr().err
     several["cluster"].clear()
     with pytest.raises(HostError):
@@ -512,7 +538,7 @@ def test_a_host_that_does_not_answer_hides_nothing_of_another(
         jobs, node.state = node.hold(4), state
         node.elsewhere = {jobs[3]: down}
 
-        code = main([command, "--json", "--all", up])
+        code = main([command, "--json", "--yes", "--all", up])
 
     said = json.loads(capsys.readouterr().out)
     done = [each for each in said if each["ended"]] if command == "cancel" else said["removed"]
