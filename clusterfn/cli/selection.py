@@ -100,7 +100,7 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
             hint = "leave them out, or name jobs by their name"
             raise ConfigError("--all, -n, --state and --since do not apply to ids", hint=hint)
         return Selection([(word, _one_host(hosts, command)) for word in ids], len(ids) == 1)
-    jobs = _list_each(hosts, command) if hosts or not words else _list_by_names(words, command, args)
+    jobs = _list_each(hosts, command) if hosts else _list_by_names(words, command, args)
     chosen: dict[str, str | None] = {}
     listed: dict[str, str] = {}
     are_several = args.all or args.number is not None
@@ -322,7 +322,7 @@ def _usual_host(words: Sequence[str], command: str, args: argparse.Namespace | N
     """Return the host that a call would use, on which the words are looked for as names of jobs."""
     try:
         filters: list[str] = []
-        for name in ("all", "dry_run", "state", "since", "number"):
+        for name in ("all", "yes", "dry_run", "state", "since", "number"):
             value = getattr(args, name, None)
             filters += [f"--{name.replace('_', '-')}"] if value not in (None, False) else []
             filters += [str(value)] if value not in (None, False, True) else []
