@@ -221,7 +221,9 @@ def _add_call(commands: Any, name: str, run: str, about: str, more: dict[str, st
 def _add_jobs(commands: Any) -> None:
     about = "list the jobs on hosts, newest first"
     times = "one array, times in seconds since 1970"
-    add_command(commands, "jobs", "jobs.jobs", about, {**_HOSTS, **_FILTERS}, json=times, mixes=True)
+    add_command(commands, "jobs", "jobs.jobs", about, {
+        **_HOSTS, **_FILTERS, "-n --number N": "only the N newest (30; all with --json)",
+    }, json=times, mixes=True)  # fmt: skip
     command = _add_several(commands, "logs", "output.logs", "show what jobs have printed", {
         "-f --follow": "keep printing until the job ends",
     }, "one object; an array for several jobs")  # fmt: skip

@@ -200,6 +200,26 @@ def several(two_hosts, monkeypatch, tmp_path):
     return told
 
 
+def test_jobs_shows_the_newest_thirty_and_says_how_to_see_the_others(two_hosts, monkeypatch, capsys):
+    ids = [f"{number:016x}" for number in range(100)]
+    jobs_there = [
+        remote_state.JobInfo(each, "train", "cluster", "RETURNED", "", 100.0 - at) for at, each in enumerate(ids)
+    ]
+    monkeypatch.setattr(selection, "jobs_on", lambda host: jobs_there)
+    # This host does not say how large they are.
+    monkeypatch.setattr(jobs, "ask_each", lambda hosts, ask: {})
+
+    def shown(*words):
+        assert main(["jobs", "cluster", *words]) == 0
+        printed = capsys.readouterr()
+        return printed.out.count("RETURNED"), "shown" in printed.err and printed.err
+
+    assert shown() == (30, "clusterfn: 70 older jobs not shown: -n 100 shows all 100\n")
+    assert shown("--state", "returned")[0] == 30
+    assert shown("-n", "100") == (100, False)
+    assert shown("--json") == (100, False)
+
+
 EVERY = ["attach", "stack", "shell", "logs", "result", "pull", "cancel", "stop", "alter", "rm"]
 
 
