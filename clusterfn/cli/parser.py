@@ -228,10 +228,11 @@ def _add_jobs(commands: Any) -> None:
         "-f --follow": "keep printing until the job ends",
     }, "one object; an array for several jobs")  # fmt: skip
     which = command.add_mutually_exclusive_group()
-    which.add_argument("--stderr", action="store_const", dest="stream", const="stderr", help="stderr instead of stdout")
-    about = "what the scheduler and clusterfn's supervisor wrote"
-    which.add_argument("--scheduler", action="store_const", dest="stream", const="scheduler", help=about)
-    command.set_defaults(stream="stdout")
+    for stream, about in (
+        ("stdout", "stdout alone"), ("stderr", "stderr alone, which a pipe then gets"),
+        ("scheduler", "what the scheduler and clusterfn's supervisor wrote"),
+    ):  # fmt: skip
+        which.add_argument(f"--{stream}", action="store_const", dest="stream", const=stream, help=about)
     returned = "the value as JSON; for several jobs an array of objects"
     _add_several(commands, "result", "output.result", "wait for jobs and print their values", {}, returned)
     one, usage = {"words ID+": _JOB}, "%(prog)s [options] ID [HOST]"

@@ -75,11 +75,11 @@ def test_options_come_anywhere_but_after_a_script_or_a_command_whose_own_they_ar
 def group(monkeypatch) -> None:
     """A group of three, of which one has printed something, as whatever is asked for."""
     found = object.__new__(JobGroup)
-    printed = {0: "", 1: "epoch 1\n", 2: ""}
+    printed = {0: {}, 1: {"stdout": "epoch 1\n", "stderr": "a warning\n"}, 2: {}}
     for name, value in {
         "id": "7f3a9b00aa112233", "name": "f", "host": "lab8",
         "wait": lambda *_: True, "states": ["RETURNED", "RAISED", "PENDING"], "label": lambda _, index: f"x={index}",
-        "logs": lambda _, index, stream: printed[index], "__len__": lambda _: 3, "state": "RUNNING",
+        "logs": lambda _, index, stream: printed[index].get(stream, ""), "__len__": lambda _: 3, "state": "RUNNING",
     }.items():  # fmt: skip
         monkeypatch.setattr(JobGroup, name, value, raising=False)
     monkeypatch.setattr(output, "find", lambda *_, live: found)
@@ -87,7 +87,43 @@ def group(monkeypatch) -> None:
 
 def test_logs_of_a_group_leave_out_items_that_printed_nothing(group, capsys):
     assert main(["logs", "7f3a"]) == 0
-    assert capsys.readouterr().out == "==> item 1: x=1 (raised) <==\nepoch 1\n"
+    assert capsys.readouterr() == ("==> item 1: x=1 (raised) <==\nepoch 1\n", "a warning\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err", "told"),
+    [
+        ([], "epoch 1\nepoch 2\n", "a warning\n", {"stdout": "epoch 1\nepoch 2\n", "stderr": "a warning\n"}),
+        (["--stdout"], "epoch 1\nepoch 2\n", "", {"stdout": "epoch 1\nepoch 2\n"}),
+        (["--stderr"], "a warning\n", "", {"stderr": "a warning\n"}),
+    ],
+)
+def test_logs_shows_both_streams_of_a_job_each_on_its_own_or_the_one_that_was_chosen(
+    words, out, err, told, monkeypatch, capsys
+):
+    printed = [("stdout", b"epoch 1\n"), ("stderr", b"a warning\n"), ("stdout", b"epoch 2\n"), ("done", None)]
+    job, order, write = object.__new__(Job), [], console.write
+    for name, value in {
+        "id": "7f3a9b00aa112233", "name": "f", "host": "lab8", "state": "RUNNING", "cancelled": lambda _: False,
+        "exception": lambda *_: None,
+        "logs": lambda _, stream: b"".join(data for name, data in printed if name == stream).decode(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(Job, name, value, raising=False)
+    monkeypatch.setattr(output, "find", lambda *_, live: job)
+    monkeypatch.setattr(
+        output, "entry_of", lambda _: SimpleNamespace(listen=lambda tell: [tell(*each) for each in printed])
+    )
+    monkeypatch.setattr(console, "write", lambda stream, text: (order.append(text), write(stream, text)))
+
+    assert main(["logs", "7f3a", *words]) == 0
+    assert capsys.readouterr() == (out, err)
+    order.clear()
+    assert main(["logs", "-f", "7f3a", *words]) == 0
+    assert capsys.readouterr() == (out, err)
+    assert order == [data.decode() for stream, data in printed[:-1] if stream in told]
+    assert main(["logs", "--json", "7f3a", *words]) == 0
+    facts = {"id": "7f3a9b00aa112233", "name": "f", "host": "lab8", "state": "RUNNING"}
+    assert json.loads(capsys.readouterr().out) == {**facts, **told}
 
 
 def test_logs_of_a_group_as_json_hold_every_item(group, capsys):
@@ -95,8 +131,8 @@ def test_logs_of_a_group_as_json_hold_every_item(group, capsys):
     told = json.loads(capsys.readouterr().out)
 
     assert (told["id"], told["host"], told["state"]) == ("7f3a9b00aa112233", "lab8", "RUNNING")
-    assert [(item["label"], item["state"], item["stdout"]) for item in told["items"]] == [
-        ("x=0", "RETURNED", ""), ("x=1", "RAISED", "epoch 1\n"), ("x=2", "PENDING", ""),
+    assert [(item["label"], item["state"], item["stdout"] + item["stderr"]) for item in told["items"]] == [
+        ("x=0", "RETURNED", ""), ("x=1", "RAISED", "epoch 1\na warning\n"), ("x=2", "PENDING", ""),
     ]  # fmt: skip
 
 
