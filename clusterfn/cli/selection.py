@@ -104,7 +104,9 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
     chosen: dict[str, str | None] = {}
     listed: dict[str, str] = {}
     are_several = args.all or args.number is not None
-    for word in words or [None]:
+    # Without words, --all means every job.
+    names: Sequence[str | None] = words or [None]
+    for word in names:
         matching = [job for job in jobs if word is None or _is_named(job, word)]
         if word is not None and not matching:
             chosen[word] = _id_of_no_name(word, jobs, hosts, command)
@@ -112,7 +114,7 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
         kept = filter_jobs(matching, args, states if are_several else STATES)
         listed.update((job.id, job.host) for job in (kept if are_several else _newest(kept, word)))
         chosen.update(listed)
-    return Selection(list(chosen.items()), len(words) == 1 and not are_several, list(listed.items()))
+    return Selection(list(chosen.items()), len(words) == len(chosen) == 1 and not are_several, list(listed.items()))
 
 
 def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]:
@@ -142,7 +144,7 @@ def agreed(selection: Selection, args: argparse.Namespace, doing: str) -> bool:
         return True
     lines = [f"{job_id} on {host}" for job_id, host in selection.listed[:_SHOWN]]
     lines += [f"and {count - _SHOWN} more"] if count > _SHOWN else []
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         message = f"{args.command} would {doing} {count} jobs, and there is no terminal to ask"
         raise ConfigError(message, evidence=lines, hint="add --yes, or name one job by its id")
     print("\n".join([*lines, f"clusterfn: {doing} these {count} jobs? [y/N]"]), end=" ", file=sys.stderr, flush=True)
