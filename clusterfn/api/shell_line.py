@@ -86,9 +86,8 @@ def fill_line(line: str, names: Sequence[str]) -> str:
     while at < last:
         frame, found = stack[-1], PLACE.match(line, at)
         is_double = frame.closing == '"'
-        why = frame.why if is_double else _reason(line, frame, at)
         if found and (found[2] or found[1][1:-1]) in names:
-            if found[2] and why:
+            if found[2] and (why := _reason(line, frame, at)):
                 raise _rejected(line, at, names, why)
             parts.append(fill_text(found[0], names, _VARIABLE if is_double else f'"{_VARIABLE}"'))
             at = found.end()
@@ -99,6 +98,7 @@ def fill_line(line: str, names: Sequence[str]) -> str:
         start, text, kind, at = at, token[0], token.lastgroup, token.end()
         if kind == "escape" and any(found.start() == at - 1 for found in _places(line, names, at - 1)):
             raise _rejected(line, at - 1, names, "after a backslash")
+        why = _reason(line, frame, start) if kind in ("single", "closed", "open") else ""
         if any(_places(text, names)) and (kind == "closed" or (kind == "single" and why)):
             within = next((what for sign, what in _WITHIN.items() if text.startswith(sign)), "")
             raise _rejected(line, start, names, why or f"within {within}")
@@ -154,6 +154,8 @@ def _places(text: str, names: Sequence[str], at: int = 0) -> Iterator[re.Match[s
 
 def _reason(line: str, frame: _Frame, at: int) -> str:
     """Return why a value cannot be in the present word; "" if it can."""
+    if frame.closing == '"':
+        return frame.why
     command, word = line[frame.begin : frame.word], line[frame.word : at]
     if "[" in word or "{" in re.sub(r"\$?\{\w+\}|\{\{\w+\}\}", "", word):
         return "after a bracket or a brace in a word"
