@@ -19,9 +19,9 @@ if sys.platform != "win32":
     import termios
     import tty
 
-_ENDING = re.compile(rb"[qQ\x1b]")
+_ENDING = re.compile(rb"[qQ\033]")
 # An arrow, for example, also begins with Esc.
-_OTHER_KEYS = re.compile(rb"\x1b[\[O][0-9;]*[@-~]")
+_OTHER_KEYS = re.compile(rb"\033[\[O][0-9;]*[@-~]")
 _LOOK_S = 0.2
 # Shells add the number of the signal that ended a program to this.
 _ENDED_BY_SIGNAL = 128
