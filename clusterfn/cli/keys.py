@@ -15,10 +15,6 @@ from typing import NoReturn
 from clusterfn.display import console
 from clusterfn.hosts.transports import prompts
 
-if sys.platform != "win32":
-    import termios
-    import tty
-
 _ENDING = re.compile(rb"[qQ\033]")
 # An arrow, for example, also begins with Esc.
 _OTHER_KEYS = re.compile(rb"\033[\[O][0-9;]*[@-~]")
@@ -27,48 +23,58 @@ _LOOK_S = 0.2
 _ENDED_BY_SIGNAL = 128
 
 
-@contextlib.contextmanager
-def ended_by_key() -> Iterator[None]:
-    """End the block at `q` or Esc on the terminal, as at Ctrl-C, but without an error.
+if sys.platform == "win32":
 
-    Questions about a login come first: what is typed then is the answer.
-    """
-    if sys.platform == "win32" or not (console.is_terminal(sys.stdout) and _is_read_here()):
+    @contextlib.contextmanager
+    def ended_by_key() -> Iterator[None]:
+        """Leave the keys of Windows to Ctrl-C."""
         yield
-        return
-    fd, reader = sys.stdin.fileno(), threading.get_ident()
-    is_pressed, is_over = threading.Event(), threading.Event()
 
-    def read() -> None:
-        while not is_over.wait(_LOOK_S):
-            if prompts.is_asking() or not select.select([fd], [], [], 0)[0]:
-                continue
-            if _ENDING.search(_OTHER_KEYS.sub(b"", os.read(fd, 64))):
-                is_pressed.set()
-                # Only a signal to this very thread wakes it from every wait.
-                signal.pthread_kill(reader, signal.SIGINT)
-                return
+else:
+    import termios
+    import tty
 
-    before = termios.tcgetattr(fd)
-    tty.setcbreak(fd)
-    threading.Thread(target=read, daemon=True).start()
-    try:
-        with ending_is_an_exception():
+    @contextlib.contextmanager
+    def ended_by_key() -> Iterator[None]:
+        """End the block at `q` or Esc on the terminal, as at Ctrl-C, but without an error.
+
+        Questions about a login come first: what is typed then is the answer.
+        """
+        if not (console.is_terminal(sys.stdout) and _is_read_here()):
             yield
-    except KeyboardInterrupt:
-        if not is_pressed.is_set():
-            raise
-    finally:
-        is_over.set()
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+            return
+        fd, reader = sys.stdin.fileno(), threading.get_ident()
+        is_pressed, is_over = threading.Event(), threading.Event()
 
+        def read() -> None:
+            while not is_over.wait(_LOOK_S):
+                if prompts.is_asking() or not select.select([fd], [], [], 0)[0]:
+                    continue
+                if _ENDING.search(_OTHER_KEYS.sub(b"", os.read(fd, 64))):
+                    is_pressed.set()
+                    # Only a signal to this very thread wakes it from every wait.
+                    signal.pthread_kill(reader, signal.SIGINT)
+                    return
 
-def _is_read_here() -> bool:
-    """Whether a terminal is standard input, and this process is in its foreground: else reading would stop it."""
-    try:
-        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (AttributeError, OSError, ValueError):
-        return False
+        before = termios.tcgetattr(fd)
+        tty.setcbreak(fd)
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            with ending_is_an_exception():
+                yield
+        except KeyboardInterrupt:
+            if not is_pressed.is_set():
+                raise
+        finally:
+            is_over.set()
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+    def _is_read_here() -> bool:
+        """Whether a terminal is standard input, and this process is in its foreground: else reading would stop it."""
+        try:
+            return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+        except (AttributeError, OSError, ValueError):
+            return False
 
 
 @contextlib.contextmanager
