@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.api.decorator import ClusterFunction, cluster
+from clusterfn.api.shell_line import PLACE, fill_line, fill_words, places_in
 from clusterfn.calls.call import job_name
 from clusterfn.config import config_file, places
 from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
@@ -31,8 +32,6 @@ from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_wo
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_PLACE = re.compile(r"(?<![${])\{([A-Za-z_]\w*)\}(?!\})")
-_BRACES = re.compile(r"\{(\{[A-Za-z_]\w*\})\}")
 _FOR_A_SHELL = re.compile(r"[|&;<>()$`*?\[\]~#\n\\]|^\s*\w+=")
 _INTERPRETERS = re.compile(r"(?:python[\d.]*|torchrun|accelerate|deepspeed|bash|sh|srun|mpirun|env)")
 _ALONE = ("bash", "sh", "zsh", "fish", "python", "python3", "ipython")
@@ -146,7 +145,7 @@ def command(line: str | Sequence[str], *, result: str | None = None, stdin: str 
 def command_as_shown(text: CommandText) -> str:
     """Return a command as people read it, without the values of secrets."""
     # A place needs no quotes, and neither does a word that is nothing else.
-    plain = [_PLACE.sub("", word) or "x" for word in text.words]
+    plain = [PLACE.sub("", word) or "x" for word in text.words]
     bare = [word if shlex.quote(rest) == rest else shlex.quote(word) for word, rest in zip(text.words, plain)]
     return labels.without_secrets(text.line or " ".join(bare))
 
@@ -184,8 +183,10 @@ def read_command(line: str | Sequence[str]) -> CommandText:
                                                   for word in line]  # fmt: skip
     if wrong := [each for each in texts if not isinstance(each, str)]:
         raise ConfigError(f"{wrong[0]!r:.80} is not a word of a command", hint=f'write it as text: "{wrong[0]}"')
-    names = tuple(dict.fromkeys(match[1] for text in texts for match in _PLACE.finditer(text)))
-    texts = [_BRACES.sub(r"\1", text) for text in texts]
+    names = places_in(texts)
+    # Those of a place are left to what fills it.
+    texts = [PLACE.sub(lambda found: found[0] if found[2] or found[1][1:-1] in names else found[1], text)
+             for text in texts]  # fmt: skip
     return (_split_line(texts[0]) if whole else CommandText(tuple(texts), "", ()))._replace(names=names)
 
 
@@ -224,7 +225,8 @@ def make_command(
     sbatch = _sbatch_lines(script, options) if script is not None and text.words[0].endswith(script.name) else None
     names = text.names
     shown = command_as_shown(text._replace(words=words))
-    sent = _SentCommand(words, text.line, shown, project, result, None if stdin is None else File(stdin))
+    line, words = fill_line(text.line, names), fill_words(words, names)
+    sent = _SentCommand(words, line, shown, project, result, None if stdin is None else File(stdin))
     if sbatch is not None and script is not None:
         sent = sent._replace(first=True, env=sbatch.env, signal=sbatch.signal, alone=sbatch.alone)
         options = {**sbatch.options, **{name: value for name, value in options.items() if value is not None}}
@@ -312,7 +314,7 @@ def _own_script(program: str, words: Sequence[str]) -> Path | None:
     if not _INTERPRETERS.fullmatch(os.path.basename(program)):
         return None
     word = next((each for each in words if each.endswith(SCRIPTS) and not each.startswith("-")), None)
-    if word is None or _PLACE.search(word) or os.path.isabs(word) or word.startswith("~"):
+    if word is None or PLACE.search(word) or os.path.isabs(word) or word.startswith("~"):
         return None
     return _existing(word)
 

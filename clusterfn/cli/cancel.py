@@ -25,7 +25,7 @@ from clusterfn.calls.job import Job, withdraw
 from clusterfn.cli import screen
 from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.parser import NOT_ALTERABLE
-from clusterfn.cli.selection import ACTIVE, select
+from clusterfn.cli.selection import ACTIVE, agreed, select
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
@@ -48,6 +48,8 @@ _TIMEOUT_S = 60.0
 def cancel(args: argparse.Namespace) -> int:
     """Withdraw each job that has not started, or end a running one or a group; say which it was."""
     selection = select(args, "cancel", ACTIVE)
+    if not agreed(selection, args, "cancel"):
+        return 1
     withdrawn = _withdraw_many(selection.listed)
     most_s = _END_S if len(selection.jobs) == 1 else _END_OF_SEVERAL_S
 

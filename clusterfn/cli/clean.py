@@ -18,7 +18,7 @@ from clusterfn.calls.attach import find_job
 from clusterfn.calls.remote_state import remove_jobs
 from clusterfn.cli import screen, target
 from clusterfn.cli.command_line import error_facts
-from clusterfn.cli.selection import ENDED, Selection, select
+from clusterfn.cli.selection import ENDED, Selection, agreed, select
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.units import parse_time
@@ -117,6 +117,8 @@ _AT_ONCE = 500
 def remove(args: argparse.Namespace) -> int:
     """Remove each job that has ended; say which were kept and why. Return 1 if one that was named was kept."""
     selection = select(args, "rm", ENDED)
+    if not args.dry_run and not agreed(selection, args, "remove"):
+        return 1
     removed: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
     for session, ids in _by_host(selection, kept):

@@ -16,6 +16,7 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line, last_lines, shortened
 from clusterfn.cli import screen, target
+from clusterfn.cli.keys import ended_by_key
 from clusterfn.config.host_text import reading
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
@@ -194,7 +195,7 @@ _EVERY_ON_CLUSTER_S = 10.0
 
 
 def gpus(args: argparse.Namespace) -> int:
-    """Print the GPUs of a host and their queue; with --watch until Ctrl-C."""
+    """Print the GPUs of a host and their queue; with --watch until `q`, Esc or Ctrl-C."""
     session = target.host_state(args.host, "gpus")
     look: Callable[[HostState], dict[str, Any]] = ask_cluster
     lines: Callable[[Mapping[str, Any], int | None], str] = cluster_tables
@@ -212,6 +213,15 @@ def gpus(args: argparse.Namespace) -> int:
         if not report[listed]:
             console.tell(f"no GPUs on {session.host.name}: {none}")
         return 0
+    with ended_by_key():
+        _watch(session, look, lambda report, room: lines(report, room) if report[listed] else none, every_s, args.json)
+    return 0
+
+
+def _watch(
+    session: HostState, look: Callable[[HostState], dict[str, Any]],
+    shown: Callable[[Mapping[str, Any], int | None], str], every_s: float, as_json: bool,
+) -> None:  # fmt: skip
     block = screen.Block(sys.stdout)
     while True:
         try:
@@ -220,8 +230,8 @@ def gpus(args: argparse.Namespace) -> int:
             # A look that fails is shown in its place, and the next one may be better.
             report, text = {"trouble": error.message}, in_one_line(error.message)
         else:
-            text = lines(report, block.room) if report[listed] else none
-        if args.json:
+            text = shown(report, block.room)
+        if as_json:
             print(_json(session, report), flush=True)
         else:
             block.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{text}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterfn.bridge.job_states import RETURNED, SHORT
 from clusterfn.bridge.supervisor.gpus import QUIET_MIB
-from clusterfn.bridge.supervisor.text import format_duration, format_size, shortened
+from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, shortened
 from clusterfn.calls import history
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli import screen, target
@@ -30,6 +30,7 @@ from clusterfn.hosts.host_state import open_session
 
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "USE", "SIZE", "DETAIL")
 _MESSAGE = 170
+_NEWEST = 30
 _TIMEOUT_S = 60.0
 # The ids are words of one command line, whose length is limited.
 _AT_ONCE = 1000
@@ -39,12 +40,17 @@ def jobs(args: argparse.Namespace) -> int:
     """Print the jobs, newest first; return 1 if one of several hosts could not list its own."""
     configuration, hosts = hosts_of(args, "jobs")
     listed, errors = list_and_warn(hosts)
-    visible = filter_jobs(listed, args)
+    matching = filter_jobs(listed, args)
+    # A program gets all of them.
+    visible = matching if args.json or args.number is not None else matching[:_NEWEST]
     sizes = _sizes(visible)
     if args.json:
         print(screen.as_json([{**asdict(job), "bytes": sizes.get(job.id)} for job in visible]))
     elif visible:
         print(_table(visible, sizes))
+    if len(visible) < len(matching):
+        more = counted(len(matching) - len(visible), "older job")
+        console.tell(f"{more} not shown: -n {len(matching)} shows all {len(matching)}")
     if not args.json:
         _say_what_is_not_shown(args, configuration, hosts, listed, visible)
     return 1 if errors else 0

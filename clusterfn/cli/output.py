@@ -14,7 +14,7 @@ import posixpath
 import queue
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -35,7 +35,7 @@ from clusterfn.cli.selection import Selection, select, select_one
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, read_spec
 from clusterfn.display import console
-from clusterfn.display.console import OutputWriter
+from clusterfn.display.console import STREAMS, OutputWriter
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, JobError, MapError
 from clusterfn.hosts import remote_files, spoken_wait
 
@@ -50,30 +50,30 @@ def logs(args: argparse.Namespace) -> int:
         raise ConfigError("what the scheduler wrote cannot be followed", hint="leave out -f")
     if args.follow and args.json:
         raise ConfigError("--json prints one object, and cannot follow a job", hint="leave out -f or --json")
-    selection = select(args, "logs")
+    selection, streams = select(args, "logs"), STREAMS if args.stream is None else (args.stream,)
     if args.follow and len(selection.jobs) != 1:
         raise ConfigError(f"-f follows one job, not {len(selection.jobs)}", hint="leave out -f, or give one id")
 
     def show(job: AnyJob) -> None:
         if isinstance(job, Job) and args.follow:
-            _follow(job, args.stream)
+            _follow(job, streams)
         elif isinstance(job, Job):
-            _write(job.logs(args.stream), args.stream)
+            _write({stream: job.logs(stream) for stream in streams})
         elif args.follow or args.stream == "scheduler":
             attach = f"clusterfn attach {job.id[:SHORT]} follows it; without -f its items' output is shown"
             hint = attach if args.follow else "leave out --scheduler"
             raise ConfigError(f"{job.id} is a group of {len(job)} items", hint=hint)
         else:
-            for index, state, printed in _items(job, args.stream):
-                if printed:
+            for index, state, printed in _items(job, streams):
+                if any(printed.values()):
                     print(f"==> item {index}: {in_one_line(job.label(index))} ({state.lower()}) <==")
-                    _write(printed, args.stream)
+                    _write(printed)
 
     def tell(job: AnyJob) -> dict[str, Any]:
         if not isinstance(job, JobGroup):
-            return {**facts_of(job), args.stream: job.logs(args.stream)}
-        items = [{"index": index, "label": job.label(index), "state": state, args.stream: text}
-                 for index, state, text in _items(job, args.stream)]  # fmt: skip
+            return {**facts_of(job), **{stream: job.logs(stream) for stream in streams}}
+        items = [{"index": index, "label": job.label(index), "state": state, **printed}
+                 for index, state, printed in _items(job, streams)]  # fmt: skip
         return {**facts_of(job), "items": items}
 
     return print_each(selection, args.json, show, tell, live=args.follow)
@@ -120,15 +120,18 @@ def facts_of(job: AnyJob) -> dict[str, Any]:
     return {"id": job.id, "name": job.name, "host": job.host, "state": job.state}
 
 
-def _write(text: str, stream: str) -> None:
+def _write(printed: Mapping[str, str]) -> None:
     """Write the function's output as it is; what the scheduler or the host's shell said, without escapes."""
-    sys.stdout.write(printable(text) if stream == "scheduler" else text)
+    for stream, text in printed.items():
+        # A stream that was chosen by itself is what a pipe gets.
+        target = sys.stderr if stream == layout.STDERR and len(printed) > 1 else sys.stdout
+        console.write(target, printable(text) if stream == "scheduler" else text)
 
 
-def _items(group: JobGroup[Any, Any], stream: str) -> Iterator[tuple[int, str, str]]:
+def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[int, str, dict[str, str]]]:
     group.wait(_MOMENT_S)
     for index, state in enumerate(group.states):
-        yield index, state, "" if state == PENDING else group.logs(index, stream)
+        yield index, state, {name: "" if state == PENDING else group.logs(index, name) for name in streams}
 
 
 def _has_value(job: AnyJob) -> bool:
@@ -136,8 +139,8 @@ def _has_value(job: AnyJob) -> bool:
     return (state_of_group(job) if isinstance(job, JobGroup) else entry_of(job)).has_value
 
 
-def _follow(job: Job[Any], stream: str) -> None:
-    """Copy one stream of a job to stdout until the job has ended.
+def _follow(job: Job[Any], streams: Sequence[str]) -> None:
+    """Show what a job prints, as it comes, until the job has ended.
 
     Raises:
         ClusterfnError: Its host has lost the job, or cannot be reached any more: there may be more than was shown.
@@ -150,7 +153,7 @@ def _follow(job: Job[Any], stream: str) -> None:
     def comes(seconds: float | None) -> bool:
         until = None if seconds is None else time.monotonic() + seconds
         with contextlib.suppress(queue.Empty):
-            while not first or first[-1][0] not in (stream, "done"):
+            while not first or first[-1][0] not in (*streams, "done"):
                 first.append(events.get(timeout=None if until is None else max(0.0, until - time.monotonic())))
             return True
         return False
@@ -158,8 +161,8 @@ def _follow(job: Job[Any], stream: str) -> None:
     spoken_wait.wait(comes, lambda: f"{job.id[:SHORT]} has printed nothing yet: it is {job.status_since}")
     kind, what = first[-1]
     while kind != "done":
-        if kind == stream:
-            writer.write(layout.STDOUT, what)
+        if kind in streams:
+            writer.write(kind if len(streams) > 1 else layout.STDOUT, what)
         elif kind == "connection" and what:
             console.tell(f"{job.id[:SHORT]} {what}")
         kind, what = events.get()

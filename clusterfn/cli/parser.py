@@ -23,7 +23,10 @@ HOST is always a plain word: the name of a host in clusterfn.yml, or "local".
 exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C); that of a command for `run`
 variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_LOCAL=1, CLUSTERFN_QUIET=1, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
 """
-_JOB = "a job's id, its first four digits or more, or its name; add a HOST if clusterfn cannot tell where it is"
+_JOB = (
+    "a job's id, its first four digits or more, or a name, which means the newest job of that name; "
+    "add a HOST if clusterfn cannot tell where it is"
+)
 _ENVIRONMENT_ID = "an environment's id, or its first digits, or the file it was made from; and the name of a host"
 _FILE_AND_HOST = "a file such as environment.yml (the host's, else ./environment.yml), and the name of a host"
 
@@ -42,6 +45,7 @@ _FILTERS = {
     **_SINCE,
 }  # fmt: skip
 _DRY_RUN = {"--dry-run": "remove nothing; show what would be removed"}
+_YES = {"--yes": "do not ask where -n or --all means several jobs"}
 _CORES_AND_MEMORY = {"--cores N": None, "--memory AMOUNT": "such as 16GB"}
 _TIME = {"--time DURATION": "such as 90min, 2h or 02:00:00"}
 _GPU_TYPE = {"--gpu-type NAME": "of each GPU, such as a6000"}
@@ -123,9 +127,9 @@ def _add_hosts(commands: Any) -> None:
         **_DRY_RUN,
     }, json="one object, sizes in bytes")  # fmt: skip
     add_command(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one", {
-        **_HOST, "--watch": "repeat every 2 seconds (10 with SLURM), until Ctrl-C",
+        **_HOST, "--watch": "repeat every 2 seconds (10 with SLURM), until q, Esc or Ctrl-C",
     }, json="one object for each refresh")  # fmt: skip
-    about = "show what runs on a host, what it uses, and who is next; refreshes until Ctrl-C"
+    about = "show what runs on a host, what it uses, and who is next; refreshes until q, Esc or Ctrl-C"
     add_command(commands, "top", "top.top", about, {
         **_HOST, "--once": "look once, as without a terminal",
     }, json="one object: own jobs, and on a machine without a scheduler those of all users")  # fmt: skip
@@ -210,15 +214,18 @@ def _add_call(commands: Any, name: str, run: str, about: str, more: dict[str, st
 def _add_jobs(commands: Any) -> None:
     about = "list the jobs on hosts, newest first"
     times = "one array, times in seconds since 1970"
-    add_command(commands, "jobs", "jobs.jobs", about, {**_HOSTS, **_FILTERS}, json=times, mixes=True)
+    add_command(commands, "jobs", "jobs.jobs", about, {
+        **_HOSTS, **_FILTERS, "-n --number N": "only the N newest (30; all with --json)",
+    }, json=times, mixes=True)  # fmt: skip
     command = _add_several(commands, "logs", "output.logs", "show what jobs have printed", {
         "-f --follow": "keep printing until the job ends",
     }, "one object; an array for several jobs")  # fmt: skip
     which = command.add_mutually_exclusive_group()
-    which.add_argument("--stderr", action="store_const", dest="stream", const="stderr", help="stderr instead of stdout")
-    about = "what the scheduler and clusterfn's supervisor wrote"
-    which.add_argument("--scheduler", action="store_const", dest="stream", const="scheduler", help=about)
-    command.set_defaults(stream="stdout")
+    for stream, about in (
+        ("stdout", "stdout alone"), ("stderr", "stderr alone, which a pipe then gets"),
+        ("scheduler", "what the scheduler and clusterfn's supervisor wrote"),
+    ):  # fmt: skip
+        which.add_argument(f"--{stream}", action="store_const", dest="stream", const=stream, help=about)
     returned = "the value as JSON; for several jobs an array of objects"
     _add_several(commands, "result", "output.result", "wait for jobs and print their values", {}, returned)
     one, usage = {"words ID+": _JOB}, "%(prog)s [options] ID [HOST]"
@@ -228,7 +235,7 @@ def _add_jobs(commands: Any) -> None:
     add_command(commands, "stack", "output.stack", about, one, json="one object", usage=usage, mixes=True)
     about = "withdraw waiting jobs, and end running ones with all their processes"
     done = "one array: each job, what was done, and its state"
-    _add_several(commands, "cancel", "cancel.cancel", about, {}, done, aliases=["stop"])
+    _add_several(commands, "cancel", "cancel.cancel", about, _YES, done, aliases=["stop"])
     about = "change the time, the memory or the priority of waiting jobs"
     command = _add_several(commands, "alter", "cancel.alter", about, {
         **_TIME, "--memory AMOUNT": "such as 16GB",
@@ -253,14 +260,14 @@ def _add_jobs(commands: Any) -> None:
         "--environment WHICH": "an environment other than the host's",
     }, usage="%(prog)s [options] [ID] [HOST]", mixes=True)  # fmt: skip
     about = "remove ended jobs from their hosts, with all their files; cancel a running job first"
-    _add_several(commands, "rm", "clean.remove", about, _DRY_RUN, "one object, sizes in bytes")
+    _add_several(commands, "rm", "clean.remove", about, {**_YES, **_DRY_RUN}, "one object, sizes in bytes")
 
 
 def _add_several(
     commands: Any, name: str, run: str, about: str, more: dict[str, str], json: str, aliases: Any = ()
 ) -> CommandParser:
     """Add a command about any number of jobs."""
-    arguments = {"words ID*": _JOB, "--all": "all jobs of the HOST, instead of ids and names", **_FILTERS, **more}
+    arguments = {"words ID*": _JOB, "--all": "all jobs of that name, or of the HOST", **_FILTERS, **more}
     usage = "%(prog)s [options] ID [ID ...] [HOST]"
     return add_command(commands, name, run, about, arguments, json=json, usage=usage, mixes=True, aliases=aliases)
 

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 
 from clusterfn.api.command import CommandText, PreparedCommand, command_as_shown, line_of_one_word, make_command
 from clusterfn.api.decorator import ClusterFunction, cluster
+from clusterfn.api.shell_line import places_in
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import call
 from clusterfn.calls.group import JobGroup
@@ -109,7 +110,7 @@ def written(value: Any, as_json: bool) -> str:
 
 
 _DECORATED = re.compile(r"^@(?:clusterfn\.)?cluster\b[^\n]*(?:\n[@ )#][^\n]*)*\n(?:async )?def (\w+)", re.MULTILINE)
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 # A typing error in a range, such as 0..99999999999, must not fill the memory.
 _MOST_RUNS = 100_000
@@ -176,7 +177,7 @@ def _prepared(
     else:
         text = line_of_one_word(words[0]) if len(words) == 1 else CommandText(tuple(words), "", ())
         title = command_as_shown(text)
-    unused = [name for name in names if not any(f"{{{name}}}" in word for word in words)]
+    unused = [name for name in names if name not in places_in(words)]
     if unused:
         hint = f"write it where its value goes: {title} --{unused[0]} {{{unused[0]}}}"
         raise ConfigError(f"the command has no place {{{unused[0]}}}", hint=hint)

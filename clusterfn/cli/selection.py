@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import datetime
 import shlex
+import sys
 import threading
 import time
 import unicodedata
@@ -40,7 +41,6 @@ _HEX = frozenset("0123456789abcdef")
 # An error lists no more jobs than this.
 _SHOWN = 10
 _FOR_ONE = ("attach", "stack", "shell")
-_ENDING = ("cancel", "rm")
 
 
 @dataclass(frozen=True)
@@ -80,55 +80,45 @@ class Selection:
 
 
 def select(args: argparse.Namespace, command: str, states: Collection[str] = STATES) -> Selection:
-    """Find the jobs that a command is about. A name means all jobs that have it, as far as the filters keep them.
+    """Find the jobs that a command is about: by ids, by a name, which means the newest job, or by --all.
 
     Args:
-        states: Those that the command is for; jobs in another state are meant only by their ids.
+        states: Those that -n and --all keep; jobs in another state are meant only by their ids and names.
 
     Raises:
         ConfigError: There is no such job, or the words make no sense together.
     """
     hosts, words = target.split_hosts(args.words)
-    if args.all:
-        # With --all, even a single word names a host.
-        hosts, words = [*hosts, *words], []
-    elif not words:
+    if args.all and len(args.words) == 1 and words[0] in config_file.load().hosts:
+        hosts, words = words, []
+    if not args.all and not words:
         raise ConfigError(f"{command} names no job", hint=f"clusterfn {command} ID, or --all for all jobs of a host")
     ids = [word for word in words if _is_id(word)]
     # A word of letters alone, such as "face", may be an id or a name, so only a list of the jobs decides.
     if len(ids) == len(words) and words and not any(word.isalpha() for word in words):
-        if args.number is not None or args.state is not None or args.since is not None:
-            hint = "leave them out, or name jobs by --all or by their name"
-            raise ConfigError("-n, --state and --since do not apply to ids", hint=hint)
+        if args.all or args.number is not None or args.state is not None or args.since is not None:
+            hint = "leave them out, or name jobs by their name"
+            raise ConfigError("--all, -n, --state and --since do not apply to ids", hint=hint)
         return Selection([(word, _one_host(hosts, command)) for word in ids], len(ids) == 1)
     jobs = _list_each(hosts, command) if hosts else _list_by_names(words, command, args)
     chosen: dict[str, str | None] = {}
     listed: dict[str, str] = {}
-    for word in words:
-        matching = [job for job in jobs if _is_named(job, word)]
-        if _is_id(word) and not matching:
-            chosen[word] = _one_host(hosts, command)
+    are_several = args.all or args.number is not None
+    # Without words, --all means every job.
+    names: Sequence[str | None] = words or [None]
+    for word in names:
+        matching = [job for job in jobs if word is None or _is_named(job, word)]
+        if word is not None and not matching:
+            chosen[word] = _id_of_no_name(word, jobs, hosts, command)
             continue
-        if not matching:
-            raise _no_such_name(word, jobs, hosts, command)
-        filtered = filter_jobs(matching, args, states)
-        # Users rarely mean jobs on several hosts by one name, and these commands cannot be undone. Ask for the host.
-        if command in _ENDING and len({job.host for job in filtered}) > 1:
-            lines = [f"{job.id} on {job.host}: {job.state}" for job in filtered[:_SHOWN]]
-            hint = f"name the host: clusterfn {command} {filtered[0].host} {shlex.quote(word)}"
-            raise ConfigError(f"{len(filtered)} jobs on several hosts are named {word!r}", evidence=lines, hint=hint)
-        listed.update((job.id, job.host) for job in filtered)
+        kept = filter_jobs(matching, args, states if are_several else STATES)
+        listed.update((job.id, job.host) for job in (kept if are_several else _newest(kept, word)))
         chosen.update(listed)
-    if args.all:
-        listed.update((job.id, job.host) for job in filter_jobs(jobs, args, states))
-        chosen.update(listed)
-    return Selection(list(chosen.items()), len(words) == 1 and [*chosen] == words, list(listed.items()))
+    return Selection(list(chosen.items()), len(words) == len(chosen) == 1 and not are_several, list(listed.items()))
 
 
 def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]:
     """Return the id and the host of the one job that a command is about; of several with a name, the newest.
-
-    Those that have not ended come first.
 
     Raises:
         ConfigError: There is no such job.
@@ -136,17 +126,54 @@ def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]
     word, host = target.one_and_host(args.words, "ID", command)
     if _is_id(word) and not word.isalpha():
         return word, host
-    jobs = _list_each([host], command) if host else _list_by_names([word], command)
-    matching = [job for job in jobs if _is_named(job, word)]
+    hosts = [host] if host else []
+    jobs = _list_each(hosts, command) if host else _list_by_names([word], command)
+    for job in _newest([job for job in jobs if _is_named(job, word)], word):
+        return job.id, job.host
+    return word, _id_of_no_name(word, jobs, hosts, command)
+
+
+def agreed(selection: Selection, args: argparse.Namespace, doing: str) -> bool:
+    """Ask whether to go on with several jobs that -n or --all has found; return the answer.
+
+    Raises:
+        ConfigError: No person can be asked.
+    """
+    count = len(selection.listed)
+    if args.yes or count < 2 or not (args.all or args.number is not None):
+        return True
+    lines = [f"{job_id} on {host}" for job_id, host in selection.listed[:_SHOWN]]
+    lines += [f"and {count - _SHOWN} more"] if count > _SHOWN else []
+    if sys.stdin is None or not sys.stdin.isatty():
+        message = f"{args.command} would {doing} {count} jobs, and there is no terminal to ask"
+        raise ConfigError(message, evidence=lines, hint="add --yes, or name one job by its id")
+    print("\n".join([*lines, f"clusterfn: {doing} these {count} jobs? [y/N]"]), end=" ", file=sys.stderr, flush=True)
+    is_wanted = sys.stdin.readline().strip().lower() in ("y", "yes")
+    if not is_wanted:
+        console.tell(f"{args.command} has changed nothing")
+    return is_wanted
+
+
+def _newest(jobs: Sequence[JobInfo], word: str | None) -> Sequence[JobInfo]:
+    """Return the newest job of a name, alone, or none; those that have not ended come first."""
     # The sort is stable, so the newest comes first in both groups.
-    matching.sort(key=lambda job: job.state in ENDED)
-    if len(matching) > 1:
-        first = matching[0]
+    ordered = sorted(jobs, key=lambda job: job.state in ENDED)
+    if len(ordered) > 1:
+        first = ordered[0]
         which = "the newest" if first.state in ENDED else "the newest that has not ended"
-        console.tell(f"{len(matching)} jobs are named {word!r}; {first.id} on {first.host} is {which}")
-    if not matching and not _is_id(word):
-        raise _no_such_name(word, jobs, [host] if host else [], command)
-    return (matching[0].id, matching[0].host) if matching else (word, host)
+        console.tell(f"{len(ordered)} jobs are named {word!r}; {first.id} on {first.host} is {which}")
+    return ordered[:1]
+
+
+def _id_of_no_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], command: str) -> str | None:
+    """Return the host of a word that is an id, as no job has this name.
+
+    Raises:
+        ConfigError: It is no id either.
+    """
+    if not _is_id(word):
+        raise _no_such_name(word, jobs, hosts, command)
+    return _one_host(hosts, command)
 
 
 def filter_jobs(jobs: Sequence[JobInfo], args: argparse.Namespace, states: Collection[str] = STATES) -> list[JobInfo]:
@@ -297,7 +324,7 @@ def _usual_host(words: Sequence[str], command: str, args: argparse.Namespace | N
     """Return the host that a call would use, on which the words are looked for as names of jobs."""
     try:
         filters: list[str] = []
-        for name in ("all", "dry_run", "state", "since", "number"):
+        for name in ("all", "yes", "dry_run", "state", "since", "number"):
             value = getattr(args, name, None)
             filters += [f"--{name.replace('_', '-')}"] if value not in (None, False) else []
             filters += [str(value)] if value not in (None, False, True) else []

@@ -1,4 +1,4 @@
-"""`clusterfn top HOST`: a screen that shows what runs, what it uses, and who is next, until Ctrl-C.
+"""`clusterfn top HOST`: a screen that shows what runs, what it uses, and who is next, until `q`, Esc or Ctrl-C.
 
 One program on the host looks, and sends what it sees (`bridge/queue/overview`). Anybody may look.
 """
@@ -21,6 +21,7 @@ from clusterfn.bridge.supervisor.text import format_duration, format_size, in_on
 from clusterfn.calls import remote_state
 from clusterfn.cli import screen, target
 from clusterfn.cli.gpus import MachineTables, add_allowed
+from clusterfn.cli.keys import ended_by_key
 from clusterfn.config.host_text import Lines, reading
 from clusterfn.display import console
 from clusterfn.errors import HostError
@@ -54,12 +55,13 @@ def top(args: argparse.Namespace) -> int:
         for line in () if args.json else notes_on(look):
             console.tell(line)
         return 0
-    _watch(session)
+    with ended_by_key():
+        _watch(session)
     return 0
 
 
 def _watch(session: HostState) -> None:
-    """Refresh the screen until Ctrl-C; while the host cannot be reached, say so in its place, and try again."""
+    """Refresh the screen; while the host cannot be reached, say so in its place, and try again."""
     block, view = screen.Block(sys.stdout), Screen(session)
     reasons: dict[str, str] = {}
     asked_at = float("-inf")

@@ -318,9 +318,10 @@ def test_names_filters_and_all_choose_jobs_for_every_command(run, ask):
         run("run", *words)
     ids = {job["name"]: job["id"] for job in json.loads(ask("jobs", "--json").stdout)}  # of add the older one
 
-    values = ask("result", "add", "--json")
+    values = ask("result", "add", "--all", "--json")
     assert values.returncode == 0
     assert [job["value"] for job in json.loads(values.stdout)] == [4, 3]  # newest first
+    assert ask("result", "add").stdout == "4\n"
     newest = ask("result", "add", "-n", "1")
     assert re.fullmatch(r"==> [0-9a-f]{16} add on here <==\n4\n", newest.stdout)
     everything = ask("result", "--all", "--json")
@@ -329,7 +330,7 @@ def test_names_filters_and_all_choose_jobs_for_every_command(run, ask):
     assert told[ids["fail"]]["error"]["message"] == "no luck"
     assert "Traceback" in told[ids["fail"]]["error"]["traceback"] and "no luck" in everything.stderr
     assert ask("logs", ids["add"], ids["fail"]).stdout.count("==> ") == 2
-    assert ask("logs", "add", "--since", "1h", "--state", "returned", "-n", "1").stdout.endswith("<==\nadding\n")
+    assert ask("logs", "add", "--since", "1h", "--state", "returned").stdout == "adding\n"
 
 
 def test_jobs_are_narrowed_by_state_time_and_number(run, ask):
@@ -369,7 +370,9 @@ def test_cancel_all_ends_what_runs_and_nothing_else(run, ask, started):
     first, second = started("work.py::tick", "3000"), started("work.py::tick", "3000")
     run("run", "work.py::add", "1")
 
-    ran = ask("cancel", "--all", "--json")
+    asked = ask("cancel", "--all")
+    assert asked.returncode == 2 and "would cancel 2 jobs, and there is no terminal to ask" in asked.stderr
+    ran = ask("cancel", "--all", "--json", "--yes")
 
     assert ran.returncode == 0
     assert {job["id"]: job["state"] for job in json.loads(ran.stdout)} == {first: "CANCELLED", second: "CANCELLED"}
@@ -523,7 +526,8 @@ def test_rm_removes_what_has_ended_and_never_what_runs(run, ask, started, folder
     assert mixed.returncode == 1 and not place.exists()
     assert [each["id"] for each in told["removed"]] == [ended["id"]] and told["removed"][0]["bytes"] > 1000
     assert [each["id"] for each in told["kept"]] == ["ffff0000", running]
-    assert "nothing to remove" in ask("rm", "tick").stderr
+    assert "it is RUNNING" in ask("rm", "tick").stderr
+    assert "nothing to remove" in ask("rm", "tick", "--all").stderr
     assert ask("cancel", "tick").returncode == 0
     assert f"removed {running} from here" in ask("rm", "--all").stdout
     assert ask("jobs").stdout == ""
@@ -534,7 +538,7 @@ def test_rm_removes_what_has_ended_and_never_what_runs(run, ask, started, folder
     [
         (("cancel",), "cancel names no job"),
         (("logs", "add"), "there is no job named 'add'"),
-        (("logs", "7f3a", "-n", "1"), "-n, --state and --since do not apply to ids"),
+        (("logs", "7f3a", "-n", "1"), "--all, -n, --state and --since do not apply to ids"),
         (("attach", "7f3a", "heer"), "did you mean here?"),
         (("logs", "-f", "7f3a", "90aa"), "-f follows one job, not 2"),
         (("logs", "-f", "7f3a", "--json"), "cannot follow a job"),

@@ -211,7 +211,7 @@ def machine(lab: Any, folder: Path) -> Iterator[Scene]:
         try:
             yield scene
         finally:
-            main(["cancel", "--all", scene.host])  # what the calls have begun, too
+            main(["cancel", "--all", "--yes", scene.host])  # what the calls have begun, too
 
 
 def begin(scene: Scene, state: str) -> None:

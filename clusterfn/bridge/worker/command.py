@@ -23,7 +23,7 @@ from typing import IO, Any
 from ..layout import COMMAND, RESULT
 from ..supervisor import process_tree
 from . import warning
-from .command_line import fill_line, interpreter_of, launcher_variables, to_warn, with_nodes
+from .command_line import interpreter_of, launcher_variables, to_warn, with_nodes
 from .execute import CallRejected
 
 # While this file exists, the copy of the project is complete.
@@ -60,10 +60,11 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         env["SLURM_SUBMIT_DIR"] = os.getcwd()
         env.setdefault("SLURM_JOB_ID", env.get("CLUSTERFN_JOB", "").partition("/")[0])
     with _copied(command["project"], rank, 1 if command.get("first") else tasks):
-        argv, needed = argv_of(command, values)
+        # The places in code of a shell are these variables.
+        env.update(("CLUSTERFN_VALUE_%s" % name, str(value)) for name, value in values.items())
         warn_by = getattr(signal, command.get("signal") or "SIGTERM", signal.SIGTERM)
         with open(command.get("stdin") or os.devnull, "rb") as stdin:
-            _wait_for(argv, {**env, **needed}, stdin, warn_by, shown(command, values), bool(command.get("alone")))
+            _wait_for(argv_of(command, values), env, stdin, warn_by, shown(command, values), bool(command.get("alone")))
         return _result(command.get("result"), shown(command, values))
 
 
@@ -72,28 +73,28 @@ def shown(command: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     return _filled(command["shown"], values)
 
 
-def argv_of(command: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return what to start, and the variables that it needs: a script by its interpreter, a line by a shell."""
+def argv_of(command: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """Return what to start: a script by its interpreter, a line by a shell."""
     if command["line"]:
         shell = next((found for name in _SHELLS if (found := shutil.which(name))), "/bin/sh")
         # A program that fails at the beginning of a pipe would be hidden by the last one.
         pipes = ["-o", "pipefail"] if os.path.basename(shell) == "bash" else []
-        line, needed = fill_line(command["line"], values)
-        return [shell, *pipes, "-c", line], needed
+        return [shell, *pipes, "-c", command["line"]]
     first, *rest = words = [_filled(word, values) for word in command["words"]]
     if (os.sep in first or first.endswith(".py")) and os.path.isfile(first):
         if first.endswith(".py"):
-            return [sys.executable, *words], {}
-        return [*interpreter_of(first), *words], {}
-    return with_nodes([first, *rest], os.environ), {}
+            return [sys.executable, *words]
+        return [*interpreter_of(first), *words]
+    return with_nodes([first, *rest], os.environ)
 
 
 def _filled(text: str, values: Mapping[str, Any]) -> str:
-    """Put values into their places: one step, so that no value is searched for places."""
+    """Put values into their places, and `{name}` for `{{name}}`: one step, so that no value is searched for places."""
     places = "|".join(map(re.escape, values))
     if not places:
         return text
-    return re.sub(r"(?<!\$)\{(%s)\}" % places, lambda place: str(values[place[1]]), text)
+    pattern = r"(?<!\$)(?:\{(\{(?:%s)\})\}|\{(%s)\})" % (places, places)
+    return re.sub(pattern, lambda place: place[1] or str(values[place[2]]), text)
 
 
 # The project

@@ -1,7 +1,4 @@
-"""What a command needs: values in the line of a shell, an interpreter, options of a launcher, and who is warned.
-
-A value stays one text in a line, whatever signs it has and whatever quotes surround it: one with signs that a shell
-would read is given by a variable, so that the shell never reads it as code.
+"""What a command needs: an interpreter, options of a launcher, and who is warned.
 
 Launchers of several processes learn about nodes and GPUs: torchrun from variables, accelerate from its command line.
 """
@@ -9,86 +6,17 @@ Launchers of several processes learn about nodes and GPUs: torchrun from variabl
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ..supervisor import process_tree
 from ..supervisor.rendezvous import free_port
 
-_VARIABLE = "CLUSTERFN_VALUE_%s"
 _SHELLS = ("bash", "sh", "ash", "dash", "ksh", "zsh")
 _LONGEST_FIRST_LINE = 4096
-_PLAIN, _SINGLE, _DOUBLE, _ANSI, _TICKED = "plain", "'", '"', "$'", "`"
-_COMMENT = re.compile(r"(?<![^\s;&|(])#[^\n]*")
-# By what surrounds a place: single quotes are closed for the value, and opened again.
-_GIVEN = {_SINGLE: "'\"${%s}\"'", _ANSI: "'\"${%s}\"$'", _DOUBLE: "${%s}", _PLAIN: '"${%s}"', _TICKED: '"${%s}"'}
 # These are the options of accelerate that choose how it starts processes.
 _KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
-
-
-def fill_line(line: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """Return a line with its values, and the variables that it then needs.
-
-    Example:
-        >>> fill_line("echo '{a}' {b}", {"a": "$(id)", "b": 0.1})
-        ('echo \\'\\'"${CLUSTERFN_VALUE_a}"\\'\\' 0.1', {'CLUSTERFN_VALUE_a': '$(id)'})
-    """
-    if not values:
-        return line, {}
-    filled, needed, end = [], {}, 0
-    for start, stop, name, inside in _places(line, values):
-        text = str(values[name])
-        given = text
-        # It has characters that a shell would read, or none at all.
-        if shlex.quote(text) != text:
-            needed[_VARIABLE % name] = text
-            given = _GIVEN[inside] % (_VARIABLE % name)
-        filled += [line[end:start], given]
-        end = stop
-    return "".join([*filled, line[end:]]), needed
-
-
-def _places(line: str, values: Mapping[str, Any]) -> Iterator[tuple[int, int, str, str]]:
-    """Yield where each place begins and ends, its name, and what surrounds it."""
-    place = re.compile(r"(?<!\$)\{(%s)\}" % "|".join(map(re.escape, values)))
-    around, at = [_PLAIN], 0
-    while at < len(line):
-        inside, sign, step = around[-1], line[at], 1
-        found = place.match(line, at)
-        if found:
-            yield at, found.end(), found[1], inside
-            step = found.end() - at
-        elif inside in (_SINGLE, _ANSI):
-            if sign == "'":
-                around.pop()
-            step = 2 if sign == "\\" and inside == _ANSI else 1
-        elif sign == "\\":
-            step = 2
-        elif line.startswith("$(", at):
-            around.append(_PLAIN)
-            step = 2
-        elif sign == "`":
-            around.pop() if _TICKED in around else around.append(_TICKED)
-        elif inside == _DOUBLE:
-            if sign == '"':
-                around.pop()
-        elif line.startswith("$'", at):
-            around.append(_ANSI)
-            step = 2
-        elif sign in "'\"":
-            around.append(sign)
-        elif sign == "(":
-            around.append(_PLAIN)
-        elif sign == ")" and len(around) > 1:
-            around.pop()
-        elif sign == "#" and (comment := _COMMENT.match(line, at)):
-            # An apostrophe in a comment opens nothing.
-            step = comment.end() - at
-        at += step
 
 
 def interpreter_of(script: str) -> list[str]:

@@ -110,7 +110,8 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
     choices.say_site(site)
     if args.scheduler is None:
         site = choices.ask_about_signs(site, draft.name, answers, lambda folder: survey(connection, folder=folder))
-    root = args.root or (connection.host.root if connection.host.root != draft.root else None)
+    # With another folder than the one that was given, the connection has what was answered instead.
+    root = connection.host.root if args.root or connection.host.root != draft.root else None
     keys = choices.keys(
         site, connection.facts.user, args.scheduler, root,
         AdvanceAnswers(args.partition, args.gpu_partition, args.account), answers,

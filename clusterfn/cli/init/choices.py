@@ -144,6 +144,9 @@ def keys(
         problem = f"that host has no {kind.title}: {kind.program} is missing"
         hint = "leave --scheduler out, or name the folder of its commands with --scheduler-path"
         raise ConfigError(problem, hint=hint)
+    if offered is None and (given := [name for name, value in site_options._asdict().items() if value]):
+        option = f"--{given[0].replace('_', '-')}"
+        raise ConfigError(f"{option} is for a scheduler, and this host has none", hint=f"leave out {option}")
     lines = {"scheduler": word, "root": root or _root(site, user, answers, try_root)}
     if word in site.login.schedulers:
         lines.update(site.login.schedulers[word].keys())
@@ -197,10 +200,15 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
     return surveys[0]
 
 
+def check_root(text: str) -> None:
+    """Reject what is no absolute path on a host."""
+    if not text.startswith(("/", "~", "$")):
+        raise ConfigError(f"{text!r} is not an absolute path", hint="begin it with /, ~/ or a variable")
+
+
 def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
     def check(text: str) -> None:
-        if not text.startswith(("/", "~", "$")):
-            raise ConfigError(f"{text!r} is not an absolute path", hint="begin it with /, ~/ or a variable")
+        check_root(text)
         try_root(text)
 
     proposed = site.proposed_root()

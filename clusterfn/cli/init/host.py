@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn.cli.init.choices import Answers, say
+from clusterfn.cli.init.choices import Answers, check_root, say
 from clusterfn.config import writing
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostDiskFull, HostError
@@ -213,16 +213,25 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
 
 
 def with_room(host: Host, answers: Answers, no_key: bool, note: Note) -> HostConnection:
-    """Connect as `connected` does; ask for another root where the usual one cannot be made.
-
-    Raises:
-        HostError: The other root cannot be made either.
-    """
+    """Connect as `connected` does; ask for another root until one can be made."""
     try:
         return connected(host, answers, no_key, note)
     except HostError as error:
-        if not isinstance(error, HostDiskFull) and getattr(error, "kind", None) not in _UNWRITABLE:
+        if not _lacks_room(error):
             raise
         say(error.message)
-    root = answers.text("Folder for jobs, results and your code, with free space", "--root")
-    return hosts.connection_for(host._replace(root=root))
+    found: list[HostConnection] = []
+
+    def check(root: str) -> None:
+        check_root(root)
+        try:
+            found.append(hosts.connection_for(host._replace(root=root)))
+        except HostError as error:
+            raise ConfigError(error.message, hint=error.hint) if _lacks_room(error) else error from None
+
+    answers.text("Folder for jobs, results and your code, with free space", "--root", check=check)
+    return found[-1]
+
+
+def _lacks_room(error: HostError) -> bool:
+    return isinstance(error, HostDiskFull) or getattr(error, "kind", None) in _UNWRITABLE

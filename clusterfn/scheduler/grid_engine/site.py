@@ -75,6 +75,8 @@ class GridEngineSite(site.SchedulerSite):
     def choose_options(self, answers: site.AdvanceAnswers, ask: site.Ask) -> dict[str, Any]:
         """Return the queues that were given, and the site's names where they are not the usual ones."""
         options: dict[str, Any] = {}
+        if answers.account:
+            raise ConfigError("--account is for SLURM", hint="leave it out, or choose a queue with --partition")
         for option, queue in (("--partition", answers.partition), ("--gpu-partition", answers.gpu_partition)):
             site.check_advance_answer("there is no queue", option, queue and queue.partition("@")[0], self.queues)
         # Without a queue, Grid Engine itself chooses one that has room.

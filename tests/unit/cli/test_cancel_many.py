@@ -88,7 +88,7 @@ def queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
 
 def cancelled(node: Queue, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
     """The exit code, and what `--json` says of each job."""
-    code = main(["cancel", "--json", *(words or ["--all", node.hello["hostname"]])])
+    code = main(["cancel", "--json", "--yes", *(words or ["--all", node.hello["hostname"]])])
     return code, {each["id"]: each for each in json.loads(capsys.readouterr().out)}
 
 

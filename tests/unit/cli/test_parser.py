@@ -75,11 +75,11 @@ def test_options_come_anywhere_but_after_a_script_or_a_command_whose_own_they_ar
 def group(monkeypatch) -> None:
     """A group of three, of which one has printed something, as whatever is asked for."""
     found = object.__new__(JobGroup)
-    printed = {0: "", 1: "epoch 1\n", 2: ""}
+    printed = {0: {}, 1: {"stdout": "epoch 1\n", "stderr": "a warning\n"}, 2: {}}
     for name, value in {
         "id": "7f3a9b00aa112233", "name": "f", "host": "lab8",
         "wait": lambda *_: True, "states": ["RETURNED", "RAISED", "PENDING"], "label": lambda _, index: f"x={index}",
-        "logs": lambda _, index, stream: printed[index], "__len__": lambda _: 3, "state": "RUNNING",
+        "logs": lambda _, index, stream: printed[index].get(stream, ""), "__len__": lambda _: 3, "state": "RUNNING",
     }.items():  # fmt: skip
         monkeypatch.setattr(JobGroup, name, value, raising=False)
     monkeypatch.setattr(output, "find", lambda *_, live: found)
@@ -87,7 +87,43 @@ def group(monkeypatch) -> None:
 
 def test_logs_of_a_group_leave_out_items_that_printed_nothing(group, capsys):
     assert main(["logs", "7f3a"]) == 0
-    assert capsys.readouterr().out == "==> item 1: x=1 (raised) <==\nepoch 1\n"
+    assert capsys.readouterr() == ("==> item 1: x=1 (raised) <==\nepoch 1\n", "a warning\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err", "told"),
+    [
+        ([], "epoch 1\nepoch 2\n", "a warning\n", {"stdout": "epoch 1\nepoch 2\n", "stderr": "a warning\n"}),
+        (["--stdout"], "epoch 1\nepoch 2\n", "", {"stdout": "epoch 1\nepoch 2\n"}),
+        (["--stderr"], "a warning\n", "", {"stderr": "a warning\n"}),
+    ],
+)
+def test_logs_shows_both_streams_of_a_job_each_on_its_own_or_the_one_that_was_chosen(
+    words, out, err, told, monkeypatch, capsys
+):
+    printed = [("stdout", b"epoch 1\n"), ("stderr", b"a warning\n"), ("stdout", b"epoch 2\n"), ("done", None)]
+    job, order, write = object.__new__(Job), [], console.write
+    for name, value in {
+        "id": "7f3a9b00aa112233", "name": "f", "host": "lab8", "state": "RUNNING", "cancelled": lambda _: False,
+        "exception": lambda *_: None,
+        "logs": lambda _, stream: b"".join(data for name, data in printed if name == stream).decode(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(Job, name, value, raising=False)
+    monkeypatch.setattr(output, "find", lambda *_, live: job)
+    monkeypatch.setattr(
+        output, "entry_of", lambda _: SimpleNamespace(listen=lambda tell: [tell(*each) for each in printed])
+    )
+    monkeypatch.setattr(console, "write", lambda stream, text: (order.append(text), write(stream, text)))
+
+    assert main(["logs", "7f3a", *words]) == 0
+    assert capsys.readouterr() == (out, err)
+    order.clear()
+    assert main(["logs", "-f", "7f3a", *words]) == 0
+    assert capsys.readouterr() == (out, err)
+    assert order == [data.decode() for stream, data in printed[:-1] if stream in told]
+    assert main(["logs", "--json", "7f3a", *words]) == 0
+    facts = {"id": "7f3a9b00aa112233", "name": "f", "host": "lab8", "state": "RUNNING"}
+    assert json.loads(capsys.readouterr().out) == {**facts, **told}
 
 
 def test_logs_of_a_group_as_json_hold_every_item(group, capsys):
@@ -95,8 +131,8 @@ def test_logs_of_a_group_as_json_hold_every_item(group, capsys):
     told = json.loads(capsys.readouterr().out)
 
     assert (told["id"], told["host"], told["state"]) == ("7f3a9b00aa112233", "lab8", "RUNNING")
-    assert [(item["label"], item["state"], item["stdout"]) for item in told["items"]] == [
-        ("x=0", "RETURNED", ""), ("x=1", "RAISED", "epoch 1\n"), ("x=2", "PENDING", ""),
+    assert [(item["label"], item["state"], item["stdout"] + item["stderr"]) for item in told["items"]] == [
+        ("x=0", "RETURNED", ""), ("x=1", "RAISED", "epoch 1\na warning\n"), ("x=2", "PENDING", ""),
     ]  # fmt: skip
 
 
@@ -200,33 +236,79 @@ def several(two_hosts, monkeypatch, tmp_path):
     return told
 
 
-@pytest.mark.parametrize("command", ["logs", "result", "pull"])
-def test_a_name_means_the_jobs_on_all_hosts_to_which_this_machine_sent_such(several, command):
-    found = [job for job, _ in selection.select(read(command, "train"), command).jobs]
+def test_jobs_shows_the_newest_thirty_and_says_how_to_see_the_others(two_hosts, monkeypatch, capsys):
+    ids = [f"{number:016x}" for number in range(100)]
+    jobs_there = [
+        remote_state.JobInfo(each, "train", "cluster", "RETURNED", "", 100.0 - at) for at, each in enumerate(ids)
+    ]
+    monkeypatch.setattr(selection, "jobs_on", lambda host: jobs_there)
+    # This host does not say how large they are.
+    monkeypatch.setattr(jobs, "ask_each", lambda hosts, ask: {})
 
-    assert found == ["aaaa", "dddd", "cccc", "bbbb"]
-    assert selection.select(read(command, "train", "-n", "1"), command).jobs == [("aaaa", "cluster")]
-    assert selection.select(read(command, "train", "tensor01"), command).jobs == [
-        ("dddd", "tensor01"), ("cccc", "tensor01")
-    ]  # fmt: skip
+    def shown(*words):
+        assert main(["jobs", "cluster", *words]) == 0
+        printed = capsys.readouterr()
+        return printed.out.count("RETURNED"), "shown" in printed.err and printed.err
+
+    assert shown() == (30, "clusterfn: 70 older jobs not shown: -n 100 shows all 100\n")
+    assert shown("--state", "returned")[0] == 30
+    assert shown("-n", "100") == (100, False)
+    assert shown("--json") == (100, False)
 
 
-@pytest.mark.parametrize("command", ["attach", "stack", "shell"])
-def test_of_several_with_a_name_the_newest_that_runs_is_meant(several, command, capsys):
-    assert selection.select_one(read(command, "train"), command) == ("cccc", "tensor01")
+EVERY = ["attach", "stack", "shell", "logs", "result", "pull", "cancel", "stop", "alter", "rm"]
+
+
+def meant(command, *words):
+    args, states = read(command, *words), {"cancel": selection.ACTIVE, "rm": selection.ENDED}
+    if command in ("attach", "stack", "shell"):
+        return [selection.select_one(args, command)]
+    return list(selection.select(args, command, states.get(command, selection.STATES)).jobs)
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_a_name_means_the_newest_that_runs_else_the_newest_in_every_command(several, command, capsys):
+    assert meant(command, "train") == [("cccc", "tensor01")]
     assert "4 jobs are named 'train'; cccc on tensor01 is the newest that has not ended" in capsys.readouterr().err
+    assert meant(command, "train", "cluster") == [("bbbb", "cluster")]
     several["cluster"].pop(1)
     several["tensor01"].pop(0)
-    assert selection.select_one(read(command, "train"), command) == ("aaaa", "cluster")
+    assert meant(command, "train") == [("aaaa", "cluster")]
 
 
-@pytest.mark.parametrize(("command", "states"), [("cancel", selection.ACTIVE), ("rm", selection.ENDED)])
-def test_what_ends_jobs_on_several_hosts_asks_for_one(several, command, states):
-    with pytest.raises(ConfigError, match="2 jobs on several hosts are named 'train'") as rejected:
-        selection.select(read(command, "train"), command, states)
+def test_several_jobs_of_a_name_are_meant_by_their_number_or_by_all(several):
+    assert [job for job, _ in meant("logs", "train", "--all")] == ["aaaa", "dddd", "cccc", "bbbb"]
+    assert meant("logs", "train", "-n", "2") == [("aaaa", "cluster"), ("dddd", "tensor01")]
+    assert meant("cancel", "--all", "train", "tensor01") == [("cccc", "tensor01")]
+    assert meant("rm", "--all", "tensor01") == [("dddd", "tensor01")]
+    assert meant("result", "train", "--state", "died") == [("dddd", "tensor01")]
+    assert not selection.select(read("result", "train", "-n", "1"), "result").single
 
-    assert rejected.value.hint.startswith(f"name the host: clusterfn {command} ")
-    assert len(selection.select(read(command, "train", "tensor01"), command, states).jobs) == 1
+
+@pytest.mark.parametrize(("command", "doing"), [("cancel", "cancel"), ("stop", "cancel"), ("rm", "remove")])
+@pytest.mark.parametrize("words", [["--all"], ["train", "--all"], ["train", "-n", "2"]])
+def test_more_than_one_job_ends_only_after_a_question(several, command, doing, words, monkeypatch, capsys):
+    several["cluster"] += [("eeee", "RUNNING", 0.5), ("ffff", "DIED", 0.4)]
+    args = read(command, *words, "cluster")
+    chosen = selection.select(args, command, selection.ENDED if command == "rm" else selection.ACTIVE)
+
+    with pytest.raises(ConfigError, match=rf"^{command} would {doing} 2 jobs, and there is no terminal") as rejected:
+        selection.agreed(chosen, args, doing)
+    assert "--yes" in rejected.value.hint
+    for typed, goes_on in {"y\n": True, "n\n": False, "\n": False, "": False}.items():
+        typing = io.StringIO(typed)
+        typing.isatty = lambda: True
+        monkeypatch.setattr("sys.stdin", typing)
+        assert selection.agreed(chosen, args, doing) is goes_on
+    assert f"{doing} these 2 jobs? [y/N]" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", None)
+    assert selection.agreed(chosen, read(command, *words, "cluster", "--yes"), doing)
+
+
+def test_a_job_that_is_named_by_itself_ends_without_a_question(several, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    for words in (["train"], ["7f3a", "90aa"], ["train", "-n", "1"]):
+        assert selection.agreed(selection.select(read("cancel", *words), "cancel"), read("cancel", *words), "cancel")
 
 
 def test_a_host_that_does_not_answer_hides_no_jobs_of_others(several, monkeypatch, capsys):
@@ -238,7 +320,7 @@ def test_a_host_that_does_not_answer_hides_no_jobs_of_others(several, monkeypatc
         return answers(host)
 
     monkeypatch.setattr(selection, "jobs_on", unreachable)
-    assert [job for job, _ in selection.select(read("logs", "train"), "logs").jobs] == ["aaaa", "bbbb"]
+    assert [job for job, _ in meant("logs", "train", "--all")] == ["aaaa", "bbbb"]
     assert "jobs of tensor01 are left out: tensor01 does not answer" in capsys.readouterr().err
     several["cluster"].clear()
     with pytest.raises(HostError):
@@ -512,7 +594,7 @@ def test_a_host_that_does_not_answer_hides_nothing_of_another(
         jobs, node.state = node.hold(4), state
         node.elsewhere = {jobs[3]: down}
 
-        code = main([command, "--json", "--all", up])
+        code = main([command, "--json", "--yes", "--all", up])
 
     said = json.loads(capsys.readouterr().out)
     done = [each for each in said if each["ended"]] if command == "cancel" else said["removed"]

@@ -1,22 +1,17 @@
-"""Shells of commands: no value becomes code, a script keeps its mode, and a warning reaches the programs once."""
+"""Shells of commands: a script keeps its mode, and a warning reaches the programs once."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from clusterfn.bridge.worker.command_line import fill_line, interpreter_of, to_warn
+from clusterfn.bridge.worker.command_line import interpreter_of, to_warn
 from tests.waiting import until
 
-VALUES = [
-    "0.1", "a b", "", "$(echo code)", "`echo code`", "'; echo code; '", '"; echo code; "', "\\", "${HOME}", "*",
-    "a\nb", "{y}",
-]  # fmt: skip
 PROGRAM = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print("program", flush=True), sys.exit(0)))
@@ -25,35 +20,6 @@ for _ in range(600):
     time.sleep(0.1)  # a signal just before a long sleep would be seen after it
 print("was not warned", flush=True)
 """
-
-
-def said_by(shell, line, **values):
-    filled, needed = fill_line(line, values)
-    env = {**os.environ, **needed}
-    return subprocess.run([shell, "-c", filled], env=env, capture_output=True, text=True, check=True).stdout
-
-
-LINES = [
-    "printf %s {x}", "printf %s '{x}'", 'printf %s "{x}"', "true # it's {x}\nprintf %s {x}",
-    """printf %s "$(printf '%s' '{x}')" """, 'printf %s "$(printf %s "{x}")"', "(printf %s {x})",
-    r"printf %s%s \' {x}", "case {x} in a) ;; *) printf %s {x};; esac", "printf %s \"`printf %s '{x}'`\"",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("shell", ["bash", "sh"])
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_a_value_is_one_text_in_any_quotes(shell):
-    said = {(line, value): said_by(shell, line, x=value, y="other") for line in LINES for value in VALUES}
-
-    assert said == {(line, value): ("'" if r"\'" in line else "") + value for line, value in said}
-
-
-def test_in_quotes_of_bash_with_escapes_too():
-    assert said_by("bash", r"printf %s $'\'{x}'", x="$(echo code)") == "'$(echo code)"
-
-
-def test_what_the_shell_itself_would_replace_is_no_place():
-    assert said_by("sh", 'x=1; printf %s "${x} {z}"', x="2") == "1 {z}"
 
 
 def test_a_script_without_the_right_to_execute_is_run_as_the_kernel_would_and_keeps_its_mode(tmp_path, monkeypatch):

@@ -51,6 +51,15 @@ def proposed(site: Site, scheduler: str | None = None, root: str | None = None, 
     return choices.keys(site, "ada", scheduler, root, AdvanceAnswers(**given), Answers(yes=True))
 
 
+@pytest.mark.parametrize("option", ["partition", "gpu_partition", "account"])
+def test_an_answer_in_advance_that_a_machine_without_a_scheduler_cannot_use_is_rejected(option):
+    with pytest.raises(ConfigError, match=f"--{option.replace('_', '-')} is for a scheduler, and this host has none"):
+        proposed(Site((HOME,)), **{option: "x"})
+    if option == "account":
+        with pytest.raises(ConfigError, match="--account is for SLURM"):
+            GridEngineSite().choose_options(AdvanceAnswers(account="x"), lambda *_: "")
+
+
 def test_a_machine_without_slurm_has_no_more_than_a_root():
     assert proposed(Site((HOME,))) == {"scheduler": "bare", "root": "~/.clusterfn"}
 
