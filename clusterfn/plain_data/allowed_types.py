@@ -110,9 +110,9 @@ def _view(part: str, package: str, kind: str) -> Maker:
         (memory, shape, steps), start, is_set = args[:3], 0 if len(args) == 4 else args[3], args[-1]
         _need(type(memory) is getattr(sys.modules.get(package), kind, None), f"the memory of a {kind}")
         _need(_is_shape(shape) and type(steps) is tuple and len(steps) == len(shape), f"the shape of a {kind}")
-        _need(all(type(each) is int for each in (start, *steps)) and type(is_set) is bool, f"the steps of a {kind}")
+        _need(all(type(step) is int for step in (start, *steps)) and type(is_set) is bool, f"the steps of a {kind}")
         reach = [max(count - 1, 0) * step for count, step in zip(shape, steps)]
-        first, last = (start + sum(bound(each, 0) for each in reach) for bound in (min, max))
+        first, last = (start + sum(bound(step, 0) for step in reach) for bound in (min, max))
         _need(len(memory.shape) == 1 and 0 <= first <= last < len(memory), f"the bounds of a {kind}")
         return serialization.part(part).view(*args)
 

@@ -14,7 +14,7 @@ def guard() -> None:
 
     def read_or_compile(data, name=None, bytecode_path=None, source_path=None):  # type: ignore[no-untyped-def]
         try:
-            return read(data, name, bytecode_path, source_path)
+            return read(data, name, bytecode_path, source_path)  # type: ignore[misc]
         except (EOFError, ValueError, TypeError, ImportError, MemoryError):
             if source_path is None:
                 raise
@@ -26,7 +26,7 @@ def guard() -> None:
             return compile(file.read(), source_path, "exec", dont_inherit=True)
 
     def write_whole(path, data, *mode):  # type: ignore[no-untyped-def]
-        write(path, data, *mode)
+        write(path, data, *mode)  # type: ignore[misc]
         if os.stat(path).st_size != len(data):
             os.unlink(path)
             raise OSError(28, os.strerror(28), path)

@@ -50,11 +50,14 @@ def _set_decimal(decimal: Any, facts: dict[str, Any]) -> None:
 
 def _filters(warnings: Any) -> list[list[str]]:
     """Return the filters for all messages of a class of Python's own; the job has those of its start already."""
-    builtin = vars(sys.modules["builtins"])
-    plain = [each for each in warnings.filters if each[1] is each[3] is None and not each[4] and each[0] != "error"]
-    usual = [] if sys.flags.dev_mode else [("ignore", name) for name in _IGNORED]
-    found = [(each[0], each[2].__name__) for each in plain if builtin.get(each[2].__name__) is each[2]]
-    return [list(each) for each in found if each not in usual]
+    builtin: dict[str, Any] = vars(sys.modules["builtins"])
+    usual = [] if sys.flags.dev_mode else [["ignore", name] for name in _IGNORED]
+    found = [
+        [action, category.__name__]
+        for action, message, category, module, line in warnings.filters
+        if not (message or module or line) and action != "error" and builtin.get(category.__name__) is category
+    ]
+    return [pair for pair in found if pair not in usual]
 
 
 _IGNORED = ("DeprecationWarning", "PendingDeprecationWarning", "ImportWarning", "ResourceWarning")
@@ -68,7 +71,7 @@ def _set_filters(warnings: Any, filters: list[list[str]]) -> None:
 def _options(pandas: Any) -> dict[str, Any]:
     """Return the changed options, past `get_option`, which warns of deprecated ones."""
     config = sys.modules["pandas._config.config"]
-    usual = {name: each.defval for name, each in config._registered_options.items()}
+    usual = {name: option.defval for name, option in config._registered_options.items()}
     here = {name: functools.reduce(operator.getitem, name.split("."), config._global_config) for name in usual}
     return {name: value for name, value in here.items() if type(value) in _PLAIN and value != usual[name]}
 
@@ -89,6 +92,10 @@ def _some(function: str, **defaults: Any) -> Setting:
         return {name: kept[name] for name in defaults if name in kept and kept[name] != defaults[name]}
 
     return Setting({}, read, lambda module, value: getattr(module, function)(**value))
+
+
+def _of_jax(name: str, default: Any) -> Setting:
+    return Setting(default, None, lambda jax, value: jax.config.update(name, value))
 
 
 def _locale(locale: Any) -> dict[str, str]:
@@ -139,7 +146,7 @@ CARRIED: Mapping[str, Setting] = {
        for name in ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")},
     **{f"torch:backends.cuda.enable_{name}_sdp": Setting(True, f"backends.cuda.{name}_sdp_enabled")
        for name in ("flash", "math", "mem_efficient")},
-    **{f"jax:config.{name}": Setting(default, None, lambda jax, value, name=name: jax.config.update(name, value))
+    **{f"jax:config.{name}": _of_jax(name, default)
        for name, default in (
            ("jax_enable_x64", False), ("jax_default_matmul_precision", None), ("jax_debug_nans", False),
            ("jax_disable_jit", False), ("jax_numpy_rank_promotion", "allow"), ("jax_threefry_partitionable", True),
@@ -165,7 +172,7 @@ NAMED: Mapping[str, frozenset[str]] = {
 
 def current() -> dict[str, Any]:
     """Return what differs from its default in this process, of the libraries that it has imported."""
-    there = {name: each for name, each in CARRIED.items() if name.partition(":")[0] in sys.modules}
+    there = {name: setting for name, setting in CARRIED.items() if name.partition(":")[0] in sys.modules}
     values = {name: _value(name, setting) for name, setting in there.items()}
     return {name: value for name, value in values.items() if value != there[name].default}
 
@@ -229,8 +236,8 @@ class _AtImport:
         """Return the module's own spec; None for a module of which nothing was set."""
         if name not in self._later:
             return None
-        finders = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
-        spec: Any = next((spec for each in finders if (spec := each.find_spec(name, path, target))), None)
+        finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec: Any = next((found for finder in finders if (found := finder.find_spec(name, path, target))), None)
         # The loader of a module that is built in is a class, which serves all of them.
         if spec is None or spec.loader is None or isinstance(spec.loader, type):
             return spec
@@ -238,8 +245,8 @@ class _AtImport:
 
         def load_and_set(module: Any) -> None:
             load(module)
-            for each, value in self._later.pop(name, {}).items():
-                _set(each, value)
+            for key, value in self._later.pop(name, {}).items():
+                _set(key, value)
 
         spec.loader.exec_module = load_and_set
         return spec

@@ -86,7 +86,7 @@ def of_class(cls: type) -> Snippet | None:
 
 def _signs(node: Any, cls: type, own: list[types.CodeType]) -> list[bool]:
     """Return whether a statement has the line of a class, is around one of its functions, and names its bases."""
-    first, ids, names = source.first_line(node), set(map(id, cls.__mro__)), [each.__name__ for each in cls.__mro__]
+    first, ids, names = source.first_line(node), set(map(id, cls.__mro__)), [kind.__name__ for kind in cls.__mro__]
 
     def is_base(base: ast.expr) -> bool:
         value = home(cls).get(base.id) if isinstance(base, ast.Name) else None
