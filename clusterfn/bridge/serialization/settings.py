@@ -50,12 +50,11 @@ def _set_decimal(decimal: Any, facts: dict[str, Any]) -> None:
 
 def _filters(warnings: Any) -> list[list[str]]:
     """Return the filters for all messages of a class of Python's own; the job has those of its start already."""
-    builtin: dict[str, Any] = vars(sys.modules["builtins"])
     usual = [] if sys.flags.dev_mode else [["ignore", name] for name in _IGNORED]
     found = [
         [action, category.__name__]
         for action, message, category, module, line in warnings.filters
-        if not (message or module or line) and action != "error" and builtin.get(category.__name__) is category
+        if not (message or module or line) and action != "error" and category.__module__ == "builtins"
     ]
     return [pair for pair in found if pair not in usual]
 
