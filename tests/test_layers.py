@@ -56,6 +56,7 @@ BLIND = {
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/executor.py": "sends a call on behalf of a caller who has gone on",
     "api/session_map.py": "what a call raised takes the place of its value",
+    "bridge/serialization/settings.py": "a library's own code, in whatever version",
     "bridge/serialization/container.py": "code of the user's, which is pickled again without its hints",
     "bridge/serialization/load_failure.py": "modules of the user's, which are loaded again to say which one failed",
     "bridge/serialization/hints.py": "attributes of the user's objects",

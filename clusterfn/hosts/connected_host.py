@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import functools
 import posixpath
+import re
 import secrets
 import threading
 import time
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 _BELIEVED_S = 3600.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
+# A crash of a file server may leave zeros in a file of the right size.
+_LOAD_ERRORS = re.compile(
+    rb"^(?:ModuleNotFound|Import|Syntax|Indentation|EOF|UnicodeDecode)Error\b|^ValueError: source code|"
+    rb"can't open file .*\[Errno 2\]"
+)
 # The first call to a host waits for this, so it must be short. A host whose
 # login shell is slower gets an error that names `scheduler_path:`.
 _SHELL_S = 3.0
@@ -175,7 +181,7 @@ class HostBridge:
     def run(
         self, words: Sequence[str], bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
     ) -> Reply[Completed]:
-        """Run a program of it to its end; once more if the host turns out to have lost it."""
+        """Run a program of it to its end; once more if the host turns out to have lost or damaged it."""
         # Read the counter before asking: of many requests that miss the bridge together, only the first sends it again.
         before, folder, sends = [] if bridge else self.lay_out(), bridge or self.folder, self._sends
         argv = self.words(*words, folder=folder)
@@ -189,7 +195,7 @@ class HostBridge:
         async def answer(reply: Reply[Completed]) -> None:
             try:
                 ended = await attempts[-1]
-                if ended.rc != 0 and self._is_own(folder) and _lacks(folder, ended.err):
+                if ended.rc != 0 and self._is_own(folder) and _cannot_load(folder, ended.err):
                     attempts.append(ask(self._send_again(folder, sends)))
                     ended = await attempts[-1]
                 reply.resolve(ended)
@@ -206,17 +212,19 @@ class HostBridge:
         return posixpath.basename(folder).startswith(bridge_bundle.bridge().digest)
 
     def _send_again(self, folder: str, sends: int) -> list[Reply[bool]]:
-        """Send what the host has lost, unless that was done after `sends` times. Does not wait."""
+        """Replace what the host has lost or damaged, unless that was done after `sends` times. Does not wait."""
         if sends == self._sends:
             self._sends += 1
             self._contents.forget()
+            self._removals[folder] = self._connect().run(removal_command(folder))
         return self._contents.send(folder, lambda: self.put(folder))
 
 
-def _lacks(folder: str, stderr: bytes) -> bool:
-    """Whether Python says that a file of the bridge is not there."""
-    absent, file = b"No module named '_clusterfn", f"can't open file '{folder}/".encode()
-    return any(absent in line or (file in line and b"[Errno 2]" in line) for line in stderr.splitlines())
+def _cannot_load(folder: str, stderr: bytes) -> bool:
+    """Whether Python says that a file of the bridge is not there, or holds something else than what was sent."""
+    *_, last = stderr.splitlines() or [b""]
+    is_of_it = folder.encode() in stderr or b"named '_clusterfn" in last
+    return is_of_it and _LOAD_ERRORS.search(last) is not None
 
 
 def removal_command(folder: str) -> list[str]:

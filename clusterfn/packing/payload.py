@@ -128,7 +128,11 @@ def of_program() -> dict[str, Any]:
     # Some editors give a notebook the `__file__` of its script.
     if "kernel_launcher" in os.path.basename("".join(sys.argv[:1])):
         argv = []
-    return {"logging": serialization.part("logs").describe(), "argv": list(map(str, argv))}
+    return {
+        "logging": serialization.part("logs").describe(),
+        "settings": serialization.part("settings").current(),
+        "argv": list(map(str, argv)),
+    }
 
 
 def name_of(view: memoryview) -> tuple[str, int]:

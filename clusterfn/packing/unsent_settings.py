@@ -1,7 +1,6 @@
-"""Find calls by which a script sets the random numbers or defaults of a library, such as `np.random.seed(0)`.
+"""Find calls by which a script sets what cannot be sent, such as `np.random.seed(0)`: `settings.NAMED` has them.
 
-They hold for the process of the script, and its jobs are others. Only those count that change what a call computes.
-docs/decisions/0069-changed-modules.md says why clusterfn does not send such changes.
+They hold for the process of the script, and its jobs are others. Only those count that the code of the call may use.
 """
 
 from __future__ import annotations
@@ -9,29 +8,16 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-import re
 import sys
 import types
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from clusterfn.bridge.attributes import attribute
+from clusterfn.hosts import serialization
 
-_SEEDED = frozenset(["numpy", "random", "torch"])
-# Maps a function, or its last name where several libraries have it, to the packages that it sets.
-_SETTERS = {
-    "numpy.random.seed": frozenset(["numpy"]),
-    "random.seed": frozenset(["random"]),
-    "seed_everything": _SEEDED,
-    "set_random_seed": _SEEDED,
-    "set_seed": _SEEDED,
-    "torch.manual_seed": frozenset(["torch"]),
-    "torch.set_default_device": frozenset(["torch"]),
-    "torch.set_default_dtype": frozenset(["torch"]),
-}
-_WORD = re.compile(r"seed|set_default_d")
-# Code with one of these sets seeds itself.
-_SEEDS = frozenset(name.rpartition(".")[2] for name in _SETTERS if "seed" in name)
+# Code with one of these seeds itself.
+_SEEDS = frozenset(["manual_seed", "seed", "seed_everything", "set_random_seed", "set_seed"])
 # Code with one of these has a generator of its own.
 _GENERATORS = frozenset(["Generator", "RandomState", "default_rng"])
 
@@ -51,18 +37,20 @@ def find(packages: Collection[str], names: Collection[str]) -> Iterator[str]:
     """
     script = sys.modules["__main__"]
     text = "".join(linecache.getlines(attribute(script, "__file__") or ""))
-    used = set(packages)
+    named, used = serialization.part("settings").NAMED, set(packages)
     # Most code that uses NumPy draws no random numbers.
     if "random" not in names or not _GENERATORS.isdisjoint(names):
         used.discard("numpy")
-    for line, function, shown in _calls(text) if _WORD.search(text) else ():
+    is_likely = any(name.partition("(")[0].rpartition(".")[2] in text for name in named)
+    for line, function, shown in _calls(text) if is_likely else ():
         first, _, rest = function.partition(".")
         last = function.rpartition(".")[2]
         module = vars(script).get(first)
         full = f"{module.__name__}.{rest}" if rest and type(module) is types.ModuleType else function
-        sets = _SETTERS.get(full) or _SETTERS.get(last) or frozenset()
+        argument = shown[len(function) :].partition(",")[0].rstrip(")")
+        sets = next((named[key] for key in (full, last, full + argument) if key in named), None)
         is_set_there = not (_SEEDS if last in _SEEDS else {last}).isdisjoint(names)
-        if not sets.isdisjoint(used) and not is_set_there:
+        if sets is not None and (not sets or not sets.isdisjoint(used)) and not is_set_there:
             yield f"{shown} in line {line} of your script has no effect in a job: call it in the function, too"
 
 

@@ -14,6 +14,7 @@ import math
 import os
 import pathlib
 import re
+import sys
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -99,6 +100,23 @@ def _tensor(*args: Any) -> Any:
     size = torch.empty(0, dtype=getattr(torch, dtype)).element_size() * math.prod(shape)
     _need(len(buffer) == size, f"a tensor of {size} bytes in a buffer of {len(buffer)}")
     return serialization.part("tensors").tensor(buffer, dtype, shape, order, requires_grad)
+
+
+def _view(part: str, package: str, kind: str) -> Maker:
+    """Return the maker of an array or tensor over the memory of another one; no element may lie outside of that."""
+
+    def make(*args: Any) -> Any:
+        _need(len(args) in (4, 5), f"a {kind} needs a memory, a shape, steps and a flag")
+        (memory, shape, steps), start, is_set = args[:3], 0 if len(args) == 4 else args[3], args[-1]
+        _need(type(memory) is getattr(sys.modules.get(package), kind, None), f"the memory of a {kind}")
+        _need(_is_shape(shape) and type(steps) is tuple and len(steps) == len(shape), f"the shape of a {kind}")
+        _need(all(type(step) is int for step in (start, *steps)) and type(is_set) is bool, f"the steps of a {kind}")
+        reach = [max(count - 1, 0) * step for count, step in zip(shape, steps)]
+        first, last = (start + sum(bound(step, 0) for step in reach) for bound in (min, max))
+        _need(len(memory.shape) == 1 and 0 <= first <= last < len(memory), f"the bounds of a {kind}")
+        return serialization.part(part).view(*args)
+
+    return make
 
 
 def _path(kind: type[pathlib.PurePath]) -> Maker:
@@ -205,7 +223,9 @@ MAKERS: Mapping[tuple[str, str], Maker] = {
     ("collections", "deque"): _deque,
     ("collections", "defaultdict"): _default,
     **{(module, name): make for module in _OF_ARRAYS for name, make in (("array", _array), ("scalar", _scalar))},
+    ("_clusterfn_wire.arrays", "view"): _view("arrays", "numpy", "ndarray"),
     ("_clusterfn_wire.tensors", "tensor"): _tensor,
+    ("_clusterfn_wire.tensors", "view"): _view("tensors", "torch", "Tensor"),
     **{(module, name): make for module in ("pathlib", "pathlib._local") for name, make in _PATHS.items()},
 }
 UUID = ("uuid", "UUID")

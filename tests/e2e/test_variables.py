@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,29 @@ def test_a_function_has_the_same_variables_however_it_is_called(
     assert not SHELLS.keys() & alone["variables"].keys()
     assert env.items() <= alone["variables"].items()
     assert (alone["folders"], alone["zone"] == "JST") == ((["/nowhere"], True) if env else ([], False))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_function_has_the_settings_of_the_script_however_it_is_called() -> None:
+    def third(number: int) -> str:
+        from decimal import Decimal
+
+        return str(Decimal(number) / 3)
+
+    class Kept:
+        def third(self, number: int) -> str:
+            from decimal import Decimal
+
+            return str(Decimal(number) / 3)
+
+    usual, few = "0.3333333333333333333333333333", "0.33333"
+    with Session("here", workers=2) as session:
+        kept = session.actor(Kept)
+        found = [kept.third(1)]
+        with decimal.localcontext() as context:
+            context.prec = 5
+            found += [cluster(host="here")(third)(1), *cluster(host="here")(third).map([1, 1]).results(150)]
+            found += [session.call(third, 1), kept.third(1)]
+        found += [kept.third(1), cluster(host="here")(third)(1)]
+
+    assert found == [usual, few, few, few, few, few, usual, usual]

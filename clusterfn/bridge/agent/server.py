@@ -8,6 +8,7 @@ import sys
 import time
 from collections import OrderedDict, deque
 
+from . import byte_code  # noqa: F401 - importing it is what changes this process
 from .compression import decompress
 from .downloads import FileHandler, ManyFilesHandler
 from .facts import HelloHandler

@@ -231,15 +231,19 @@ _TOGETHER = 200
 _IDLE_S = 600.0
 # A program for the environment's own Python, with the paths of sources. Files that are no valid Python (templates,
 # tests of other versions) are skipped, and so is what another builder is writing. Python 3.6 always writes the date.
+# Its first argument is our guard: nothing checks this byte code later.
 _COMPILE = """
 import py_compile, sys
+with open(sys.argv[1]) as file:
+    exec(file.read(), {})
 mode = {"invalidation_mode": py_compile.PycInvalidationMode.UNCHECKED_HASH} if sys.version_info >= (3, 7) else {}
-for source in sys.argv[1:]:
+for source in sys.argv[2:]:
     try:
         py_compile.compile(source, doraise=True, **mode)
     except (py_compile.PyCompileError, ValueError, RecursionError, MemoryError, FileExistsError):
         continue
 """
+_GUARD = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "agent", "byte_code.py")
 
 
 def _bytecode_path(path: str, tag: str) -> str:
@@ -267,7 +271,7 @@ def compile_missing(layout: "Layout") -> "list[TargetFile]":
     own = [os.path.join(layout.prefix, each.path) for each in layout.sources() if each.how != LINK]
     sources = [each.source for each in shared] + own
     lacking = [path for path in sources if not os.path.exists(_bytecode_path(path, layout.tag))]
-    argv = [layout.python, "-I", "-S", "-B", "-c", _COMPILE]
+    argv = [layout.python, "-I", "-S", "-B", "-c", _COMPILE, _GUARD]
 
     def compile_some(at: int) -> None:
         programs.run_in_environment(argv + lacking[at : at + _TOGETHER], layout.prefix, {}, _IDLE_S)

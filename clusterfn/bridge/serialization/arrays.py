@@ -44,6 +44,9 @@ def reduce_class(cls: type) -> Any:
 
 
 def _reduce_array(obj: Any) -> Any:
+    shared = _reduce_view(obj) if type(obj) is numpy.ndarray else NotImplemented
+    if shared is not NotImplemented:
+        return shared
     dtype = _portable(obj.dtype)
     if type(obj) is numpy.ndarray and dtype is not None:
         order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
@@ -59,6 +62,26 @@ def _reduce_array(obj: Any) -> Any:
         return NotImplemented
     reduction = obj.__reduce__()
     return (unfilled_array, *reduction[1:]) if reduction[0].__name__ == "_reconstruct" else reduction
+
+
+def _reduce_view(obj: Any) -> Any:
+    """Reduce an array whose elements share memory, such as that of `broadcast_to`, to this memory and its strides."""
+    size = obj.itemsize
+    if obj.flags.forc or not size:
+        return NotImplemented
+    core = obj[tuple(slice(None if step else 1) for step in obj.strides)]
+    reach = [(count - 1) * step // size for count, step in zip(core.shape, core.strides)]
+    span, start = 1 + sum(map(abs, reach)), -sum(steps for steps in reach if steps < 0)
+    if span < core.size and not any(step % size for step in core.strides):
+        lowest = core[tuple(slice(-1, None) if step < 0 else slice(1) for step in core.strides)]
+        memory = numpy.lib.stride_tricks.as_strided(lowest, (span,), (size,))
+        steps = tuple(step // size for step in obj.strides)
+    elif core.size < obj.size:
+        memory, start = numpy.ascontiguousarray(core), 0
+        steps = tuple(own // size if step else 0 for own, step in zip(memory.strides, obj.strides))
+    else:
+        return NotImplemented
+    return view, (memory.reshape(-1), obj.shape, steps, start, obj.flags.writeable)
 
 
 def _reduce_other(obj: Any) -> Any:
@@ -112,6 +135,12 @@ def array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:
     """Rebuild a numpy array over `buffer`, or over a copy of read-only bytes: the array must be writable."""
     flat = numpy.frombuffer(buffer, numpy.dtype(dtype))
     return (flat if flat.flags.writeable else flat.copy()).reshape(shape, order=order)
+
+
+def view(memory: Any, shape: tuple[int, ...], steps: tuple[int, ...], start: int, is_writable: bool) -> Any:
+    """Rebuild an array whose elements share memory; the steps along its axes count elements."""
+    strides = [step * memory.itemsize for step in steps]
+    return numpy.lib.stride_tricks.as_strided(memory[start:], shape, strides, writeable=is_writable)
 
 
 def ufunc(function: Any, inputs: int, outputs: int, identity: Any) -> Any:

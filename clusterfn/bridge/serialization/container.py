@@ -69,6 +69,7 @@ class Packed:
         crcs: Name of such a buffer -> its CRC-32.
         sources: File name -> text, so that tracebacks there show lines.
         logging: What `logs.describe` said; None writes nothing.
+        settings: What `settings.current` said.
         argv: The words after the name of the caller's program.
         as_text: Whether code is in it as text, which any minor version can read.
         kinds: The classes of its objects.
@@ -80,6 +81,7 @@ class Packed:
     crcs: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     logging: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     argv: Sequence[str] = ()
     as_text: bool = False
     kinds: Iterable[type] = ()
@@ -101,6 +103,7 @@ class Packed:
             "buffers": [self._entry(self.blobs.get(index), len(view)) for index, view in enumerate(self.buffers)],
             "sources": dict(self.sources),
             **({"logging": dict(self.logging)} if self.logging else {}),
+            **({"settings": dict(self.settings)} if self.settings else {}),
             **({"argv": list(self.argv)} if self.argv else {}),
             **({"code": "text"} if self.as_text else {}),
             **({"packages": packages} if packages else {}),

@@ -12,6 +12,7 @@ import ast
 import dis
 import enum
 import inspect
+import operator
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -61,18 +62,44 @@ _WRAPPERS = ("builtins", "functools", "clusterfn.api.decorator", "%s.stand_ins" 
 
 
 def of_class(cls: type) -> Snippet | None:
-    """Find the statement that made a class; None if this class can come from none."""
-    codes = [function.__code__ for function in functions(cls)]
+    """Find the statement that made a class; None if this class can come from none.
+
+    A class of a library, of an earlier cell or of another branch may have its name. So only texts of its own module
+    count, and its line, functions and bases decide between statements that fit.
+    """
+    codes = [function.__code__ for function in functions(cls) if function.__globals__ is home(cls)]
     module = sys.modules.get(cls.__module__)
     files = [*(code.co_filename for code in codes), getattr(module, "__file__", None), *source.files()]
+    found: list[tuple[int, Snippet]] = []
     for file in dict.fromkeys(file for file in files if file):
         for text in source.texts(file):
             for definition in reversed(text.found):
                 if definition.name == cls.__name__ and definition.scope + definition.name == cls.__qualname__:
                     snippet = _snippet(text, definition, cls, codes)
                     if snippet is not None:
-                        return snippet
-    return None
+                        signs = _signs(definition.node, cls, [code for code in codes if code.co_filename == file])
+                        if all(signs):
+                            return snippet
+                        found.append((sum(signs), snippet))
+    return max(found, key=operator.itemgetter(0))[1] if found else None
+
+
+def _signs(node: Any, cls: type, own: list[types.CodeType]) -> list[bool]:
+    """Return whether a statement has the line of a class, is around one of its functions, and names its bases."""
+    first, ids, names = source.first_line(node), set(map(id, cls.__mro__)), [kind.__name__ for kind in cls.__mro__]
+
+    def is_base(base: ast.expr) -> bool:
+        value = home(cls).get(base.id) if isinstance(base, ast.Name) else None
+        name = getattr(base, "attr", getattr(base, "id", None))
+        # A call, or a function such as `NamedTuple`, says nothing.
+        return id(value) in ids or name in (None, *names) or not isinstance(value, (type, type(None)))
+
+    return [
+        # This attribute exists from Python 3.13 on.
+        vars(cls).get("__firstlineno__", first) == first,
+        not own or any(first <= code.co_firstlineno <= node.end_lineno for code in own),
+        all(map(is_base, node.bases)) and (bool(node.bases) or cls.__bases__[0] is object),
+    ]
 
 
 def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:

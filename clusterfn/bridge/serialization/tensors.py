@@ -51,12 +51,16 @@ def reduce(obj: Any, note: Note) -> Any:
 def _reduce_tensor(obj: Any, note: Note) -> Any:
     if obj.device.type == "meta":
         return NotImplemented
+    layout = str(obj.layout)
+    is_special = layout in _SPARSE or obj.is_quantized or obj.is_nested or any(getattr(obj, "names", ()))
+    shared = NotImplemented if is_special or layout != "torch.strided" else _reduce_view(obj)
+    if shared is not NotImplemented:
+        return shared
     local = obj
     if obj.device.type not in _STAYS:
         _say(obj, note)
         local = obj.detach().cpu().requires_grad_(obj.requires_grad)
-    layout = str(local.layout)
-    if layout in _SPARSE or local.is_quantized or local.is_nested or any(getattr(local, "names", ())):
+    if is_special:
         return local.__reduce_ex__(5)
     if layout != "torch.strided":
         raise pickle.PicklingError("a tensor of layout %s cannot be sent: use its .to_dense()" % layout)
@@ -65,6 +69,24 @@ def _reduce_tensor(obj: Any, note: Note) -> Any:
 
 def _say(obj: Any, note: Note) -> None:
     note("a tensor was on %s: it was sent as a copy in CPU memory" % obj.device)
+
+
+def _reduce_view(obj: Any) -> Any:
+    """Reduce a tensor whose elements share memory, such as that of `expand`, to this memory and its strides."""
+    steps = obj.stride()
+    repeated = [axis for axis, step in enumerate(steps) if not step and obj.shape[axis] > 1]
+    core = obj.detach()
+    for axis in repeated:
+        core = core.narrow(axis, 0, 1)
+    span = 1 + sum((count - 1) * step for count, step in zip(core.shape, steps))
+    if 0 < span < core.numel() and not core.is_conj() and not core.is_neg():
+        memory = core.as_strided((span,), (1,))
+    elif repeated and obj.numel():
+        core = core.resolve_conj().resolve_neg().contiguous()
+        memory, steps = core.reshape(-1), tuple(own if step else 0 for own, step in zip(core.stride(), steps))
+    else:
+        return NotImplemented
+    return view, (memory, tuple(obj.shape), steps, obj.requires_grad), vars(obj) or None, None, None, set_attributes
 
 
 def _reduce_dense(obj: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
@@ -96,6 +118,11 @@ def tensor(buffer: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ..
         flat = flat.clone()
     back = sorted(range(len(order)), key=order.__getitem__)
     return flat.reshape(shape).permute(back).requires_grad_(requires_grad)
+
+
+def view(memory: Any, shape: tuple[int, ...], steps: tuple[int, ...], requires_grad: bool) -> Any:
+    """Rebuild a tensor whose elements share memory."""
+    return memory.as_strided(shape, steps).requires_grad_(requires_grad)
 
 
 def set_attributes(obj: Any, attributes: dict[str, Any]) -> None:

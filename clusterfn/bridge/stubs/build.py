@@ -3,8 +3,11 @@
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, here)
+with open(here + "/_clusterfn/bridge/agent/byte_code.py") as file:
+    exec(file.read(), {})
 
-from _clusterfn.bridge.builder import build  # type: ignore[import-not-found]
+from _clusterfn.bridge.builder import build  # type: ignore[import-not-found] # noqa: E402
 
 sys.exit(build.main(sys.argv[1:]))

@@ -8,6 +8,8 @@ import sys
 
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, here)
+with open(here + "/_clusterfn/bridge/agent/byte_code.py") as file:
+    exec(file.read(), {})
 
 from _clusterfn.bridge.worker import payload  # type: ignore[import-not-found] # noqa: E402
 

@@ -9,6 +9,8 @@ gc.disable()
 
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, here)
+with open(here + "/_clusterfn/bridge/agent/byte_code.py") as file:
+    exec(file.read(), {})
 
 from _clusterfn.bridge.worker import main  # type: ignore[import-not-found] # noqa: E402
 

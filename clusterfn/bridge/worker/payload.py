@@ -105,7 +105,9 @@ def load_payload(
     read_blob: Any = None,
     has_words: bool = False,
 ) -> Any:
-    """Load a file, or a part of it. Fill `header` and set up logging and `sys.argv` by it before unpickling.
+    """Load a file, or a part of it. Fill `header`, and set up logging and `sys.argv` by it before unpickling.
+
+    The settings of libraries come after that: a script has mostly imported its modules before it sets something.
 
     Args:
         has_words: Whether `sys.argv` is to stay as it is.
@@ -123,7 +125,12 @@ def load_payload(
         if len(sys.argv) == 1 and not has_words:
             sys.argv += found.get("argv", ())
 
-    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), on_header, part, read_blob)
+    loaded = container.load(path, lambda digest: os.path.join(root, BLOBS, digest), on_header, part, read_blob)
+    if part is None and (header.get("settings") or "_clusterfn_wire.settings" in sys.modules):
+        from _clusterfn_wire import settings
+
+        settings.apply(header.get("settings", {}))
+    return loaded
 
 
 def names_for_spawned_main() -> dict[str, Any]:

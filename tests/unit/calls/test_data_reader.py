@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import FunctionError, ResultError
+from clusterfn.hosts import serialization
 from tests.sent import packed, pickled
 from tests.unit.calls import received
 from tests.unit.calls.received import PLACE, file_of, from_file, load, named, untrusted_exception
@@ -96,6 +97,28 @@ def test_arrays_and_scalars_of_numpy_come_back_writable_and_equal():
     scalars = [numpy.float32(1.5), numpy.True_, numpy.int64(-3), numpy.datetime64("2026-01-01"), numpy.str_("x")]
     found = there_and_back(scalars)
     assert found == scalars and [type(each) for each in found] == [type(each) for each in scalars]
+
+
+class View:
+    """An array over the memory of another one, as a host claims it to be."""
+
+    def __init__(self, *args: object) -> None:
+        self.args = args
+
+    def __reduce__(self):
+        return serialization.part("arrays").view, self.args
+
+
+def test_a_view_comes_back_as_one_and_reaches_into_no_other_memory():
+    numpy = pytest.importorskip("numpy")
+    value = numpy.broadcast_to(numpy.arange(3.0)[:, None], (3, 10**9))
+    assert there_and_back(value).strides == value.strides
+    right = [numpy.arange(4.0), (4,), (0,), 3, True]
+    assert there_and_back(View(*right)).tolist() == [3.0] * 4
+    damages = [(0, None), (1, (1 << 62,)), (1, (-1,)), (2, (-8,)), (2, (1,)), (2, (1, 1)), (3, 7), (3, -1), (4, "yes")]
+    for place, wrong in damages:
+        with pytest.raises(ResultError, match="damaged"):
+            there_and_back(View(*right[:place], wrong, *right[place + 1 :]))
 
 
 class Opener:

@@ -227,8 +227,9 @@ def seeds_itself():
         ("def main():\n    np.random.seed(0)", {"by_numpy", "inside", "below"}),
         ("def other():\n    np.random.seed(0)", set()),
         ("torch.manual_seed(0)", {"by_torch"}),
-        ("torch.set_default_dtype(torch.float64)", {"by_torch", "seeds_itself"}),
+        ("torch.set_default_device(torch.gpu)", {"by_torch", "seeds_itself"}),
         ("seed_everything(3)", {"by_random", "by_numpy", "inside", "below", "by_torch"}),
+        ("import warnings; warnings.simplefilter('ignore')", set()),
         ("rng = np.random.default_rng(0)", set()),
         ("print('seed')", set()),
     ],
@@ -240,7 +241,7 @@ def test_a_seed_or_default_that_only_the_script_sets_is_named(monkeypatch, tmp_p
     script.__file__ = str(path)
     for name, words in {"torch_like": {"rand": len}, "helpers": {"seed_everything": len}}.items():
         module = types.ModuleType(name.removesuffix("_like"))
-        vars(module).update(words, manual_seed=len, set_default_dtype=len, float64=())
+        vars(module).update(words, manual_seed=len, set_default_device=len, gpu=())
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(sys.modules, "__main__", script)
     exec(compile(path.read_text().replace(call, ""), path, "exec"), vars(script))

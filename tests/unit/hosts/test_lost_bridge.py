@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -116,16 +117,24 @@ def test_the_bridge_of_another_version_is_not_sent(session: HostState, there: Fo
     assert there.uploads == 1
 
 
+def zeroed(path: Path) -> None:
+    """Leave what a crash of a file server may leave."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="jobs run on Unix")
-def test_a_bridge_that_lost_one_file_is_sent_again_as_a_whole(tmp_path: Path) -> None:
+def test_a_bridge_of_which_one_file_is_lost_or_damaged_is_sent_again_as_a_whole(tmp_path: Path) -> None:
     here = HostState(Host(name="here", address="", source="clusterfn.yml:3", scheduler="local", root=str(tmp_path)))
     builder = [layout.BUILD, "list", here.root]  # the agent itself may have loaded the supervisor
     assert here.bridge.run(builder).result(WAIT_S).rc == 0
-    lost = Path(here.bridge.folder, layout.BUILD)
-    lost.unlink()
+    for name, damage in ((layout.BUILD, Path.unlink), (layout.BUILD, zeroed), ("_clusterfn/bridge/layout.py", zeroed)):
+        lost = Path(here.bridge.folder, name)
+        content = lost.read_bytes()
+        damage(lost)
+        shutil.rmtree(lost.parent / "__pycache__", ignore_errors=True)
 
-    assert here.bridge.run(builder).result(WAIT_S).rc == 0
-    assert lost.exists()
+        assert here.bridge.run(builder).result(WAIT_S).rc == 0
+        assert lost.read_bytes() == content
     here.connection.close()
 
 
@@ -168,11 +177,11 @@ def test_of_requests_that_miss_the_bridge_together_the_first_sends_it_again(by_h
 
     for number in (0, 1):
         there.end(number, 2, missed)
-    for number in (2, 3):
+    for number in (2, 3, 4):
         there.end(number, 0)
 
     assert [each.result(WAIT_S).rc for each in replies] == [0, 0]
-    assert len(there.sent) == 2, "at first, and once again"
+    assert there.sent == [(bridge.folder, []), (bridge.folder, [there.asked[2]])], "once again, after a removal"
 
 
 def test_a_bridge_that_was_distrusted_is_sent_again_once_it_is_removed(by_hand: tuple[HostBridge, ByHand]) -> None:

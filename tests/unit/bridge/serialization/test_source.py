@@ -199,6 +199,55 @@ def test_of_two_cells_the_one_that_made_the_class_is_found(load):
     assert "y: int" in statement.of_class(first).text
 
 
+TWINS = """
+import dataclasses, enum, functools, logging, random, threading
+
+class IntEnum(enum.IntEnum):
+    OWN = 1
+
+class Thread(threading.Thread):
+    pass
+
+class Logger(logging.Logger):
+    debug = logging.Logger.debug
+
+@dataclasses.dataclass
+class Field:
+    "OWN"
+
+def branches(wanted):
+    for own in (True, False):
+        if own:
+            class Same(random.Random):
+                def get(self): return 1
+        else:
+            class Same(dict):
+                def get(self): return 1
+        if own == wanted:
+            return Same
+
+def bare(wanted):
+    if wanted:
+        class Twin(dict): "OWN"
+    else:
+        class Twin(list): "OTHER"
+    return Twin
+
+class Outer:
+    class Twin(list): "OTHER"
+"""
+
+
+def test_a_statement_is_that_of_the_class_and_not_one_of_its_name(load):
+    module = load(TWINS)
+    of = {name: statement.of_class(getattr(module, name)) for name in ("IntEnum", "Thread", "Logger", "Field")}
+    assert {name: found.file for name, found in of.items()} == dict.fromkeys(of, str(load.path))
+    twins = (module.branches(True), module.branches(False), module.bare(True), module.bare(False))
+    assert [text.partition(":")[0].split()[1] for text in (statement.of_class(each).text for each in twins)] == [
+        "Same(random.Random)", "Same(dict)", "Twin(dict)", "Twin(list)",
+    ]  # fmt: skip
+
+
 def test_a_class_that_cannot_go_is_refused_by_its_name():
     class Made(enum.Enum):
         A = 1
