@@ -55,7 +55,7 @@ def _of_one_item(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-class ItemStream(Iterator[T]):
+class ItemIterator(Iterator[T]):
     """What comes of a group, for `for` and for `async for`.
 
     Args:
@@ -161,7 +161,7 @@ class GroupResults(Generic[R, E]):
         return True
 
     @public_api
-    def as_completed(self, timeout: float | None = None) -> ItemStream[tuple[int, R | E]]:
+    def as_completed(self, timeout: float | None = None) -> ItemIterator[tuple[int, R | E]]:
         """`(index, result)` of each call as it ends, for `for` and `async for`.
 
         Raises:
@@ -169,7 +169,7 @@ class GroupResults(Generic[R, E]):
             Exception: Of the iterator: with `on_error="raise"`, that of the first call that failed.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        return ItemStream(self._known, self._as_they_end(until), self._known.has_news, until)
+        return ItemIterator(self._known, self._as_they_end(until), self._known.has_news, until)
 
     @public_api
     def _as_they_end(self, until: float | None) -> Iterator[tuple[int, R | E]]:
@@ -189,7 +189,7 @@ class GroupResults(Generic[R, E]):
         return self._in_order()
 
     def __aiter__(self) -> AsyncIterator[R]:
-        return ItemStream(self._known, self._in_order(), self._known.has_end_of).__aiter__()
+        return ItemIterator(self._known, self._in_order(), self._known.has_end_of).__aiter__()
 
     # With __getitem__ and __len__, `reversed` would give what means the values.
     __reversed__ = None
