@@ -6,6 +6,8 @@ Its methods read the job's variables and ask the scheduler's commands. The clien
 
 import os
 
+from ..fast_start import signal
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional, Union
@@ -29,11 +31,16 @@ def run_command(
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=patience_s,
-            stderr=subprocess.STDOUT if together else subprocess.PIPE,
+            stderr=subprocess.STDOUT if together else subprocess.PIPE, preexec_fn=_ignore_sigterm,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         return None, "", str(error)
     return done.returncode, done.stdout.decode("utf-8", "replace"), (done.stderr or b"").decode("utf-8", "replace")
+
+
+def _ignore_sigterm() -> None:
+    """Let a command of the scheduler answer: the scheduler may be ending all processes of the job that asks."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class HostScheduler:
@@ -93,6 +100,17 @@ class HostScheduler:
 
         Args:
             log: The path of the job's scheduler.log.
+        """
+        return None
+
+    def restart(self, log: str, status: "Optional[int]") -> "Optional[Verdict]":
+        """Return the verdict on an attempt after which it starts the job again; None if it does not.
+
+        The verdict has no kind if it could not be asked. `requeued` names the cause, as `requeue=` does if it can.
+
+        Args:
+            log: As for `ending`.
+            status: That of a command that has failed; None for any other end.
         """
         return None
 

@@ -21,6 +21,9 @@ STANDING = (
 )
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
 _ENDS = rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
+_ASKED = b"JOB REQUEUE"
+# Of a job that SLURM starts again, while its processes live here. Otherwise it waits for their end (COMPLETING).
+_ELSEWHERE = ("PENDING", "CONFIGURING", "RUNNING")
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
@@ -55,13 +58,13 @@ class SlurmOnHost(HostScheduler):
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        facts = show("job", str(os.environ.get("SLURM_JOB_ID")), _SHOW_JOB_S)
+        facts = self._facts()
+        restart = self._restart(facts, log)
+        if restart is not None and restart.kind:
+            return restart
         state = facts.get("JobState", "")
-        if int(facts.get("Restarts") or 0) > self.restarts():
-            message = "the scheduler took the resources back and starts the job again"
-            return Verdict(PREEMPTED, message, stage="scheduler")
         if state == "COMPLETING":
-            state = _state_by_log(log)
+            state = _STATES.get(_cause_by_log(log), "")
         if os.environ.get(STEP):
             return _end_of_held(str(os.environ.get("SLURM_JOB_ID")), state)
         if state.startswith("CANCELLED"):
@@ -70,8 +73,39 @@ class SlurmOnHost(HostScheduler):
             message, hint = classify_exit.ended_for_time("the scheduler", "time limit")
             return Verdict(TIME, message, stage="scheduler", hint=hint)
         if state in ("PREEMPTED", "REVOKED"):
-            return Verdict(TAKEN_BACK, "the scheduler took the resources back for another job", stage="scheduler")
+            message = "the scheduler took the resources back for another job"
+            return Verdict(TAKEN_BACK, message, stage="scheduler", hint=classify_exit.CALL_AGAIN % "preempted")
         return None
+
+    def restart(self, log: str, status: "Optional[int]") -> "Optional[Verdict]":
+        found = self._restart(self._facts(), log)
+        if found is not None or status is None:
+            return found
+        _, config, _ = run_command(["scontrol", "show", "config"], _SHOW_JOB_S, _variables())
+        if not _is_requeued_for(status, config):
+            return None
+        message = "this site starts jobs again that exit with status %d (RequeueExit)" % status
+        return Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": "status"}, exit_status=status)
+
+    def _facts(self) -> "dict[str, str]":
+        """Return what scontrol says of this job; nothing if it does not answer."""
+        number = os.environ.get("SLURM_JOB_ID") if os.environ.get(STEP) else self.submission_id()
+        return show("job", str(number), _SHOW_JOB_S)
+
+    def _restart(self, facts: "dict[str, str]", log: str) -> "Optional[Verdict]":
+        cause = _cause_by_log(log)
+        # The log of an earlier start is in the same file.
+        is_asked = cause == _ASKED and not self.restarts()
+        if not facts and not is_asked:
+            return Verdict(None, "scontrol did not say whether SLURM starts the job again")
+        if facts and int(facts.get("Restarts") or 0) <= self.restarts():
+            return None
+        message, named = "SLURM took its resources back or was asked to, and starts the job again", "preempted"
+        if facts.get("JobState") in _ELSEWHERE:
+            message, named = "SLURM has given its node up, and starts the job again", "node"
+        elif cause == _ASKED:
+            message, named = "SLURM was asked to start the job again", "asked"
+        return Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": named})
 
     def requeue(self) -> str:
         argv = ["scontrol", "requeue", str(self.submission_id())]
@@ -150,13 +184,22 @@ def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
     return None
 
 
-def _state_by_log(log: str) -> str:
-    """Return the state that a job which SLURM is ending will have; "" if its log does not say."""
+def _cause_by_log(log: str) -> "Optional[bytes]":
+    """Return why SLURM ends a job, or has ended it before; b"" if it was cancelled, None if its log does not say."""
     # This import is late here and below, because few jobs need `re`, which takes 4 ms.
     import re
 
     reasons = re.findall(_ENDS, publish.last_bytes(log, _LOG_TAIL))
-    return _STATES.get(reasons[-1], "") if reasons else ""
+    return bytes(reasons[-1]) if reasons else None
+
+
+def _is_requeued_for(status: int, config: str) -> bool:
+    """Whether the site lists an exit status, as in `RequeueExit = 3,100-105`."""
+    import re
+
+    listed = ",".join(re.findall(r"^RequeueExit(?:Hold)?\s*= *([0-9,-]+)", config, re.MULTILINE))
+    ranges = re.findall(r"([0-9]+)(?:-([0-9]+))?", listed)
+    return any(int(first) <= status <= int(last or first) for first, last in ranges)
 
 
 def is_standing(line: str) -> bool:

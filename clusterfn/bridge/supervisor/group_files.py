@@ -159,9 +159,12 @@ class Chunks:
                     ended.add(line["index"])
                 elif "begin" in line:
                     begun.setdefault(line["begin"], []).append("")
+                elif "retry" in line and line.get("requeued"):
+                    # It runs again with its element, whatever `retries=` says.
+                    begun[line["retry"]].pop()
                 elif "retry" in line:
                     begun[line["retry"]][-1] = line["told"]
-        return ended, begun
+        return ended, {index: times for index, times in begun.items() if times}
 
     def usage_of(self, chunk: int, index: int) -> "Optional[dict[str, Any]]":
         """Return what one of its items had used by the last file about it."""
@@ -216,8 +219,8 @@ class ItemJournal:
     def begin(self, index: int, **facts: "Any") -> None:
         self._line(dict(facts, begin=index))
 
-    def again(self, index: int, why: str) -> None:
-        self._line({"retry": index, "told": why})
+    def again(self, index: int, why: str, requeued: bool) -> None:
+        self._line(dict({"retry": index, "told": why}, **({"requeued": True} if requeued else {})))
 
     def end(self, index: int, verdict: Verdict, value: str = "", **places: "Any") -> None:
         """Write that an item has ended.

@@ -4,21 +4,41 @@ An attempt that was followed by another says so in its outcome (`retried` or `re
 process. After a requeue, `time` applies to each attempt, and the checkpoint folder is the same for all.
 """
 
-from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, GONE, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TAKEN_BACK, TIME
+import time
+
+from ..layout import (
+    CANCELLED,
+    COMMAND,
+    EXIT_PUBLISHED,
+    EXIT_QUEUED,
+    GONE,
+    LOST,
+    NODE,
+    PREEMPTED,
+    RAISED,
+    RETURNED,
+    SCHEDULER_LOG,
+    SUPERSEDED,
+    TAKEN_BACK,
+    TIME,
+)
 from .attempt import Attempt
 from .text import shortened
 from .verdict import EXIT_LEFT_TO_AFTER, Verdict
+from .watch import KILL_WAIT_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
     from .job import JobFolder
+    from .run import AttemptRun
 
 # These kinds say that the process is lost which ran an item of a group.
 LOSSES = (*GONE, PREEMPTED)
 _SHOWN = 300
 TIMEOUT, PREEMPTION, NODE_LOSS = "timeout", "preempted", "node"
+_ASK_EVERY_S = 1.0
 _DONE = {TIMEOUT: "ran out of time", PREEMPTION: "was preempted", NODE_LOSS: "was interrupted"}
 
 
@@ -74,6 +94,36 @@ def _one_line(why: str) -> str:
     return shortened((why.strip().split("\n") or [""])[0], _SHOWN)
 
 
+def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tuple[Verdict, bool]":
+    """Ask the scheduler whether it starts the job again: then the attempt is not the last, whatever it has reported.
+
+    Signals and statuses do not say it: a script that has its job requeued may exit with 0 before SIGTERM arrives.
+
+    Args:
+        alive: Whether the verdict is the worker's own report.
+
+    Returns:
+        The same for the verdict that counts.
+    """
+    job = work.job
+    if verdict.kind in (None, CANCELLED, PREEMPTED) or job.cancelled():
+        return verdict, alive
+    until = time.monotonic() + (KILL_WAIT_S if work.watch.is_ending() else 0.0)
+    status = verdict.code if verdict.kind == COMMAND and not verdict.signal else None
+    found = job.scheduler.restart(job.path(SCHEDULER_LOG), status)
+    while found is not None and found.kind is None and time.monotonic() < until:
+        time.sleep(_ASK_EVERY_S)
+        found = job.scheduler.restart(job.path(SCHEDULER_LOG), status)
+    # A node that was given up has come to its end all the same.
+    if found is None or (found.requeued or {}).get("cause") == NODE_LOSS and verdict.kind == RETURNED:
+        return verdict, alive
+    if found.kind is None:
+        work.notes.append(found.message)
+        return verdict, alive
+    work.end_tree()
+    return found, False
+
+
 def requeues_allowed(job: "JobFolder", cause: str) -> int:
     """Return how often it may be requeued for this cause; 0 if `requeue=` does not name it."""
     return int((job.spec.get("requeue") or {}).get(cause, 0))
@@ -88,7 +138,7 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
     if verdict.kind == TIME:
         cause = TIMEOUT
     elif verdict.kind == PREEMPTED or (job.scheduler.has_nodes and verdict.asked):
-        cause = PREEMPTION
+        cause = (verdict.requeued or {}).get("cause", PREEMPTION)
     # A machine without a scheduler asks all processes to end, as it does before it restarts.
     elif not job.scheduler.has_nodes and (verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER):
         cause = NODE_LOSS

@@ -107,6 +107,12 @@ def _sbatch_option(name: str, value: Value) -> Any:
     return text
 
 
+def _restarts(options: Mapping[str, Any]) -> bool:
+    """Return whether SLURM may start a job again: as for sbatch the last word counts, and `requeue: null` has none."""
+    words = [name for name, value in options.items() if name in ("requeue", "no-requeue") and value]
+    return words[-1] == "requeue" if words else "requeue" in options
+
+
 def _sizes_of_gpus(value: Value) -> dict[str, int]:
     for key, size in value.pairs:
         kinds.GPU_TYPE.read(key)
@@ -144,5 +150,6 @@ KEYS = SchedulerKeys(
     limits=("with SLURM the scheduler sets limits, by QOS", "SLURM's own limits are those of your account and its QOS"),
     misread=("%\\", "SLURM expands % and \\ in paths"),
     sets_memory=lambda options: bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(options)),
+    restarts=_restarts,
     of_call=sbatch_options,
 )  # fmt: skip

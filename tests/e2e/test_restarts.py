@@ -1,0 +1,137 @@
+"""SLURM starts jobs again, asked from inside or outside, or by preemption: no attempt before the last one is an outcome."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import clusterfn
+from clusterfn import Cancelled, CommandFailed, Preempted, cluster
+from tests.e2e.conftest import MINOR
+from tests.lab import Lab
+from tests.lab.own_slurm import OwnSlurm
+from tests.waiting import until
+
+pytestmark = pytest.mark.lab
+SETTINGS = {
+    "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "RequeueExit": "99",
+    "SelectTypeParameters": "CR_Core",
+}  # fmt: skip
+PARTITIONS = [
+    "PartitionName=main Default=YES Nodes=s1 PriorityTier=5",
+    "PartitionName=low Nodes=s2,s3 PriorityTier=1",
+    "PartitionName=high Nodes=s2,s3 PriorityTier=9",
+]
+
+
+@pytest.fixture
+def site(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnSlurm]:
+    with lab.own_slurm(SETTINGS, nodes={"s1": "CPUs=32", "s2": "CPUs=1", "s3": "CPUs=1"}, partitions=PARTITIONS) as own:
+        config = own.clusterfn_yml(tmp_path / "clusterfn.yml", lab.python(MINOR))
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+        monkeypatch.chdir(tmp_path)
+        yield own
+
+
+def number_of(own: OwnSlurm, job: Any) -> str:
+    return own.run("squeue", "--noheader", "--format=%i", f"--name={job.name}.{job.id}").stdout.strip()
+
+
+def requeue(own: OwnSlurm, job: Any) -> None:
+    until(lambda: "up" in job.logs())
+    own.run("scontrol", "requeue", number_of(own, job))
+
+
+def scancel_after_requeue(own: OwnSlurm, job: Any) -> None:
+    requeue(own, job)
+    until(lambda: "requeued" in job.status)
+    own.run("scancel", number_of(own, job))
+
+
+def preempt(own: OwnSlurm, job: Any) -> None:
+    until(lambda: "up" in job.logs())
+    node = own.run("squeue", "--noheader", "--format=%N", f"--name={job.name}.{job.id}").stdout.strip()
+    own.run("sbatch", "-p", "high", "-w", node, "-c1", "-o", "/dev/null", "--wrap", "sleep 3")
+
+
+def nothing(own: OwnSlurm, job: Any) -> None: ...
+
+
+ASKS = "scontrol requeue $SLURM_JOB_ID; "
+WARNED = ("--time=5", "--signal=B:USR1@290")  # ten seconds after its start
+FOR_EVER = "echo up; while :; do sleep 0.1; done"
+
+
+class Form(NamedTuple):
+    """A job, and what becomes of it.
+
+    Attributes:
+        first: What the script does in its first attempt; in the second it prints "again".
+        act: What happens to it from outside.
+        lines: Of #SBATCH.
+        ends: "again" for a second attempt that has returned, or the error.
+    """
+
+    first: str
+    act: Callable[[OwnSlurm, Any], None] = nothing
+    lines: Sequence[str] = ()
+    ends: Any = "again"
+
+
+FORMS: Mapping[str, Form] = {
+    "inside, 0": Form(f"{ASKS} exit 0"),
+    "inside, 143": Form(f"{ASKS} exit 143"),
+    "inside, killed": Form(f"{ASKS} kill -9 $$"),
+    "inside, 0, after the warning": Form(f"trap '{ASKS} exit 0' USR1; {FOR_EVER}", lines=WARNED),
+    "inside, 143, after the warning": Form(f"trap '{ASKS} exit 143' USR1; {FOR_EVER}", lines=WARNED),
+    "outside, by default": Form(FOR_EVER, requeue),
+    "outside, 0": Form(f"trap 'exit 0' TERM; {FOR_EVER}", requeue),
+    "outside, 143": Form(f"trap 'exit 143' TERM; {FOR_EVER}", requeue, WARNED),
+    "outside, killed": Form(f"trap : TERM; {FOR_EVER}", requeue),
+    "outside, killed after the warning": Form(f"trap : TERM USR1; {FOR_EVER}", requeue, WARNED),
+    "preempted, 0": Form(f"trap 'exit 0' TERM; {FOR_EVER}", preempt, ["-p low -w s2"]),
+    "preempted, cannot be requeued": Form(FOR_EVER, preempt, ["-p low -w s3", "--no-requeue"], Preempted),
+    "a status of the site": Form("exit 99"),
+    "another status": Form("exit 98", ends=CommandFailed),
+    "its own SIGTERM": Form("kill -TERM $$", ends=CommandFailed),
+    "then cancelled": Form(FOR_EVER, scancel_after_requeue, ends=Cancelled),
+    "not allowed": Form(f"{ASKS} exit 5", lines=["--no-requeue"], ends=CommandFailed),
+}  # fmt: skip
+
+
+def script(name: str, form: Form) -> str:
+    """Write a file for sbatch; return its name."""
+    path = Path(f"{''.join(filter(str.isalnum, name))}.sbatch")
+    lines = "".join(f"#SBATCH {line}\n" for line in ("-c1", *form.lines))
+    path.write_text(f"#!/bin/bash\n{lines}[ -z $SLURM_RESTART_COUNT ] || {{ echo again; exit 0; }}\n{form.first}\n")
+    return str(path)
+
+
+def end_of(job: Any) -> object:
+    """Return the last word of a script that has returned, or the class of its error."""
+    error = job.exception(200)
+    return type(error) if error is not None else (job.logs().split() or [""])[-1]
+
+
+def test_a_script_that_has_itself_requeued_and_exits_with_0_ends_with_its_last_attempt(site: OwnSlurm) -> None:
+    job = clusterfn.command([script("short", FORMS["inside, 0"])]).submit()
+
+    assert end_of(job) == "again"
+    assert "attempt 1 was requeued: SLURM" in job.notes[0]
+
+
+@pytest.mark.long
+def test_each_form_of_a_restart_ends_with_its_last_attempt(site: OwnSlurm) -> None:
+    jobs = {name: clusterfn.command([script(name, form)]).submit() for name, form in FORMS.items()}
+    for name, form in FORMS.items():
+        form.act(site, jobs[name])
+
+    ends = {name: end_of(job) for name, job in jobs.items()}
+
+    assert ends == {name: form.ends for name, form in FORMS.items()}, site.logs()
