@@ -1,10 +1,7 @@
-"""SLURM starts jobs again, asked from inside or outside, or by preemption: no attempt before the last one is an outcome."""
+"""SLURM starts jobs again, asked from inside or outside, or by preemption: only the last attempt is an outcome."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import clusterfn
-from clusterfn import Cancelled, CommandFailed, Preempted, cluster
+from clusterfn import Cancelled, CommandFailed, Preempted
 from tests.e2e.conftest import MINOR
 from tests.lab import Lab
 from tests.lab.own_slurm import OwnSlurm

@@ -108,9 +108,10 @@ def _sbatch_option(name: str, value: Value) -> Any:
 
 
 def _restarts(options: Mapping[str, Any]) -> bool:
-    """Return whether SLURM may start a job again: as for sbatch the last word counts, and `requeue: null` has none."""
-    words = [name for name, value in options.items() if name in ("requeue", "no-requeue") and value]
-    return words[-1] == "requeue" if words else "requeue" in options
+    """Return whether SLURM may start a job again: as for sbatch the last word counts, and null leaves it to the site."""
+    words = [name for name in options if name in ("requeue", "no-requeue")]
+    said = [name for name in words if options[name]]
+    return said[-1] == "requeue" if said else bool(words)
 
 
 def _sizes_of_gpus(value: Value) -> dict[str, int]:
