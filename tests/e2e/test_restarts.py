@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import clusterfn
-from clusterfn import Cancelled, CommandFailed, Preempted
+from clusterfn import Cancelled, CommandFailed, Preempted, cluster
 from tests.e2e.conftest import MINOR
 from tests.lab import Lab
 from tests.lab.own_slurm import OwnSlurm
@@ -20,16 +20,18 @@ SETTINGS = {
     "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "RequeueExit": "99",
     "SelectTypeParameters": "CR_Core",
 }  # fmt: skip
+NODES = {"s1": "CPUs=32", "s2": "CPUs=1", "s3": "CPUs=1", "s4": "CPUs=1", "s5": "CPUs=1", "s6": "CPUs=1"}
 PARTITIONS = [
     "PartitionName=main Default=YES Nodes=s1 PriorityTier=5",
-    "PartitionName=low Nodes=s2,s3 PriorityTier=1",
-    "PartitionName=high Nodes=s2,s3 PriorityTier=9",
+    "PartitionName=pair Nodes=s5,s6",
+    "PartitionName=low Nodes=s2,s3,s4 PriorityTier=1",
+    "PartitionName=high Nodes=s2,s3,s4 PriorityTier=9",
 ]
 
 
 @pytest.fixture
 def site(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnSlurm]:
-    with lab.own_slurm(SETTINGS, nodes={"s1": "CPUs=32", "s2": "CPUs=1", "s3": "CPUs=1"}, partitions=PARTITIONS) as own:
+    with lab.own_slurm(SETTINGS, nodes=NODES, partitions=PARTITIONS) as own:
         config = own.clusterfn_yml(tmp_path / "clusterfn.yml", lab.python(MINOR))
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
         monkeypatch.chdir(tmp_path)
@@ -85,6 +87,7 @@ FORMS: Mapping[str, Form] = {
     "inside, 0": Form(f"{ASKS} exit 0"),
     "inside, 143": Form(f"{ASKS} exit 143"),
     "inside, killed": Form(f"{ASKS} kill -9 $$"),
+    "inside, 0, on two nodes": Form(f"{ASKS} exit 0", lines=["-p pair -N2"]),
     "inside, 0, after the warning": Form(f"trap '{ASKS} exit 0' USR1; {FOR_EVER}", lines=WARNED),
     "inside, 143, after the warning": Form(f"trap '{ASKS} exit 143' USR1; {FOR_EVER}", lines=WARNED),
     "outside, by default": Form(FOR_EVER, requeue),
@@ -123,12 +126,51 @@ def test_a_script_that_has_itself_requeued_and_exits_with_0_ends_with_its_last_a
     assert "attempt 1 was requeued: SLURM" in job.notes[0]
 
 
+def asking(x):
+    """Has itself requeued in its first attempt, and returns; says in which attempt it was."""
+    import os
+    import subprocess
+
+    attempt = os.environ["CLUSTERFN_JOB"].rpartition("/")[2]
+    if attempt == "1" and x == 1:
+        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
+    return x, attempt
+
+
+def saving():
+    """Waits until it is warned, and says so."""
+    import time
+
+    import clusterfn
+
+    told = []
+    clusterfn.on_warning(lambda: told.append("warned"))
+    print("up", flush=True)
+    while not told:
+        time.sleep(0.05)
+    return told
+
+
+for travels_by_value in (asking, saving):
+    travels_by_value.__module__ = "__main__"
+
+
 @pytest.mark.long
 def test_each_form_of_a_restart_ends_with_its_last_attempt(site: OwnSlurm) -> None:
     jobs = {name: clusterfn.command([script(name, form)]).submit() for name, form in FORMS.items()}
+    function = cluster(requeue=["preempted"])(asking).submit(1)
+    not_allowed = cluster()(asking).submit(1)
+    warned = cluster(time="9min", warn_before="1min", slurm={"partition": "low", "nodelist": "s4"})(saving).submit()
+    group = cluster(retries=1)(asking).map([0, 1, 2])
+    array = clusterfn.command([script("array", FORMS["inside, 0"]._replace(lines=["--array=4-6"]))]).map([4, 5, 6])
     for name, form in FORMS.items():
         form.act(site, jobs[name])
+    preempt(site, warned)
 
     ends = {name: end_of(job) for name, job in jobs.items()}
 
     assert ends == {name: form.ends for name, form in FORMS.items()}, site.logs()
+    assert (function.result(200), not_allowed.result(200), warned.result(200)) == ((1, "2"), (1, "1"), ["warned"])
+    assert group.results(200)[1] == (1, "2"), "the element that has run it was started again"
+    array.results(200)
+    assert [array.logs(index) for index in range(3)] == ["again\n"] * 3

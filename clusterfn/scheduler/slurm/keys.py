@@ -108,7 +108,7 @@ def _sbatch_option(name: str, value: Value) -> Any:
 
 
 def _restarts(options: Mapping[str, Any]) -> bool:
-    """Return whether SLURM may start a job again: as for sbatch the last word counts, and null leaves it to the site."""
+    """Return whether SLURM may start a job again: the last word counts, as for sbatch; null leaves it to the site."""
     words = [name for name in options if name in ("requeue", "no-requeue")]
     said = [name for name in words if options[name]]
     return said[-1] == "requeue" if said else bool(words)

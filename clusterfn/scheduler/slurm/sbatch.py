@@ -167,9 +167,8 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
     if nodes * tasks > 1:
         options.update({"nodes": nodes, "ntasks": nodes * tasks, "ntasks-per-node": tasks})
     # Whatever the site's default is, SLURM starts a job again only where its user has allowed that.
-    if job.retries or job.requeue or not job.restarts:
-        for name in ("requeue", "no-requeue"):
-            options.pop(name, None)
+    allowed, _ = (options.pop(name, None) for name in ("requeue", "no-requeue"))
+    if allowed or job.retries or job.requeue or not job.restarts:
         options["requeue" if job.restarts else "no-requeue"] = True
     return options
 

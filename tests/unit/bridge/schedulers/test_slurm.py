@@ -97,6 +97,35 @@ def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(
     assert (verdict and verdict.kind) == kind
 
 
+def test_the_question_names_the_task_of_an_array_and_outlives_the_signal_that_ends_the_job(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last task of an array has its number, by which scontrol shows all tasks."""
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+
+    restart = answers("scontrol", "kill -TERM $$; echo JobState=COMPLETING Restarts=1").restart("/nowhere", None)
+
+    assert restart is not None and restart.kind == PREEMPTED
+    assert (tmp_path / "words").read_text() == "-o show job 7_3\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "kind"),
+    [
+        ("RequeueExit             = 99", 99, PREEMPTED), ("RequeueExit = (null)", 99, None),
+        ("RequeueExitHold = 3,90-100", 95, PREEMPTED), ("RequeueExit = 9", 99, None), ("", 99, None),
+    ],
+)  # fmt: skip
+def test_a_status_for_which_the_site_starts_jobs_again_is_passed_on(
+    answers: Answers, config: str, status: int, kind: str | None
+) -> None:
+    said = f'case "$*" in *config*) echo "{config}" ;; *) echo JobState=RUNNING Restarts=0 ;; esac'
+
+    found = answers("scontrol", said).restart("/nowhere", status)
+
+    assert (found and (found.kind, found.exit_status)) == (kind and (kind, status))
+
+
 def test_a_job_that_slurm_does_not_requeue_says_why(answers: Answers) -> None:
     assert answers("scontrol", "exit 0").requeue() == ""
     assert answers("scontrol", "echo Job is held >&2; exit 1").requeue() == "scontrol requeue: Job is held"
