@@ -29,13 +29,20 @@ PARTITIONS = [
 ]
 
 
-@pytest.fixture
-def site(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnSlurm]:
+@pytest.fixture(scope="module")
+def own(lab: Lab) -> Iterator[OwnSlurm]:
     with lab.own_slurm(SETTINGS, nodes=NODES, partitions=PARTITIONS) as own:
-        config = own.clusterfn_yml(tmp_path / "clusterfn.yml", lab.python(MINOR))
-        monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-        monkeypatch.chdir(tmp_path)
         yield own
+
+
+@pytest.fixture
+def site(own: OwnSlurm, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnSlurm:
+    """Its folder is the project of commands."""
+    config = own.clusterfn_yml(tmp_path / "clusterfn.yml", lab.python(MINOR), "slurm: {mem: null}")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    return own
 
 
 def number_of(own: OwnSlurm, job: Any) -> str:
@@ -124,6 +131,21 @@ def test_a_script_that_has_itself_requeued_and_exits_with_0_ends_with_its_last_a
 
     assert end_of(job) == "again"
     assert "attempt 1 was requeued: SLURM" in job.notes[0]
+
+
+def test_files_of_a_project_stay_for_a_job_that_a_script_has_submitted(site: OwnSlurm) -> None:
+    Path("next.sh").write_text("#!/bin/sh\ncat words.txt > read.txt\n")
+    Path("words.txt").write_text("words\n")
+    Path("first.sh").write_text("#!/bin/sh\n#SBATCH -c1\nsbatch --begin=now+1 -o /dev/null next.sh\n")
+    Path("alone.sh").write_text("#!/bin/sh\n#SBATCH -c1\n[ 1 ] || sbatch next.sh\n")
+
+    first, alone = (clusterfn.command([name]).submit() for name in ("./first.sh", "./alone.sh"))
+
+    assert (first.result(100), alone.result(100)) == (None, None)
+    work = site.root / "jobs" / first.id / "attempts" / "1" / "work"
+    assert f"the project's files stay in {work} for job " in first.logs("stderr")
+    until(lambda: (work / "read.txt").exists() and (work / "read.txt").read_text() == "words\n")
+    assert not alone.files
 
 
 def asking(x):

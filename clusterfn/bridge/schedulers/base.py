@@ -104,9 +104,7 @@ class HostScheduler:
         return None
 
     def restart(self, log: str, status: "Optional[int]") -> "Optional[Verdict]":
-        """Return the verdict on an attempt after which it starts the job again; None if it does not.
-
-        The verdict has no kind if it could not be asked. `requeued` names the cause, as `requeue=` does if it can.
+        """Return the verdict on an attempt after which it starts the job again; without a kind if it does not answer.
 
         Args:
             log: As for `ending`.
@@ -144,6 +142,10 @@ class HostScheduler:
             clusters: Which of several clusters to ask; "" for the usual one.
         """
         return None
+
+    def jobs_in(self, folder: str) -> "Optional[list[str]]":
+        """Return the numbers of the user's jobs that wait or run in a folder; None if it does not answer."""
+        return []
 
     # a job on several nodes
 

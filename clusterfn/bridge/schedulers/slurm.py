@@ -22,8 +22,11 @@ STANDING = (
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
 _ENDS = rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
 _ASKED = b"JOB REQUEUE"
-# Of a job that SLURM starts again, while its processes live here. Otherwise it waits for their end (COMPLETING).
-_ELSEWHERE = ("PENDING", "CONFIGURING", "RUNNING")
+_AGAIN = {
+    "asked": "SLURM was asked to start the job again",
+    "preempted": "SLURM took its resources back or was asked to, and starts the job again",
+    "node": "SLURM has given its node up, and starts the job again",
+}
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
@@ -79,33 +82,26 @@ class SlurmOnHost(HostScheduler):
 
     def restart(self, log: str, status: "Optional[int]") -> "Optional[Verdict]":
         found = self._restart(self._facts(), log)
-        if found is not None or status is None:
+        if found is not None or status is None or not _is_requeued_for(status):
             return found
-        _, config, _ = run_command(["scontrol", "show", "config"], _SHOW_JOB_S, _variables())
-        if not _is_requeued_for(status, config):
-            return None
         message = "this site starts jobs again that exit with status %d (RequeueExit)" % status
         return Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": "status"}, exit_status=status)
 
     def _facts(self) -> "dict[str, str]":
-        """Return what scontrol says of this job; nothing if it does not answer."""
-        number = os.environ.get("SLURM_JOB_ID") if os.environ.get(STEP) else self.submission_id()
-        return show("job", str(number), _SHOW_JOB_S)
+        return show("job", str(self.submission_id()).partition(".")[0], _SHOW_JOB_S)
 
     def _restart(self, facts: "dict[str, str]", log: str) -> "Optional[Verdict]":
-        cause = _cause_by_log(log)
-        # The log of an earlier start is in the same file.
-        is_asked = cause == _ASKED and not self.restarts()
-        if not facts and not is_asked:
+        said = _cause_by_log(log)
+        # The log has the ends of earlier starts too.
+        if not facts and (said != _ASKED or self.restarts()):
             return Verdict(None, "scontrol did not say whether SLURM starts the job again")
         if facts and int(facts.get("Restarts") or 0) <= self.restarts():
             return None
-        message, named = "SLURM took its resources back or was asked to, and starts the job again", "preempted"
-        if facts.get("JobState") in _ELSEWHERE:
-            message, named = "SLURM has given its node up, and starts the job again", "node"
-        elif cause == _ASKED:
-            message, named = "SLURM was asked to start the job again", "asked"
-        return Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": named})
+        cause = "asked" if said == _ASKED else "preempted"
+        # While a job's own processes live, SLURM waits for their end (COMPLETING).
+        if facts.get("JobState") in ("PENDING", "CONFIGURING", "RUNNING"):
+            cause = "node"
+        return Verdict(PREEMPTED, _AGAIN[cause], stage="scheduler", requeued={"cause": cause})
 
     def requeue(self) -> str:
         argv = ["scontrol", "requeue", str(self.submission_id())]
@@ -141,6 +137,13 @@ class SlurmOnHost(HostScheduler):
             # After an error of squeue its list may lack jobs, which would be taken for ended.
             return None
         return {line.strip().rpartition(".")[2] for line in output.splitlines()}
+
+    def jobs_in(self, folder: str) -> "Optional[list[str]]":
+        argv = ["squeue", "--noheader", "--all", "--user=%d" % os.getuid(), "--format=%i|%Z"]
+        status, output, _ = run_command(argv, _SQUEUE_S, _variables())
+        listed = (line.partition("|") for line in output.splitlines())
+        found = [number for number, _, place in listed if (place.strip() + "/").startswith(folder + "/")]
+        return found if status == 0 else None
 
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
         # Memory and GPUs are the job's own there. Of several tasks on each node, that of rank 0 ends at once.
@@ -193,11 +196,12 @@ def _cause_by_log(log: str) -> "Optional[bytes]":
     return bytes(reasons[-1]) if reasons else None
 
 
-def _is_requeued_for(status: int, config: str) -> bool:
+def _is_requeued_for(status: int) -> bool:
     """Whether the site lists an exit status, as in `RequeueExit = 3,100-105`."""
     import re
 
-    listed = ",".join(re.findall(r"^RequeueExit(?:Hold)?\s*= *([0-9,-]+)", config, re.MULTILINE))
+    _, config, _ = run_command(["scontrol", "show", "config"], _SHOW_JOB_S, _variables())
+    listed = " ".join(re.findall(r"^RequeueExit(?:Hold)?\s*=(.*)", config, re.MULTILINE))
     ranges = re.findall(r"([0-9]+)(?:-([0-9]+))?", listed)
     return any(int(first) <= status <= int(last or first) for first, last in ranges)
 

@@ -6,22 +6,8 @@ process. After a requeue, `time` applies to each attempt, and the checkpoint fol
 
 import time
 
-from ..layout import (
-    CANCELLED,
-    COMMAND,
-    EXIT_PUBLISHED,
-    EXIT_QUEUED,
-    GONE,
-    LOST,
-    NODE,
-    PREEMPTED,
-    RAISED,
-    RETURNED,
-    SCHEDULER_LOG,
-    SUPERSEDED,
-    TAKEN_BACK,
-    TIME,
-)
+from .. import layout
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, GONE, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TAKEN_BACK, TIME
 from .attempt import Attempt
 from .text import shortened
 from .verdict import EXIT_LEFT_TO_AFTER, Verdict
@@ -95,30 +81,24 @@ def _one_line(why: str) -> str:
 
 
 def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tuple[Verdict, bool]":
-    """Ask the scheduler whether it starts the job again: then the attempt is not the last, whatever it has reported.
+    """Return a verdict, and whether it is the worker's own report; another one if the scheduler starts the job again.
 
-    Signals and statuses do not say it: a script that has its job requeued may exit with 0 before SIGTERM arrives.
-
-    Args:
-        alive: Whether the verdict is the worker's own report.
-
-    Returns:
-        The same for the verdict that counts.
+    Signals and statuses do not say that: a script that has its job requeued may exit with 0 before SIGTERM arrives.
     """
-    job = work.job
-    if verdict.kind in (None, CANCELLED, PREEMPTED) or job.cancelled():
+    scheduler, log = work.job.scheduler, work.job.path(layout.SCHEDULER_LOG)
+    if verdict.kind in (None, layout.CANCELLED, PREEMPTED) or work.job.cancelled():
         return verdict, alive
     until = time.monotonic() + (KILL_WAIT_S if work.watch.is_ending() else 0.0)
-    status = verdict.code if verdict.kind == COMMAND and not verdict.signal else None
-    found = job.scheduler.restart(job.path(SCHEDULER_LOG), status)
+    status = verdict.code if verdict.kind == layout.COMMAND and not verdict.signal else None
+    found = scheduler.restart(log, status)
     while found is not None and found.kind is None and time.monotonic() < until:
         time.sleep(_ASK_EVERY_S)
-        found = job.scheduler.restart(job.path(SCHEDULER_LOG), status)
-    # A node that was given up has come to its end all the same.
-    if found is None or (found.requeued or {}).get("cause") == NODE_LOSS and verdict.kind == RETURNED:
-        return verdict, alive
-    if found.kind is None:
+        found = scheduler.restart(log, status)
+    if found is not None and found.kind is None:
         work.notes.append(found.message)
+    # The scheduler may have given up the node of a process that has returned all the same.
+    is_value = verdict.kind == layout.RETURNED
+    if found is None or found.kind is None or is_value and found.requeued == {"cause": NODE_LOSS}:
         return verdict, alive
     work.end_tree()
     return found, False
