@@ -29,18 +29,15 @@ def run_command(
     import subprocess
 
     try:
+        # The scheduler may be ending all processes of the job that asks, and this one must still answer.
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=patience_s,
-            stderr=subprocess.STDOUT if together else subprocess.PIPE, preexec_fn=_ignore_sigterm,
+            stderr=subprocess.STDOUT if together else subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         return None, "", str(error)
     return done.returncode, done.stdout.decode("utf-8", "replace"), (done.stderr or b"").decode("utf-8", "replace")
-
-
-def _ignore_sigterm() -> None:
-    """Let a command of the scheduler answer: the scheduler may be ending all processes of the job that asks."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class HostScheduler:
@@ -96,21 +93,18 @@ class HostScheduler:
         return None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        """Return why it ends this job, or has; None if it does not say.
+        """Return why it ends this job, or has; None if it does not, and no kind if it does not answer.
+
+        If it starts the job again, `requeued` names the cause, as `requeue=` does if it can.
 
         Args:
             log: The path of the job's scheduler.log.
         """
         return None
 
-    def restart(self, log: str, status: "Optional[int]") -> "Optional[Verdict]":
-        """Return the verdict on an attempt after which it starts the job again; without a kind if it does not answer.
-
-        Args:
-            log: As for `ending`.
-            status: That of a command that has failed; None for any other end.
-        """
-        return None
+    def starts_again_after(self, status: int) -> bool:
+        """Return whether it starts a script again that exits with this status."""
+        return False
 
     def requeue(self) -> str:
         """Have this job started again after its end; return why it will not be, "" if it will."""

@@ -92,11 +92,6 @@ def in_held_allocation(argv: "list[str]") -> int:
     return int(getattr(slurm_allocation, argv[0])(*argv[1:]))
 
 
-def is_batch_job(environ: "Mapping[str, str]") -> bool:
-    """Return whether these are the variables of a job of any scheduler with nodes."""
-    return any(scheduler.job_variable in environ for scheduler in SCHEDULERS.values())
-
-
 def scheduler_of_job(environ: "Mapping[str, str]") -> "Optional[HostScheduler]":
     """Return the scheduler of the job with these variables; None without one with nodes."""
     found = (scheduler_named(name) for name, each in SCHEDULERS.items() if each.job_variable in environ)

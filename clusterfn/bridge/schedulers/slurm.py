@@ -22,11 +22,7 @@ STANDING = (
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
 _ENDS = rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
 _ASKED = b"JOB REQUEUE"
-_AGAIN = {
-    "asked": "SLURM was asked to start the job again",
-    "preempted": "SLURM took its resources back or was asked to, and starts the job again",
-    "node": "SLURM has given its node up, and starts the job again",
-}
+_AGAIN = {"asked": "was asked to", "preempted": "preempted it, or was asked to", "node": "has given its node up"}
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
@@ -61,13 +57,19 @@ class SlurmOnHost(HostScheduler):
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        facts = self._facts()
-        restart = self._restart(facts, log)
-        if restart is not None and restart.kind:
-            return restart
+        facts, said = show("job", str(self.submission_id()).partition(".")[0], _SHOW_JOB_S), _cause_by_log(log)
+        # The log has the ends of earlier starts too.
+        if not facts and (said != _ASKED or self.restarts()):
+            return Verdict(None, "scontrol did not say whether SLURM starts the job again")
+        if not facts or int(facts.get("Restarts") or 0) > self.restarts():
+            # While a job's own processes live, SLURM waits for their end (COMPLETING).
+            is_elsewhere = facts.get("JobState") in ("PENDING", "CONFIGURING", "RUNNING")
+            cause = "node" if is_elsewhere else {_ASKED: "asked"}.get(said, "preempted")
+            message = "SLURM starts the job again: it %s" % _AGAIN[cause]
+            return Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": cause})
         state = facts.get("JobState", "")
         if state == "COMPLETING":
-            state = _STATES.get(_cause_by_log(log), "")
+            state = _STATES.get(said, "")
         if os.environ.get(STEP):
             return _end_of_held(str(os.environ.get("SLURM_JOB_ID")), state)
         if state.startswith("CANCELLED"):
@@ -80,28 +82,14 @@ class SlurmOnHost(HostScheduler):
             return Verdict(TAKEN_BACK, message, stage="scheduler", hint=classify_exit.CALL_AGAIN % "preempted")
         return None
 
-    def restart(self, log: str, status: "Optional[int]") -> "Optional[Verdict]":
-        found = self._restart(self._facts(), log)
-        if found is not None or status is None or not _is_requeued_for(status):
-            return found
-        message = "this site starts jobs again that exit with status %d (RequeueExit)" % status
-        return Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": "status"}, exit_status=status)
+    def starts_again_after(self, status: int) -> bool:
+        # As in "RequeueExit = 3,100-105".
+        import re
 
-    def _facts(self) -> "dict[str, str]":
-        return show("job", str(self.submission_id()).partition(".")[0], _SHOW_JOB_S)
-
-    def _restart(self, facts: "dict[str, str]", log: str) -> "Optional[Verdict]":
-        said = _cause_by_log(log)
-        # The log has the ends of earlier starts too.
-        if not facts and (said != _ASKED or self.restarts()):
-            return Verdict(None, "scontrol did not say whether SLURM starts the job again")
-        if facts and int(facts.get("Restarts") or 0) <= self.restarts():
-            return None
-        cause = "asked" if said == _ASKED else "preempted"
-        # While a job's own processes live, SLURM waits for their end (COMPLETING).
-        if facts.get("JobState") in ("PENDING", "CONFIGURING", "RUNNING"):
-            cause = "node"
-        return Verdict(PREEMPTED, _AGAIN[cause], stage="scheduler", requeued={"cause": cause})
+        _, config, _ = run_command(["scontrol", "show", "config"], _SHOW_JOB_S, _variables())
+        listed = " ".join(re.findall(r"^RequeueExit(?:Hold)?\s*=(.*)", config, re.MULTILINE))
+        ranges = re.findall(r"([0-9]+)(?:-([0-9]+))?", listed)
+        return any(int(first) <= status <= int(last or first) for first, last in ranges)
 
     def requeue(self) -> str:
         argv = ["scontrol", "requeue", str(self.submission_id())]
@@ -130,20 +118,13 @@ class SlurmOnHost(HostScheduler):
         return "scontrol refused with status %d: %s" % (status, " ".join(output.split())[:300]) if status else ""
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
-        argv = ["squeue", "--noheader", "--all", "--states=all", "--user=%d" % os.getuid(), "--format=%j"]
-        argv += ["--clusters=%s" % clusters] if clusters else []
-        status, output, errors = run_command(argv, _SQUEUE_S, _variables())
-        if status != 0 or any(line.strip() and not is_standing(line) for line in errors.splitlines()):
-            # After an error of squeue its list may lack jobs, which would be taken for ended.
-            return None
-        return {line.strip().rpartition(".")[2] for line in output.splitlines()}
+        listed = _squeue("--states=all", "--format=%j", *(["--clusters=%s" % clusters] if clusters else []))
+        return None if listed is None else {line.strip().rpartition(".")[2] for line in listed}
 
     def jobs_in(self, folder: str) -> "Optional[list[str]]":
-        argv = ["squeue", "--noheader", "--all", "--user=%d" % os.getuid(), "--format=%i|%Z"]
-        status, output, _ = run_command(argv, _SQUEUE_S, _variables())
-        listed = (line.partition("|") for line in output.splitlines())
-        found = [number for number, _, place in listed if (place.strip() + "/").startswith(folder + "/")]
-        return found if status == 0 else None
+        listed = _squeue("--format=%i|%Z")
+        words = (line.strip().partition("|") for line in listed or ())
+        return None if listed is None else [job for job, _, place in words if (place + "/").startswith(folder + "/")]
 
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
         # Memory and GPUs are the job's own there. Of several tasks on each node, that of rank 0 ends at once.
@@ -187,23 +168,21 @@ def _end_of_held(number: str, state: str) -> "Optional[Verdict]":
     return None
 
 
-def _cause_by_log(log: str) -> "Optional[bytes]":
-    """Return why SLURM ends a job, or has ended it before; b"" if it was cancelled, None if its log does not say."""
+def _cause_by_log(log: str) -> bytes:
+    """Return why SLURM ends a job, or has ended it before; b"" if it was cancelled, b"?" if its log does not say."""
     # This import is late here and below, because few jobs need `re`, which takes 4 ms.
     import re
 
     reasons = re.findall(_ENDS, publish.last_bytes(log, _LOG_TAIL))
-    return bytes(reasons[-1]) if reasons else None
+    return bytes(reasons[-1]) if reasons else b"?"
 
 
-def _is_requeued_for(status: int) -> bool:
-    """Whether the site lists an exit status, as in `RequeueExit = 3,100-105`."""
-    import re
-
-    _, config, _ = run_command(["scontrol", "show", "config"], _SHOW_JOB_S, _variables())
-    listed = " ".join(re.findall(r"^RequeueExit(?:Hold)?\s*=(.*)", config, re.MULTILINE))
-    ranges = re.findall(r"([0-9]+)(?:-([0-9]+))?", listed)
-    return any(int(first) <= status <= int(last or first) for first, last in ranges)
+def _squeue(*options: str) -> "Optional[list[str]]":
+    """Return the lines that squeue prints about the user's jobs; None if it fails: they may lack some then."""
+    argv = ["squeue", "--noheader", "--all", "--user=%d" % os.getuid(), *options]
+    status, output, errors = run_command(argv, _SQUEUE_S, _variables())
+    is_complete = status == 0 and all(is_standing(line) for line in errors.splitlines() if line.strip())
+    return output.splitlines() if is_complete else None
 
 
 def is_standing(line: str) -> bool:

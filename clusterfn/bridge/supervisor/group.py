@@ -123,7 +123,9 @@ class ItemRecorder:
     def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
         """Whether `retries=` has an item run again that sent no word; `before`: what was said of each time."""
         death, of = self._death(chunk), retries.allowed(self.job)
-        if self._is_restarted(chunk) and not of:
+        # The scheduler has started this element again, as it may, and no other has had the chunk.
+        started, is_own = Attempt(self.job, self.attempt.number - 1).owner(), len(self.chunks.holders(chunk)) == 1
+        if is_own and not of and self.job.spec.get("restarts") and started not in ("", self.job.start):
             return True
         why = death.message
         said = [followed or retries.in_words(number, "", why, number, of) for number, followed in enumerate(before, 1)]
@@ -133,12 +135,6 @@ class ItemRecorder:
             return False
         self.before[index] = said
         return True
-
-    def _is_restarted(self, chunk: int) -> bool:
-        """Whether the scheduler has started this element again, as it may, which alone has had this chunk."""
-        before = Attempt(self.job, self.attempt.number - 1).owner()
-        is_own = self.chunks.holders(chunk) == [self.job.element]
-        return is_own and bool(self.job.spec.get("restarts")) and before not in ("", self.job.start)
 
     def finish(self, chunk: int) -> None:
         """Note that each of its items has a line, once a loss of power can take none of these lines."""

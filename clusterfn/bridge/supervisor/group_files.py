@@ -159,11 +159,9 @@ class Chunks:
                     ended.add(line["index"])
                 elif "begin" in line:
                     begun.setdefault(line["begin"], []).append("")
-                elif "retry" in line and line.get("requeued"):
-                    # It runs again with its element, whatever `retries=` says.
-                    begun[line["retry"]].pop()
                 elif "retry" in line:
-                    begun[line["retry"]][-1] = line["told"]
+                    # One that is requeued runs again with its element, whatever `retries=` says.
+                    begun[line["retry"]][-1:] = [] if line.get("requeued") else [line["told"]]
         return ended, {index: times for index, times in begun.items() if times}
 
     def usage_of(self, chunk: int, index: int) -> "Optional[dict[str, Any]]":
@@ -220,7 +218,7 @@ class ItemJournal:
         self._line(dict(facts, begin=index))
 
     def again(self, index: int, why: str, requeued: bool) -> None:
-        self._line(dict({"retry": index, "told": why}, **({"requeued": True} if requeued else {})))
+        self._line({"retry": index, "told": why, "requeued": requeued})
 
     def end(self, index: int, verdict: Verdict, value: str = "", **places: "Any") -> None:
         """Write that an item has ended.

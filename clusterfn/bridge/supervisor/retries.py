@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 LOSSES = (*GONE, PREEMPTED)
 _SHOWN = 300
 TIMEOUT, PREEMPTION, NODE_LOSS = "timeout", "preempted", "node"
-_ASK_EVERY_S = 1.0
 _DONE = {TIMEOUT: "ran out of time", PREEMPTION: "was preempted", NODE_LOSS: "was interrupted"}
 
 
@@ -85,20 +84,23 @@ def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tupl
 
     Signals and statuses do not say that: a script that has its job requeued may exit with 0 before SIGTERM arrives.
     """
-    scheduler, log = work.job.scheduler, work.job.path(layout.SCHEDULER_LOG)
-    if verdict.kind in (None, layout.CANCELLED, PREEMPTED) or work.job.cancelled():
+    scheduler, log, kind = work.job.scheduler, work.job.path(layout.SCHEDULER_LOG), verdict.kind
+    if kind in (None, layout.CANCELLED, PREEMPTED) or work.job.cancelled():
         return verdict, alive
     until = time.monotonic() + (KILL_WAIT_S if work.watch.is_ending() else 0.0)
-    status = verdict.code if verdict.kind == layout.COMMAND and not verdict.signal else None
-    found = scheduler.restart(log, status)
+    found = scheduler.ending(log)
     while found is not None and found.kind is None and time.monotonic() < until:
-        time.sleep(_ASK_EVERY_S)
-        found = scheduler.restart(log, status)
+        time.sleep(1.0)
+        found = scheduler.ending(log)
     if found is not None and found.kind is None:
         work.notes.append(found.message)
+    is_asked, status = found is not None and found.kind == PREEMPTED, verdict.code or 0
+    if kind == layout.COMMAND and not is_asked and scheduler.starts_again_after(status):
+        message = "this site starts jobs again that exit with status %d" % status
+        found = Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": "status"}, exit_status=status)
     # The scheduler may have given up the node of a process that has returned all the same.
-    is_value = verdict.kind == layout.RETURNED
-    if found is None or found.kind is None or is_value and found.requeued == {"cause": NODE_LOSS}:
+    is_late = kind == layout.RETURNED and found is not None and found.requeued == {"cause": NODE_LOSS}
+    if found is None or found.kind != PREEMPTED or is_late:
         return verdict, alive
     work.end_tree()
     return found, False

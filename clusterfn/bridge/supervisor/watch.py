@@ -272,7 +272,7 @@ class EndWatch:
             return self._too_long()
         found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
         unknown = Verdict(None, "the supervisor was asked to end, without a reason", exit_status=EXIT_LEFT_TO_AFTER)
-        return found or unknown
+        return found if found is not None and found.kind else unknown
 
 
 def cancelled(what: str = "job") -> Verdict:

@@ -35,7 +35,7 @@ _SIGNALLED = 128
 # A shell reports these errors by these statuses.
 _NOT_STARTED = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 _SHELLS = ("bash", "sh")
-_SUBMITS, _SCRIPT_BYTES = re.compile(rb"\b(?:sbatch|submitit)\b"), 1 << 20
+_SUBMITS = re.compile(rb"\b(?:sbatch|submitit)\b")
 
 
 def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
@@ -105,8 +105,8 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
 def _copied(command: Mapping[str, Any], rank: int, tasks: int) -> Iterator[None]:
     """Copy the project into the working folder; afterwards only what the command has made or changed stays there.
 
-    Several tasks share the folder. The first one copies, and removes the copy once the others have ended. The copy
-    stays for jobs that the command has submitted from there.
+    Several tasks share the folder. The first one copies, and removes the copy once the others have ended, unless jobs
+    that the command has submitted need it.
     """
     if command["project"] is None:
         yield
@@ -141,12 +141,9 @@ def _copied(command: Mapping[str, Any], rank: int, tasks: int) -> Iterator[None]
 
 
 def _jobs_submitted_here(command: Mapping[str, Any]) -> str:
-    """Describe the jobs that a command has submitted and that begin or run in its folder; "" for none.
-
-    The scheduler is only asked if the command, or a script that it names, speaks of a program that submits.
-    """
+    """Describe the jobs that a command has submitted in its folder; "" for none, as where nothing in it says sbatch."""
     scheduler = scheduler_of_job(os.environ)
-    texts = [command["line"].encode(), *(publish.last_bytes(word, _SCRIPT_BYTES) for word in command["words"])]
+    texts = [command["line"].encode(), *(publish.last_bytes(word, 1 << 20) for word in command["words"])]
     if scheduler is None or not any(_SUBMITS.search(text) for text in texts):
         return ""
     numbers = scheduler.jobs_in(os.getcwd())
