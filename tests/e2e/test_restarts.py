@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import clusterfn
-from clusterfn import Cancelled, CommandFailed, Preempted, cluster
+from clusterfn import Cancelled, CommandFailed, NodeFailed, Preempted, cluster
 from tests.e2e.conftest import MINOR
 from tests.lab import Lab
 from tests.lab.own_slurm import OwnSlurm
@@ -20,10 +20,11 @@ SETTINGS = {
     "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "RequeueExit": "99",
     "SelectTypeParameters": "CR_Core",
 }  # fmt: skip
-NODES = {"s1": "CPUs=32", "s2": "CPUs=1", "s3": "CPUs=1", "s4": "CPUs=1", "s5": "CPUs=1", "s6": "CPUs=1"}
+NODES = {"s1": "CPUs=32", **{f"s{number}": "CPUs=1" for number in range(2, 9)}}
 PARTITIONS = [
     "PartitionName=main Default=YES Nodes=s1 PriorityTier=5",
     "PartitionName=pair Nodes=s5,s6",
+    "PartitionName=lost Nodes=s7,s8",
     "PartitionName=low Nodes=s2,s3,s4 PriorityTier=1",
     "PartitionName=high Nodes=s2,s3,s4 PriorityTier=9",
 ]
@@ -60,9 +61,18 @@ def scancel_after_requeue(own: OwnSlurm, job: Any) -> None:
     own.run("scancel", number_of(own, job))
 
 
-def preempt(own: OwnSlurm, job: Any) -> None:
+def node_of(own: OwnSlurm, job: Any) -> str:
     until(lambda: "up" in job.logs())
-    node = own.run("squeue", "--noheader", "--format=%N", f"--name={job.name}.{job.id}").stdout.strip()
+    return own.run("squeue", "--noheader", "--format=%N", f"--name={job.name}.{job.id}").stdout.strip()
+
+
+def lose_node(own: OwnSlurm, job: Any) -> None:
+    """SLURM gives its node up, while its processes live there."""
+    own.run("scontrol", "update", f"nodename={node_of(own, job)}", "state=down", "reason=lost")
+
+
+def preempt(own: OwnSlurm, job: Any) -> None:
+    node = node_of(own, job)
     own.run("sbatch", "-p", "high", "-w", node, "-c1", "-o", "/dev/null", "--wrap", "sleep 3")
 
 
@@ -104,6 +114,8 @@ FORMS: Mapping[str, Form] = {
     "outside, killed after the warning": Form(f"trap : TERM USR1; {FOR_EVER}", requeue, WARNED),
     "preempted, 0": Form(f"trap 'exit 0' TERM; {FOR_EVER}", preempt, ["-p low -w s2"]),
     "preempted, cannot be requeued": Form(FOR_EVER, preempt, ["-p low -w s3", "--no-requeue"], Preempted),
+    "its node is lost": Form(FOR_EVER, lose_node, ["-p lost -w s7"]),
+    "its node is lost, cannot be requeued": Form(FOR_EVER, lose_node, ["-p lost -w s8", "--no-requeue"], NodeFailed),
     "a status of the site": Form("exit 99"),
     "another status": Form("exit 98", ends=CommandFailed),
     "its own SIGTERM": Form("kill -TERM $$", ends=CommandFailed),
@@ -188,6 +200,8 @@ def test_each_form_of_a_restart_ends_with_its_last_attempt(site: OwnSlurm) -> No
     for name, form in FORMS.items():
         form.act(site, jobs[name])
     preempt(site, warned)
+
+    site.run("scontrol", "update", "nodename=s7", "state=resume")
 
     ends = {name: end_of(job) for name, job in jobs.items()}
 

@@ -2,7 +2,7 @@
 
 import os
 
-from ..layout import CANCELLED, LOST, PREEMPTED, STEP, TAKEN_BACK, TIME
+from ..layout import CANCELLED, LOST, NODE, PREEMPTED, STEP, TAKEN_BACK, TIME
 from ..supervisor import classify_exit, publish
 from ..supervisor.verdict import Verdict
 from .base import HostScheduler, run_command
@@ -20,10 +20,10 @@ STANDING = (
     "|nodenames?=|plugin_load|plugin_peek|dlopen|spank:|cli_filter[:/]|munged is up"
 )
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
-_ENDS = rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
+_ENDS = rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+)[^*]*)? \*\*\*"
 _ASKED = b"JOB REQUEUE"
 _AGAIN = {"asked": "was asked to", "preempted": "preempted it, or was asked to", "node": "has given its node up"}
-_STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
+_STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED", b"NODE FAILURE": "NODE_FAIL"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
 _SHOW_JOB_S = 5
@@ -80,6 +80,9 @@ class SlurmOnHost(HostScheduler):
         if state in ("PREEMPTED", "REVOKED"):
             message = "the scheduler took the resources back for another job"
             return Verdict(TAKEN_BACK, message, stage="scheduler", hint=classify_exit.CALL_AGAIN % "preempted")
+        if state == "NODE_FAIL":
+            message = "the node of the job went down"
+            return Verdict(NODE, message, stage="scheduler", hint=classify_exit.CALL_AGAIN % "node")
         return None
 
     def starts_again_after(self, status: int) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.layout import CANCELLED, PREEMPTED, TAKEN_BACK, TIME
+from clusterfn.bridge.layout import CANCELLED, NODE, PREEMPTED, TAKEN_BACK, TIME
 from clusterfn.bridge.schedulers.base import HostScheduler
 from clusterfn.bridge.schedulers.registry import scheduler_named
 
@@ -81,6 +81,7 @@ BY_HAND, FOR_TIME, FOR_ANOTHER = END % "", END % " DUE TO TIME LIMIT", END % " D
         ("JobState=COMPLETING", BY_HAND, CANCELLED),
         ("JobState=COMPLETING", FOR_ANOTHER, TAKEN_BACK),
         ("JobState=COMPLETING", BY_HAND + FOR_TIME, TIME),
+        ("JobState=COMPLETING", END % " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", NODE),
         ("JobState=CANCELLED", "", CANCELLED),
         ("JobState=DEADLINE", "", TIME),
         ("JobState=REVOKED", "", TAKEN_BACK),
