@@ -6,7 +6,7 @@ import sys
 import time
 
 from ..fast_start import loads
-from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
+from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, GONE, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
 from . import publish, retries
 from .attempt import SETTLE_S, Attempt, make_folder, read_live_usage
 from .group_files import NO_ELEMENT, Chunks, ItemJournal, journal_lines
@@ -129,7 +129,7 @@ class ItemRecorder:
             return True
         why = death.message
         said = [followed or retries.in_words(number, "", why, number, of) for number, followed in enumerate(before, 1)]
-        if death.kind not in retries.LOSSES or not retries.are_left(self.job, len(before) - 1):
+        if death.kind not in GONE or not retries.are_left(self.job, len(before) - 1):
             usage = self.chunks.usage_of(chunk, index)
             self.tell(index, death.replace(earlier=said[:-1], usage=usage))
             return False

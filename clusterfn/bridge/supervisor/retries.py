@@ -7,7 +7,7 @@ process. After a requeue, `time` applies to each attempt, and the checkpoint fol
 import time
 
 from .. import layout
-from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, GONE, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TAKEN_BACK, TIME
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TAKEN_BACK, TIME
 from .attempt import Attempt
 from .text import shortened
 from .verdict import EXIT_LEFT_TO_AFTER, Verdict
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .job import JobFolder
     from .run import AttemptRun
 
-# These kinds say that the process is lost which ran an item of a group.
-LOSSES = (*GONE, PREEMPTED)
 _SHOWN = 300
 TIMEOUT, PREEMPTION, NODE_LOSS = "timeout", "preempted", "node"
 _DONE = {TIMEOUT: "ran out of time", PREEMPTION: "was preempted", NODE_LOSS: "was interrupted"}
