@@ -61,6 +61,12 @@ def scancel_after_requeue(own: OwnSlurm, job: Any) -> None:
     own.run("scancel", number_of(own, job))
 
 
+def stop_after_requeue(own: OwnSlurm, job: Any) -> None:
+    requeue(own, job)
+    until(lambda: "requeued" in job.status)
+    job.stop()
+
+
 def node_of(own: OwnSlurm, job: Any) -> str:
     until(lambda: "up" in job.logs())
     return own.run("squeue", "--noheader", "--format=%N", f"--name={job.name}.{job.id}").stdout.strip()
@@ -120,6 +126,7 @@ FORMS: Mapping[str, Form] = {
     "another status": Form("exit 98", ends=CommandFailed),
     "its own SIGTERM": Form("kill -TERM $$", ends=CommandFailed),
     "then cancelled": Form(FOR_EVER, scancel_after_requeue, ends=Cancelled),
+    "then stopped": Form(FOR_EVER, stop_after_requeue, ends=Cancelled),
     "not allowed": Form(f"{ASKS} exit 5", lines=["--no-requeue"], ends=CommandFailed),
 }  # fmt: skip
 

@@ -179,7 +179,7 @@ MUTATIONS: list[Mutation] = [
          "scancel-slurm"),
     _one("SLURM's time limit is not known", ENDS, 'b"TIME LIMIT": "TIMEOUT"', 'b"TIME LIMIT": ""',
          "SLURM's time limit-slurm"),
-    _one("a requeue is an end", ENDS, 'int(facts.get("Restarts") or 0) <=', "0 <=",
+    _one("a requeue is an end", ENDS, 'int(facts.get("Restarts") or 0) >', "0 >",
          "requeued-slurm", "preempted-low"),
     _one("earlier attempts are not fenced", f"{_S}attempt.py",
          "        for number in self.job.attempts():\n            if number >=",
