@@ -41,6 +41,7 @@ _OF_A_SHELL = frozenset(
      "ulimit", "umask", "unset", "until", "while", "case", "."]
 )  # fmt: skip
 _CALLS_SRUN = re.compile(r"^[ \t]*srun\b", re.MULTILINE)
+_REQUEUES_TASK = re.compile(r"\bscontrol\s+requeue.*SLURM_ARRAY_TASK_ID")
 _HAS_SRUN = re.compile(r"\bsrun *\(\)")
 _OWN_DOLLARS = ("awk", "sed", "perl")
 _EXPANDED_THERE = re.compile(r"~(?:/|$)|.*\$(?:\w|\{)")
@@ -230,6 +231,8 @@ def make_command(
     if sbatch is not None and script is not None:
         sent = sent._replace(first=True, env=sbatch.env, signal=sbatch.signal, alone=sbatch.alone)
         options = {**sbatch.options, **{name: value for name, value in options.items() if value is not None}}
+        if "slurm" in options:
+            options["slurm"] = {**sbatch.options.get("slurm", {}), **options["slurm"]}
         names = (*names, ARRAY_VARIABLE) if sbatch.array else names
         # The name in a #SBATCH line may have characters that job names here may not have.
         options["name"] = job_name(options.get("name") or script.stem)
@@ -259,6 +262,13 @@ def _sbatch_lines(script: Path, options: Mapping[str, Any]) -> SbatchScript | No
         console.tell(f"{script.name} asks for {in_words(found.options) or 'nothing'}")
         if found.not_taken:
             console.warn(f"not taken from {script.name}: {'; '.join(found.not_taken)}")
+        if found.array and _REQUEUES_TASK.search(text):
+            problem = f"{script.name} has itself requeued by its number in the array, which is another one here"
+            raise ConfigError(problem, hint="write in it: scontrol requeue $SLURM_JOB_ID")
+        if has_slurm:
+            # Of a file that says nothing about it, the site decides whether SLURM starts it again.
+            usual = {"requeue": host.scheduler_options.get("requeue")}
+            found.options["slurm"] = {**usual, **found.options.get("slurm", {})}
     return found
 
 

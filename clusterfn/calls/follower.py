@@ -267,12 +267,10 @@ class Follower(FollowedJob):
         # Each attempt has one outcome, which never changes: outcomes that name one another would be followed for ever.
         if following in self._ended:
             raise ValueError(f"attempts {sorted(self._ended)} name one another as the next")
-        if fields.get("requeued"):
+        if fields["kind"] == layout.PREEMPTED or fields.get("requeued"):
             message = str(fields.get("message") or "the job is requeued")
             job.tell("note", message)
             job.set_state(PENDING, message)
-        elif fields["kind"] == layout.PREEMPTED:
-            job.set_state(PENDING, f"preempted, queued again (attempt {following})")
         elif fields.get("retried"):
             job.note_retry(fields.get("message") or "the job is retried")
         elif following > self.attempt:

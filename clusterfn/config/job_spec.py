@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.config.options import PASSED_ON, Options
+from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import Host, Interpreter, Resources, ResultPolicy
 
 
@@ -145,6 +146,12 @@ class JobSpec(NamedTuple):
     has_value: bool = True
     notify: Mapping[str, Any] = {}
 
+    @property
+    def restarts(self) -> bool:
+        """Whether its scheduler may start it again: SLURM does so by itself, or when it is asked."""
+        said = keys_by_scheduler()[self.host.scheduler].restarts(self.host.scheduler_options)
+        return bool(self.retries or self.requeue) or said
+
     def scheduler_names_of_dependencies(self) -> list[str]:
         """Return the names by which the scheduler knows the jobs whose values it takes."""
         return [layout.job_name(dependency["name"], job) for job, dependency in sorted(self.after.items())]
@@ -175,6 +182,7 @@ class JobSpec(NamedTuple):
             "umask": self.login_umask,
             **({"resume": self.resume} if self.resume else {}),
             **({"requeue": dict(self.requeue)} if self.requeue else {}),
+            **({"restarts": True} if self.restarts else {}),
             **self.passed_on,
             **{name: each for name, each in last.items() if each},
             **({} if self.has_value else {"has_value": False}),

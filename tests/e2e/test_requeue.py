@@ -33,32 +33,7 @@ def counting(enough):
     return path.stat().st_size
 
 
-def saving():
-    """Waits until it is warned, and says so."""
-    import time
-
-    import clusterfn
-
-    told = []
-    clusterfn.on_warning(lambda: told.append("warned"))
-    (clusterfn.checkpoint() / "runs").touch()
-    while not told:
-        time.sleep(0.05)
-    return told
-
-
-for travels_by_value in (counting, saving):
-    travels_by_value.__module__ = "__main__"
-
-
-def test_slurm_s_preemption_warns_the_function_and_its_value_counts(hosts, lab):
-    job = cluster(host="slurm", time="10min", warn_before="1min", requeue=["preempted"])(saving).submit()
-    until(lambda: job.checkpoint.files)
-    listed = lab.slurm.run("squeue", "--noheader", "--format=%i", f"--name=saving.{job.id}").stdout
-
-    lab.slurm.run("scontrol", "requeue", listed.strip())
-
-    assert job.result(150) == ["warned"]
+counting.__module__ = "__main__"
 
 
 def test_a_job_that_was_interrupted_by_a_reboot_resumes_at_the_next_connection(hosts):

@@ -49,7 +49,7 @@ def slow(x):
     time.sleep(4)
     return 2 * x
 
-low = clusterfn.cluster(cores=8, slurm={"partition": "low"})(slow).submit(4)
+low = clusterfn.cluster(cores=8, slurm={"partition": "low"}, requeue=["preempted"])(slow).submit(4)
 while low.state != "RUNNING":
     time.sleep(0.1)
 print(clusterfn.cluster(cores=8, slurm={"partition": "high"})(double)(21), end=" ")

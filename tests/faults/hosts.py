@@ -77,7 +77,6 @@ HOSTS = {
     "bad-setup-slurm": Kind("slurm-second", 'setup: ["exit 3"]'),
     "later": Kind("slurm-second", "slurm: {begin: now+1hour}"),
     "low": Kind("slurm-second", "slurm: {partition: low}"),
-    "no-requeue": Kind("slurm-second", "slurm: {no-requeue: true}"),
     "slurm-memory": Kind("slurm-second", "slurm: {mem: null}"),
     "bad-partition": Kind("slurm-second", "slurm: {partition: nowhere}"),
     **{name: Kind("slurm-second", "python: @stubs/@name/python", stub=name) for name in STUBS},

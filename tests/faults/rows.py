@@ -243,18 +243,18 @@ ROWS: list[Row] = [
     ),
     # 17-23: the scheduler.
     Row("requeued", "3c 17", calls.attempt, (60,), value=2, hosts=("slurm",), act=do.requeue, check=second_attempt,
-        takes_s=25),
+        options={"requeue": ["preempted"]}, takes_s=25),
     Row(
-        "preempted", "3c 17", calls.attempt, (60,), value=2, hosts=("low",), options={"cores": 8}, act=do.preempt,
-        check=second_attempt, takes_s=60, long=True, alone="nodes",
+        "preempted", "3c 17", calls.attempt, (60,), value=2, hosts=("low",), act=do.preempt, check=second_attempt,
+        options={"cores": 8, "requeue": ["preempted"]}, takes_s=60, long=True, alone="nodes",
     ),
     Row(
-        "node lost", "3c 18", calls.sleeps, (300,), errors.NodeFailed, stage="scheduler", hosts=("no-requeue",),
+        "node lost", "3c 18", calls.sleeps, (300,), errors.NodeFailed, stage="scheduler", hosts=("slurm",),
         text=("went down",), act=do.lose_node, check=used_so_far, takes_s=60, long=True, alone="nodes",
     ),
     Row(
         "slurmd killed", "3c 18", calls.attempt, (120,), value=2, hosts=("slurm",), act=do.kill_slurmd,
-        check=second_attempt, takes_s=90, long=True, alone="nodes",
+        options={"requeue": ["node"]}, check=second_attempt, takes_s=90, long=True, alone="nodes",
     ),
     Row(
         "slurmctld dead for a while", "3c 19", calls.sleeps, (35,), value="slept", hosts=("slurm",),

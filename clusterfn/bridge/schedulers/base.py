@@ -6,6 +6,8 @@ Its methods read the job's variables and ask the scheduler's commands. The clien
 
 import os
 
+from ..fast_start import signal
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional, Union
@@ -27,9 +29,11 @@ def run_command(
     import subprocess
 
     try:
+        # The scheduler may be ending all processes of the job that asks, and this one must still answer.
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=patience_s,
             stderr=subprocess.STDOUT if together else subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         return None, "", str(error)
@@ -89,12 +93,18 @@ class HostScheduler:
         return None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        """Return why it ends this job, or has; None if it does not say.
+        """Return why it ends this job, or has; None if it does not, and no kind if it does not answer.
+
+        If it starts the job again, `requeued` names the cause, as `requeue=` does if it can.
 
         Args:
             log: The path of the job's scheduler.log.
         """
         return None
+
+    def starts_again_after(self, status: int) -> bool:
+        """Return whether it starts a script again that exits with this status."""
+        return False
 
     def requeue(self) -> str:
         """Have this job started again after its end; return why it will not be, "" if it will."""
@@ -126,6 +136,10 @@ class HostScheduler:
             clusters: Which of several clusters to ask; "" for the usual one.
         """
         return None
+
+    def jobs_in(self, folder: str) -> "Optional[list[str]]":
+        """Return the numbers of the user's jobs that wait or run in a folder; None if it does not answer."""
+        return []
 
     # a job on several nodes
 

@@ -8,7 +8,7 @@ from .base import BareOnHost, HostScheduler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Mapping, Optional
 
 
 class Registration:
@@ -84,9 +84,10 @@ def gives_out_gpus(name: str) -> bool:
     return name in SCHEDULERS
 
 
-def is_batch_job(environ: "Mapping[str, str]") -> bool:
-    """Return whether these are the variables of a job of any scheduler with nodes."""
-    return any(scheduler.job_variable in environ for scheduler in SCHEDULERS.values())
+def scheduler_of_job(environ: "Mapping[str, str]") -> "Optional[HostScheduler]":
+    """Return the scheduler of the job with these variables; None without one with nodes."""
+    found = (scheduler_named(name) for name, each in SCHEDULERS.items() if each.job_variable in environ)
+    return next(found, None)
 
 
 def given_gpus(environ: "Mapping[str, str]") -> str:

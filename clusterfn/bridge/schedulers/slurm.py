@@ -2,7 +2,7 @@
 
 import os
 
-from ..layout import CANCELLED, PREEMPTED, TAKEN_BACK, TIME
+from ..layout import CANCELLED, NODE, PREEMPTED, TAKEN_BACK, TIME
 from ..supervisor import classify_exit, publish
 from ..supervisor.verdict import Verdict
 from .base import HostScheduler, run_command
@@ -20,8 +20,10 @@ STANDING = (
     "|nodenames?=|plugin_load|plugin_peek|dlopen|spank:|cli_filter[:/]|munged is up"
 )
 # While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
-_ENDS = rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*"
-_STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
+_ENDS = rb"slurmstepd.*\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+)[^*]*)? \*\*\*"
+_ASKED = b"JOB REQUEUE"
+_AGAIN = {"asked": "was asked to", "preempted": "preempted it, or was asked to", "node": "has given its node up"}
+_STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED", b"NODE FAILURE": "NODE_FAIL"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
 _SHOW_JOB_S = 5
@@ -54,21 +56,40 @@ class SlurmOnHost(HostScheduler):
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        facts = show("job", str(os.environ.get("SLURM_JOB_ID")), _SHOW_JOB_S)
+        facts, said = show("job", str(self.submission_id()), _SHOW_JOB_S), _cause_by_log(log)
+        # The log has the ends of earlier starts too.
+        if not facts and (said != _ASKED or self.restarts()):
+            return Verdict(None, "scontrol did not say whether SLURM starts the job again")
+        if not facts or int(facts.get("Restarts") or 0) > self.restarts():
+            # While a job's own processes live, SLURM waits for their end (COMPLETING).
+            is_elsewhere = facts.get("JobState") in ("PENDING", "CONFIGURING", "RUNNING")
+            cause = "node" if is_elsewhere else {_ASKED: "asked"}.get(said, "preempted")
+            message = "SLURM starts the job again: it %s" % _AGAIN[cause]
+            return Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": cause})
         state = facts.get("JobState", "")
-        if int(facts.get("Restarts") or 0) > self.restarts():
-            message = "the scheduler took the resources back and starts the job again"
-            return Verdict(PREEMPTED, message, stage="scheduler")
         if state == "COMPLETING":
-            state = _state_by_log(log)
+            state = _STATES.get(said, "")
         if state.startswith("CANCELLED"):
             return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
         if state in ("TIMEOUT", "DEADLINE"):
             message, hint = classify_exit.ended_for_time("the scheduler", "time limit")
             return Verdict(TIME, message, stage="scheduler", hint=hint)
         if state in ("PREEMPTED", "REVOKED"):
-            return Verdict(TAKEN_BACK, "the scheduler took the resources back for another job", stage="scheduler")
+            message = "the scheduler took the resources back for another job"
+            return Verdict(TAKEN_BACK, message, stage="scheduler", hint=classify_exit.CALL_AGAIN % "preempted")
+        if state == "NODE_FAIL":
+            message = "the node of the job went down"
+            return Verdict(NODE, message, stage="scheduler", hint=classify_exit.CALL_AGAIN % "node")
         return None
+
+    def starts_again_after(self, status: int) -> bool:
+        # As in "RequeueExit = 3,100-105".
+        import re
+
+        _, config, _ = run_command(["scontrol", "show", "config"], _SHOW_JOB_S, _variables())
+        listed = " ".join(re.findall(r"^RequeueExit(?:Hold)?\s*=(.*)", config, re.MULTILINE))
+        ranges = re.findall(r"([0-9]+)(?:-([0-9]+))?", listed)
+        return any(int(first) <= status <= int(last or first) for first, last in ranges)
 
     def requeue(self) -> str:
         argv = ["scontrol", "requeue", str(self.submission_id())]
@@ -97,13 +118,13 @@ class SlurmOnHost(HostScheduler):
         return "scontrol refused with status %d: %s" % (status, " ".join(output.split())[:300]) if status else ""
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
-        argv = ["squeue", "--noheader", "--all", "--states=all", "--user=%d" % os.getuid(), "--format=%j"]
-        argv += ["--clusters=%s" % clusters] if clusters else []
-        status, output, errors = run_command(argv, _SQUEUE_S, _variables())
-        if status != 0 or any(line.strip() and not is_standing(line) for line in errors.splitlines()):
-            # After an error of squeue its list may lack jobs, which would be taken for ended.
-            return None
-        return {line.strip().rpartition(".")[2] for line in output.splitlines()}
+        listed = _squeue("--states=all", "--format=%j", *(["--clusters=%s" % clusters] if clusters else []))
+        return None if listed is None else {line.strip().rpartition(".")[2] for line in listed}
+
+    def jobs_in(self, folder: str) -> "Optional[list[str]]":
+        listed = _squeue("--format=%i|%Z")
+        words = (line.strip().partition("|") for line in listed or ())
+        return None if listed is None else [job for job, _, place in words if (place + "/").startswith(folder + "/")]
 
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
         # Memory and GPUs are the job's own there. Of several tasks on each node, that of rank 0 ends at once.
@@ -132,13 +153,21 @@ class SlurmOnHost(HostScheduler):
         return show("node", name, _SHOW_NODE_S).get("NodeAddr", "")
 
 
-def _state_by_log(log: str) -> str:
-    """Return the state that a job which SLURM is ending will have; "" if its log does not say."""
+def _cause_by_log(log: str) -> bytes:
+    """Return why SLURM ends a job, or has ended it before; b"" if it was cancelled, b"?" if its log does not say."""
     # This import is late here and below, because few jobs need `re`, which takes 4 ms.
     import re
 
     reasons = re.findall(_ENDS, publish.last_bytes(log, _LOG_TAIL))
-    return _STATES.get(reasons[-1], "") if reasons else ""
+    return bytes(reasons[-1]) if reasons else b"?"
+
+
+def _squeue(*options: str) -> "Optional[list[str]]":
+    """Return the lines that squeue prints about the user's jobs; None if it fails: they may lack some then."""
+    argv = ["squeue", "--noheader", "--all", "--user=%d" % os.getuid(), *options]
+    status, output, errors = run_command(argv, _SQUEUE_S, _variables())
+    is_complete = status == 0 and all(is_standing(line) for line in errors.splitlines() if line.strip())
+    return output.splitlines() if is_complete else None
 
 
 def is_standing(line: str) -> bool:

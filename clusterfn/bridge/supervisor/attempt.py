@@ -223,6 +223,9 @@ class Attempt(WholeAttempt):
         # These are the attempts after which the job was retried or requeued.
         before = [each for each in self.outcomes_before() if each.get("retried") or each.get("requeued")]
         complete = verdict.replace(earlier=[each["message"] for each in before], checkpoint=kept)
+        # The scheduler starts it again by itself.
+        if verdict.requeued and "count" not in verdict.requeued:
+            complete = complete.replace(message="attempt %d was requeued: %s" % (self.number, verdict.message))
         outcome = document(self.job.id, self.number, complete)
         won = self._put(outcome)
         # The secrets of a group remain until it is removed.

@@ -47,12 +47,12 @@ class AttemptLoop:
         """
         while True:
             verdict, alive = self._run_attempt()
-            if self.work is None or not self.job.spec.get("retries"):
+            if self.work is None or not (self.job.spec.get("retries") or self.job.spec.get("restarts")):
                 return verdict, alive
             from . import retries
 
             if not (retries.passes(verdict) and retries.are_left(self.job, self.attempt.retries_used())):
-                return verdict, alive
+                return retries.unless_restarted(self.work, verdict, alive)
             gpus = self.job.held.uuids
             following = self._leave(self.work, self.follow, verdict, alive)
             if following is None:

@@ -32,6 +32,7 @@ _PASSED_ON = ("exception", "hint", "transient", "cause", "code", "signal")
 _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 _MORE_MEMORY = 'ask for more: memory="..."; or use less at a time'
 _MORE_TIME = 'ask for more: time="..."'
+CALL_AGAIN = 'call again; with requeue=["%s"], or retries= in a map, the scheduler does so by itself'
 
 
 def classify_report(done: "dict[str, Any]") -> Verdict:

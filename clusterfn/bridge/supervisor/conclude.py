@@ -101,7 +101,7 @@ def _why(job: JobFolder, status: str) -> Verdict:
     if job.cancelled():
         return watch.cancelled()
     found = job.scheduler.ending(job.path(layout.SCHEDULER_LOG))
-    if found is not None:
+    if found is not None and found.kind:
         return found
     if not status.isdecimal():
         return _not_set_up(*status.split(":", 1))

@@ -6,7 +6,7 @@ import sys
 import time
 
 from ..fast_start import loads
-from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
+from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, GONE, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
 from . import publish, retries
 from .attempt import SETTLE_S, Attempt, make_folder, read_live_usage
 from .group_files import NO_ELEMENT, Chunks, ItemJournal, journal_lines
@@ -123,9 +123,13 @@ class ItemRecorder:
     def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
         """Whether `retries=` has an item run again that sent no word; `before`: what was said of each time."""
         death, of = self._death(chunk), retries.allowed(self.job)
+        # The scheduler has started this element again, as it may, and no other has had the chunk.
+        started, is_own = Attempt(self.job, self.attempt.number - 1).owner(), len(self.chunks.holders(chunk)) == 1
+        if is_own and not of and self.job.spec.get("restarts") and started not in ("", self.job.start):
+            return True
         why = death.message
         said = [followed or retries.in_words(number, "", why, number, of) for number, followed in enumerate(before, 1)]
-        if death.kind not in retries.LOSSES or not retries.are_left(self.job, len(before) - 1):
+        if death.kind not in GONE or not retries.are_left(self.job, len(before) - 1):
             usage = self.chunks.usage_of(chunk, index)
             self.tell(index, death.replace(earlier=said[:-1], usage=usage))
             return False

@@ -162,8 +162,9 @@ class Chunks:
                 elif "begin" in line:
                     begun.setdefault(line["begin"], []).append("")
                 elif "retry" in line:
-                    begun[line["retry"]][-1] = line["told"]
-        return ended, begun
+                    # One that is requeued runs again with its element, whatever `retries=` says.
+                    begun[line["retry"]][-1:] = [] if line.get("requeued") else [line["told"]]
+        return ended, {index: times for index, times in begun.items() if times}
 
     def usage_of(self, chunk: int, index: int) -> "Optional[dict[str, Any]]":
         """Return what one of its items had used by the last file about it."""
@@ -218,8 +219,8 @@ class ItemJournal:
     def begin(self, index: int, **facts: "Any") -> None:
         self._line(dict(facts, begin=index))
 
-    def again(self, index: int, why: str) -> None:
-        self._line({"retry": index, "told": why})
+    def again(self, index: int, why: str, requeued: bool) -> None:
+        self._line({"retry": index, "told": why, "requeued": requeued})
 
     def end(self, index: int, verdict: Verdict, value: str = "", **places: "Any") -> None:
         """Write that an item has ended.

@@ -312,10 +312,10 @@ class ItemAttempt(WholeAttempt):
             os.unlink(self.path(layout.USAGE))
         return True
 
-    def followed(self, why: str) -> "ItemAttempt":
-        """Write that it is to run again; return the attempt that follows."""
+    def followed(self, why: str, requeued: bool = False) -> "ItemAttempt":
+        """Write that it is to run again, with its element if that is `requeued`; return the attempt that follows."""
         self._look_at_fence()
-        self._journal.again(self._index, why)
+        self._journal.again(self._index, why, requeued)
         return ItemAttempt(self._attempt, self._journal, self._index, self._place, [*self.before, why])
 
     def retries_used(self) -> int:
@@ -382,7 +382,9 @@ class ItemLoop(AttemptLoop):
 
     def write(self, work: "AttemptRun", verdict: Verdict) -> bool:
         """Write the line, unless it is the element that ends: another has it now, or the reason is not known yet."""
-        if verdict.kind in (None, layout.HOST_DISK):
+        if verdict.kind == layout.PREEMPTED:
+            self.attempt.followed(verdict.message, requeued=True)
+        if verdict.kind in (None, layout.HOST_DISK, layout.PREEMPTED):
             raise AttemptEnded(verdict)
         return super().write(work, verdict)
 

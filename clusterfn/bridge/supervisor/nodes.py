@@ -68,7 +68,8 @@ class Head(AttemptRun):
     def _raise_failure(self) -> None:
         failed = self._others.failure()
         if failed is None and self._others.are_silent() and not self.watch.is_ending():
-            failed = self.job.scheduler.ending(self.job.path(layout.SCHEDULER_LOG)) or self._others.silence()
+            found = self.job.scheduler.ending(self.job.path(layout.SCHEDULER_LOG))
+            failed = found if found is not None and found.kind else self._others.silence()
         if failed is not None:
             raise AttemptEnded(failed)
 

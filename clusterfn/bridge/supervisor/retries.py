@@ -4,19 +4,22 @@ An attempt that was followed by another says so in its outcome (`retried` or `re
 process. After a requeue, `time` applies to each attempt, and the checkpoint folder is the same for all.
 """
 
-from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, GONE, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TAKEN_BACK, TIME
+import time
+
+from .. import layout
+from ..layout import EXIT_PUBLISHED, EXIT_QUEUED, LOST, NODE, PREEMPTED, RAISED, SUPERSEDED, TAKEN_BACK, TIME
 from .attempt import Attempt
 from .text import shortened
 from .verdict import EXIT_LEFT_TO_AFTER, Verdict
+from .watch import KILL_WAIT_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
     from .job import JobFolder
+    from .run import AttemptRun
 
-# These kinds say that the process is lost which ran an item of a group.
-LOSSES = (*GONE, PREEMPTED)
 _SHOWN = 300
 TIMEOUT, PREEMPTION, NODE_LOSS = "timeout", "preempted", "node"
 _DONE = {TIMEOUT: "ran out of time", PREEMPTION: "was preempted", NODE_LOSS: "was interrupted"}
@@ -74,6 +77,33 @@ def _one_line(why: str) -> str:
     return shortened((why.strip().split("\n") or [""])[0], _SHOWN)
 
 
+def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tuple[Verdict, bool]":
+    """Return a verdict, and whether it is the worker's own report; another one if the scheduler starts the job again.
+
+    Signals and statuses do not say that: a script that has its job requeued may exit with 0 before SIGTERM arrives.
+    """
+    scheduler, log, kind = work.job.scheduler, work.job.path(layout.SCHEDULER_LOG), verdict.kind
+    if kind in (None, layout.CANCELLED, PREEMPTED) or work.job.cancelled():
+        return verdict, alive
+    until = time.monotonic() + (KILL_WAIT_S if work.watch.is_ending() else 0.0)
+    found = scheduler.ending(log)
+    while found is not None and found.kind is None and time.monotonic() < until:
+        time.sleep(1.0)
+        found = scheduler.ending(log)
+    if found is not None and found.kind is None:
+        work.notes.append(found.message)
+    is_asked, status = found is not None and found.kind == PREEMPTED, verdict.code or 0
+    if kind == layout.COMMAND and not is_asked and scheduler.starts_again_after(status):
+        message = "this site starts jobs again that exit with status %d" % status
+        found = Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": "status"}, exit_status=status)
+    # The scheduler may have given up the node of a process that has returned all the same.
+    is_late = kind == layout.RETURNED and found is not None and found.requeued == {"cause": NODE_LOSS}
+    if found is None or found.kind != PREEMPTED or is_late:
+        return verdict, alive
+    work.end_tree()
+    return found, False
+
+
 def requeues_allowed(job: "JobFolder", cause: str) -> int:
     """Return how often it may be requeued for this cause; 0 if `requeue=` does not name it."""
     return int((job.spec.get("requeue") or {}).get(cause, 0))
@@ -88,7 +118,7 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
     if verdict.kind == TIME:
         cause = TIMEOUT
     elif verdict.kind == PREEMPTED or (job.scheduler.has_nodes and verdict.asked):
-        cause = PREEMPTION
+        cause = (verdict.requeued or {}).get("cause", PREEMPTION)
     # A machine without a scheduler asks all processes to end, as it does before it restarts.
     elif not job.scheduler.has_nodes and (verdict.asked or verdict.exit_status == EXIT_LEFT_TO_AFTER):
         cause = NODE_LOSS

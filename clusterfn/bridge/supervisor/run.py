@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _TICK_MS, _QUIET_TICK_MS = 100.0, 400.0
 _REQUESTS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
 _TERM_ECHO_S = 0.5
+# A command says so that SIGTERM has ended it.
+_TERMINATED = 143
 # The shortest calls have ended by then, and their end says what they used.
 _FIRST_SAMPLE_S = 0.05
 _PUBLISH_FOR_S = 30.0
@@ -182,6 +184,9 @@ class AttemptRun:
             return self._judge_silence()
         heeded = self.watch.heeded() if self._done.get("heeded") else None
         verdict = heeded or classify_exit.classify_report(self._done)
+        if verdict.kind == layout.COMMAND and verdict.code == _TERMINATED and self.watch.is_ending():
+            ended = self.watch.terminated()
+            return ended if ended.kind else verdict
         if verdict.kind != layout.COMMAND or verdict.signal != "SIGKILL":
             return verdict
         # The command may have been killed for memory.

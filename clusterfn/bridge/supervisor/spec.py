@@ -89,6 +89,7 @@ class Spec(_Always, total=False):
     kernel: Dict[str, Any]
     resume: str
     requeue: Dict[str, int]
+    restarts: bool
     warn_s: float
     priority: int
     keep_value: bool

@@ -36,7 +36,7 @@ _FENCE_EVERY_S = 1.0
 # scancel signals the script, the supervisor and the worker together, so a SIGTERM is explained after a while.
 _SETTLE_S = 0.5
 # What SLURM leaves a job between SIGTERM and SIGKILL (KillWait, 30 s), less what it takes to publish an outcome.
-_KILL_WAIT_S = 20.0
+KILL_WAIT_S = 20.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 _STOPPING = (signal.SIGTSTP, signal.SIGCONT)
 
@@ -243,7 +243,7 @@ class EndWatch:
             raise AttemptEnded(found)
         # A scheduler that still lists the job as running only announces its end.
         self._announced = found
-        self._until = when + (self._warn_s if found.asked else min(self._warn_s, _KILL_WAIT_S))
+        self._until = when + (self._warn_s if found.asked else min(self._warn_s, KILL_WAIT_S))
 
     def _on_signal(self) -> Verdict:
         """Return the verdict on a SIGTERM; for a job that was warned it has a kind, as none will be named later."""
@@ -272,7 +272,7 @@ class EndWatch:
             return self._too_long()
         found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
         unknown = Verdict(None, "the supervisor was asked to end, without a reason", exit_status=EXIT_LEFT_TO_AFTER)
-        return found or unknown
+        return found if found is not None and found.kind else unknown
 
 
 def cancelled(what: str = "job") -> Verdict:

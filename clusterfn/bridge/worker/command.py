@@ -21,7 +21,8 @@ from types import ModuleType
 from typing import IO, Any
 
 from ..layout import COMMAND, RESULT
-from ..supervisor import process_tree
+from ..schedulers.registry import scheduler_of_job
+from ..supervisor import process_tree, publish
 from . import warning
 from .command_line import interpreter_of, launcher_variables, to_warn, with_nodes
 from .execute import CallRejected
@@ -34,6 +35,7 @@ _SIGNALLED = 128
 # A shell reports these errors by these statuses.
 _NOT_STARTED = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 _SHELLS = ("bash", "sh")
+_SUBMITS = re.compile(rb"\b(?:sbatch|submitit)\b")
 
 
 def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
@@ -59,7 +61,7 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     if command.get("first"):
         env["SLURM_SUBMIT_DIR"] = os.getcwd()
         env.setdefault("SLURM_JOB_ID", env.get("CLUSTERFN_JOB", "").partition("/")[0])
-    with _copied(command["project"], rank, 1 if command.get("first") else tasks):
+    with _copied(command, rank, 1 if command.get("first") else tasks):
         # The places in code of a shell are these variables.
         env.update(("CLUSTERFN_VALUE_%s" % name, str(value)) for name, value in values.items())
         warn_by = getattr(signal, command.get("signal") or "SIGTERM", signal.SIGTERM)
@@ -101,12 +103,13 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _copied(project: str | os.PathLike[str] | None, rank: int, tasks: int) -> Iterator[None]:
+def _copied(command: Mapping[str, Any], rank: int, tasks: int) -> Iterator[None]:
     """Copy the project into the working folder; afterwards only what the command has made or changed stays there.
 
-    Several tasks share the folder. The first one copies, and removes the copy once the others have ended.
+    Several tasks share the folder. The first one copies, and removes the copy once the others have ended, unless jobs
+    that the command has submitted need it.
     """
-    if project is None:
+    if command["project"] is None:
         yield
         return
     if rank:
@@ -114,7 +117,7 @@ def _copied(project: str | os.PathLike[str] | None, rank: int, tasks: int) -> It
         yield
         _make_file("%s-%d" % (_READY, rank))
         return
-    sent = _copy(project)
+    sent = _copy(command["project"])
     others = {"%s-%d" % (_READY, each) for each in range(1, tasks)}
     if others:
         _make_file(_READY)
@@ -126,12 +129,26 @@ def _copied(project: str | os.PathLike[str] | None, rank: int, tasks: int) -> It
         for path in (_READY, *others) if others else ():
             with contextlib.suppress(OSError):
                 os.unlink(path)
+        kept_for = _jobs_submitted_here(command)
+        if kept_for:
+            sys.stderr.write("clusterfn: the project's files stay in %s for %s\n" % (os.getcwd(), kept_for))
+            sent = {}
         for folder in {os.path.dirname(path) for path in sent if path.endswith(".py")}:
             shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
         for path, before in sent.items():
             with contextlib.suppress(OSError):
                 if _state(path) == before:
                     os.unlink(path)
+
+
+def _jobs_submitted_here(command: Mapping[str, Any]) -> str:
+    """Describe the jobs that a command has submitted in its folder; "" for none, as where nothing in it says sbatch."""
+    scheduler = scheduler_of_job(os.environ)
+    texts = [command["line"].encode(), *(publish.last_bytes(word, 1 << 20) for word in command["words"])]
+    if scheduler is None or not any(_SUBMITS.search(text) for text in texts):
+        return ""
+    numbers = scheduler.jobs_in(os.getcwd())
+    return "jobs that may need them" if numbers is None else ", ".join("job %s" % each for each in numbers)
 
 
 def _make_file(name: str) -> None:

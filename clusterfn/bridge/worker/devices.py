@@ -228,10 +228,10 @@ def _has_gpus() -> bool:
     import shutil
 
     # This import is late, because the worker of a function without PyTorch never asks.
-    from ..schedulers.registry import is_batch_job
+    from ..schedulers.registry import scheduler_of_job
 
     # The GPUs of the scheduler may be on other nodes.
-    if is_batch_job(os.environ):
+    if scheduler_of_job(os.environ) is not None:
         return True
     return bool(os.path.isdir(_MACHINE) and os.listdir(_MACHINE)) or shutil.which("nvidia-smi") is not None
 

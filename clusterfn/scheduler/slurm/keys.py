@@ -107,6 +107,13 @@ def _sbatch_option(name: str, value: Value) -> Any:
     return text
 
 
+def _restarts(options: Mapping[str, Any]) -> bool:
+    """Return whether SLURM may start a job again: the last word counts, as for sbatch; null leaves it to the site."""
+    words = [name for name in options if name in ("requeue", "no-requeue")]
+    said = [name for name in words if options[name]]
+    return said[-1] == "requeue" if said else bool(words)
+
+
 def _sizes_of_gpus(value: Value) -> dict[str, int]:
     for key, size in value.pairs:
         kinds.GPU_TYPE.read(key)
@@ -144,5 +151,6 @@ KEYS = SchedulerKeys(
     limits=("with SLURM the scheduler sets limits, by QOS", "SLURM's own limits are those of your account and its QOS"),
     misread=("%\\", "SLURM expands % and \\ in paths"),
     sets_memory=lambda options: bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(options)),
+    restarts=_restarts,
     of_call=sbatch_options,
 )  # fmt: skip

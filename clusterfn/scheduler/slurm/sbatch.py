@@ -156,9 +156,6 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
     }
     if resources.memory_bytes is not None:
         options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
-    # SLURM starts the job again after the loss of its node, even where the site's default forbids that.
-    if job.retries or job.requeue:
-        options["requeue"] = True
     time_s = job.group.element_s if job.group else resources.time_s
     # The supervisor enforces `time`. SLURM's limit is a minute later, where the site allows that.
     if time_s is not None:
@@ -169,9 +166,10 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
     # Memory and GPUs are stated for each node.
     if nodes * tasks > 1:
         options.update({"nodes": nodes, "ntasks": nodes * tasks, "ntasks-per-node": tasks})
-    # Of both options sbatch would obey the last.
-    if job.retries or job.requeue:
-        options.pop("no-requeue", None)
+    # Whatever the site's default is, SLURM starts a job again only where its user has allowed that.
+    allowed, _ = (options.pop(name, None) for name in ("requeue", "no-requeue"))
+    if allowed or job.retries or job.requeue or not job.restarts:
+        options["requeue" if job.restarts else "no-requeue"] = True
     return options
 
 

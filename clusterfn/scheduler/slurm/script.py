@@ -24,7 +24,7 @@ _SHORT = {
     "o": "output", "p": "partition", "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
 }  # fmt: skip
 _FLAGS = {"H": "hold", "k": "no-kill", "O": "overcommit", "s": "oversubscribe", "Q": "quiet", "v": "verbose"}
-_WITHOUT_EFFECT = ("export", "open-mode", "no-requeue", "quiet", "verbose", "parsable", "get-user-env")
+_WITHOUT_EFFECT = ("export", "open-mode", "quiet", "verbose", "parsable", "get-user-env")
 _LOGS = "`clusterfn logs` shows the output"
 _NOT_TAKEN = {
     "output": _LOGS, "error": _LOGS, "input": "use --stdin",
@@ -77,6 +77,10 @@ def read_sbatch(text: str, has_slurm: bool) -> SbatchScript | None:
         return None
     script = SbatchScript()
     _DirectiveReader(directives, script).read()
+    if not has_slurm:
+        directives.pop("no-requeue", None)
+        if directives.pop("requeue", None) is not None:
+            script.options["requeue"] = ["preempted", "node"]
     for name, value in directives.items():
         _pass_on(name, value, script, has_slurm)
     return script
@@ -171,8 +175,6 @@ class _DirectiveReader:
             options["time"] = timedelta(seconds=limit)
         if (name := self._take("job-name", str)) is not None:
             options["name"] = env["SLURM_JOB_NAME"] = name
-        if self._directives.pop("requeue", None) is not None:
-            options["requeue"] = ["preempted", "node"]
         self._read_signal()
         if (array := self._take("array", str)) is not None:
             self._read_array(array)

@@ -176,14 +176,15 @@ _FORGOTTEN = r"invalid job id specified|\bjob \S+ not found"
 _TAIL = 5
 
 _AGAIN = "call the function again"
+_PREEMPTED = classify_exit.CALL_AGAIN % "preempted"
 _ENDINGS = {
     "BOOT_FAIL": (layout.NODE, "the node {node} could not be booted", _AGAIN),
     "CANCELLED": (layout.CANCELLED, "the job was cancelled through SLURM", "if it was not you, ask the administrators"),
     "DEADLINE": (layout.TIME, "the job passed its deadline", "remove `deadline` from `slurm:`"),
     "LAUNCH_FAILED": (layout.LOST, "the node {node} could not start the job", _RELEASE),
-    "NODE_FAIL": (layout.NODE, "the node {node} went down", _AGAIN),
+    "NODE_FAIL": (layout.NODE, "the node {node} went down", classify_exit.CALL_AGAIN % "node"),
     "OUT_OF_MEMORY": (layout.MEMORY, *classify_exit.ended_for_memory("SLURM")),
-    "PREEMPTED": (layout.TAKEN_BACK, "SLURM took the node {node} back and does not restart the job", _AGAIN),
+    "PREEMPTED": (layout.TAKEN_BACK, "SLURM took the node {node} back and does not restart the job", _PREEMPTED),
     "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
     "TIMEOUT": (layout.TIME, *classify_exit.ended_for_time("SLURM", "limit of {limit}")),
 }

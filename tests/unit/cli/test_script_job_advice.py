@@ -64,7 +64,8 @@ def test_nothing_is_said_of_files_that_were_sent_or_are_not_here(project, stderr
     ("stderr", "said"),
     [("bash: line 1: conda: command not found", "--environment conda:NAME"),
      ("CondaError: Run 'conda init' before 'conda activate'", "--environment conda:NAME"),
-     ("job.sh: line 9: module: command not found", "modules: [NAME]")],
+     ("job.sh: line 9: module: command not found", "modules: [NAME]"),
+     ("Requested operation is presently disabled for job 7", "--requeue preempted")],
 )  # fmt: skip
 def test_what_a_login_shell_would_have_is_set_elsewhere(project, stderr, said):
     assert said in advice(project, stderr, 127)

@@ -31,7 +31,8 @@ def read(*lines, has_slurm=True):
         (["--time=90"], {"time": timedelta(minutes=90)}), (["--time 10:30"], {"time": timedelta(minutes=10.5)}),
         (["-p gpu --account=lab # ours", "--exclusive"],
          {"slurm": {"partition": "gpu", "account": "lab", "exclusive": True}}),
-        (["--requeue"], {"requeue": ["preempted", "node"]}), (["--signal=B:USR1@120"], {"warn_before": "120s"}),
+        (["--requeue"], {"slurm": {"requeue": True}}), (["--no-requeue"], {"slurm": {"no-requeue": True}}),
+        (["--signal=B:USR1@120"], {"warn_before": "120s"}),
         (["--mail-type=END", "--mail-user=ada@example.edu"],
          {"slurm": {"mail-type": "END", "mail-user": "ada@example.edu"}}),
         (["--gres=gpu:1,lscratch:100"], {"gpus": 1, "slurm": {"gres": "lscratch:100"}}),
@@ -72,9 +73,11 @@ def test_what_is_not_taken_is_named_with_the_reason(line, reason):
 
 
 def test_without_slurm_its_own_options_are_not_taken():
-    found = read("-p gpu", "-c 4", has_slurm=False)
+    found = read("-p gpu", "-c 4", "--requeue", has_slurm=False)
 
-    assert (found.options, found.not_taken) == ({"cores": 4}, ["--partition=gpu (the host has no SLURM)"])
+    assert found.options == {"cores": 4, "requeue": ["preempted", "node"]}
+    assert found.not_taken == ["--partition=gpu (the host has no SLURM)"]
+    assert not read("--no-requeue", has_slurm=False).not_taken
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.layout import UNSATISFIABLE
-from clusterfn.bridge.schedulers.registry import is_batch_job, scheduler_named
+from clusterfn.bridge.schedulers.registry import scheduler_named, scheduler_of_job
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
 RECORDED = Path(__file__).parents[3] / "golden" / "grid-engine-8.1.9"
@@ -44,7 +44,7 @@ def test_a_job_has_its_number_and_a_task_that_of_its_array(scheduler, monkeypatc
 
 def test_outside_of_a_job_there_is_no_number(scheduler):
     assert scheduler.submission_id() is None
-    assert is_batch_job({"SGE_TASK_ID": "undefined"})
+    assert scheduler_of_job({"SGE_TASK_ID": "undefined"}) is not None
 
 
 def test_a_job_that_was_started_again_is_not_the_one_before(scheduler, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.layout import CANCELLED, PREEMPTED, TAKEN_BACK, TIME
+from clusterfn.bridge.layout import CANCELLED, NODE, PREEMPTED, TAKEN_BACK, TIME
 from clusterfn.bridge.schedulers.base import HostScheduler
 from clusterfn.bridge.schedulers.registry import scheduler_named
 
@@ -81,6 +81,7 @@ BY_HAND, FOR_TIME, FOR_ANOTHER = END % "", END % " DUE TO TIME LIMIT", END % " D
         ("JobState=COMPLETING", BY_HAND, CANCELLED),
         ("JobState=COMPLETING", FOR_ANOTHER, TAKEN_BACK),
         ("JobState=COMPLETING", BY_HAND + FOR_TIME, TIME),
+        ("JobState=COMPLETING", END % " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", NODE),
         ("JobState=CANCELLED", "", CANCELLED),
         ("JobState=DEADLINE", "", TIME),
         ("JobState=REVOKED", "", TAKEN_BACK),
@@ -95,6 +96,31 @@ def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(
     verdict = answers("scontrol", f"echo JobId=7 {facts}").ending(str(tmp_path / "log"))
 
     assert (verdict and verdict.kind) == kind
+
+
+def test_the_question_names_the_task_of_an_array_and_outlives_the_signal_that_ends_the_job(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last task of an array has its number, by which scontrol shows all tasks."""
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+
+    restart = answers("scontrol", "kill -TERM $$; echo JobState=COMPLETING Restarts=1").ending("/nowhere")
+
+    assert restart is not None and restart.kind == PREEMPTED
+    assert (tmp_path / "words").read_text() == "-o show job 7_3\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "status", "is_listed"),
+    [
+        ("RequeueExit             = 99", 99, True), ("RequeueExitHold = 3,90-100", 95, True),
+        ("RequeueExit = (null)", 99, False), ("RequeueExit = 9", 99, False), ("", 99, False),
+    ],
+)  # fmt: skip
+def test_a_site_lists_statuses_after_which_it_starts_jobs_again(
+    answers: Answers, config: str, status: int, is_listed: bool
+) -> None:
+    assert answers("scontrol", f'echo "{config}"').starts_again_after(status) is is_listed
 
 
 def test_a_job_that_slurm_does_not_requeue_says_why(answers: Answers) -> None:

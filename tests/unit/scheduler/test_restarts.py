@@ -1,0 +1,71 @@
+"""What SLURM may start again: docs/explanation/outcomes.md has one table, which is what each kind of call asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import clusterfn
+from clusterfn.config import config_file
+from clusterfn.errors import ConfigError
+from clusterfn.scheduler.slurm.submit import Slurm
+from tests.golden.samples import job
+
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "outcomes.md"
+# A call -> further lines of its host, its options, and the #SBATCH line of its script.
+CALLS: dict[str, tuple[str, dict[str, object], str | None]] = {
+    "function, map, command, session": ("", {}, None),
+    "with `retries=`": ("slurm: {no-requeue: true}", {"retries": 2}, None),
+    "with `requeue=`": ("", {"requeue": ["timeout"], "time": "1h"}, None),
+    "file with `#SBATCH --requeue`": ("slurm: {no-requeue: true}", {}, "--requeue"),
+    "file with `#SBATCH --no-requeue`": ("slurm: {requeue: true}", {}, "--no-requeue"),
+    "file whose `#SBATCH` lines say neither": ("slurm: {account: lab}", {"slurm": {"qos": "long"}}, "-p gpu"),
+    "host with `slurm: {requeue: true}`": ("slurm: {requeue: true}", {}, None),
+    "host with `slurm: {requeue: null}`": ("slurm: {requeue: null}", {}, None),
+}
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text(encoding="utf-8").splitlines()]
+TABLE = {row[0]: row[1:3] for row in ROWS if row and row[0] in CALLS}
+
+
+def options_of(call: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the words for sbatch, and at last whether spec.json says that the job may be started again."""
+    host, options, line = CALLS[call]
+    (folder / "clusterfn.yml").write_text(f"hosts:\n  hpc:\n    scheduler: slurm\n    {host}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
+    monkeypatch.chdir(folder)
+    (folder / "job.sbatch").write_text(f"#!/bin/sh\n#SBATCH {line}\n" if line else "#!/bin/sh\n")
+    parsed = clusterfn.command(["./job.sbatch"], **options).options
+    made = job(config_file.host_of_call(parsed).called, retries=parsed.retries, requeue=parsed.requeue)
+    return [*Slurm(made.host, "ada").submission(made).argv, str(json.loads(made.to_json()).get("restarts", False))]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_slurm_starts_again_what_the_page_says(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag, may_restart = TABLE[call]
+
+    words = options_of(call, tmp_path, monkeypatch)
+
+    assert [f"`{word}`" for word in words if word.endswith("requeue")] == [flag] * bool(flag)
+    assert words[-1] == str(may_restart != "no")
+
+
+def test_options_of_a_call_are_merged_into_those_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = options_of("file whose `#SBATCH` lines say neither", tmp_path, monkeypatch)
+
+    assert {"--account=lab", "--qos=long", "--partition=gpu"} <= set(words)
+
+
+def test_a_script_that_would_have_another_task_requeued_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elements of a map take its values in any order, so the numbers of SLURM are others."""
+    options_of("function, map, command, session", tmp_path, monkeypatch)
+    asks = "scontrol requeue ${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/sh\n#SBATCH --array=0-3\n{asks}\n")
+
+    with pytest.raises(ConfigError, match="requeued by its number in the array") as caught:
+        clusterfn.command(["./job.sbatch"])
+
+    assert caught.value.hint == "write in it: scontrol requeue $SLURM_JOB_ID"
