@@ -317,31 +317,6 @@ def test_the_processes_of_calls_that_wait_are_there_before_the_calls_ahead_of_th
     assert born_early >= 3
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone can copy memory ahead of need")
-@pytest.mark.usefixtures("here")
-def test_after_a_pause_a_call_finds_the_memory_copied_that_calls_write_to():
-    def own_pages() -> int:
-        import array
-
-        count = 0
-        with open("/proc/self/maps") as maps, open("/proc/self/pagemap", "rb", buffering=0) as pages:  # noqa: PTH123
-            for line in maps:
-                begin, end = (int(part, 16) // 4096 for part in line.split()[0].split("-"))
-                if line.split()[1] == "rw-p":
-                    pages.seek(8 * begin)
-                    entries = array.array("Q", pages.read(8 * (end - begin)))
-                    count += sum(entry >> 56 & 0xA1 == 0x81 for entry in entries)
-        return count
-
-    counts = []
-    with Session() as session:
-        for _ in range(4):
-            counts.append(session.call(own_pages))
-            time.sleep(0.5)
-
-    assert min(counts[2:]) > 1.3 * counts[0]
-
-
 @pytest.mark.usefixtures("here")
 def test_spawned_children_find_the_functions_of_a_call():
     def square(number: int) -> int:

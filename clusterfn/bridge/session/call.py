@@ -29,7 +29,6 @@ from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.watch import EndWatch, Signals
 from ..supervisor.worker_process import WorkerProcess
-from . import prefault
 from .call_process import REST_S, Ahead
 
 if TYPE_CHECKING:
@@ -234,8 +233,6 @@ class CallRun(AttemptRun):
 
     def _take_line(self, said: dict[str, Any]) -> None:
         super()._take_line(said)
-        if "written" in said:
-            self._ahead.written = prefault.read_ranges(said["written"])
         if "loaded" in said:
             # The function can write what it likes there.
             loaded = said["loaded"] if isinstance(said["loaded"], list) else []

@@ -31,7 +31,6 @@ from ..worker import children, execute, finish, payload, preload
 from ..worker.descriptors import flush_output, out_of_reach, take_output
 from ..worker.fork_rules import reseed
 from ..worker.report import Report, open_orders, peak_bytes, receive_order
-from . import prefault
 
 if TYPE_CHECKING:
     import _socket
@@ -69,21 +68,18 @@ class CallProcess(WorkerProcess):
             os.waitpid(self.pid, 0)
 
 
-def fork_call_process(
-    spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = (), written: prefault.Ranges | None = None
-) -> CallProcess:
+def fork_call_process(spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = ()) -> CallProcess:
     """Fork the process of the next call.
 
     Args:
         foreign: Descriptors of this process that it must not keep open.
-        written: The memory that a call writes to, which it copies while it waits.
     """
     parent = os.getpid()
     flush_output()
     with Pipes() as pipes:
         pid = os.fork()
         if pid == 0:
-            _live(spec, loaded, parent, pipes, foreign, written)
+            _live(spec, loaded, parent, pipes, foreign)
         return CallProcess([], {}, pid, *pipes.take_ours())
 
 
@@ -93,7 +89,6 @@ class Ahead:
     Attributes:
         waiting: How many calls wait.
         is_hurried: Whether a call waits, or comes as soon as the one before it has ended.
-        written: The memory that a call writes to; None if no call has said so yet.
 
     Args:
         folder: On the file system of the calls.
@@ -103,7 +98,6 @@ class Ahead:
     def __init__(self, folder: str, fork: Callable[[Collection[int]], CallProcess]) -> None:
         self.waiting = 0
         self.is_hurried = False
-        self.written: prefault.Ranges | None = None
         self._folder = folder
         self._fork = fork
         self._processes: collections.deque[CallProcess] = collections.deque()
@@ -139,7 +133,7 @@ class Ahead:
             if not self._processes:
                 self._add_process()
             process = self._processes.popleft()
-            if process.give(folder, attempt, {**facts, "learns": self.written is None, "rests": not self.is_hurried}):
+            if process.give(folder, attempt, {**facts, "rests": not self.is_hurried}):
                 return process
             process.dismiss()
 
@@ -164,8 +158,7 @@ class Ahead:
         self._oom = None
 
     def dismiss_processes(self) -> None:
-        """End the processes: the next ones will have loaded what was loaded since, at other addresses."""
-        self.written = None
+        """End the processes: the next ones will have loaded what was loaded since."""
         while self._processes:
             self._processes.popleft().dismiss()
 
@@ -176,9 +169,8 @@ class Ahead:
 
 
 def _live(
-    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: Pipes, foreign: Iterable[int],
-    written: prefault.Ranges | None,
-) -> NoReturn:  # fmt: skip
+    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: Pipes, foreign: Iterable[int]
+) -> NoReturn:
     """Wait for the call, run it, and end this process."""
     status = 1
     # All that is left at the end has come after this.
@@ -201,7 +193,6 @@ def _live(
         # torch is left out, because it starts from the same seed in every process, forked or not.
         reseed(loaded.unseeded)
         orders = open_orders(out_of_reach(control))
-        prefault.copy_when_idle(orders.fileno(), written)
         call = _next_call(orders)
         if call is not None:
             loaded.make_way(call["sys_path"])
@@ -249,5 +240,3 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     execute.report_outcome(report, facts)
     if call["rests"]:
         sleep(REST_S)
-    if call["learns"]:
-        report.say(written=prefault.own_ranges())

@@ -25,7 +25,6 @@ from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper, die_with_parent
 from ..worker.fork_rules import settle_memory
 from ..worker.preload import Preloader
-from . import prefault
 from .call import RESTARTED, CallJob, serve_call
 from .call_process import Ahead, CallProcess, fork_call_process
 from .door import ServerLink
@@ -251,8 +250,6 @@ class CallRunner:
 
     def _next_order(self) -> Header | None:
         since = time.monotonic()
-        if not (self._ahead.is_hurried or self._link.waiting):
-            prefault.copy_when_idle(self._link.fileno(), self._ahead.written)
         order = self._link.next()
         if order is not None:
             self._ahead.waiting = order["waiting"]
@@ -280,6 +277,4 @@ class CallRunner:
         self._link.say(what="ready", ran=ran, loaded=loaded)
 
     def _fork(self, others: Collection[int]) -> CallProcess:
-        # In a hurry, the next call comes before all is copied.
-        written = None if self._ahead.is_hurried else self._ahead.written
-        return fork_call_process(dict(self._spec), self._preloader, [self._link.fileno(), *others], written)
+        return fork_call_process(dict(self._spec), self._preloader, [self._link.fileno(), *others])

@@ -83,32 +83,6 @@ def test_a_process_that_is_stopped_or_dead_holds_up_no_end_and_one_that_died_cos
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_one_call_reports_what_it_has_written_to_and_again_after_modules_were_loaded(tmp_path: Path):
-    given: list[bool] = []
-    process = SimpleNamespace(
-        fds=list, pid=0, dismiss=lambda: None, give=lambda *told: given.append(told[2]["learns"]) or True
-    )
-    made = part("call_process").Ahead(str(tmp_path), lambda _: process)
-
-    made.give("", "", {})
-    made.written = [(4096, 4096)]
-    made.give("", "", {})
-    made.dismiss_processes()
-    made.give("", "", {})
-    assert given == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        None, 7, "text", [1], [[1, 2, 3]], [["a", "b"]], [[float("inf"), 4096]], [[1e300, 4096]], [[True, 4096]],
-        [[4096, -4096]], [[0, 4096]], [[4096, 100]], [[4096, 1 << 40]], [[4096, 1 << 40], [8192, -(1 << 40)]],
-    ],
-)  # fmt: skip
-def test_what_a_function_writes_in_the_place_of_that_report_is_no_memory_to_copy(said: Any):
-    assert part("prefault").read_ranges(said) == []
-
-
 def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):
     made = part("call_process").Ahead(str(tmp_path), new_process)
     first = made.reserve()
