@@ -524,7 +524,7 @@ class MachineLook:
         own = self.uid, self._ticket.job.id
         named = next((each for each in names.waiting if (each.uid, each.job) == own), None)
         size = len(self.gpus), machine.cores()
-        if named is not None and named.used is not None:
+        if named is not None:
             return Usage(named.used.ms, named.used.ms, *size), (named.used.ms, named.ms)
         # No other job waits with which the usage of this user could be compared.
         if not names.waiting:
