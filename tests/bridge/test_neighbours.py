@@ -140,17 +140,19 @@ def test_false_names_of_another_user_take_and_keep_nothing(street):
 @pytest.mark.parametrize(
     ("asked", "name", "why"),
     [
-        ({"cores": 2}, f"run/{MAL}/aaaaaaaaaaaaaaaa/0/2/0", f"cores held by {MAL} (2)"),
-        ({"memory_bytes": 1 << 28}, f"run/{MAL}/a/0/0/99999999", f"MB of memory held by {MAL} (99999999)"),
-        ({"cores": 2}, waiting_name(MAL, 0, cores=2), f"1 job before it; {MAL} is next"),
-        ({"gpus": 1}, waiting_name(MAL, 2), f"reserved for {MAL}'s earlier 2-GPU job"),
+        ({"cores": 2}, lambda: f"run/{MAL}/aaaaaaaaaaaaaaaa/0/2/0", f"cores held by {MAL} (2)"),
+        ({"memory_bytes": 1 << 28}, lambda: f"run/{MAL}/a/0/0/99999999", f"MB of memory held by {MAL} (99999999)"),
+        ({"cores": 2}, lambda: waiting_name(MAL, 0, cores=2), f"1 job before it; {MAL} is next"),
+        ({"gpus": 1}, lambda: waiting_name(MAL, 2), f"reserved for {MAL}'s earlier 2-GPU job"),
     ],
     ids=["cores", "memory", "a place", "reserved GPUs"],
 )
-def test_who_keeps_a_job_waiting_is_named_whatever_they_hold(street, asked: dict[str, int], name: str, why: str):
+def test_who_keeps_a_job_waiting_is_named_whatever_they_hold(
+    street, asked: dict[str, int], name: Callable[[], str], why: str
+):
     ada, mal = street(ADA), street(MAL)
     job = ada.job(SHOW if "gpus" in asked else NAP, 0.0, resources=asked)
-    with mal.binds(name):
+    with mal.binds(name()):
         ada.queued(job)
         until(lambda: why in ada.box.reason(job))
     assert ended(job) == ["returned"]

@@ -524,7 +524,7 @@ def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box:
     group = group_of(box, 2, (0, 1))
     first = group.start(1, PATH=box.path)
     until(lambda: group.began(0) or group.began(1))
-    held = box.waits(2, 99999999999999)
+    held = box.waits(2, used_ms=10**9)
 
     assert group.start(2, PATH=box.path).wait(150) == WAITS
     ticket = f"{group.folder.name}.2"

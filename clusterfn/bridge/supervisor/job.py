@@ -2,9 +2,11 @@
 
 Names and reads; writes nothing."""
 
+import errno
 import os
 
 from .. import layout
+from ..agent.trusted import Trusted
 from ..fast_start import loads, namedtuple
 from ..schedulers.registry import scheduler_named
 from .environ import DescribedJob
@@ -183,6 +185,7 @@ class HeldResources:
         """Release all that the job holds."""
 
 
+_trusted = Trusted()
 # What the elements of a group have in common.
 _SHARED = frozenset([layout.SPEC, layout.PAYLOAD, layout.SCRIPT, layout.CANCEL, layout.SECRETS, layout.CHECKPOINT])
 
@@ -214,6 +217,10 @@ class JobFolder(DescribedJob):
         whole: "str" = self.spec["id"]
         super().__init__(whole if self.element is None else "%s.%d" % (whole, self.element), folder, self.spec)
         self.root: "str" = self.spec["root"]
+        objection = _trusted.objection_below(self.root, os.path.join(folder, layout.SPEC))
+        if objection is not None:
+            how = "%s, so another user could plant a result: run `chmod go-w %s`" % (objection[1], objection[0])
+            raise PermissionError(errno.EPERM, how, objection[0])
         self.scheduler = scheduler_named(self.spec["scheduler"])
         if not self.scheduler.has_nodes and os.path.exists(layout.SITE_RULES):
             # This import is late, because most machines have no such file.

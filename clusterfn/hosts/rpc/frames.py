@@ -215,8 +215,10 @@ def error_of(host: Host, data: Header) -> HostError:
     elif kind == "refused":
         hint = f"{root} a folder in your home; if you trust who can write to it, name that user or group in owners:"
         own = f"run `chmod go-w {shell_word(path)}` on {host.name}"
+        theirs = f"run `mv {shell_word(path)} {shell_word(path + '.theirs')}` on {host.name}"
         message = f"{path} on {host.name} is not safe to use: {reason}"
-        error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
+        fix = own if data.get("own") else theirs if data.get("below") else hint
+        error = HostError(message, host=host.name, hint=fix)
     elif kind == "missing":
         error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[reason])
     elif kind == "changed":
