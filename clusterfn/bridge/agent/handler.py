@@ -6,7 +6,7 @@ import traceback
 
 from .disk_sync import DiskSync
 from .file_watcher import FileWatcher, StillWatcher
-from .files import free_bytes
+from .files import disk_left
 from .frames import Inbox, Outbox, Sender
 from .needs import MissingPaths
 from .starts import FILES_AT_START, ProgramStarts, WaitingNote, jobs_at_a_time, room_for_programs
@@ -44,7 +44,7 @@ def failure_of(error: OSError, path: str, **more: "Any") -> Failure:
     number = error.errno or 0
     kind = KINDS.get(number, "io")
     if kind == "full":
-        more["free"] = free_bytes(path)
+        more.update(disk_left(path))
     return Failure(kind, os.strerror(number) if number else str(error), path, number, **more)
 
 

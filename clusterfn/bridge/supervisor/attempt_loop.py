@@ -128,9 +128,13 @@ class AttemptLoop:
 
 def nothing_can_be_written(error: OSError, folder: str) -> Verdict:
     """Return the verdict on a job or an element for whose files the disk has no room."""
-    message = "nothing can be written on the host any more: %s (%s)" % (
-        os.strerror(error.errno or 0), error.filename or folder,
-    )  # fmt: skip
+    # This import is late, because disks are seldom full.
+    from ..agent.files import disk_left
+
+    path, why = str(error.filename or folder), os.strerror(error.errno or 0)
+    if disk_left(path)["files"] == 0:
+        why += ": its inodes are used up"
+    message = "nothing can be written on the host any more: %s (%s)" % (why, path)
     hint = "make room there and call again, or point root: to another file system"
     return Verdict(HOST_DISK, message, stage="start", hint=hint)
 

@@ -48,6 +48,13 @@ class Reserve:
         _remove(self.path)
 
 
+def remove_reserves(folder: str) -> None:
+    """Remove the reserves that processes have left in a folder."""
+    for name in names_in(folder):
+        if name.startswith(".reserve-"):
+            _remove(os.path.join(folder, name))
+
+
 def publish(
     folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = None, mode: int = 0o600, sync: bool = True
 ) -> bool:  # fmt: skip
