@@ -52,9 +52,9 @@ class HelloHandler(RequestHandler):
         os.makedirs(self.agent.root, mode=0o700, exist_ok=True)
         # Another user may have created the folder between the first check and `makedirs`.
         require_trusted(trusted, self.agent.root, self.agent.root)
-        if os.stat(self.agent.root).st_uid != os.geteuid():
-            who = user_name(os.stat(self.agent.root).st_uid)
-            raise Failure("refused", "it belongs to %s, who could plant code there" % who, self.agent.root)
+        owner = os.stat(self.agent.root).st_uid
+        if owner != os.geteuid():
+            raise unsafe((self.agent.root, "it belongs to %s" % user_name(owner)), self.agent.root)
         for name in _FOLDERS:
             require_trusted(trusted, os.path.join(self.agent.root, name), self.agent.root)
         self.agent.trusted = trusted

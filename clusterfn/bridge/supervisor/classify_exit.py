@@ -167,11 +167,10 @@ def failed_rank(folder: str) -> "Optional[str]":
 
 def disk_is_full(path: str) -> bool:
     """Whether the file system that holds `path` has no block or no inode left for us."""
-    try:
-        facts = os.statvfs(path)
-    except OSError:
-        return False
-    return facts.f_bavail == 0 or (facts.f_files > 0 and facts.f_favail == 0)
+    # This import is late, because few jobs die without a word.
+    from ..agent.files import disk_left
+
+    return 0 in disk_left(path).values()
 
 
 def describe_exit(status: int) -> str:
