@@ -47,7 +47,7 @@ _NEEDED_BY_THE_REST = (
 )
 
 _OF_THE_AGENT = tuple(
-    f"agent/{name}.py" for name in ("__init__", "frames", "inotify", "libc", "pipes", "site_rules", "trusted")
+    f"agent/{name}.py" for name in ("__init__", "files", "frames", "inotify", "libc", "pipes", "site_rules", "trusted")
 )
 _SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "fast_start.py", "removal.py", *_OF_THE_AGENT)
 
