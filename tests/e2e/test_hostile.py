@@ -257,10 +257,11 @@ def test_a_withdrawn_job_leaves_slurms_queue(lab, tmp_path, monkeypatch):
 
 # Another user takes the place of a job with a job of their own that has ended.
 PLANTS = """
+cp -r "$3" "$1/jobs/planted"
+chmod -R a+rX "$1/jobs/planted"
+for file in $(grep -rl "$(basename "$3")" "$1/jobs/planted"); do sed -i "s,$(basename "$3"),$2,g" "$file"; done
 mv "$1/jobs/$2" "$1/jobs/aside"
-cp -r "$3" "$1/jobs/$2"
-chmod -R a+rX "$1/jobs/$2"
-for file in $(grep -rl "$(basename "$3")" "$1/jobs/$2"); do sed -i "s,$(basename "$3"),$2,g" "$file"; done
+mv "$1/jobs/planted" "$1/jobs/$2"
 """
 
 

@@ -7,7 +7,7 @@ A job and an item of a group differ in what is written of an attempt, and where:
 import os
 import time
 
-from ..layout import DISK_ERRORS, HOST_DISK, LOST, SUPERSEDED
+from ..layout import DISK_ERRORS, HOST_DISK, LOST, OUTCOME, SUPERSEDED
 from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
 from .run import AttemptRun, run_through
@@ -132,7 +132,7 @@ def nothing_can_be_written(error: OSError, folder: str) -> Verdict:
     from ..agent.files import disk_left
 
     path, why = str(error.filename or folder), os.strerror(error.errno or 0)
-    if disk_left(path)["files"] == 0:
+    if disk_left(os.path.join(folder, OUTCOME))["files"] == 0:
         why += ": its inodes are used up"
     message = "nothing can be written on the host any more: %s (%s)" % (why, path)
     hint = "make room there and call again, or point root: to another file system"

@@ -9,7 +9,7 @@ import errno
 import os
 
 from ..fast_start import loads, signal, suppress
-from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL, TIME
+from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, OUTCOME, RAISED, RETURNED, SIGNAL, TIME
 from .text import format_duration, format_size
 from .verdict import Verdict
 
@@ -170,7 +170,7 @@ def disk_is_full(path: str) -> bool:
     # This import is late, because few jobs die without a word.
     from ..agent.files import disk_left
 
-    return 0 in disk_left(path).values()
+    return 0 in disk_left(os.path.join(path, OUTCOME)).values()
 
 
 def describe_exit(status: int) -> str:

@@ -6,7 +6,7 @@ import os
 import time
 
 from ..fast_start import dumps, suppress
-from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, FORMAT, KINDS, LOST, NOT_FINAL, RETURNED
+from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, FORMAT, KINDS, LOST, NOT_FINAL, OUTCOME, RETURNED
 from .text import portable
 
 TYPE_CHECKING = False
@@ -137,7 +137,7 @@ def print_disk_full(error: OSError, folder: str) -> None:
     from ..agent.files import disk_left
 
     path, why = str(error.filename or folder), os.strerror(error.errno or 0)
-    full = dict(disk_left(path), kind="full", message=why, errno=error.errno, path=path)
+    full = dict(disk_left(os.path.join(folder, OUTCOME)), kind="full", message=why, errno=error.errno, path=path)
     _write(1, dumps({"attempt": None, "kind": None, "won": False, "full": full}))
 
 
