@@ -3,8 +3,8 @@
 Both sides read it: the library (Python 3.9 and newer) and the bridge on the host (3.6 and newer). So it imports nothing
 but the standard library and keeps to old syntax. It only names things: it never touches a file.
 
-The agent, and the program of dask on a node, reach a host without this module. They repeat `bridge`, `machines`,
-`looks` and `attempts`.
+The agent, and the program of dask on a node, reach a host without this module. They repeat the names below the root,
+`looks`, `attempts`, `work` and `checkpoint`.
 """
 
 import errno
@@ -258,6 +258,8 @@ STALLED = "stalled"
 NODE = "node"
 # The errors of a full disk, or of a quota there.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+# The pauses between two tries of what a full disk has refused: about a minute together.
+ROOM_PAUSES_S = (0.5, 1.0, 2.0, 4.0) + (5.0,) * 10
 # The disk became full while the function ran.
 DISK = "disk"
 # The disk was full before the function started.

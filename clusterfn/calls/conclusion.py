@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Completed, Reply
     from clusterfn.hosts.host_state import HostState
 
-_TRIES = 2
-# The pause between two tries on a full disk.
-_ROOM_S = 5.0
 # A group may have thousands of items.
 _GROUP_TIMEOUT_S = 600.0
 STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
@@ -99,7 +96,7 @@ class Conclusion:
 
         Returns:
             None without an answer, {} if the host could not do it. The next missed heartbeat asks again, or the job is
-            given up: after two failures in a row, because the disk is full, or the bridge or the job's folder is gone.
+            given up: once the disk was full for a minute, or after two failures as the bridge or its folder is gone.
         """
         published: Mapping[str, Any] | None = None
         try:
@@ -116,13 +113,14 @@ class Conclusion:
 
     async def _retry_or_give_up(self, error: ClusterfnError) -> None:
         job = self.job
+        pauses_s = layout.ROOM_PAUSES_S if isinstance(error, HostDiskFull) else (0.0,)
         self._failed += 1
-        if job.is_closed or self._failed > _TRIES:
+        if job.is_closed or self._failed > len(pauses_s) + 1:
             return
-        if self._failed < _TRIES:
+        if self._failed <= len(pauses_s):
             # The bridge itself may be missing on the host: without this the next try would not send it again.
             job.session.contents.forget()
-            loop.begin(self._look_again(_ROOM_S if isinstance(error, HostDiskFull) else 0.0))
+            loop.begin(self._look_again(pauses_s[self._failed - 1]))
             return
         lost = await find_loss(job.session, job.folder, job.scheduler_name)
         if not job.is_closed:
@@ -158,16 +156,9 @@ async def fail_unfinished_items(
 ) -> None:
     """Give every item without an element this verdict, in the journal of the element in that folder."""
     request = json.dumps(verdict.as_dict()).encode()
-    try:
-        answer = await session.bridge.supervise(
-            "bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S
-        )
-        if answer.rc != 0:
-            parse_conclusion(answer, session.host, group.folder, "group")
-    except ClusterfnError as error:
-        error.job = error.job or group.id
-        group.fail(error)
-        raise
+    answer = await session.bridge.supervise("bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S)
+    if answer.rc != 0:
+        parse_conclusion(answer, session.host, group.folder, "group")
 
 
 async def find_loss(session: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:

@@ -382,6 +382,7 @@ class ArrayTask(Entry):
             self.owner.group.fail(error)
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
+        self.over = True
         self.owner.cannot_conclude(error)
 
 

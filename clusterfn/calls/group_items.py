@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.bridge.job_states import PENDING, RUNNING
+from clusterfn.bridge.job_states import DIED, PENDING, RUNNING
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
@@ -224,6 +224,11 @@ class GroupItems:
         """Record the value of an item that was too large to come by itself."""
         with self._changed:
             self._ended[index] = replace(self._ended[index], value=value, error=None)
+
+    def end_rest(self, error: ClusterfnError) -> None:
+        """Record this as the end of each item that has none: nothing is left that could run it."""
+        for index in range(len(self)):
+            self.end_item(index, ItemOutcome(DIED, None, error))
 
     def fail(self, error: ClusterfnError) -> None:
         """End it with this error: nothing more can come of it."""

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import math
 import posixpath
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.queue_tracker import is_from_host
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.display import console
-from clusterfn.errors import ClusterfnError, Unreachable
+from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
 from clusterfn.hosts import loop, remote_files
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
@@ -73,6 +74,11 @@ class GroupTracker(GroupElements):
         )  # fmt: skip
         self._before, self._again = -1, 0
         self._stopping = self._is_starting = self._is_looking_again = False
+        # Why the last elements could not run, if the disk of the host was full, and how long to wait before the next.
+        self._no_room: HostDiskFull | None = None
+        self._pauses, self._room_until = iter(layout.ROOM_PAUSES_S), math.inf
+        # What ends the items that are left once all that has come of the others is loaded.
+        self._gave_up: ClusterfnError | None = None
         self._last: Mapping[str, Any] = {}
         self._bridge_is_damaged = self.said_quiet = False
         self._complete: Reply[bytes] | None = None
@@ -108,7 +114,10 @@ class GroupTracker(GroupElements):
         for number in numbers:
             self.element_tasks.pop(number).tracker.end()
         if self.element_tasks:
-            console.warn(f"{refused.message}; {len(self.element_tasks)} elements take over all of the work")
+            left = sum(not element.over for element in self.element_tasks.values())
+            if left:
+                console.warn(f"{refused.message}; {left} elements take over all of the work")
+            self._note_room(refused)
             loop.begin(self._continue_or_conclude())
             return
         if is_from_host(error):
@@ -202,7 +211,14 @@ class GroupTracker(GroupElements):
             self._before = max(self._before, 0)
         if published["kind"] == layout.ENVIRONMENT and published.get("stage") == "start":
             self._bridge_is_damaged = True
+        if published["kind"] == layout.HOST_DISK:
+            self._note_room(HostDiskFull(published.get("message") or "the disk of the host is full"))
         loop.begin(self._continue_or_conclude())
+
+    def _note_room(self, error: ClusterfnError) -> None:
+        """Take note of an element that found no room on the host's disk: others are started after a pause."""
+        if isinstance(error, HostDiskFull):
+            self._no_room = error
 
     async def _continue_or_conclude(self) -> None:
         try:
@@ -212,7 +228,20 @@ class GroupTracker(GroupElements):
                 self._is_looking_again = False
         except ClusterfnError as error:
             # The host can no longer be asked, and no element is left that could report.
+            self._give_up(error)
+
+    def _give_up(self, error: ClusterfnError) -> None:
+        """End the group with this error, or if nothing of it runs, each item that is left: the others have their ends.
+
+        Without any end, the error is the group's.
+        """
+        error.host, error.job = error.host or self.group.host, error.job or self.group.id
+        runs = any(element.begun and not element.over for element in self.element_tasks.values())
+        if runs or not self.item_results.count_ended():
             self.group.fail(error)
+            return
+        self._gave_up = error
+        self._end()
 
     async def _start_or_conclude(self) -> bool:
         """Start others, or conclude the rest; return whether to look again later."""
@@ -226,23 +255,35 @@ class GroupTracker(GroupElements):
         if self._failing_rest and not progress:
             self._again += 1
             if self._again > _AGAIN:
-                message, group = "the host could not conclude the items that are left", self.group
-                group.fail(ClusterfnError(message, host=group.host, job=group.id, stage="supervisor"))
+                message = "the host could not conclude the items that are left"
+                self._give_up(self._no_room or ClusterfnError(message, stage="supervisor"))
             return self._again <= _AGAIN
-        if progress and not self._stopping and not self._failing_rest:
-            await self._start_others(self.spec.count - ended)
+        if progress:
+            self._pauses, self._room_until = iter(layout.ROOM_PAUSES_S), time.monotonic() + sum(layout.ROOM_PAUSES_S)
+        pause_s = 0.0 if progress else None
+        if self._no_room is not None:
+            # The elements themselves may have waited for room.
+            pause_s = next(self._pauses, None) if time.monotonic() < self._room_until else None
+        if pause_s is not None and not self._stopping and not self._failing_rest:
+            await self._start_others(self.spec.count - ended, pause_s)
         else:
             await self._fail(self._verdict())
         return False
 
-    async def _start_others(self, left: int) -> None:
-        """Start elements for the items that are left, after the bridge is sent again if others found it damaged."""
+    async def _start_others(self, left: int, pause_s: float) -> None:
+        """Start elements for the items that are left, after the bridge is sent again if others found it damaged.
+
+        Args:
+            pause_s: How long to wait for room on the host's disk first.
+        """
         count = max(1, min(self.spec.elements, math.ceil(left / self.spec.chunk)))
-        console.tell(f"{left} of {self.spec.count} items have no process left: starting {count} more elements")
+        when = f" in {pause_s:g} s, because the disk of {self.group.host} was full" if pause_s else ""
+        console.tell(f"{left} of {self.spec.count} items have no process left: starting {count} more elements{when}")
         damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
         before: list[Reply[bool]] = []
-        self._is_starting = True
+        self._is_starting, self._no_room = True, None
         try:
+            await asyncio.sleep(pause_s)
             if damaged:
                 # Without an answer the new elements find the bridge as it is.
                 with contextlib.suppress(Unreachable):
@@ -261,16 +302,22 @@ class GroupTracker(GroupElements):
             console.warn(f"{which} has {why}: clusterfn stack {self.group.id[:SHORT]} shows where it waits")
 
     def cannot_conclude(self, error: ClusterfnError) -> None:
-        """End the group: the host cannot conclude one of its elements."""
+        """Take note that the host cannot conclude one of its elements; on a full disk the rest is tried again."""
+        if isinstance(error, HostDiskFull):
+            self._note_room(error)
+            loop.begin(self._continue_or_conclude())
+            return
         if not any(element.begun and not element.over for element in self.element_tasks.values()):
             job_display.forget_going(self.group)
         self.group.fail(error)
 
     def _verdict(self) -> SchedulerVerdict:
         """Return the verdict on items that no element will run: that of the last element that died."""
-        last = self._last
+        last, full = self._last, self._no_room
         if self._stopping:
             return conclusion.STOPPED
+        if full is not None and last.get("kind") != layout.HOST_DISK:
+            return SchedulerVerdict(layout.HOST_DISK, full.message, tuple(full.evidence), full.hint or "", "start")
         if not last:
             return SchedulerVerdict(layout.LOST, "the elements of the group ended before the item began")
         evidence, hint = tuple(last.get("evidence") or ()), last.get("hint") or ""
@@ -293,13 +340,19 @@ class GroupTracker(GroupElements):
 
     async def _bury(self, element: ArrayTask, verdict: SchedulerVerdict) -> None:
         """Have the host conclude; the first verdict asked for an element is final."""
-        await conclusion.fail_unfinished_items(
-            self.session, self.group, element.tracker.folder, self.job.bridge, verdict
-        )
+        folder = element.tracker.folder
+        try:
+            await conclusion.fail_unfinished_items(self.session, self.group, folder, self.job.bridge, verdict)
+        except ClusterfnError as error:
+            element.over = True
+            self._give_up(error)
+            raise
 
     def _all_items_ended(self) -> None:
         """End the group; an element that died may have been the one to publish its outcome."""
-        if self._last and self.group.done() and not self._failing_rest:
+        if self._gave_up is not None:
+            self.group.end_rest(self._gave_up)
+        elif self._last and self.group.done() and not self._failing_rest:
             self.conclude_rest(self._verdict())
         self._end()
 

@@ -24,6 +24,7 @@ from clusterfn.hosts.rpc.link import FIRST, ConnectionState, Link
 from clusterfn.hosts.rpc.reply import AnsweringLink, Reply
 from clusterfn.hosts.rpc.requests import CommandLook, Followed, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
+from clusterfn.hosts.transports.base import PAUSES_S, open_with_retries
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
@@ -96,7 +97,10 @@ class HostConnection(Link, HostRequests):
             first.register(FIRST, AnsweringLink(host.name))
         self._probed = (tuple(probe), first.reply) if first else None
         ahead = pack(first.header(lambda _: False), first.body) if first else b""
-        opened = _open(transport, host, have, asker, ahead, meanwhile)
+        # Later, the link itself connects again.
+        opened = open_with_retries(
+            lambda: _open(transport, host, have, asker, ahead, meanwhile), (ConnectionAbortedError,), PAUSES_S, _LOGIN_S
+        )
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
         # Last, because this starts the threads of the link, which may connect again at once.
@@ -161,6 +165,8 @@ def _open(
 
 
 _ANSWER_S = 60.0
+# What is killed later than this has hung, or waited for a person.
+_LOGIN_S = 30.0
 _JOIN_S = 1.0
 # Smaller differences may come from the time that the greeting takes, and not from the clocks.
 _SAME_CLOCK_S = 60.0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from clusterfn import HostDiskFull
+from clusterfn import DiskFull, HostDiskFull
+from clusterfn.bridge import layout
 from tests.bridge.host import Bench, is_running
+from tests.bridge.layout import layout_bridge
 from tests.waiting import until
 
 
@@ -26,6 +31,35 @@ def small(bridge: Path, bench: Bench, tmp_path: Path, as_root: None) -> Iterator
     subprocess.run(["umount", "-l", str(root)], check=True)
 
 
+@contextlib.contextmanager
+def kept_full(disk: Path) -> Iterator[None]:
+    """Take all that becomes free of a disk, and give all of it back in the end."""
+    over = threading.Event()
+
+    def take() -> None:
+        while not over.wait(0.005):
+            fill(disk / f"ballast-{time.monotonic_ns()}")
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        taking.join()
+        for path in disk.glob("ballast*"):
+            path.unlink()
+
+
+PATIENT, IMPATIENT = "ROOM_PAUSES_S = (0.5, 1.0, 2.0, 4.0) + (5.0,) * 10", "ROOM_PAUSES_S = (0.5, 0.5)"
+
+
+@pytest.fixture
+def impatient(small: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bridge that waits a second for room."""
+    monkeypatch.setattr(small, "bridge", layout_bridge(tmp_path / "impatient", ("layout.py", PATIENT, IMPATIENT)))
+
+
 def fill(path: Path) -> None:
     """Take all that is left."""
     with path.open("wb", buffering=0) as file:
@@ -36,7 +70,7 @@ def fill(path: Path) -> None:
             assert error.errno == errno.ENOSPC
 
 
-def test_output_that_does_not_fit_does_not_cost_the_value(small: Bench):
+def test_output_that_does_not_fit_does_not_cost_the_value(small: Bench, impatient: None):
     source = "def f():\n    import os\n    for _ in range(400):\n        os.write(1, b'x' * 4096)\n    return None\n"
     _, outcome = small.run(source, log_limit_bytes=64 << 20)
 
@@ -80,6 +114,7 @@ FILLS = """def f(ballast, said):
                 file.write(b'x' * 4096)
         except OSError:
             open(said, 'w').close()
+            os._exit(3)
 """
 
 
@@ -96,6 +131,44 @@ def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path
 
     assert script.wait(150) == 10
     assert (job.outcome()["kind"], job.outcome()["by"]) == ("disk", "supervisor")
+
+
+RETURNS = """def f(ballast, said):
+    with open(ballast, 'wb', buffering=0) as file:
+        try:
+            while True:
+                file.write(b'x' * 4096)
+        except OSError:
+            open(said, 'w').close()
+    return 'a value' * 1000
+"""
+
+
+@pytest.mark.parametrize("fails", ["value", "exception"])
+def test_a_value_waits_for_room_on_the_disk_and_that_is_said(small: Bench, tmp_path: Path, fails: str):
+    source = RETURNS if fails == "value" else RETURNS.replace("return ", "raise ValueError(") + ")"
+    job = small.job(source, str(small.root / "ballast"), str(tmp_path / "full"))
+    script = job.start()
+    until((tmp_path / "full").exists)
+    time.sleep(2.0)
+
+    assert script.poll() is None
+    (small.root / "ballast").unlink()
+
+    script.wait(150)
+    outcome = job.outcome()
+    assert outcome["kind"] == ("returned" if fails == "value" else "raised")
+    assert outcome["notes"][-1] == "the disk was full: the value waited for room"
+    assert len(job.attempt.joinpath("value.pkl").read_bytes()) == outcome["value"]["size"] > 7000
+
+
+def test_a_value_that_finds_no_room_for_a_minute_is_lost_by_name(small: Bench, tmp_path: Path, impatient: None):
+    job = small.job(RETURNS, str(small.root / "ballast"), str(tmp_path / "full"))
+    script = job.start()
+    script.wait(150)
+
+    assert (job.outcome()["kind"], job.outcome()["stage"]) == ("disk", "result")
+    assert job.outcome()["message"] == "the value could not be written: No space left on device, for 1 s"
 
 
 @pytest.fixture
@@ -115,6 +188,11 @@ def own_disk(tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, as_roo
     config.write_text(f"hosts:\n  {tmp_path.name}:\n" + "".join(f"    {line}\n" for line in lines))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     clusterfn.cluster(abs)(-1)
+    for path in root.glob("bridge/*/_clusterfn/bridge/layout.py"):
+        text = path.read_text()
+        assert PATIENT in text
+        path.write_text(text.replace(PATIENT, IMPATIENT.ljust(len(PATIENT))))
+    monkeypatch.setattr(layout, "ROOM_PAUSES_S", (0.5, 0.5, 1.0, 1.0))
     yield root
     subprocess.run(["umount", "-l", str(root)], check=True)
 
@@ -141,6 +219,20 @@ def test_a_map_that_finds_no_room_for_its_items_names_the_disk(own_disk: Path):
         clusterfn.cluster(abs).map(range(6)).results()
 
 
+def test_a_disk_without_inodes_is_named_as_that(own_disk: Path):
+    disk = os.statvfs(own_disk)
+    wanted = f"remount,nr_inodes={disk.f_files - disk.f_ffree + 2}"
+    subprocess.run(["mount", "-o", wanted, str(own_disk)], check=True)
+    with contextlib.suppress(OSError):
+        for number in range(10**6):
+            (own_disk / f"none-{number}").touch()
+
+    with pytest.raises(HostDiskFull, match="No more files can be made on .*: the inodes are used up") as caught:
+        clusterfn.cluster(abs)(-2)
+
+    assert "MB free" in caught.value.evidence[-1] and (caught.value.hint or "").startswith("remove files (old jobs")
+
+
 def test_a_call_onto_a_full_disk_names_it_and_the_next_one_runs_once_there_is_room(own_disk: Path):
     fill(own_disk / "ballast")
     with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/jobs/"):
@@ -149,3 +241,51 @@ def test_a_call_onto_a_full_disk_names_it_and_the_next_one_runs_once_there_is_ro
     (own_disk / "ballast").unlink()
 
     assert clusterfn.cluster(abs)(-3) == 3
+
+
+def wait_for(path: str, index: int) -> int:
+    import os
+    import time
+
+    while index and not os.path.exists(f"{path}-{index}"):
+        time.sleep(0.05)
+    return index
+
+
+wait_for.__module__ = "__main__"  # it travels by value, and this module does not
+
+
+def map_onto(disk: Path, path: Path) -> clusterfn.JobGroup[int]:
+    """A map of six items, of which the others run once the first has ended and the disk is full."""
+    group = clusterfn.cluster(wait_for).map([str(path)] * 6, range(6), max_parallel=2)
+    until(lambda: group.states.count("RETURNED") == 1)
+    fill(disk / "ballast")
+    for index in range(1, 6):
+        Path(f"{path}-{index}").touch()
+    return group
+
+
+@pytest.mark.parametrize("full_s", [0.5, 6.0])
+def test_a_map_on_a_disk_that_has_room_again_soon_loses_nothing(own_disk: Path, tmp_path: Path, full_s: float):
+    """A supervisor waits for room for a second here, and the client starts others for three."""
+    group = map_onto(own_disk, tmp_path / "go")
+    time.sleep(full_s)
+    (own_disk / "ballast").unlink()
+
+    if full_s > 1:
+        group = group.retry_failed() if any(isinstance(each, Exception) for each in group.results()) else group
+    assert group.results() == list(range(6))
+
+
+def test_a_map_on_a_disk_that_stays_full_keeps_what_has_ended_and_the_rest_can_be_retried(
+    own_disk: Path, tmp_path: Path
+):
+    group = map_onto(own_disk, tmp_path / "go")
+
+    with kept_full(own_disk):
+        results = group.results()
+
+    lost = [index for index, each in enumerate(results) if each != index]
+    assert results[0] == 0 and {type(results[index]) for index in lost} <= {HostDiskFull, DiskFull}
+    assert len(lost) == 5
+    assert group.retry_failed().results() == list(range(6))

@@ -62,6 +62,21 @@ def test_a_killed_supervisor_kills_its_worker_at_once(bench: Bench):
     until(lambda: not is_running(worker))
 
 
+def test_what_a_killed_supervisor_has_reserved_on_the_disk_goes_with_the_look_that_concludes_for_it(bench: Bench):
+    job = bench.job(SLEEP)
+    script = job.start()
+    job.wait_for_text("sleeping")
+    (job.folder / "calls").mkdir()
+    (job.folder / "calls" / ".reserve-0123").touch()  # of the server of a session
+    assert len(list(job.folder.rglob(".reserve-*"))) == 2
+
+    os.kill(job.supervisor_pid(), signal.SIGKILL)
+    script.wait(150)
+
+    assert job.outcome()["kind"] == "lost"
+    assert list(job.folder.rglob(".reserve-*")) == []
+
+
 def test_a_time_limit_that_came_before_the_function_says_so(bench: Bench):
     late = "class Late:\n    def __reduce__(self):\n        import time\n        return time.sleep, (600,)\n"
 

@@ -93,7 +93,7 @@ def now_ms() -> int:
 
 def waits(box: Box, cards: int) -> socket.socket:
     """Another user's job does, from now on, for so many cards."""
-    return box.mark(f"wait/4242/{now_ms()}/99999999/{cards}/1/0/aaaaaaaaaaaaaaaa//0")
+    return box.waits(cards, now_ms())
 
 
 def test_a_group_has_all_gpus_again_when_nobody_else_waits_any_more(box: Box):
@@ -181,8 +181,7 @@ def test_an_element_without_gpus_gives_way_to_who_has_used_less_of_the_machine_a
     group = Cards(box, 3, 1, resources={"cores": all_cores()}, limits={})
     (element,) = group.start_all(1)
 
-    wait = f"wait/4242/{now_ms()}/99999999/0/1/0/aaaaaaaaaaaaaaaa~{theirs},0,0//0"
-    with box.mark(wait):
+    with box.waits(0, now_ms(), used_ms=theirs):
         group.end(0)
         if theirs:
             until(lambda: len(group.items()) == 2)

@@ -11,6 +11,7 @@ from clusterfn.bridge.layout import CLAIM, EXIT_QUEUED
 from clusterfn.bridge.queue import admission, plan
 from clusterfn.bridge.supervisor.items import ElementRun
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
+from tests.bridge.box import waiting_name
 
 
 def test_each_turn_is_good_for_one_item():
@@ -33,7 +34,7 @@ def test_no_claim_is_left_when_the_ticket_of_who_gives_way_is_written(tmp_path, 
     spec = {"name": "f", "lease": "file", "scheduler": "bare", "bridge": "", "queue_timeout_s": None}
     job: Any = SimpleNamespace(id="7f3a", folder=str(tmp_path), home=str(tmp_path), root=str(tmp_path), element=None)
     job.spec = {**spec, "resources": {"gpus": 1, "cores": 1, "memory_bytes": None}}
-    names = {"wait/4242/1/99999999/1/1/0/aaaaaaaaaaaaaaaa//0": None}
+    names = {waiting_name(4242, 1): None}
     marks = SimpleNamespace(binders=lambda: names, hold=lambda name: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(admission, "leases_of_kind", lambda kind: marks)
     admitted: Any = admission.Admission(job)

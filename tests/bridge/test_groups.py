@@ -156,7 +156,8 @@ def f(x):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can limit another process")
 def test_an_item_that_cannot_be_recorded_leaves_no_process_behind(bench, tmp_path, monkeypatch):
-    soon = layout_bridge(tmp_path / "soon", ("supervisor/run.py", "_PUBLISH_FOR_S = 30.0", "_PUBLISH_FOR_S = 0.5"))
+    patient = "ROOM_PAUSES_S = (0.5, 1.0, 2.0, 4.0) + (5.0,) * 10"
+    soon = layout_bridge(tmp_path / "soon", ("layout.py", patient, "ROOM_PAUSES_S = (0.5,)"))
     monkeypatch.setattr(bench, "bridge", soon)
     group = Group(bench, 1, 1, source=LEAVES)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.apart import apart
+from tests.bridge.box import waiting_name
 from tests.bridge.host import Job, is_running
 from tests.bridge.layout import layout_bridge
 from tests.bridge.neighbours import PYTHON, Neighbour
@@ -130,10 +131,31 @@ def test_who_takes_every_name_of_another_user_first_keeps_none_of_their_jobs_wai
 def test_false_names_of_another_user_take_and_keep_nothing(street):
     ada, mal = street(ADA), street(MAL)
     job = cores(ada, 2)
-    names = [f"run/{ADA}/aaaaaaaaaaaaaaaa/2/2/99999999", f"wait/{ADA}/1/99999999/2/2/0/bbbbbbbbbbbbbbbb~0,0,9//0"]
-    with mal.binds(*names):
+    far, old = f"wait/{MAL}/1/99999999/2/2/0/cccccccccccccccc~0,0,9//0", f"wait/{MAL}/1/2/2/0/dddddddddddddddd"
+    with mal.binds(f"run/{ADA}/aaaaaaaaaaaaaaaa/2/2/99999999", waiting_name(ADA, 2, cores=2), far, old):
         assert ada.start(job).wait(150) == 0, job.log()
         assert job.outcome()["kind"] == "returned"
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "why"),
+    [
+        ({"cores": 2}, lambda: f"run/{MAL}/aaaaaaaaaaaaaaaa/0/2/0", f"cores held by {MAL} (2)"),
+        ({"memory_bytes": 1 << 28}, lambda: f"run/{MAL}/a/0/0/99999999", f"MB of memory held by {MAL} (99999999)"),
+        ({"cores": 2}, lambda: waiting_name(MAL, 0, cores=2), f"1 job before it; {MAL} is next"),
+        ({"gpus": 1}, lambda: waiting_name(MAL, 2), f"reserved for {MAL}'s earlier 2-GPU job"),
+    ],
+    ids=["cores", "memory", "a place", "reserved GPUs"],
+)
+def test_who_keeps_a_job_waiting_is_named_whatever_they_hold(
+    street, asked: dict[str, int], name: Callable[[], str], why: str
+):
+    ada, mal = street(ADA), street(MAL)
+    job = ada.job(SHOW if "gpus" in asked else NAP, 0.0, resources=asked)
+    with mal.binds(name()):
+        ada.queued(job)
+        until(lambda: why in ada.box.reason(job))
+    assert ended(job) == ["returned"]
 
 
 def test_who_holds_a_gpu_for_no_job_is_named_with_the_process(street):

@@ -93,7 +93,7 @@ def test_who_waits_is_started_by_the_holders_end(patient: Box):
 
 
 def test_who_waits_is_started_when_what_was_kept_for_another_user_is_kept_no_longer(patient: Box):
-    held = patient.mark("wait/4242/1/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
+    held = patient.waits(2)
     job = patient.job(1)
     patient.queued(job)
     assert "reserved for 4242's earlier 2-GPU job" in until(lambda: patient.reason(job))
@@ -171,7 +171,7 @@ def test_who_gives_its_gpus_back_for_another_user_is_in_line_before_anybody_look
 
 def test_who_meets_another_user_takes_no_gpu_that_is_kept_for_a_job_before_it(box: Box):
     box.say(cards=3)
-    other = box.mark("wait/4242/1/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
+    other = box.waits(2)
     job = box.job(1)
     with box.mark("door"):  # it has looked, and waits to be admitted
         box.start(job)
@@ -265,7 +265,7 @@ def test_a_job_without_gpus_passes_one_that_waits_for_gpus(box: Box):
 
 
 def test_a_younger_job_of_another_user_does_not(box: Box):
-    held = box.mark("wait/4242/99999999999999/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
+    held = box.waits(2, 99999999999999)
     job = box.job(1)
 
     assert box.start(job).wait(150) == 0
@@ -300,7 +300,8 @@ def test_memory_is_counted_where_it_is_asked_for(box: Box):
 
     assert box.start(silent).wait(150) == 0
     box.queued(asked)
-    assert until(lambda: box.reason(asked)) == "waiting for 256 MB of free memory"
+    said = "MB of memory held by 4242 (99999999); waiting for 256 MB of free memory"
+    assert until(lambda: box.reason(asked)) == said
 
     held.close()
     assert ended(asked) == ["returned"]
@@ -523,13 +524,13 @@ def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box:
     group = group_of(box, 2, (0, 1))
     first = group.start(1, PATH=box.path)
     until(lambda: group.began(0) or group.began(1))
-    held = box.mark("wait/4242/99999999999999/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
+    held = box.waits(2, used_ms=10**9)
 
     assert group.start(2, PATH=box.path).wait(150) == WAITS
     ticket = f"{group.folder.name}.2"
     lines = until(lambda: box.status())
     assert [(line["job"], line["reason"]) for line in lines] == [
-        (ticket, "its group has half of the GPUs, and another user waits for GPUs")
+        (ticket, "its group has half of the GPUs, and 4242 waits for GPUs")
     ]
 
     held.close()

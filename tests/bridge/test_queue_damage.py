@@ -80,7 +80,7 @@ def test_a_spooler_that_is_busy_is_left_alone(box: Box):
 def test_a_job_that_hangs_keeps_other_users_waiting_for_a_minute_at_most(box: Box):
     """What it keeps for its job is written down with an end, which it puts off as long as it goes."""
     over = int(time.clock_gettime(time.CLOCK_BOOTTIME)) - 1
-    held = box.mark(f"wait/4242/1/{over}/2/1/0/aaaaaaaaaaaaaaaa//0")
+    held = box.mark(f"wait/4242/1/{over}/2/1/0/aaaaaaaaaaaaaaaa~0,0,0//0")
     job = box.job(1)
 
     assert box.start(job).wait(150) == 0

@@ -96,16 +96,6 @@ def test_an_environment_that_cannot_be_made_ends_each_job_that_waits_for_it_with
     assert not box.tickets() and not box.order()
 
 
-def test_a_job_whose_turn_has_come_makes_a_missing_environment_itself(box: Box, environments: Environments):
-    job = environments.job(1)
-    environments.finish()
-
-    script = job.start(PATH=box.path, CLUSTERFN_TURN="1")  # as a spooler does that looks at no environment
-
-    assert script.wait(150) == 0, job.log()
-    assert job.outcome()["kind"] == "returned"
-
-
 def processes_of(job: Job) -> list[str]:
     """The command lines that name a job."""
     found = []

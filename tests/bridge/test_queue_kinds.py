@@ -14,7 +14,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
 BOTH = ("NVIDIA A100-SXM4-80GB", "NVIDIA RTX A6000")
-AGES = 99999999  # seconds since the machine's start
 
 
 def test_a_job_that_waits_for_one_kind_of_gpu_keeps_no_other_kind_from_ones_own_jobs(box: Box):
@@ -34,7 +33,7 @@ def test_a_job_that_waits_for_one_kind_of_gpu_keeps_no_other_kind_from_ones_own_
 
 def test_a_job_of_another_user_that_waits_for_one_kind_of_gpu_keeps_that_kind_alone(box: Box):
     box.say(kinds=BOTH)
-    held = box.mark(f"wait/4242/1/{AGES}/2/1/0/aaaaaaaaaaaaaaaa/a100/0")
+    held = box.waits(2, kind="a100")
     any_card, mine = box.job(1), box.job(1, kind="a100")
 
     box.start(any_card)
@@ -42,26 +41,15 @@ def test_a_job_of_another_user_that_waits_for_one_kind_of_gpu_keeps_that_kind_al
 
     assert ended(any_card) == ["returned"]
     assert any_card.value() == box.uuid(1)
-    kept = "1 of 1 GPUs reserved for 4242's earlier 2-GPU job; waiting for 1; 1 job before it"
-    assert until(lambda: box.reason(mine)) == kept
-    held.close()
-    assert ended(mine) == ["returned"]
-
-
-def test_a_job_of_an_older_version_that_waits_keeps_gpus_as_if_any_would_do(box: Box):
-    held = box.mark("wait/4242/1/2/1/0/aaaaaaaaaaaaaaaa")
-    mine = box.job(1)
-
-    box.queued(mine)
-
-    assert "2 of 2 GPUs reserved for 4242's earlier 2-GPU job" in until(lambda: box.reason(mine))
+    kept = "1 of 1 GPUs reserved for 4242's earlier 2-GPU job; waiting for 1; 1 job before it; 4242 is next"
+    assert until(lambda: box.reason(mine)).startswith(kept)
     held.close()
     assert ended(mine) == ["returned"]
 
 
 def test_a_job_that_is_content_with_any_gpu_keeps_none_that_another_needs_more(box: Box):
     box.say(kinds=BOTH)
-    held = box.mark(f"wait/4242/1/{AGES}/1/1/0/aaaaaaaaaaaaaaaa//0")
+    held = box.waits(1)
     mine = box.job(1, kind="a100")
 
     assert box.start(mine).wait(150) == 0
@@ -75,7 +63,7 @@ def test_a_group_has_all_gpus_of_its_kind_while_another_user_waits_for_another(b
     group = group_of(box, 2, (0, 1), "a6000")
     first = group.start(1, PATH=box.path)
     until(lambda: group.began(0) or group.began(1))
-    held = box.mark(f"wait/4242/99999999999999/{AGES}/1/1/0/aaaaaaaaaaaaaaaa/a100/0")
+    held = box.waits(1, 99999999999999, kind="a100")
 
     second = group.start(2, PATH=box.path)
 

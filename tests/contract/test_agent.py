@@ -148,7 +148,7 @@ def test_a_root_below_a_folder_that_others_may_write_to_is_refused_before_anythi
     (tmp_path / "open").chmod(0o777)
     root = tmp_path / "open" / "mine" / "root"
 
-    with pytest.raises(HostError, match="everybody may write to it, and the root .*/open/mine/root is inside it") as e:
+    with pytest.raises(HostError, match="everybody may write to it, and .*/open/mine/root is inside it") as e:
         connect_to(local_host._replace(root=str(root)))
     assert str(tmp_path / "open") in e.value.message
     assert not root.parent.exists()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterfn import HostError
-from tests.contract.conftest import Break
+from clusterfn import HostError, Unreachable
+from clusterfn.config.spec import Host
+from tests.contract.conftest import WAYS, Break, Connect
 from tests.waiting import WAIT_S, until
 
 
@@ -148,3 +151,48 @@ def test_an_agent_whose_session_was_killed_is_gone_soon(there: Any, broken: Brea
     broken()
 
     until(lambda: not Path(f"/proc/{before}").exists())
+
+
+# An interpreter that is killed before the agent says hello, or whose connection is, as often as `times` says.
+KILLS = """#!/bin/sh
+echo >>{folder}/came
+if [ "$(wc -l <{folder}/came)" -gt {times} ]; then exec {python} "$@"; fi
+victim=$$
+if [ {victim} = session ]; then
+    while [ "$(cat /proc/$victim/comm)" != sshd ]; do victim=$(awk '{{ print $4 }}' /proc/$victim/stat); done
+fi
+kill -KILL "$victim"
+sleep 60
+"""
+
+
+@pytest.mark.parametrize(
+    ("transport", "victim"),
+    [
+        ("local", "agent"),
+        *(pytest.param(way, victim, marks=pytest.mark.lab) for way in WAYS for victim in ("agent", "session")),
+    ],
+)
+@pytest.mark.parametrize("times", [2, 9])
+def test_what_is_killed_before_its_hello_is_tried_again_and_not_for_ever(
+    request: pytest.FixtureRequest, connect_to: Connect, local_host: Host, transport: str, victim: str,
+    times: int,
+) -> None:  # fmt: skip
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-kills-"))
+    folder.chmod(0o777)
+    script = folder / "python3"
+    script.write_text(KILLS.format(folder=folder, times=times, victim=victim, python="/usr/bin/python3"))
+    script.chmod(0o755)
+    host = local_host
+    if transport != "local":
+        host = request.getfixturevalue("lab_host")("py36-bash")._replace(transport=transport)
+    host = host._replace(python=str(script))
+
+    if times == 2:
+        assert connect_to(host).run(["echo", "back"]).result(WAIT_S).out == b"back\n"
+    else:
+        with pytest.raises(Unreachable, match="agent"):
+            connect_to(host)
+
+    assert len((folder / "came").read_text().splitlines()) == min(times + 1, 4)
+    shutil.rmtree(folder)

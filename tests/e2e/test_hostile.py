@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import pwd
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +42,13 @@ def waits_to_be_killed(path):
     time.sleep(600)
 
 
-for travels_by_value in (double, waits_to_be_killed):  # else each job imports this module, and pytest
+def says(text, path):
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    return text
+
+
+for travels_by_value in (double, waits_to_be_killed, says):  # else each job imports this module, and pytest
     travels_by_value.__module__ = "__main__"
 
 
@@ -243,3 +253,74 @@ def test_a_withdrawn_job_leaves_slurms_queue(lab, tmp_path, monkeypatch):
 
     with pytest.raises(errors.Unsatisfiable, match="queue_timeout"):
         cluster(double, host="hasty").submit(1).result(timeout=150)
+
+
+# Another user takes the place of a job with a job of their own that has ended.
+PLANTS = """
+cp -r "$3" "$1/jobs/planted"
+chmod -R a+rX "$1/jobs/planted"
+for file in $(grep -rl "$(basename "$3")" "$1/jobs/planted"); do sed -i "s,$(basename "$3"),$2,g" "$file"; done
+mv "$1/jobs/$2" "$1/jobs/aside"
+mv "$1/jobs/planted" "$1/jobs/$2"
+"""
+
+
+def as_second(script: str, *words: str | Path) -> None:
+    """Run lines of a shell as the second account of the lab."""
+    uid = pwd.getpwnam("cfsecond").pw_uid
+    subprocess.run(["sh", "-euc", script, "sh", *words], check=True, user=uid, group=uid, extra_groups=[], cwd="/")
+
+
+@pytest.fixture
+def open_root(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The root of py36-bash, in which all may write into `jobs`; py36-second has one beside it."""
+    shared = Path(tempfile.mkdtemp(prefix="clusterfn-planted-", dir="/tmp"))
+    shared.chmod(0o1777)
+    names, python = ("py36-bash", "py36-second"), lab.python("3.11")
+    lines = "".join(
+        f"  {name}: {{address: {name}, ssh_config: '{lab.ssh_config}', root: '{shared / name}', scheduler: bare, "
+        f"limits: {{cores: 64}}, environment: 'python:{python}'}}\n"
+        for name in names
+    )
+    (tmp_path / "clusterfn.yml").write_text("hosts:\n" + lines)
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    root = shared / "py36-bash"
+    for folder, mode in ((root, 0o755), (root / "jobs", 0o777)):
+        folder.mkdir()
+        folder.chmod(mode)
+        shutil.chown(folder, "cfbash", "cfbash")
+    yield root
+    shutil.rmtree(shared, ignore_errors=True)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("shut", "seen", "hint"),
+    [
+        (False, "{root}/jobs on py36-bash is not safe to use: everybody may write to it", "chmod go-w {root}/jobs"),
+        (True, "{job} on py36-bash is not safe to use: it belongs to cfsecond", "mv {job} {job}.theirs"),
+    ],
+    ids=["all may write", "nobody may write any more"],
+)
+def test_a_result_that_another_user_plants_is_never_loaded(open_root: Path, shut: bool, seen: str, hint: str):
+    go, jobs = open_root.parent / "go", open_root / "jobs"
+    with pytest.raises(errors.HostError, match="everybody may write to it: another user could plant") as before:
+        cluster(host="py36-bash")(double)(1)
+    assert before.value.hint == f"run `chmod go-w {jobs}` on py36-bash"
+    jobs.chmod(0o755)
+    job = cluster(host="py36-bash")(says).submit("mine", str(go))
+    theirs = cluster(host="py36-second")(says).submit("planted", "/")
+    assert theirs.result(150) == "planted"
+    until(lambda: job.state == "RUNNING")
+
+    jobs.chmod(0o777)
+    as_second(PLANTS, open_root, job.id, open_root.parent / "py36-second" / "jobs" / theirs.id)
+    jobs.chmod(0o755 if shut else 0o777)
+
+    place = {"root": open_root, "job": jobs / job.id}
+    with pytest.raises(errors.HostError, match="is not safe to use"):
+        job.result(150)
+    with pytest.raises(errors.HostError, match=seen.format(**place)) as caught:
+        clusterfn.attach(job.id, host="py36-bash").result(150)
+    assert caught.value.hint == f"run `{hint.format(**place)}` on py36-bash"
+    go.touch()

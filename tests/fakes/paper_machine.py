@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,13 @@ class User:
     """One user: tickets, the names of those that are next, and a journal.
 
     Attributes:
-        is_old: The bridge neither publishes nor understands what was used.
         ended: (since, until, demand) of each job that has begun.
     """
 
-    def __init__(self, uid: int, root: Path, is_old: bool = False) -> None:
-        self.uid, self.root, self.is_old = uid, root, is_old
+    def __init__(self, uid: int, root: Path) -> None:
+        self.uid, self.root = uid, root
         self.tickets: list[Ticket] = []
-        self.names: set[str] = set()
+        self.waiting: set[Waiting] = set()
         self.begun: list[tuple[float, float, Demand]] = []
         self.account = usage.UsageAccount(str(root))
         self.published: Usage | None = None
@@ -64,9 +62,9 @@ class Paper:
         self.rng = random.Random(7)
         self._number = 0
 
-    def user(self, is_old: bool = False) -> User:
+    def user(self) -> User:
         uid = 1001 + len(self.users)
-        self.users.append(User(uid, self.folder / str(uid), is_old))
+        self.users.append(User(uid, self.folder / str(uid)))
         return self.users[-1]
 
     def submit(self, user: User, count: int, asked: Demand, length: float, priority: int = 0) -> list[str]:
@@ -82,10 +80,9 @@ class Paper:
         return jobs
 
     def _names(self, user: User) -> dict[str, int]:
-        names = {name: each.uid for each in self.users for name in each.names}
+        until_s = int(self.now) + lease_names.VALID_S
+        names = {lease_names.wait(shown, until_s): each.uid for each in self.users for shown in each.waiting}
         names.update({name: owner.uid for _, name, owner, _, _ in self.running})
-        if user.is_old:
-            return {re.sub("~[0-9,]+", "", name): uid for name, uid in names.items()}
         return names
 
     def _look(self, user: User) -> bool:
@@ -102,14 +99,12 @@ class Paper:
         made = plan.plan_starts(user.tickets, view)
         for ticket in made.start:
             self._start(user, ticket, made.gpus[ticket.job])
-        before, user.names = user.names, set()
+        before, user.waiting = user.waiting, set()
         for ticket in made.named:
             if ticket in user.tickets:
                 (used, ms), further = made.places[ticket.job], made.further.get(ticket.job, (0, 0))
-                told = None if user.is_old else Used(used, *further)
-                shown = Waiting(ms, user.uid, ticket.job, ticket.asked, ANY, told)
-                user.names.add(lease_names.wait(shown, 1 << 40))
-        return bool(made.start) or before != user.names
+                user.waiting.add(Waiting(ms, user.uid, ticket.job, ticket.asked, ANY, Used(used, *further)))
+        return bool(made.start) or before != user.waiting
 
     def _start(self, user: User, ticket: Ticket, free: list[str]) -> None:
         user.tickets.remove(ticket)
@@ -124,7 +119,7 @@ class Paper:
     def settle(self) -> None:
         """Let all look until nothing changes."""
         for _ in range(200):
-            order = [user for user in self.users if user.tickets or user.names]
+            order = [user for user in self.users if user.tickets or user.waiting]
             self.rng.shuffle(order)
             if not any([self._look(user) for user in order]):
                 return

@@ -68,7 +68,7 @@ class FileHandler(RequestHandler):
     fd = size = -1
 
     def start(self) -> None:
-        self.path = expand(self.header["path"])
+        self.path = self.own(self.header["path"])
         self.offset = self.header.get("offset", 0)
         self.of = self.header.get("of")
         self.compressor = Compressor(self.agent.out.taken)
@@ -120,6 +120,8 @@ class ManyFilesHandler(RequestHandler):
 
     def start(self) -> None:
         self.folder = expand(self.header["path"])
+        for below in {os.path.dirname(name) for name, _ in self.header["files"]}:
+            self.own(os.path.join(self.folder, below, "file"))
         self.files = collections.deque((name, size) for name, size in self.header["files"])
         self.agent.out.offer(self)
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 from .files import record_use
-from .handler import Failure, RequestHandler, expand
+from .handler import Failure, RequestHandler, expand, unsafe
 from .site_rules import read_rules
 from .starts import usable_cores
 from .trusted import Trusted, read_text, user_name
@@ -29,6 +29,11 @@ LOGIND_FILES = (
 )  # fmt: skip
 _LOGIND_SETTING = re.compile(r"\s*(#?)\s*(KillUserProcesses|KillOnlyUsers|KillExcludeUsers)\s*=\s*(.*)")
 _YES = ("yes", "true", "on", "1")
+# Below the root, as `layout` names them. Only what is in `cache` belongs to the user's libraries.
+_FOLDERS = (
+    "bridge", "blobs", "sources", "files", "shims", "jobs", "machines", "cards", "held", "pkgs", "envs", "builds",
+    "uses",
+)  # fmt: skip
 PATH = "PATH"
 # PATH as the login set it. `use_commands` starts from it each time, or a second hello would add its folders twice.
 _BEFORE = os.environ.get(PATH, os.defpath)
@@ -43,18 +48,21 @@ class HelloHandler(RequestHandler):
             raise Failure("bad", "the root is not an absolute path on this host: is a variable unset?", root)
         self.agent.root = os.path.normpath(root)
         trusted = Trusted(self.header.get("owners") or ())
-        require_trusted(trusted, self.agent.root, "root")
+        require_trusted(trusted, self.agent.root, self.agent.root)
         os.makedirs(self.agent.root, mode=0o700, exist_ok=True)
         # Another user may have created the folder between the first check and `makedirs`.
-        require_trusted(trusted, self.agent.root, "root")
-        if os.stat(self.agent.root).st_uid != os.geteuid():
-            who = user_name(os.stat(self.agent.root).st_uid)
-            raise Failure("refused", "it belongs to %s, who could plant code there" % who, self.agent.root)
+        require_trusted(trusted, self.agent.root, self.agent.root)
+        owner = os.stat(self.agent.root).st_uid
+        if owner != os.geteuid():
+            raise unsafe((self.agent.root, "it belongs to %s" % user_name(owner)), self.agent.root)
+        for name in _FOLDERS:
+            require_trusted(trusted, os.path.join(self.agent.root, name), self.agent.root)
+        self.agent.trusted = trusted
         self.agent.machine = machine_name()
         # These paths are below the root and may contain variables, as the configuration has them.
         paths = [expand(os.path.expandvars(path)) for path in self.header["have"]]
         for path in paths:
-            require_trusted(trusted, path, "bridge")
+            require_trusted(trusted, path, self.agent.root)
             record_use(path, self.agent.root)
         lacking = use_commands(self.header["commands"]) if "commands" in self.header else []
         self.end(**dict(describe_host(self.agent), have=[os.path.exists(path) for path in paths], lacking=lacking))
@@ -73,15 +81,12 @@ def use_commands(commands: "Dict[str, Any]") -> "List[str]":
     ]
 
 
-def require_trusted(trusted: Trusted, path: str, purpose: str) -> None:
-    """Raise if another user could replace the folder."""
+def require_trusted(trusted: Trusted, path: str, root: str) -> None:
+    """Raise if another user could replace the folder, which is the root or below it."""
     objection = trusted.objection(path)
-    if objection is None:
-        return
-    folder, why = objection
-    below = "" if folder == path else ", and the %s %s is inside it" % (purpose, path)
-    own = os.lstat(folder).st_uid == os.geteuid()
-    raise Failure("refused", "%s%s: another user could plant code there" % (why, below), folder, own=own)
+    if objection is not None:
+        inside = "" if objection[0] == path else ", and %s is inside it" % path
+        raise unsafe(objection, root, inside)
 
 
 def describe_host(agent: "AgentServices") -> "Header":

@@ -7,7 +7,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Optional, Union
+    from typing import Any, Dict, List, Optional, Union
 
 CHUNK = 256 * 1024
 SMALL = 4096
@@ -75,13 +75,14 @@ def sync_all(paths: "List[str]") -> None:
         raise failed[0]
 
 
-def free_bytes(path: str) -> "Optional[int]":
-    """Return the free space on the file system of `path`, which need not exist yet."""
+def disk_left(path: str) -> "Dict[str, Optional[int]]":
+    """Return what the file system of `path`, which need not exist yet, has: bytes in `free`, and inodes in `files`."""
     try:
         disk = os.statvfs(existing_folder(path))
     except OSError:
-        return None
-    return disk.f_bavail * disk.f_frsize
+        return {"free": None, "files": None}
+    # Some file systems do not count inodes.
+    return {"free": disk.f_bavail * disk.f_frsize, "files": disk.f_favail if disk.f_files else None}
 
 
 def read_at(path: str, offset: int, size: int = CHUNK) -> bytes:

@@ -142,6 +142,8 @@ class FollowHandler(RequestHandler):
         return frame or b""
 
     def content(self) -> bytes:
+        for path in [self.path, *self.paths]:
+            self.own(path)
         with open(self.path, "rb") as file:
             content = file.read()
         self.away_since = None
@@ -192,6 +194,7 @@ class GrowingFile:
         return more
 
     def frame(self) -> "Optional[Frame]":
+        self.follow.own(self.path)
         data = self.read(CHUNK)
         if not data:
             return None

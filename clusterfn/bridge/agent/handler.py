@@ -6,7 +6,7 @@ import traceback
 
 from .disk_sync import DiskSync
 from .file_watcher import FileWatcher, StillWatcher
-from .files import free_bytes
+from .files import disk_left
 from .frames import Inbox, Outbox, Sender
 from .needs import MissingPaths
 from .starts import FILES_AT_START, ProgramStarts, WaitingNote, jobs_at_a_time, room_for_programs
@@ -14,10 +14,11 @@ from .timers import Timers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Sequence, Set
+    from typing import Any, Callable, Dict, Optional, Sequence, Set, Tuple
 
     from .frames import Frame, Header
     from .timers import Timer
+    from .trusted import Trusted
 
 
 KINDS = {
@@ -43,8 +44,15 @@ def failure_of(error: OSError, path: str, **more: "Any") -> Failure:
     number = error.errno or 0
     kind = KINDS.get(number, "io")
     if kind == "full":
-        more["free"] = free_bytes(path)
+        more.update(disk_left(path))
     return Failure(kind, os.strerror(number) if number else str(error), path, number, **more)
+
+
+def unsafe(objection: "Tuple[str, str]", root: str, inside: str = "") -> Failure:
+    """Return the failure for a folder, and why another user could change what is in it (`Trusted.objection`)."""
+    folder, why = objection
+    facts = {"own": os.lstat(folder).st_uid == os.geteuid(), "below": folder.startswith(root + "/")}
+    return Failure("refused", "%s%s: another user could plant code or a result there" % (why, inside), folder, **facts)
 
 
 def expand(path: str) -> str:
@@ -97,6 +105,8 @@ class AgentServices:
         self.watcher = FileWatcher(self.readers, self.at)
         self.stills = StillWatcher(self.at)
         self.root = self.machine = ""
+        # Who may write below the root; nobody has said it before the hello.
+        self.trusted: "Optional[Trusted]" = None
         self.umask = 0o077
 
     def fork_job(
@@ -143,6 +153,14 @@ class RequestHandler(Sender):
 
     def release(self) -> None:
         """Release what it holds: files, locks, programs, watches."""
+
+    def own(self, path: str) -> str:
+        """Return an absolute path, as `expand`; raise if another user could replace what clusterfn has there."""
+        full, agent = expand(path), self.agent
+        objection = agent.trusted.objection_below(agent.root, full) if agent.trusted is not None else None
+        if objection is not None:
+            raise unsafe(objection, agent.root)
+        return full
 
     def later(self, delay_s: float, action: "Callable[[], None]") -> None:
         """Do this after so long, unless the request has ended or another `later` has replaced it."""

@@ -119,7 +119,7 @@ class SpawnHandler(StartHandler):
     def start_program(self) -> None:
         # A job's log is in its folder. If that was removed while the start waited, it must not come back.
         os.stat(expand(self.header.get("cwd") or "/"))
-        log = expand(self.header["log"])
+        log = self.own(self.header["log"])
         make_parent(log)
         env, fds = changed_environment(self.header), detached(log)
         if self._may_fork:

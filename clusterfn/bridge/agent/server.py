@@ -245,7 +245,7 @@ def start_the_rest(agent: Agent, woken: int) -> None:
         return
     # The timers and readers of the first agent belong to requests that ended with the client.
     rest = Agent(0, 1)
-    rest.root, rest.machine = agent.root, agent.machine
+    rest.root, rest.machine, rest.trusted = agent.root, agent.machine, agent.trusted
     rest.templates.close()
     rest.readers[woken] = rest.on_signals
     for each in left:

@@ -3,7 +3,6 @@
 Trusted are this user, root, and the users and groups that the host's `owners:` names. The bridge uses this file too.
 """
 
-import contextlib
 import os
 import stat
 
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
 
 # Linux follows no more symbolic links in one path either.
 _MOST_LINKS = 40
+# Names of folders in the folder of a job, as `layout` has them.
+_OF_FUNCTIONS = ("work", "checkpoint")
 
 
 class Trusted:
@@ -33,6 +34,8 @@ class Trusted:
             self.uids.add(int(read_text("/proc/sys/fs/overflowuid") or "65534"))
 
     def _add(self, name: str) -> None:
+        # These imports are late, because a supervisor names nobody, and each job waits for what it imports.
+        import contextlib
         import grp
         import pwd
 
@@ -86,6 +89,28 @@ class Trusted:
                 return None
             name = names.pop()
             path_so_far = os.path.dirname(path_so_far) if name == ".." else os.path.join(path_so_far, name)
+
+    def objection_below(self, root: str, path: str) -> "Optional[Tuple[str, str]]":
+        """Return the folder between a root and a file by which another user could replace the file, and how.
+
+        A function may share the folders in which it works, so what is in those is not checked.
+        """
+        folder = root
+        for name in _names(path[len(root) :])[:0:-1] if path.startswith(root + "/") else ():
+            folder = os.path.join(folder, name)
+            if name in _OF_FUNCTIONS:
+                break
+            try:
+                status = os.stat(folder)
+            except OSError:
+                # What is not there, or cannot be entered, is reported by whoever opens the file.
+                break
+            if not self.owns(status):
+                return folder, "it belongs to %s" % user_name(status.st_uid)
+            writer = self.writes(status)
+            if writer:
+                return folder, "%s may write to it" % writer
+        return None
 
 
 def _names(path: str) -> "list[str]":

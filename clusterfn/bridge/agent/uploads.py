@@ -13,7 +13,7 @@ import time
 import zlib
 
 from .files import MANIFEST, existing_folder, make_parent, record_use, remove_tree, write_all
-from .handler import Failure, RequestHandler, expand, failure_of
+from .handler import Failure, RequestHandler, failure_of
 from .needs import is_whole, remove_damaged
 from .parts import PartWriter, boot_id, remove_old_parts
 
@@ -49,7 +49,7 @@ class PutHandler(PartWriter):
     has_asked = False
 
     def begin(self) -> None:
-        self.path = expand(self.header["path"])
+        self.path = self.own(self.header["path"])
         self.is_tree = "files" in self.header
         self.synced = False
         self.dirty = 0

@@ -1,6 +1,5 @@
 """Errors of the builder: why a build failed, as it is written into outcome.json."""
 
-import contextlib
 import errno
 import os
 
@@ -39,15 +38,13 @@ def from_os_error(error: OSError, root: str) -> BuildFailed:
     """Describe what the file system refused, with its numbers."""
     where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
     if error.errno in layout.DISK_ERRORS:
-        # This import is late for the same reason.
+        # These imports are late for the same reason.
+        from ..agent.files import disk_left
         from ..supervisor.text import format_size
 
-        free = []
-        # The root may not exist yet.
-        with contextlib.suppress(OSError):
-            disk = os.statvfs(root)
-            files = ", %d files" % disk.f_favail if disk.f_files else ""
-            free = ["free under %s: %s%s" % (root, format_size(disk.f_bavail * disk.f_frsize), files)]
+        left = disk_left(os.path.join(root, "file"))
+        files = "" if left["files"] is None else ", %d files" % left["files"]
+        free = [] if left["free"] is None else ["free under %s: %s%s" % (root, format_size(left["free"]), files)]
         return BuildFailed("the disk is full: %s" % where, stage="disk", evidence=free, hint=ROOM)
     if error.errno in _DENIED:
         hint = "point env_root: to a folder that you may write to"

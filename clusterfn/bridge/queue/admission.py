@@ -71,14 +71,12 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
             # The job needs no resources to report that its input has failed.
             return admission
     try:
-        # A spooler of an older version lets a job come whose environment is missing: no other process would build it.
-        if turn == launch.ENVIRONMENT or turn is not None and request.lacks_environment():
+        if turn == launch.ENVIRONMENT:
             # This import is late, because few jobs build an environment.
             from ..supervisor import built
 
             built.prepare(job, request.look_while_it_waits)
-            if turn == launch.ENVIRONMENT:
-                raise NotNow(EXIT_QUEUED, "the environment is there, and the job waits in the queue")
+            raise NotNow(EXIT_QUEUED, "the environment is there, and the job waits in the queue")
         if admission.ticket.asked.gpus:
             admission.look.list_gpus()
         if sys.platform.startswith("linux"):
@@ -265,10 +263,6 @@ class AdmissionRequest:
                 self._look_at_ends()
                 time.sleep(_AGAIN_S)
 
-    def lacks_environment(self) -> bool:
-        """Return whether the job can wait in the queue until its environment is there."""
-        return self._may_queue and not all(map(os.path.exists, self._ticket.needs))
-
     def _look_at_ends(self) -> None:
         if self._job.cancelled() or self._signals.asked_to_end():
             raise NotNow(EXIT_LEFT_TO_AFTER, "the job is to end: it waits for GPUs no longer")
@@ -323,7 +317,7 @@ class AdmissionRequest:
             waits = self._waits_for_inputs()
             if waits:
                 raise self._queue(waits)
-            if self.lacks_environment():
+            if self._may_queue and not all(map(os.path.exists, ticket.needs)):
                 # No GPU is reserved for the job while its environment is being built.
                 raise self._queue("its environment is not there yet")
             if not ticket.standing and self._may_queue and self._others_wait():
@@ -524,7 +518,7 @@ class MachineLook:
         own = self.uid, self._ticket.job.id
         named = next((each for each in names.waiting if (each.uid, each.job) == own), None)
         size = len(self.gpus), machine.cores()
-        if named is not None and named.used is not None:
+        if named is not None:
             return Usage(named.used.ms, named.used.ms, *size), (named.used.ms, named.ms)
         # No other job waits with which the usage of this user could be compared.
         if not names.waiting:

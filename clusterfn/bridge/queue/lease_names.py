@@ -4,16 +4,15 @@ gpu/<uuid>                                       a GPU
 run/<uid>/<job>/<gpus>/<cores>/<MB>              a job that runs, and what it takes
 wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>~<used>/<type>/<GPU MB>
                                                  a job that is first in its line, submitted <ms> after the machine's
-                                                 start, and which GPUs will do; it counts until <until>, in seconds;
-                                                 <used>: its user's use of the machine (`machine.Used`), as
-                                                 <ms>,<step>,<more>
+                                                 start, and which GPUs will do; it counts until <until>, in seconds,
+                                                 which is `VALID_S` away at most; <used>: its user's use of the machine
+                                                 (`machine.Used`), as <ms>,<step>,<more>
 spool/<uid>/<queue>                              a spooler
 turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
 door                                             the job that is being admitted just now
 
 Every user of the machine can read them, and could hold false ones. So a name with a uid counts only if that user, or
 root, has bound it. Whose name another user has bound holds it with a random ending of <job> or <queue>: `~~<random>`.
-Older bridges take all behind a `~` for a part of the job's id.
 """
 
 from ..supervisor.text import DIGITS
@@ -30,7 +29,6 @@ GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
 
 # A waiting job that makes no progress delays other users no longer than this.
 VALID_S = 60
-_NO_END_S = str(1 << 62)
 # An abstract socket's name takes 107 bytes. The prefix of lease.py takes 10 of them, and an ending takes 10.
 _LONGEST = 87
 # A user could name other users by digits of other scripts, so only `DIGITS` count.
@@ -56,8 +54,7 @@ class HeldNames:
         waits: uid of the user of each that waits, by its name.
         running: Jobs that run.
         waiting: Jobs that are next in their line, the oldest first. Those that have just begun to run are left out, and
-            those whose name is too old.
-        is_fair: Whether each of them says what its user has used.
+            those whose name has a time that is over or too far away.
         false: uid of the user who has bound a name with another user's uid, by that name.
     """
 
@@ -78,17 +75,16 @@ class HeldNames:
             self.waits[name] = job.uid
             # Of several names of one job the newest counts, because a spooler binds the next before it releases the
             # last.
-            if until_s > now_s and waiting.get((job.uid, job.job), (0,))[0] < until_s:
+            if now_s < until_s <= now_s + VALID_S and waiting.get((job.uid, job.job), (0,))[0] < until_s:
                 waiting[job.uid, job.job] = entry
         self.running = [job for job in self.jobs.values() if (job.uid, job.job) != but]
         run = {(job.uid, job.job) for job in self.running}
         entries = sorted(entry for key, (_, entry) in waiting.items() if key not in run)
         self.waiting = first_of_each([(entry, entry.uid) for entry in entries], _MOST_WAITING)
-        self.is_fair = all(entry.used is not None for entry in self.waiting)
 
     def in_order(self) -> "list[Waiting]":
         """Return the jobs that wait, in the order in which they come."""
-        return sorted(self.waiting, key=lambda job: (job.used.ms if self.is_fair else 0, job.ms, job.uid))
+        return sorted(self.waiting, key=lambda job: (job.used.ms, job.ms, job.uid))
 
     def holders(self, gpus: "Iterable[str]") -> "dict[str, int]":
         """Return the uid of the process that bound the name of each of these GPUs that is held; -1 if not known.
@@ -151,12 +147,12 @@ def run(uid: int, job: str, demand: Demand, shared: bool = False) -> str:
 def wait(waiting: Waiting, until_s: int) -> str:
     """Name a job that is the next of its line; one whose GPU type is too long, as if any GPU would do."""
     ms, uid, job, demand, kind, used = waiting
-    label = job if used is None else "%s~%d,%d,%d" % ((job,) + used)
+    label = "%s~%d,%d,%d" % ((job,) + used)
     parts = (WAIT, uid, ms, until_s, demand.gpus, demand.cores, demand.memory_mb, label)
     name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind[:2])
     if len(name) <= _LONGEST:
         return name
-    if used is not None and used.more:
+    if used.more:
         return wait(waiting._replace(used=Used(used.ms, 0, 0)), until_s)
     return "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY[:2])
 
@@ -192,19 +188,14 @@ def _running(name: str) -> "Optional[Running]":
 
 def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     parts = name.split("/")
-    # A bridge of an older version wrote this name. It counts as long as it is held, and for any GPU.
-    if len(parts) == 7:
-        parts = parts[:3] + [_NO_END_S] + parts[3:] + ["", "0"]
     if parts[0] != "wait" or len(parts) != 10:
         return None
-    numbers = _numbers(parts[1:7] + parts[9:])
-    if not numbers:
+    job, details = _job_of(parts[7])
+    numbers, usage = _numbers(parts[1:7] + parts[9:]), _numbers(details.split(","))
+    if not numbers or len(usage) != len(Used._fields):
         return None
     uid, ms, until_s = numbers[:3]
-    job, details = _job_of(parts[7])
-    usage = _numbers(details.split(","))
-    used = Used(*usage) if len(usage) == len(Used._fields) else None
-    return until_s, Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()), used)
+    return until_s, Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()), Used(*usage))
 
 
 def _job_of(field: str) -> "tuple[str, str]":

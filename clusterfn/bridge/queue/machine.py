@@ -34,8 +34,7 @@ Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
 # What is published of a user's use of the machine (`usage`). ms: what counts when it is the turn of a job. step_ms:
 # what each further job adds. more: how many further jobs like this one could start.
 Used = namedtuple("Used", ("ms", "step_ms", "more"))
-# A job that is next in its line. ms: when it was submitted, since the machine's start. used: None if the bridge of its
-# user is too old to publish it.
+# A job that is next in its line. ms: when it was submitted, since the machine's start.
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
 
 ANY = Kind("", 0, ())
@@ -185,20 +184,22 @@ class RemainingResources:
 
     Attributes:
         core_users: uid -> cores that this user's jobs hold.
+        memory_users: uid -> MB that they have asked for.
     """
 
     def __init__(self, machine: MachineResources, running: "Sequence[Running]", uid: int, limits: "UserLimits") -> None:
         own = [job.asked for job in running if job.uid == uid]
-        used = sum(job.asked.memory_mb for job in running)
         self.free_gpus = list(machine.free_gpus)
         self._waiting: "list[tuple[int, Optional[Sequence[str]]]]" = []
         self.core_users: "dict[int, int]" = {}
+        self.memory_users: "dict[int, int]" = {}
         for job in running:
-            if not job.shared:
-                self.core_users[job.uid] = self.core_users.get(job.uid, 0) + job.asked.cores
+            cores = 0 if job.shared else job.asked.cores
+            self.core_users[job.uid] = self.core_users.get(job.uid, 0) + cores
+            self.memory_users[job.uid] = self.memory_users.get(job.uid, 0) + job.asked.memory_mb
         self.cores: "int" = machine.cores - sum(self.core_users.values())
         self._core_count = machine.cores
-        self.memory_mb = min(machine.memory_mb - used, machine.available_mb)
+        self.memory_mb = min(machine.memory_mb - sum(self.memory_users.values()), machine.available_mb)
         self.limits = limits
         self.own = [sum(each) for each in zip(*own)] + [len(own)] if own else [0, 0, 0, 0]
 

@@ -2,8 +2,8 @@
 
 Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. Of several users
 the one comes next who has used the least of the machine (`usage`), and of one user's jobs the first that was sent, of
-those with the highest `priority=`. While a job waits whose bridge is too old to say what was used, the oldest job of
-all users comes next, as that bridge expects. All programs see the same names, and so the same order.
+those with the highest `priority=`. All programs see the same names, and so the same order. Whoever keeps a job waiting
+is named in its reason.
 There is a line for each kind of GPU that is asked for, and one for jobs without GPUs. The first job of a line that does
 not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. While another
 user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another. A job that finds a
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 SLOW = "its script takes long to come to the function (look at `setup:` of the host), so others go first"
 _MOST_FURTHER = 64
-HALF = "its group has half of the GPUs, and another user waits for GPUs"
-LATER = "another user waits, who has used less of the machine lately"
+HALF = "its group has half of the GPUs, and %s waits for GPUs"
+LATER = "%s waits, who has used less of the machine lately"
 # An element does not yield for a smaller difference, because its restart takes a second.
 _SLACK_MS = 5000
 
@@ -39,16 +39,21 @@ def describe_wait(
     if GPUS in missing:
         parts.append(gpus_wait)
     if CORES in missing:
-        users = ["%s (%d)" % (_named(uid), cores) for uid, cores in sorted(room.core_users.items()) if cores]
-        held = "cores held by %s; " % ", ".join(users) if users else ""
-        parts.append("%swaiting for %d free core%s" % (held, demand.cores, "" if demand.cores == 1 else "s"))
+        parts.append(_held("cores", room.core_users))
+        parts.append("waiting for %d free core%s" % (demand.cores, "" if demand.cores == 1 else "s"))
     if MEMORY in missing:
+        parts.append(_held("MB of memory", room.memory_users))
         parts.append("waiting for %d MB of free memory" % demand.memory_mb)
     if OWN in missing:
         named = [word for word in limits._fields if word in over or word == "memory_mb" and "memory" in over]
         allowed = ", ".join("%s: %s" % (word, getattr(limits, word)) for word in named)
         parts.append("waiting for your own jobs: limits: {%s}" % allowed)
-    return "; ".join(parts)
+    return "; ".join(filter(None, parts))
+
+
+def _held(what: str, amounts: "Mapping[int, int]") -> str:
+    users = ["%s (%d)" % (_named(uid), amount) for uid, amount in sorted(amounts.items()) if amount]
+    return "%s held by %s" % (what, ", ".join(users)) if users else ""
 
 
 def _named(uid: int) -> str:
@@ -173,7 +178,6 @@ class _Planning:
         own = {ticket.job for ticket in tickets}
         others = [job for job in view.names.waiting if job.uid != view.uid or job.job not in own]
         self._usage = view.usage.copy()
-        self._is_fair = all(job.used is not None for job in others)
         self._others = self._in_order(others)
         self._full: "set[tuple[int, str]]" = set()
         self._first: "Optional[Waiting]" = None
@@ -188,7 +192,7 @@ class _Planning:
         for number, ticket in enumerate(self.tickets):
             place = max(place, (self._usage.of(ticket.asked), ticket.ms))
             self.plan.places[ticket.job] = place
-            own = (place[0] if self._is_fair else 0, place[1], self.view.uid)
+            own = (*place, self.view.uid)
             # Jobs of other users that come before this one get what they need first.
             while self._others and self._others[0][0] < own:
                 _, further, other = self._others.pop(0)
@@ -199,8 +203,6 @@ class _Planning:
 
     def _in_order(self, others: "Iterable[Waiting]") -> "list[tuple[tuple[int, int, int], int, Waiting]]":
         """Return the jobs of others and, with a number, the further ones that each user has behind each of them."""
-        if not self._is_fair:
-            return sorted(((0, other.ms, other.uid), 0, other) for other in others)
         return sorted(
             ((other.used.ms + number * other.used.step_ms, other.ms, other.uid), number, other)
             for other in others
@@ -274,10 +276,11 @@ class _Planning:
             return text
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
         first, used_ms = self._first, self.plan.places[ticket.job][0]
-        if self._is_fair and first is not None and first.used.ms < used_ms:
-            resource = "GPUs" if first.asked.gpus else "cores"
-            used = use_in_words(first.used.ms), resource, use_in_words(used_ms)
-            after += "; %s is next, with %s of all %s used lately (you: %s)" % ((_named(first.uid),) + used)
+        if first is not None:
+            after += "; %s is next" % _named(first.uid)
+        if first is not None and first.used.ms < used_ms:
+            used = use_in_words(first.used.ms), "GPUs" if first.asked.gpus else "cores", use_in_words(used_ms)
+            after += ", with %s of all %s used lately (you: %s)" % used
         return "%s; %s" % (text, after) if text else after
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":
@@ -306,24 +309,26 @@ class _Planning:
 
     def others_come_first(self, ticket: "Ticket") -> str:
         """Return `LATER` if an element without GPUs holds what users need who have used less; "" else."""
-        if ticket.element is None or ticket.asked.gpus or not self._is_fair:
+        if ticket.element is None or ticket.asked.gpus:
             return ""
         own = (self._usage.of(ticket.asked) - _SLACK_MS, 0, 0)
         for _, further, other in [each for each in self._others if each[0] < own and each[-1].uid != self.view.uid]:
             self._let_pass(other, further, ticket)
         self.room.limits = ticket.limits
-        return LATER if self._first is not None and CORES in self.room.lacks(ticket.asked) else ""
+        first = self._first if CORES in self.room.lacks(ticket.asked) else None
+        return LATER % _named(first.uid) if first is not None else ""
 
     def group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
         """Return `HALF` if its group may have no more GPUs while another user waits for some; one element may run."""
         others = [each for each in self.view.names.waiting if each.uid != self.view.uid and each.asked.gpus]
-        wanted = (self.view.gpus_of(each.kind) for each in others)
-        if ticket.element is None or not any(kind is None or set(gpus).intersection(kind) for gpus in wanted):
+        wanted = ((each.uid, self.view.gpus_of(each.kind)) for each in others)
+        uids = sorted({uid for uid, gpus in wanted if kind is None or set(gpus).intersection(kind)})
+        if ticket.element is None or not uids:
             return ""
         group, running = _group(ticket), self.view.names.running
         own = [job for job in running if job.uid == self.view.uid and job.job.startswith(group + ".")]
         has = sum(job.asked.gpus for job in own) + self._of_groups.get(group, 0) + ticket.asked.gpus
-        return "" if has <= max(len(kind or []) // 2, ticket.asked.gpus) else HALF
+        return "" if has <= max(len(kind or []) // 2, ticket.asked.gpus) else HALF % _named(uids[0])
 
 
 def _group(ticket: "Ticket") -> str:

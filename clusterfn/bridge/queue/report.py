@@ -236,7 +236,7 @@ def _waiting_for_gpus(
     tickets = {line["job"] for line in own}
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
-            used = "; used %s of all GPUs lately" % machine.use_in_words(other.used.ms) if names.is_fair else ""
+            used = "; used %s of all GPUs lately" % machine.use_in_words(other.used.ms)
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
                     "reason": _lacking(other, names, loads) + _KEPT + used, "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
@@ -273,18 +273,17 @@ def look_at_jobs(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     """Return `user`, `job`, `state` and what it asked for, of each job that runs or is next in its user's line.
 
     Those that wait are in the order in which they come. `used`: how much of the machine their user has used, in
-    seconds, of all GPUs for jobs with GPUs, else of all cores; None where that is not published, as of a user of whom
-    no such job waits. None for all if the bridge of one is too old to say it, so that the oldest comes first.
+    seconds, of all GPUs for jobs with GPUs, else of all cores; None of a user of whom no such job waits.
     """
     held_names = lease_names.HeldNames(names, now_s)
     used: "dict[tuple[int, bool], float]" = {}
     # Of the jobs of one user, the first has the smallest value, which is that of the user.
-    for job in held_names.in_order() if held_names.is_fair else []:
+    for job in held_names.in_order():
         used.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
     jobs: "list[tuple[str, Any, Optional[float]]]" = []
     jobs += [("RUNNING", job, used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(held_names.running)]
     for job in held_names.in_order():
-        jobs.append(("PENDING", job, job.used.ms / 1000.0 if held_names.is_fair else None))
+        jobs.append(("PENDING", job, job.used.ms / 1000.0))
     return [
         dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state, used=used_s)
         for state, job, used_s in jobs

@@ -181,13 +181,24 @@ def _pack(
     return Packed(out.getvalue(), buffers, kinds=writer.kinds.values())
 
 
-def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[str, int]:
-    """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header."""
+def dump(
+    obj: object, file: BinaryIO, target: pickler.Version = None,
+    writing: Callable[[Callable[[], None]], None] = lambda write: write(),
+) -> dict[str, int]:  # fmt: skip
+    """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header.
+
+    Args:
+        writing: Calls what writes it, once or again.
+    """
     pieces, crc = pack(obj, target=target).sealed()
-    for piece in pieces:
-        # The agent sends what the file has after each write, so large pieces go in parts.
-        for begin in range(0, len(piece), _WRITTEN_AT_ONCE):
-            file.write(memoryview(piece)[begin : begin + _WRITTEN_AT_ONCE])
+
+    def write() -> None:
+        for piece in pieces:
+            # The agent sends what the file has after each write, so large pieces go in parts.
+            for begin in range(0, len(piece), _WRITTEN_AT_ONCE):
+                file.write(memoryview(piece)[begin : begin + _WRITTEN_AT_ONCE])
+
+    writing(write)
     return {"size": sum(len(piece) for piece in pieces), "crc": crc}
 
 

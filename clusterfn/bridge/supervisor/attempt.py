@@ -254,6 +254,10 @@ class Attempt(WholeAttempt):
         make_folder(self.folder)
         data = (dumps(outcome) + "\n").encode()
         won = publish.publish(self.folder, layout.OUTCOME, data, self.reserve)
+        if self.reserve is None:
+            # A supervisor that was killed has left these, or the server of a session.
+            for folder in (self.folder, self.job.path(layout.CALLS)):
+                publish.remove_reserves(folder)
         if won:
             self.event("ended", kind=outcome["kind"])
         return won

@@ -7,7 +7,7 @@ A job and an item of a group differ in what is written of an attempt, and where:
 import os
 import time
 
-from ..layout import DISK_ERRORS, HOST_DISK, LOST, SUPERSEDED
+from ..layout import DISK_ERRORS, HOST_DISK, LOST, OUTCOME, SUPERSEDED
 from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
 from .run import AttemptRun, run_through
@@ -128,9 +128,13 @@ class AttemptLoop:
 
 def nothing_can_be_written(error: OSError, folder: str) -> Verdict:
     """Return the verdict on a job or an element for whose files the disk has no room."""
-    message = "nothing can be written on the host any more: %s (%s)" % (
-        os.strerror(error.errno or 0), error.filename or folder,
-    )  # fmt: skip
+    # This import is late, because disks are seldom full.
+    from ..agent.files import disk_left
+
+    path, why = str(error.filename or folder), os.strerror(error.errno or 0)
+    if disk_left(os.path.join(folder, OUTCOME))["files"] == 0:
+        why += ": its inodes are used up"
+    message = "nothing can be written on the host any more: %s (%s)" % (why, path)
     hint = "make room there and call again, or point root: to another file system"
     return Verdict(HOST_DISK, message, stage="start", hint=hint)
 

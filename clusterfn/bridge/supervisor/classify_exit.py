@@ -9,7 +9,7 @@ import errno
 import os
 
 from ..fast_start import loads, signal, suppress
-from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, RAISED, RETURNED, SIGNAL, TIME
+from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, OUTCOME, RAISED, RETURNED, SIGNAL, TIME
 from .text import format_duration, format_size
 from .verdict import Verdict
 
@@ -168,11 +168,10 @@ def failed_rank(folder: str) -> "Optional[str]":
 
 def disk_is_full(path: str) -> bool:
     """Whether the file system that holds `path` has no block or no inode left for us."""
-    try:
-        facts = os.statvfs(path)
-    except OSError:
-        return False
-    return facts.f_bavail == 0 or (facts.f_files > 0 and facts.f_favail == 0)
+    # This import is late, because few jobs die without a word.
+    from ..agent.files import disk_left
+
+    return 0 in disk_left(os.path.join(path, OUTCOME)).values()
 
 
 def describe_exit(status: int) -> str:

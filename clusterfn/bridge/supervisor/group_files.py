@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 # Elements are counted from one, so that no element has this number.
 NO_ELEMENT = 0
-_TRY_FOR_S = 30.0
 _PIECE = 1 << 20
 
 
@@ -114,7 +113,8 @@ class Chunks:
 
     def _claim(self, name: str, claim: "tuple[int, ...]") -> bool:
         folder, data = os.path.join(self.home, layout.CLAIMS), b"%d %d %d" % claim
-        return publish.publish(folder, name, data) or publish.read(folder, name) == data
+        is_new = publish.once_there_is_room(lambda: publish.publish(folder, name, data))
+        return is_new or publish.read(folder, name) == data
 
     def _claims(self) -> "dict[int, int]":
         """Return the chunks that are claimed, and how often."""
@@ -181,7 +181,8 @@ class Chunks:
         return os.path.exists(os.path.join(self.home, layout.DONE, str(chunk)))
 
     def finish(self, chunk: int) -> None:
-        os.close(os.open(os.path.join(self.home, layout.DONE, str(chunk)), os.O_WRONLY | os.O_CREAT, 0o600))
+        path = os.path.join(self.home, layout.DONE, str(chunk))
+        os.close(publish.once_there_is_room(lambda: os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)))
 
     def complete(self) -> bool:
         """Whether each item of the group has a line."""
@@ -266,15 +267,10 @@ class ItemJournal:
 
 
 def _write(fd: int, data: bytes) -> None:
-    """All of it, waiting half a minute for room on a full disk: what was half written continues where it stopped."""
-    view, until = memoryview(data), time.monotonic() + _TRY_FOR_S
+    """All of it, once there is room on a full disk: what was half written continues where it stopped."""
+    view = memoryview(data)
     while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except OSError as error:
-            if error.errno not in layout.DISK_ERRORS or time.monotonic() > until:
-                raise
-            time.sleep(1.0)
+        view = view[publish.once_there_is_room(lambda rest=view: os.write(fd, rest)) :]  # type: ignore[misc]
 
 
 def journal_lines(home: str, element: int) -> "Iterator[dict[str, Any]]":

@@ -290,7 +290,7 @@ class ItemAttempt(WholeAttempt):
 
     def begin(self) -> bool:
         self._look_at_fence()
-        os.makedirs(self.path(layout.WORK), mode=0o700, exist_ok=True)
+        publish.once_there_is_room(lambda: os.makedirs(self.path(layout.WORK), mode=0o700, exist_ok=True))
         self._journal.begin(self._index, out=self._from[0], err=self._from[1])
         if self._waited:
             self._attempt.event("running", node=self._attempt.job.node)

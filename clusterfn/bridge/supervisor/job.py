@@ -2,6 +2,7 @@
 
 Names and reads; writes nothing."""
 
+import errno
 import os
 
 from .. import layout
@@ -183,6 +184,23 @@ class HeldResources:
         """Release all that the job holds."""
 
 
+def _refuse_shared(root: str, folder: str) -> None:
+    """Raise PermissionError if another user could put a result into a job's folder, or another in its place."""
+    above = folder
+    while above.startswith(root + "/"):
+        status = os.stat(above)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            # This import is late, because nearly all of these folders are private.
+            from ..agent.trusted import Trusted
+
+            objection = Trusted().objection_below(root, os.path.join(folder, layout.SPEC))
+            if objection is not None:
+                how = "%s, so another user could plant a result: run `chmod go-w %s`" % (objection[1], objection[0])
+                raise PermissionError(errno.EPERM, how, objection[0])
+            return
+        above = os.path.dirname(above)
+
+
 # What the elements of a group have in common.
 _SHARED = frozenset([layout.SPEC, layout.PAYLOAD, layout.SCRIPT, layout.CANCEL, layout.SECRETS, layout.CHECKPOINT])
 
@@ -214,6 +232,7 @@ class JobFolder(DescribedJob):
         whole: "str" = self.spec["id"]
         super().__init__(whole if self.element is None else "%s.%d" % (whole, self.element), folder, self.spec)
         self.root: "str" = self.spec["root"]
+        _refuse_shared(self.root, folder)
         self.scheduler = scheduler_named(self.spec["scheduler"])
         if not self.scheduler.has_nodes and os.path.exists(layout.SITE_RULES):
             # This import is late, because most machines have no such file.

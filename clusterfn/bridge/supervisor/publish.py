@@ -10,9 +10,16 @@ What reads files that may not be there is here too.
 import errno
 import os
 
+# A function may replace the one of the module.
+from time import sleep
+
+from ..layout import DISK_ERRORS, ROOM_PAUSES_S
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Callable, Optional, TypeVar
+
+    T = TypeVar("T")
 
 _REFUSED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
 # Under a quota of btrfs, a file needs more than 64 KB of room to be created, written and linked.
@@ -39,6 +46,13 @@ class Reserve:
 
     def release(self) -> None:
         _remove(self.path)
+
+
+def remove_reserves(folder: str) -> None:
+    """Remove the reserves that processes have left in a folder."""
+    for name in names_in(folder):
+        if name.startswith(".reserve-"):
+            _remove(os.path.join(folder, name))
 
 
 def publish(
@@ -175,6 +189,28 @@ def _write(path: str, data: bytes, flags: int, mode: int, sync: bool = True) -> 
             os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def once_there_is_room(act: "Callable[[], T]", waits: "Callable[[], None]" = lambda: None, always: bool = False) -> "T":
+    """Return what `act` does; try again with pauses, for a minute, where the disk is full.
+
+    Args:
+        waits: Called before the first pause.
+        always: Try again after any other error of the operating system, too.
+
+    Raises:
+        OSError: Of the last try.
+    """
+    for number, pause in enumerate(ROOM_PAUSES_S):
+        try:
+            return act()
+        except OSError as error:
+            if not always and error.errno not in DISK_ERRORS:
+                raise
+        if number == 0:
+            waits()
+        sleep(pause)
+    return act()
 
 
 def write_all(fd: int, data: bytes) -> None:

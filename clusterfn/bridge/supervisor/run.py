@@ -18,7 +18,7 @@ from .job import describe_place
 from .limits import clock
 from .output import Pump, copy, list_files_left
 from .process_tree import RunProcesses
-from .publish import last_bytes
+from .publish import last_bytes, once_there_is_room
 from .text import last_lines, masked
 from .verdict import AttemptEnded, Verdict, say
 
@@ -40,7 +40,6 @@ _TERM_ECHO_S = 0.5
 _TERMINATED = 143
 # The shortest calls have ended by then, and their end says what they used.
 _FIRST_SAMPLE_S = 0.05
-_PUBLISH_FOR_S = 30.0
 _LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
@@ -358,18 +357,11 @@ class AttemptRun:
         self.notes += ["could not be ended: %s" % name for name in left]
 
     def publish(self, verdict: Verdict) -> bool:
-        """Publish; False if another outcome is there. Tries for half a minute where the disk refuses."""
+        """Publish; False if another outcome is there. Tries for a minute where the disk refuses."""
         restore_owner_permissions(self.job.folder)
         complete = self._completed(verdict)
         self._restore()
-        until = time.monotonic() + _PUBLISH_FOR_S
-        while True:
-            try:
-                return self.attempt.publish(complete)
-            except OSError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(1.0)
+        return once_there_is_room(lambda: self.attempt.publish(complete), always=True)
 
     def _completed(self, verdict: Verdict) -> Verdict:
         """Return the verdict with all that this run knows besides."""

@@ -6,7 +6,7 @@ import os
 import time
 
 from ..fast_start import dumps, suppress
-from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, FORMAT, KINDS, LOST, NOT_FINAL, RETURNED
+from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, FORMAT, KINDS, LOST, NOT_FINAL, OUTCOME, RETURNED
 from .text import portable
 
 TYPE_CHECKING = False
@@ -133,12 +133,11 @@ def print_state(attempt: "Optional[int]", kind: "Optional[str]", won: bool) -> N
 def print_disk_full(error: OSError, folder: str) -> None:
     """That the disk takes nothing more, for people and, in the agent's words, for the client that asked."""
     say("nothing can be published: %s" % error)
+    # This import is late, because disks are seldom full.
+    from ..agent.files import disk_left
+
     path, why = str(error.filename or folder), os.strerror(error.errno or 0)
-    full = {"kind": "full", "message": why, "errno": error.errno, "path": path, "free": None}
-    # The folder is gone, or cannot be read.
-    with suppress(OSError):
-        disk = os.statvfs(folder)
-        full["free"] = disk.f_bavail * disk.f_frsize
+    full = dict(disk_left(os.path.join(folder, OUTCOME)), kind="full", message=why, errno=error.errno, path=path)
     _write(1, dumps({"attempt": None, "kind": None, "won": False, "full": full}))
 
 

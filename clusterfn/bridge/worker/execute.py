@@ -13,7 +13,8 @@ from typing import Any
 
 from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
-from ..layout import DISK, DISK_ERRORS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
+from ..layout import DISK, DISK_ERRORS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, ROOM_PAUSES_S, VALUE
+from ..supervisor.publish import once_there_is_room
 from . import children, devices, full_disk, payload, warning
 from .descriptors import flush_output, out_of_reach
 from .report import Report
@@ -233,10 +234,10 @@ def keep_result(
         # The function has closed the file.
         return _described(result) if kind == RAISED else _not_written(error.errno or 0)
     if kind == RAISED:
-        facts = _keep_exception(result, file, caller, report.secrets, sync)
+        facts = _keep_exception(result, file, caller, report, sync)
     else:
         try:
-            facts = dict(_write(result, file, caller, sync), done=RETURNED)
+            facts = dict(_write(result, file, caller, report, sync), done=RETURNED)
         except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
             facts = _not_kept(result, error, caller)
     for note in dict.fromkeys(pickler.notes):
@@ -274,7 +275,7 @@ def _not_written(number: int) -> dict[str, Any]:
     """Describe a failed write. An error that pickling itself raises names a file or has no number."""
     message = "the value could not be written: %s" % os.strerror(number)
     if number in DISK_ERRORS:
-        return {"done": DISK, "message": message}
+        return {"done": DISK, "message": "%s, for %.0f s" % (message, sum(ROOM_PAUSES_S))}
     hints = {
         errno.EFBIG: "raise the limit of the size of files there (ulimit -f), or return less",
         errno.EBADF: "the function closed a file of clusterfn's: let it close only what it opened",
@@ -283,15 +284,16 @@ def _not_written(number: int) -> dict[str, Any]:
 
 
 def _keep_exception(
-    error: BaseException, file: Any, caller: tuple[int, ...], secrets: list[str], sync: bool
+    error: BaseException, file: Any, caller: tuple[int, ...], report: Report, sync: bool
 ) -> dict[str, Any]:  # fmt: skip
     from _clusterfn_wire import exceptions
 
-    report = _described(error)
+    facts = _described(error)
     try:
-        return dict(_write(exceptions.to_records(error, caller, secrets), file, caller, sync), **report)
+        records = exceptions.to_records(error, caller, report.secrets)
+        return dict(_write(records, file, caller, report, sync), **facts)
     except BaseException:  # noqa: BLE001 - an odd exception may refuse anything; its text has been taken already
-        return report
+        return facts
 
 
 def _described(error: BaseException) -> dict[str, Any]:
@@ -303,14 +305,23 @@ def _described(error: BaseException) -> dict[str, Any]:
     return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts, "hint": full}
 
 
-def _write(value: Any, file: Any, caller: tuple[int, ...], sync: bool = True) -> dict[str, Any]:
+def _write(value: Any, file: Any, caller: tuple[int, ...], report: Report, sync: bool) -> dict[str, Any]:
     if os.fstat(file.fileno()).st_size:
         file.truncate(0)
-    written: dict[str, Any] = container.dump(value, file, caller)
-    file.flush()
-    if sync:
-        os.fsync(file.fileno())
-    else:
-        # With this call, NFS reports that its disk is full.
-        os.close(os.dup(file.fileno()))
+
+    def writing(write: Callable[[], None]) -> None:
+        def write_whole() -> None:
+            # After an error, a client may have received what is there already: the same bytes are written again.
+            file.seek(0)
+            write()
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+            else:
+                # With this call, NFS reports that its disk is full.
+                os.close(os.dup(file.fileno()))
+
+        once_there_is_room(write_whole, lambda: report.say(note="the disk was full: the value waited for room"))
+
+    written: dict[str, Any] = container.dump(value, file, caller, writing)
     return written

@@ -19,9 +19,10 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from clusterfn.config.spec import Host
-from clusterfn.errors import ConfigError, HostError
+from clusterfn.errors import ConfigError, HostError, Unreachable
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, Header, error_of, no_frame, pack
 from clusterfn.hosts.transports import Asker, Stream, Transport
@@ -75,6 +76,9 @@ space['start'](sources, '%s' '%s')
 """
 NO_LOGIN = re.compile(r"^This account is (?:currently )?not available", re.MULTILINE)
 NO_PYTHON = "CLUSTERFN-NO-PYTHON:"
+# What `Stream.cause` says where a process was killed or a connection was lost: a shell adds 128 to a signal's number,
+# and ssh ends with 255. An rc file that exits has other numbers.
+_CUT_OFF = re.compile(r"the connection was lost|ended by (?:a )?signal|exit status (?:129|137|143|255)$")
 _AGENT = Path(__file__).parents[2] / "bridge" / "agent"
 LOOKED_AT = "python3 in PATH, /usr/libexec/platform-python, python3 of a login shell, conda in the home and in /opt"
 
@@ -147,9 +151,9 @@ def _start(stream: Stream, host: Host, python: str, first: bytes, meanwhile: Cal
     with _deadline(stream, HELLO_S):
         answer = reader.frame()
     if answer is None:
-        is_late = time.monotonic() - asked_at >= HELLO_S
-        how = f"did not answer within {HELLO_S:g} s" if is_late else f"ended: {stream.cause()}"
-        raise HostError(f"The agent on {host.name} {how}", host=host.name, evidence=_lines(stream.stderr()))
+        is_late, cause = time.monotonic() - asked_at >= HELLO_S, stream.cause()
+        how = f"did not answer within {HELLO_S:g} s" if is_late else f"ended before its hello: {cause}"
+        raise _ended(cause, f"The agent on {host.name} {how}", host=host.name, evidence=_lines(stream.stderr()))
     return _check_greeting(stream, host, reader, answer[0], printed)
 
 
@@ -248,7 +252,16 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
     command = f"ssh {config}{host.address} 'echo hello'" if host.address else "/bin/sh -c 'echo hello'"
     hint = f"check that `{command}` prints hello; an rc file must not exit, wait or start another shell for "
     hint += 'commands: look for "exit" in ~/.bashrc of the host'
-    return HostError(message, host=host.name, evidence=evidence, hint=hint)
+    return _ended(cause, message, host=host.name, evidence=evidence, hint=hint)
+
+
+def _ended(cause: str | None, message: str, **facts: Any) -> HostError:
+    """Return the error for a stream that has ended; one that was cut off has a ConnectionAbortedError as its cause."""
+    if cause is None or not _CUT_OFF.search(cause):
+        return HostError(message, **facts)
+    error = Unreachable(message, retryable=True, **facts)
+    error.__cause__ = ConnectionAbortedError(cause)
+    return error
 
 
 def _lines(text: str) -> list[str]:

@@ -215,8 +215,10 @@ def error_of(host: Host, data: Header) -> HostError:
     elif kind == "refused":
         hint = f"{root} a folder in your home; if you trust who can write to it, name that user or group in owners:"
         own = f"run `chmod go-w {shell_word(path)}` on {host.name}"
+        theirs = f"run `mv {shell_word(path)} {shell_word(path + '.theirs')}` on {host.name}"
         message = f"{path} on {host.name} is not safe to use: {reason}"
-        error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
+        fix = own if data.get("own") else theirs if data.get("below") else hint
+        error = HostError(message, host=host.name, hint=fix)
     elif kind == "missing":
         error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[reason])
     elif kind == "changed":
@@ -235,14 +237,16 @@ def error_of(host: Host, data: Header) -> HostError:
 
 def _full(host: Host, data: Header, path: str) -> HostError:
     amounts = [("free", data.get("free")), ("needed", data.get("needed"))]
-    message = f"No space is left on {host.name} for {path}"
+    hint, message = "free some", f"No space is left on {host.name} for {path}"
+    if data.get("files") == 0:
+        hint, message = "remove files", f"No more files can be made on {host.name} for {path}: the inodes are used up"
     if data.get("errno") == _QUOTA:
         message = f"Your disk quota on {host.name} leaves no space for {path}"
         # The free space of the disk would mislead here, because the quota does not let this user have it.
         amounts = amounts[1:]
     valid = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
     summary = ", ".join(f"{format_size(amount)} {word}" for word, amount in valid)
-    hint = f"free some (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"
+    hint += f" (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"
     hint += f" ({host.source}) to a larger file system"
     evidence = [data["message"], *([summary] if summary else [])]
     return HostDiskFull(message, host=host.name, evidence=evidence, hint=hint, retryable=True)

@@ -97,15 +97,18 @@ def closed_on_failure(close: Callable[[], object]) -> Iterator[None]:
 
 
 def open_with_retries(
-    open_once: Callable[[], T], hung_up: tuple[type[BaseException], ...], pauses_s: Sequence[float]
+    open_once: Callable[[], T], causes: tuple[type[BaseException], ...], pauses_s: Sequence[float], within_s: float
 ) -> T:
-    """Call `open_once`; retry after each pause if one of these causes shows that a busy sshd hung up at once."""
+    """Call `open_once`; retry after each pause if it met one of these causes of an `Unreachable` within that time.
+
+    A ConnectionResetError shows that a busy sshd hung up at once, a ConnectionAbortedError that something was killed.
+    """
     for pause in pauses_s:
         began = time.monotonic()
         try:
             return open_once()
         except Unreachable as error:
-            if not isinstance(error.__cause__, hung_up) or time.monotonic() - began > pauses_s[-1]:
+            if not isinstance(error.__cause__, causes) or time.monotonic() - began > within_s:
                 raise
             # A busy sshd drops many programs at the same time, so spread their retries.
             time.sleep(pause * random.uniform(0.5, 1.5))

@@ -79,7 +79,7 @@ class OpensshTransport(Transport):
             with AskPass(asker, self.host.name) as asking:
                 return started(self.host, settings, OpensshStream(argv(settings, command, asks=True), asking))
 
-        return base.open_with_retries(open_once, (ConnectionResetError,), base.PAUSES_S)
+        return base.open_with_retries(open_once, (ConnectionResetError,), base.PAUSES_S, base.PAUSES_S[-1])
 
 
 def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStream:

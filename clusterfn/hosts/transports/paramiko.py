@@ -163,12 +163,12 @@ def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[
             _connect(host, settings, hops, asker=asker)
         return hops
 
-    return base.open_with_retries(connect_once, HUNG_UP, BUSY_PAUSES_S)
+    return base.open_with_retries(connect_once, HUNG_UP, BUSY_PAUSES_S, BUSY_PAUSES_S[-1])
 
 
 def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: str) -> paramiko.Channel:
     """Start `command` on a channel of its own."""
-    with _translated(host, settings):
+    with _translated(host, settings, is_open=True):
         channel = ssh.open_session(timeout=settings.timeout_s)
         received = ReceivedPieces()
         channel.in_buffer = received
@@ -316,8 +316,12 @@ def _proxy(host: Host, command: str) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _translated(host: Host, settings: Settings) -> Iterator[None]:
-    """Turn paramiko's errors into ours, by the first row of the table that fits."""
+def _translated(host: Host, settings: Settings, is_open: bool = False) -> Iterator[None]:
+    """Turn paramiko's errors into ours, by the first row of the table that fits.
+
+    Args:
+        is_open: Whether the login is over: if the host then hangs up, something was killed.
+    """
     try:
         yield
     except ClusterfnError:
@@ -332,6 +336,8 @@ def _translated(host: Host, settings: Settings) -> Iterator[None]:
             ours = f"paramiko {paramiko.__version__}"
             raise ssh_errors.no_common(host, settings.place, ours, evidence, hint) from error
         kind = next(kind for met, kind in _TABLE if isinstance(error, met))
+        if is_open and kind in ("hung up", "no server"):
+            raise ssh_errors.unreachable("hung up", host, settings, evidence) from ConnectionAbortedError(str(error))
         raise ssh_errors.unreachable(kind, host, settings, evidence) from error
 
 

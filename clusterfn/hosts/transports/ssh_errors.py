@@ -167,19 +167,21 @@ class SshOutput(NamedTuple):
 def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
     """Return the error for an ssh that ended before the session was open.
 
-    Its cause is a ConnectionResetError if ssh was dropped at once, as by a busy sshd; else a ConnectionAbortedError.
+    Its cause is a ConnectionResetError if ssh was dropped at once, as by a busy sshd, and a ConnectionAbortedError if
+    the connection broke off later, or ssh was killed.
     """
     output = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
     rows = ((line, re.fullmatch(pattern, line), make) for pattern, make in _TABLE for line in output.plain_lines)
     line, match, make = next((row for row in rows if row[1]), ("", None, ""))
+    kind = "ended" if match is None else make
     error: HostError | ConfigError
-    if match is None:
-        error = unreachable("ended", host, settings, output.evidence, how=f"it ended with status {code}")
-    elif isinstance(make, str):
-        error = unreachable(make, host, settings, output.evidence)
+    if isinstance(kind, str):
+        error = unreachable(kind, host, settings, output.evidence, how=f"it ended with status {code}")
     else:
-        error = make(output, match)
-    end = ConnectionResetError if re.fullmatch(_DROPPED, line) else ConnectionAbortedError
+        assert match is not None
+        error = kind(output, match)
+    broke_off = ConnectionAbortedError if kind in ("ended", "hung up") else ConnectionError
+    end = ConnectionResetError if re.fullmatch(_DROPPED, line) else broke_off
     error.__cause__ = end(line or f"exit status {code}")
     return error
 

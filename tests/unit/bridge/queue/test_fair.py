@@ -101,14 +101,11 @@ def test_priority_orders_ones_own_jobs_and_no_others(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("with_old", [False, True])
-def test_whatever_is_asked_for_and_whichever_bridges_there_are_the_users_agree_and_all_jobs_run(
-    tmp_path, seed, with_old
-):
+def test_whatever_is_asked_for_the_users_agree_and_all_jobs_run(tmp_path, seed):
     paper, rng = Paper(tmp_path, cards="ab"), random.Random(seed)
     paper.rng = random.Random(seed + 100)
-    for number in range(4):
-        user = paper.user(is_old=with_old and number == 1)
+    for _ in range(4):
+        user = paper.user()
         for _ in range(8):
             asked = demand(rng.choice([0, 0, 1, 2]), rng.choice([1, 1, 2, 4]))
             paper.submit(user, 1, asked, float(rng.choice([3, 10, 40])), rng.choice([0, 0, 3]))
@@ -119,16 +116,3 @@ def test_whatever_is_asked_for_and_whichever_bridges_there_are_the_users_agree_a
     paper.run()
 
     assert not any(user.tickets for user in paper.users), "jobs wait, and nothing runs"
-
-
-def test_beside_an_older_bridge_the_oldest_job_comes_first_as_that_expects(tmp_path):
-    paper = Paper(tmp_path, cores=1)
-    old, first, second = paper.user(is_old=True), paper.user(), paper.user()
-    paper.submit(first, 1, CORE, 10.0)
-    paper.run(paper.now + 1)
-    for user in (first, old, second):
-        paper.submit(user, 1, CORE, 10.0)
-
-    paper.run()
-
-    assert first.begun[1][0] < old.begun[0][0] < second.begun[0][0]

@@ -12,10 +12,26 @@ from clusterfn.bridge.queue.machine import Demand, Kind, Used, Waiting
 @pytest.mark.parametrize("number", ["٤٢", "４２", "-1", "", "4" * 21, "4_2"])
 def test_a_number_in_other_digits_names_nobody(number):
     """Another user could name a victim by them, whose number is compared in ASCII."""
-    seen = lease_names.HeldNames({f"run/{number}/job/0/4/10", f"wait/{number}/1/99/0/1/0/job//0"}, 0)
+    seen = lease_names.HeldNames({f"run/{number}/job/0/4/10", f"wait/{number}/1/60/0/1/0/job~0,0,0//0"}, 0)
 
     assert seen.running == []
     assert seen.waiting == []
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("wait/7/1/160/8/1/0/job~0,0,0//0", True),
+        ("wait/7/1/100/8/1/0/job~0,0,0//0", False),  # its time is over
+        ("wait/7/1/161/8/1/0/job~0,0,0//0", False),  # longer than a spooler names a job
+        ("wait/7/1/1000000/8/1/0/job~0,0,0//0", False),
+        ("wait/7/1/160/8/1/0/job//0", False),  # without use
+        ("wait/7/1/160/8/1/0/job~0,0//0", False),
+        ("wait/7/1000000/8/1/0/job", False),  # without a time
+    ],
+)
+def test_a_name_that_waits_counts_for_a_minute_at_most_and_in_one_form(name: str, counts: bool):
+    assert len(lease_names.HeldNames({name}, 100).waiting) == counts
 
 
 def test_the_longest_name_has_room_for_an_ending():

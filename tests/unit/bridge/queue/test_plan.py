@@ -53,26 +53,26 @@ def test_a_job_for_some_gpus_only_is_not_named_while_it_waits_as_others_would_ke
 
 
 def test_the_reason_says_for_whom_the_free_gpus_are_kept():
-    job, older = ticket("5", Demand(1, 1, 0)), "wait/990008/4/99999999/4/1/0/x//0"
+    job, older = ticket("5", Demand(1, 1, 0)), "wait/990008/4/60/4/1/0/x~0,0,0//0"
 
     made = planned([job], 8, ("e", "f"), (older,), held="abcd")
-    kept = "the others reserved for 990008's earlier 4-GPU job"
-    assert made.reasons["5"] == f"4 of 6 GPUs held by 990007 (4), {kept}; waiting for 1; 1 job before it"
+    kept = "the others reserved for 990008's earlier 4-GPU job; waiting for 1; 1 job before it; 990008 is next"
+    assert made.reasons["5"] == f"4 of 6 GPUs held by 990007 (4), {kept}"
     made = planned([job], 8, ("e", "f"), (older,))
     kept = "2 of 2 GPUs reserved for 990008's earlier 4-GPU job"
-    assert made.reasons["5"] == f"{kept}; waiting for 1; 1 job before it"
+    assert made.reasons["5"] == f"{kept}; waiting for 1; 1 job before it; 990008 is next"
 
 
 def test_the_reason_counts_the_gpus_that_are_kept_for_several_and_leaves_out_those_of_whom_comes_later():
     mine = [ticket("3", Demand(3, 1, 0)), ticket("5", Demand(3, 1, 0))]
-    others = ("wait/990008/2/99999999/1/1/0/x//0", "wait/990009/6/99999999/1/1/0/y//0")
+    others = ("wait/990008/2/60/1/1/0/x~0,0,0//0", "wait/990009/6/60/1/1/0/y~0,0,0//0")
     made = planned(mine, 8, ("e", "f", "g"), others, held="a")
 
-    kept = "1 of the others reserved for 990008's earlier 1-GPU job"
-    assert made.reasons["3"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 1 job before it"
+    kept = "1 of the others reserved for 990008's earlier 1-GPU job; waiting for 3; 1 job before it; 990008 is next"
+    assert made.reasons["3"] == f"1 of 4 GPUs held by 990007 (1), {kept}"
     jobs = f"990008's earlier 1-GPU job and {plan.user_name(1)}'s earlier 3-GPU job"
-    kept = f"the others reserved for {jobs}"
-    assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 2 jobs before it"
+    kept = f"the others reserved for {jobs}; waiting for 3; 2 jobs before it; 990008 is next"
+    assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}"
 
 
 A100, A6000 = Kind("a100", 0), Kind("a6000", 0)
@@ -83,22 +83,22 @@ def test_a_group_that_has_its_half_keeps_no_gpu_from_those_for_whom_it_waits():
     names, held = ("run/1/5.2/4/1/0", "run/2/6/3/1/0"), "abcdefg"
 
     assert [each.job for each in planned([element], 8, ("h",), names, held).named] == ["5.1"]
-    assert planned([element], 8, ("h",), (*names, "wait/2/9/99999999/1/1/0/x//0"), held).named == []
+    assert planned([element], 8, ("h",), (*names, "wait/2/9/60/1/1/0/x~0,0,0//0"), held).named == []
 
 
 @pytest.mark.parametrize(("used_ms", "starts"), [(500, ["5"]), (1500, [])])
 def test_further_jobs_of_another_user_come_first_until_they_count_more_than_ones_own(used_ms: int, starts: list[str]):
-    first_and_one_more = "wait/2/9/99999999/0/1/0/x~0,1000,1//0"
+    first_and_one_more = "wait/2/9/60/0/1/0/x~0,1000,1//0"
     mine = [ticket("5", Demand(0, 1, 0))]
 
     assert started(planned(mine, 2, names=(first_and_one_more,), used_ms=used_ms)) == starts
 
 
-@pytest.mark.parametrize(("used_ms", "why"), [(4000, ""), (6000, plan.LATER)])
+@pytest.mark.parametrize(("used_ms", "why"), [(4000, ""), (6000, "bin waits, who has used less of the machine lately")])
 def test_an_element_gives_way_only_to_who_has_used_less_by_more_than_its_restart_takes(used_ms: int, why: str):
     element = ticket("5", Demand(0, 1, 0), element=1)._replace(job="5.1")
 
-    assert plan.must_yield(element, view_of(1, names=("wait/2/9/99999999/0/1/0/x~0,0,0//0",), used_ms=used_ms)) == why
+    assert plan.must_yield(element, view_of(1, names=("wait/2/9/60/0/1/0/x~0,0,0//0",), used_ms=used_ms)) == why
 
 
 def test_jobs_with_gpus_start_one_after_another_and_the_others_beside_them():

@@ -13,8 +13,8 @@ ME = pwd.getpwuid(os.getuid()).pw_name
 NAMES = [
     lease_names.run(os.getuid(), "7f3a000011112222", Demand(2, 4, 8192)),
     lease_names.run(4_000_000, "90aa000011112222.3", Demand(0, 1, 0)),
-    lease_names.wait(Waiting(5, os.getuid(), "c0de000011112222", Demand(1, 1, 512), ANY, None), 1000),
-    lease_names.wait(Waiting(5, 4_000_000, "too-old-to-count", Demand(1, 1, 512), ANY, None), 10),
+    lease_names.wait(Waiting(5, os.getuid(), "c0de000011112222", Demand(1, 1, 512), ANY, Used(0, 0, 0)), 550),
+    lease_names.wait(Waiting(5, 4_000_000, "too-old-to-count", Demand(1, 1, 512), ANY, Used(0, 0, 0)), 10),
     "door", "gpu/GPU-1", "run/nonsense",
 ]  # fmt: skip
 
@@ -22,9 +22,9 @@ NAMES = [
 def test_the_jobs_of_all_users_are_listed_with_what_they_asked_for():
     words = ("user", "job", "state", "gpus", "cores", "memory_mb", "used")
     rows = [
-        (ME, "7f3a000011112222", "RUNNING", 2, 4, 8192, None),
+        (ME, "7f3a000011112222", "RUNNING", 2, 4, 8192, 0.0),
         ("4000000", "90aa000011112222.3", "RUNNING", 0, 1, 0, None),
-        (ME, "c0de000011112222", "PENDING", 1, 1, 512, None),
+        (ME, "c0de000011112222", "PENDING", 1, 1, 512, 0.0),
     ]
     assert report.look_at_jobs(NAMES, 500) == [dict(zip(words, row)) for row in rows]
 
@@ -56,8 +56,8 @@ def test_a_job_that_holds_its_name_is_seen_by_both_ways_of_asking(capfdbinary, m
 def test_who_waits_is_listed_in_the_order_in_which_they_come_with_what_their_users_have_used():
     much, little = Used(7_200_000, 0, 0), Used(40_000, 0, 0)
     names = [
-        lease_names.wait(Waiting(5, 4_000_000, "aaaa000011112222", Demand(1, 1, 0), ANY, much), 1000),
-        lease_names.wait(Waiting(9, 4_000_001, "bbbb000011112222", Demand(1, 1, 0), ANY, little), 1000),
+        lease_names.wait(Waiting(5, 4_000_000, "aaaa000011112222", Demand(1, 1, 0), ANY, much), 550),
+        lease_names.wait(Waiting(9, 4_000_001, "bbbb000011112222", Demand(1, 1, 0), ANY, little), 550),
         lease_names.run(4_000_000, "cccc000011112222", Demand(2, 1, 0)),
         lease_names.run(4_000_000, "dddd000011112222", Demand(0, 1, 0)),
     ]
