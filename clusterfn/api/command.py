@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.api.decorator import ClusterFunction, cluster
+from clusterfn.bridge.layout import THREADS
 from clusterfn.calls.call import job_name
 from clusterfn.config import config_file, places
 from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
+from clusterfn.config.text_file import begins_as_script
 from clusterfn.display import console
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.packing import labels
 from clusterfn.packing.files import File
-from clusterfn.packing.project import Project, project_of, working_directory
+from clusterfn.packing.project import Project, commit_of, project_of, working_directory
 from clusterfn.public_api import public_api, show_options
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
 
@@ -42,7 +44,23 @@ _OF_A_SHELL = frozenset(
      "ulimit", "umask", "unset", "until", "while", "case", "."]
 )  # fmt: skip
 _CALLS_SRUN = re.compile(r"^[ \t]*srun\b", re.MULTILINE)
+_SBATCH = re.compile(r"^#SBATCH\b", re.MULTILINE)
 _HAS_SRUN = re.compile(r"\bsrun *\(\)")
+_ONE_TASK = (
+    "to start one task there, add this line to the script: "
+    'command -v srun >/dev/null || srun() { env -u SLURM_NTASKS "$@"; }'
+)
+# What a script does that goes wrong, on SLURM or elsewhere.
+_NOTICES = (
+    (
+        re.compile(r"\bscontrol\b(?s:.*)\bCommand="), True,
+        "looks for itself by scontrol, which names clusterfn's job.sh: $SLURM_SUBMIT_DIR has the copy of its project",
+    ),
+    (
+        re.compile(r"^[^#\n]*\bscontrol\b", re.MULTILINE), False,
+        "calls scontrol, which the host does not have: $SLURM_JOB_NODELIST is the name of its one node",
+    ),
+)  # fmt: skip
 _OWN_DOLLARS = ("awk", "sed", "perl")
 _EXPANDED_THERE = re.compile(r"~(?:/|$)|.*\$(?:\w|\{)")
 
@@ -71,10 +89,11 @@ class _SentCommand(NamedTuple):
         project: What the job gets a copy of; None if nothing is sent.
         result: The JSON file with its value.
         stdin: The file that it reads from its standard input.
+        env: Variables that it gets; None takes one away.
         first: Whether the first of several nodes alone runs it, as a script of sbatch.
-        env: Variables that it gets; None for none.
         signal: The name of the signal that warns it before the end of its time; "" for SIGTERM.
         alone: Whether that signal is for its shell alone, and not for what the shell runs.
+        logs: Names by which a script of sbatch finds its output and its errors, as sbatch's patterns.
     """
 
     words: tuple[str, ...]
@@ -83,10 +102,11 @@ class _SentCommand(NamedTuple):
     project: Project | None
     result: str | None
     stdin: File | None
+    env: dict[str, str | None]
     first: bool = False
-    env: Mapping[str, str] | None = None
     signal: str = ""
     alone: bool = False
+    logs: tuple[str, ...] = ()
 
 
 @show_options(CallOptions)
@@ -221,13 +241,19 @@ def make_command(
         # With `cwd` the script and its project are already on the host, so nothing is looked for here.
         words, script, project = text.words, None, None
     _reject_what_cannot_run(words or tuple(text.line.split()), options, bool(text.line), stdin is not None)
-    sbatch = _sbatch_lines(script, options) if script is not None and text.words[0].endswith(script.name) else None
+    sbatch, request = None, dict[str, Any]()
+    if script is not None and text.words[0].endswith(script.name):
+        sbatch, request, options = _read_directives(script, options)
+    elif script is not None and _SBATCH.search(script.read_text(encoding="utf-8", errors="replace")):
+        how = f"clusterfn run {options.get('host') or 'HOST'} {script.name}"
+        console.warn(f"{text.words[0]} reads no #SBATCH lines, so those of {script.name} do not count; write {how}")
     names = text.names
     shown = command_as_shown(text._replace(words=words))
-    sent = _SentCommand(words, text.line, shown, project, result, None if stdin is None else File(stdin))
+    commit = commit_of(project) if project is not None else {}
+    sent = _SentCommand(words, text.line, shown, project, result, None if stdin is None else File(stdin), commit)
     if sbatch is not None and script is not None:
-        sent = sent._replace(first=True, env=sbatch.env, signal=sbatch.signal, alone=sbatch.alone)
-        options = {**sbatch.options, **{name: value for name, value in options.items() if value is not None}}
+        sent = sent._replace(first=True, signal=sbatch.signal, alone=sbatch.alone, logs=sbatch.logs)
+        sent.env.update(sbatch.env)
         names = (*names, ARRAY_VARIABLE) if sbatch.array else names
         # The name in a #SBATCH line may have characters that job names here may not have.
         options["name"] = job_name(options.get("name") or script.stem)
@@ -239,25 +265,45 @@ def make_command(
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     called.__signature__ = inspect.Signature(parameters)
     function: ClusterFunction[..., Any] = cluster(**options)(called)
+    if request:
+        # These are words of sbatch itself, which `slurm=` would in part reject.
+        request.update(function.options.scheduler_options.get("slurm", {}))
+        function = ClusterFunction(called, function.options._replace(scheduler_options={"slurm": request}))
     return PreparedCommand(function, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
 
 
-def _sbatch_lines(script: Path, options: Mapping[str, Any]) -> SbatchScript | None:
-    """Read the options in a script, and say which are not taken; None if there are none."""
+def _read_directives(
+    script: Path, options: dict[str, Any]
+) -> tuple[SbatchScript | None, dict[str, Any], dict[str, Any]]:
+    """Read what a script asks sbatch for, and say it, and what of it is not taken.
+
+    Returns:
+        What was read; None if there is nothing. What sbatch gets of it as it is. The options of the call.
+    """
     text = script.read_text(encoding="utf-8", errors="replace")
-    if script.suffix == ".py" or "#SBATCH" not in text:
-        return None
     host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
     has_slurm = keys_by_scheduler()[host.scheduler].of_call is not None
+    found = read_sbatch(text, has_slurm, script.name)
+    if found is None:
+        return None, {}, options
     if not has_slurm and _CALLS_SRUN.search(text) and not _HAS_SRUN.search(text):
-        hint = 'to start one task there, add this line to the script: command -v srun >/dev/null || srun() { "$@"; }'
-        raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=hint)
-    found = read_sbatch(text, has_slurm)
-    if found is not None:
-        console.tell(f"{script.name} asks for {in_words(found.options) or 'nothing'}")
-        if found.not_taken:
-            console.warn(f"not taken from {script.name}: {'; '.join(found.not_taken)}")
-    return found
+        raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=_ONE_TASK)
+    given = {name: value for name, value in options.items() if value is not None}
+    env, request, asks = {**found.env, "SLURM_JOB_NAME": found.options.get("name", script.name)}, {}, found.options
+    if has_slurm:
+        request, asks = found.for_slurm(given, host.defaults.memory_bytes == config_file.USUAL_MEMORY)
+        # sbatch leaves them unset, so that each of several tasks counts its own cores.
+        env.update(dict.fromkeys(name for name in THREADS if name not in host.env))
+    else:
+        env.update(found.on_bare)
+    for pattern, on_slurm, sentence in _NOTICES:
+        if on_slurm == has_slurm and pattern.search(text):
+            console.warn(f"{script.name} {sentence}")
+    console.tell(f"{script.name} asks for {in_words({**asks, **request}) or 'nothing'}")
+    if found.not_taken:
+        console.warn(f"not taken from {script.name}: {'; '.join(found.not_taken)}")
+    found.env = {name: value for name, value in env.items() if name not in given.get("env", {})}
+    return found, request, {**found.options, **given}
 
 
 def _runner() -> Callable[..., Any]:
@@ -342,7 +388,9 @@ def is_script(word: str) -> bool:
     if path.is_absolute():
         near = (Path.cwd().resolve(), Path.home().resolve())
         return path.is_file() and any(each in path.resolve().parents for each in near)
-    return word.endswith(SCRIPTS) or word.startswith(("./", "../")) or ("/" in word and path.is_file())
+    if word.endswith(SCRIPTS) or word.startswith(("./", "../")):
+        return True
+    return ("/" in word and path.is_file()) or begins_as_script(path)
 
 
 def _existing(word: str) -> Path:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from clusterfn.config.options import ALIASES, OF_SLURM, SCRIPTS, CallOptions
+from clusterfn.config.text_file import begins_as_script
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 Command = Callable[[argparse.Namespace], int]
@@ -232,7 +233,9 @@ def _begins(words: Sequence[str], place: int) -> bool:
     if place >= len(words):
         return False
     word = words[place]
-    return word in _COMMAND or word.endswith(SCRIPTS) or _FUNCTION in word or ("/" in word and os.path.isfile(word))
+    if word in _COMMAND or word.endswith(SCRIPTS) or _FUNCTION in word:
+        return True
+    return ("/" in word and os.path.isfile(word)) or begins_as_script(word)
 
 
 def _suggest_words(parser: argparse.ArgumentParser, message: str, typed: Sequence[str]) -> str:
@@ -319,6 +322,7 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
 def _as_of_sbatch(word: str, value: str) -> str:
     """Return what `run` calls an option of sbatch with this value; "" for another word, or what sbatch rejects."""
     # Imported late, because it is needed only after a mistake.
+    from clusterfn.scheduler.slurm.options import OPTIONS, PASSED
     from clusterfn.scheduler.slurm.script import read_sbatch
 
     letter, name = word[1:2], word.lstrip("-").partition("=")[0]
@@ -333,7 +337,8 @@ def _as_of_sbatch(word: str, value: str) -> str:
         return ""
     if "time" in options:
         options["time"] = f"{options['time'].total_seconds() / 60:g}min"
-    words = [f"--slurm {key}={text}" for key, text in options.pop("slurm", {}).items()]
+    passed = {key: text for key, text in script.request.items() if OPTIONS[key].script == PASSED} if script else {}
+    words = [f"--slurm {key}={text}" for key, text in passed.items()]
     words += [f"--{key.replace('_', '-')} {shlex.quote(str(each))}" for key, each in options.items()]
     return " ".join(words)
 

@@ -61,3 +61,12 @@ def decode(data: bytes, path: str) -> str:
 
 def _title(encoding: str) -> str:
     return "-".join(encoding.upper().split("-")[:2])
+
+
+def begins_as_script(path: str | Path) -> bool:
+    """Whether a file names its interpreter in its first line, as sbatch wants it of a script."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(2) == b"#!"
+    except (OSError, ValueError):
+        return False

@@ -20,6 +20,7 @@ from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import PASSED_VARIABLES, PENDING, Answer, JobState, Submission
 from clusterfn.scheduler.slurm import OBEYED, gres
+from clusterfn.scheduler.slurm.options import OPTIONS
 from clusterfn.scheduler.slurm.states import FEWER
 
 if TYPE_CHECKING:
@@ -184,11 +185,16 @@ def with_host_options(
         of_call: The host as one call sees it, whose options are merged over those of the file.
     """
     from_host = dict((of_call or host).scheduler_options)
-    words = from_host.pop("gres", "")
-    if gpus and words is None and host.gpu_option == "gres":
+    by_script, words = gres.of_script(from_host), from_host.pop("gres", "")
+    if gpus and words is None and host.gpu_option == "gres" and not by_script:
         message = f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})"
         raise ConfigError(message, host=host.name, hint="remove that line, or set gpu_option: gpus")
-    merged = {**options, **gres.gpu_options(host.gpu_option, gpus, words or "", kind)}
+    asked = gres.gpu_options(host.gpu_option, gpus, words or "", kind)
+    if by_script:
+        # Of the host's own words its type of GPU is left out.
+        counted = gres.of_script({"gres": words})
+        asked = {"gres": words} if counted else gres.gpu_options("gres", 0, words or "", None)
+    merged = {**options, **asked}
     if "mem" in merged and from_host.get("mem", "") is not None:
         from_host = {name: value for name, value in from_host.items() if not name.startswith("mem-per-")}
     if isinstance(from_host.get("partition"), Mapping):
@@ -290,19 +296,6 @@ NEVER_MET = (
 
 
 _UNKNOWN_OPTION = re.compile(r"unrecognized option '--([\w-]+)")
-# The options of sbatch that people write most, by their long names (https://slurm.schedmd.com/sbatch.html).
-_OPTIONS = (
-    "account", "array", "begin", "chdir", "clusters", "comment", "constraint", "contiguous", "core-spec",
-    "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "dependency", "distribution",
-    "error", "exclude", "exclusive", "export", "get-user-env", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node",
-    "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "hold", "job-name", "kill-on-invalid-dep",
-    "licenses", "mail-type", "mail-user", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network",
-    "nice", "no-requeue", "nodefile", "nodelist", "nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu",
-    "ntasks-per-node", "ntasks-per-socket", "open-mode", "output", "oversubscribe", "partition", "power", "prefer",
-    "priority", "profile", "propagate", "qos", "reboot", "requeue", "reservation", "signal", "sockets-per-node",
-    "spread-job", "switches", "thread-spec", "threads-per-core", "time", "time-min", "tmp", "tres-per-task",
-    "use-min-nodes", "wckey",
-)  # fmt: skip
 # Options of sbatch that clusterfn itself adds, and that a site may not allow.
 _ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
 
@@ -316,7 +309,7 @@ def submit_hint(output: str, host: Host) -> str:
     for text, hint in _REFUSALS:
         if text in lower:
             unknown = _UNKNOWN_OPTION.search(lower)
-            hint += did_you_mean(unknown[1], _OPTIONS) if unknown else ""
+            hint += did_you_mean(unknown[1], OPTIONS) if unknown else ""
             # The user may not know what a call without memory= asks for.
             memory = host.defaults.memory_bytes and exact_memory(host.defaults.memory_bytes)
             usual = f"; a call without memory= asks for {memory}, set by `defaults: {{memory: …}}`" if memory else ""
