@@ -19,9 +19,10 @@ from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.bridge.layout import THREADS
 from clusterfn.calls.call import job_name
 from clusterfn.config import config_file, places
-from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
+from clusterfn.config.forms import OF_SCRIPT
+from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
-from clusterfn.config.text_file import begins_as_script
+from clusterfn.config.text_file import begins_as_script, header_of_script
 from clusterfn.display import console
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.packing import labels
@@ -130,7 +131,7 @@ def run(line: str | Sequence[str], *, result: str | None = None, stdin: str | os
     Example:
         >>> clusterfn.run(["python", "train.py", "--lr", "0.1"], host="tensor01", gpus=1)
     """
-    prepared = make_command(text := read_command(line), dict(options), result, stdin)
+    prepared = make_command(text := read_command(line), _redirected(options), result, stdin)
     if text.names:
         hint = f"call clusterfn.command(...)({text.names[0]}=...), or double the braces for text"
         raise ConfigError(f"the place {{{text.names[0]}}} of the command has no value", hint=hint)
@@ -160,7 +161,13 @@ def command(line: str | Sequence[str], *, result: str | None = None, stdin: str 
         >>> train = clusterfn.command("torchrun train.py --lr {lr}", gpus=4, host="tensor01")
         >>> train.map([1e-3, 1e-4]).results()
     """
-    return make_command(read_command(line), dict(options), result, stdin).function
+    return make_command(read_command(line), _redirected(options), result, stdin).function
+
+
+def _redirected(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with the host that the variable chooses, as `cluster` does."""
+    redirected = os.environ.get(HOST_VARIABLE)
+    return {**options, "host": redirected} if redirected else dict(options)
 
 
 def command_as_shown(text: CommandText) -> str:
@@ -247,6 +254,8 @@ def make_command(
     elif script is not None and _SBATCH.search(script.read_text(encoding="utf-8", errors="replace")):
         how = f"clusterfn run {options.get('host') or 'HOST'} {script.name}"
         console.warn(f"{text.words[0]} reads no #SBATCH lines, so those of {script.name} do not count; write {how}")
+    if script is not None:
+        options = _with_header(script, options)
     names = text.names
     shown = command_as_shown(text._replace(words=words))
     commit = commit_of(project) if project is not None else {}
@@ -304,6 +313,20 @@ def _read_directives(
         console.warn(f"not taken from {script.name}: {'; '.join(found.not_taken)}")
     found.env = {name: value for name, value in env.items() if name not in given.get("env", {})}
     return found, request, {**found.options, **given}
+
+
+def _with_header(script: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Let a script that names its packages itself have them, where neither the call nor its host says more."""
+    if options.get("environment") == OF_SCRIPT:
+        return {**options, "environment": str(script)}
+    text = script.read_text(encoding="utf-8", errors="replace") if script.suffix == ".py" else ""
+    if options.get("environment") or options.get("packages") or not header_of_script(text):
+        return options
+    host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
+    if host.environment:
+        return options
+    console.tell(f"the environment is what the header of {script.name} names (# /// script)")
+    return {**options, "environment": str(script)}
 
 
 def _runner() -> Callable[..., Any]:

@@ -114,6 +114,11 @@ KEYS = SchedulerKeys(
             "which option asks for GPUs: `gres` (`--gres=gpu:2`), `gpus`, `gpus-per-node`; only with "
             "`scheduler: slurm`",
         ),
+        "memory_as": Key(
+            "memory_as", kinds.choice("mem", "mem-per-cpu"), "`mem`", "mem-per-cpu",
+            "which option asks for memory: `mem`, or `mem-per-cpu` where the site refuses `mem`; only with "
+            "`scheduler: slurm`",
+        ),
         "gpu_sizes": Key(
             "gpu_sizes", Kind(_sizes_of_gpus, _SIZES), "none", "{a6000: 48GB, a100: 80GB}",
             "the memory of each type of GPU, for `gpu_memory=`, because SLURM does not know it; only with "

@@ -31,12 +31,19 @@ if TYPE_CHECKING:
 _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *PASSED_VARIABLES])
 # $1 the names of the jobs whose values it takes, $2 other conditions, $3 and $4 how squeue is asked. A job that is no
 # longer listed has ended. The job itself sees whether that one has returned, as SLURM takes a job that it has forgotten
-# for a success.
+# for a success. $5 is a pattern of names in their place, for `singleton`: each job of clusterfn has its own name.
 _CONDITIONS = rf"""
-names=$1; others=$2; clusters=$3; user=$4; shift 4
-ask() {{ squeue --noheader --all --format=%F --name="$names" --user="$user" "$@" 2>&1; }}
+names=$1; others=$2; clusters=$3; user=$4; like=$5; shift 5
+ask() {{
+    squeue --noheader --all --user="$user" ${{clusters:+--clusters="$clusters"}} "$@" 2>&1
+}}
+list() {{
+    [ -n "$like" ] || {{ ask --format=%F --name="$names"; return; }}
+    said=$(ask '--format=%F|%j') || {{ printf '%s\n' "$said"; return 1; }}
+    printf '%s\n' "$said" | sed -E "s/^([0-9]+)\|($like)\$/\1/"
+}}
 fail() {{ printf '%s\n' "$listed" >&2; exit 1; }}
-listed=$(ask ${{clusters:+--clusters="$clusters"}}) || fail
+listed=$(list) || fail
 ! printf '%s\n' "$listed" | grep error: | grep -Eivq '{STANDING}' || fail
 ids=$(printf '%s\n' "$listed" | grep -E '^[0-9]+$' | sort -u | paste -s -d : -)
 after="${{others}}${{others:+${{ids:+,}}}}${{ids:+afterany:$ids}}"
@@ -58,8 +65,9 @@ number=$(printf '%s\n' "$said" | sed -n 's/^Submitted batch job \([0-9]*\).*$/\1
 exit 0
 """
 _MB = 2**20
+_SINGLETON, _PER_CPU = "singleton", "mem-per-cpu"
 # An errand unpacks up to four archives side by side.
-_ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"
+_ERRAND_CORES, _ERRAND_MB = 4, 4096
 
 
 def submit(host: Host, user: str, job: JobSpec) -> Submission:
@@ -85,7 +93,7 @@ def errand(host: Host, line: str, name: str, log: str, partition: str) -> Submis
     """Run sbatch with the line itself, and with what the host's other jobs need, such as the account."""
     options = {
         "job-name": name, "output": log, "open-mode": "append", "export": _EXPORT,
-        "cpus-per-task": _ERRAND_CORES, "mem": _ERRAND_MEMORY,
+        "cpus-per-task": _ERRAND_CORES, **_memory(host, host, _ERRAND_MB, _ERRAND_CORES),
     }  # fmt: skip
     if host.defaults.time_s is not None:
         options["time"] = math.ceil(host.defaults.time_s / 60)
@@ -136,10 +144,16 @@ def _submission(
     host: Host, user: str, job: JobSpec, folder: str, options: Mapping[str, Any], *args: str
 ) -> Submission:  # fmt: skip
     argv: tuple[str, ...] = ("sbatch", "--parsable")
-    if job.after:
-        others, names = str(options.get("dependency", "")), ",".join(job.scheduler_names_of_dependencies())
+    others = str(options.get("dependency", "")).split(",")
+    if job.after or _SINGLETON in others:
+        names = job.scheduler_names_of_dependencies()
+        like = ""
+        if _SINGLETON in others:
+            own = layout.job_name(job.name, job.id).rpartition(".")[0]
+            like = "|".join([own, f"{own}.[0-9a-f]{{16}}", *names]).replace(".", "[.]")
         options = {name: value for name, value in options.items() if name != "dependency"}
-        argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", names, others, host.clusters, user)
+        rest = ",".join(each for each in others if each != _SINGLETON)
+        argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", ",".join(names), rest, host.clusters, user, like)
     argv = (*argv, *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
     return Submission("run", argv, folder, OBEYED, stop_at=_REPEATS)
 
@@ -156,7 +170,8 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
         "cpus-per-task": resources.cores,
     }
     if resources.memory_bytes is not None:
-        options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
+        megabytes = math.ceil(resources.memory_bytes / _MB)
+        options.update(_memory(host, job.host, megabytes, resources.cores * resources.tasks_per_node))
     # SLURM starts the job again after the loss of its node, even where the site's default forbids that.
     if job.retries or job.requeue:
         options["requeue"] = True
@@ -174,6 +189,14 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
     if job.retries or job.requeue:
         options.pop("no-requeue", None)
     return options
+
+
+def _memory(host: Host, of_call: Host, megabytes: int, cpus: int) -> dict[str, str]:
+    """Return the option for the memory of a node: for each CPU where the host wants that, or has it in place of mem."""
+    said = of_call.scheduler_options
+    if host.memory_as == _PER_CPU or (said.get("mem", "") is None and said.get(_PER_CPU)):
+        return {_PER_CPU: f"{math.ceil(megabytes / cpus)}M"}
+    return {"mem": f"{megabytes}M"}
 
 
 def with_host_options(
@@ -195,7 +218,7 @@ def with_host_options(
         counted = gres.of_script({"gres": words})
         asked = {"gres": words} if counted else gres.gpu_options("gres", 0, words or "", None)
     merged = {**options, **asked}
-    if "mem" in merged and from_host.get("mem", "") is not None:
+    if _PER_CPU in merged or ("mem" in merged and from_host.get("mem", "") is not None):
         from_host = {name: value for name, value in from_host.items() if not name.startswith("mem-per-")}
     if isinstance(from_host.get("partition"), Mapping):
         from_host["partition"] = from_host["partition"].get("gpu" if gpus else "cpu")
@@ -304,6 +327,8 @@ def submit_hint(output: str, host: Host) -> str:
     """Return one thing to do about a refusal."""
     lower = output.lower()
     added = _ADDED.search(lower)
+    if _PER_CPU in lower and host.memory_as != _PER_CPU and not host.scheduler_options.get(_PER_CPU):
+        return f"write `memory_as: {_PER_CPU}` for this host ({host.source})"
     if added and added[1] not in host.scheduler_options:
         return f"clusterfn itself adds --{added[1]}: `slurm: {{{added[1]}: null}}` leaves it out ({host.source})"
     for text, hint in _REFUSALS:
