@@ -29,7 +29,7 @@ from clusterfn.packing import labels
 from clusterfn.packing.files import File
 from clusterfn.packing.project import Project, commit_of, project_of, working_directory
 from clusterfn.public_api import public_api, show_options
-from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
+from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, DIRECTIVE, LAYOUT, SbatchScript, in_words, read_sbatch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,7 +45,6 @@ _OF_A_SHELL = frozenset(
      "ulimit", "umask", "unset", "until", "while", "case", "."]
 )  # fmt: skip
 _CALLS_SRUN = re.compile(r"^[ \t]*srun\b", re.MULTILINE)
-_SBATCH = re.compile(r"^#SBATCH\b", re.MULTILINE)
 _HAS_SRUN = re.compile(r"\bsrun *\(\)")
 _ONE_TASK = (
     "to start one task there, add this line to the script: "
@@ -248,10 +247,10 @@ def make_command(
         # With `cwd` the script and its project are already on the host, so nothing is looked for here.
         words, script, project = text.words, None, None
     _reject_what_cannot_run(words or tuple(text.line.split()), options, bool(text.line), stdin is not None)
-    sbatch, request = None, dict[str, Any]()
+    sbatch: SbatchScript | None = None
     if script is not None and text.words[0].endswith(script.name):
-        sbatch, request, options = _read_directives(script, options)
-    elif script is not None and _SBATCH.search(script.read_text(encoding="utf-8", errors="replace")):
+        sbatch, options = _read_directives(script, options)
+    elif script is not None and "\n#SBATCH" in script.read_text(encoding="utf-8", errors="replace"):
         how = f"clusterfn run {options.get('host') or 'HOST'} {script.name}"
         console.warn(f"{text.words[0]} reads no #SBATCH lines, so those of {script.name} do not count; write {how}")
     if script is not None:
@@ -274,45 +273,42 @@ def make_command(
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     called.__signature__ = inspect.Signature(parameters)
     function: ClusterFunction[..., Any] = cluster(**options)(called)
-    if request:
+    if sbatch is not None and sbatch.request:
         # These are words of sbatch itself, which `slurm=` would in part reject.
-        request.update(function.options.scheduler_options.get("slurm", {}))
+        request = {**sbatch.request, **function.options.scheduler_options.get("slurm", {})}
         function = ClusterFunction(called, function.options._replace(scheduler_options={"slurm": request}))
     return PreparedCommand(function, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
 
 
-def _read_directives(
-    script: Path, options: dict[str, Any]
-) -> tuple[SbatchScript | None, dict[str, Any], dict[str, Any]]:
-    """Read what a script asks sbatch for, and say it, and what of it is not taken.
+def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScript | None, dict[str, Any]]:
+    """Read what a script asks sbatch for, say it, and what of it is not taken; return it with the options of the call.
 
-    Returns:
-        What was read; None if there is nothing. What sbatch gets of it as it is. The options of the call.
+    What is read is None if there is nothing.
     """
     text = script.read_text(encoding="utf-8", errors="replace")
+    if not DIRECTIVE.search(text):
+        return None, options
     host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
     has_slurm = keys_by_scheduler()[host.scheduler].of_call is not None
-    found = read_sbatch(text, has_slurm, script.name)
-    if found is None:
-        return None, {}, options
+    given = {name: value for name, value in options.items() if value is not None}
+    found = read_sbatch(text, has_slurm, script.name, given)
+    assert found is not None, "it has such a line"
     if not has_slurm and _CALLS_SRUN.search(text) and not _HAS_SRUN.search(text):
         raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=_ONE_TASK)
-    given = {name: value for name, value in options.items() if value is not None}
-    env, request, asks = {**found.env, "SLURM_JOB_NAME": found.options.get("name", script.name)}, {}, found.options
+    env: dict[str, str | None] = {**found.env, "SLURM_JOB_NAME": found.options.get("name", script.name)}
     if has_slurm:
-        request, asks = found.for_slurm(given, host.defaults.memory_bytes == config_file.USUAL_MEMORY)
+        found.leave_to_sbatch(given, host.defaults.memory_bytes == config_file.USUAL_MEMORY)
         # sbatch leaves them unset, so that each of several tasks counts its own cores.
         env.update(dict.fromkeys(name for name in THREADS if name not in host.env))
-    else:
-        env.update(found.on_bare)
     for pattern, on_slurm, sentence in _NOTICES:
         if on_slurm == has_slurm and pattern.search(text):
             console.warn(f"{script.name} {sentence}")
-    console.tell(f"{script.name} asks for {in_words({**asks, **request}) or 'nothing'}")
+    asks = {name: value for name, value in found.options.items() if not (has_slurm and name in LAYOUT)}
+    console.tell(f"{script.name} asks for {in_words({**asks, **found.request}) or 'nothing'}")
     if found.not_taken:
         console.warn(f"not taken from {script.name}: {'; '.join(found.not_taken)}")
     found.env = {name: value for name, value in env.items() if name not in given.get("env", {})}
-    return found, request, {**found.options, **given}
+    return found, {**found.options, **given}
 
 
 def _with_header(script: Path, options: dict[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,15 @@ what each line does. What sbatch rejects is rejected here, in its words, with th
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.errors import ConfigError
 from clusterfn.scheduler.slurm.options import LETTERS, OPTIONS, PASSED, QUIET, READ, named_by
@@ -21,7 +23,9 @@ ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 # sbatch reads #SLURM too.
 _LINE = re.compile(r"#S(?:BATCH|LURM)\s*(.*)")
 # What others read of a script, and the burst buffers of SLURM, which reads them itself.
-_OF_OTHERS = re.compile(r"#\s?(PBS|BSUB|\$|COBALT|FLUX:|flux:|OAR|MSUB|PJM|QSUB|@|DW|BB)(?=\s)")
+_OF_OTHERS = re.compile(r"#\s?(?:PBS|BSUB|\$|COBALT|FLUX:|flux:|OAR|MSUB|PJM|QSUB|@|DW|BB)(?=\s)")
+# A script without such a line asks for nothing.
+DIRECTIVE = re.compile(rf"^(?:#SBATCH|#SLURM|{_OF_OTHERS.pattern})", re.MULTILINE)
 _NODES = re.compile(r"(\d+)([km]?)(?:-(\d+)([km]?))?|(\d+)[\d,:-]*")
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _UNITS_MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1 << 20}
@@ -30,7 +34,7 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _UNLIMITED = ("0", "-1", "UNLIMITED", "INFINITE")
 _GPUS = re.compile(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d+)|(?:gpu:)?([A-Za-z][\w.-]*)")
 _OF_TASKS = re.compile(r"gres[/:]gpu(?::([A-Za-z][\w.-]*))?[:=](\d+)")
-_SIGNAL = re.compile(r"(?:[BR]*:)?(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d{1,5}))?", re.IGNORECASE)
+_SIGNAL = re.compile(r"(?:([BR]*):)?(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d{1,5}))?")
 _SIGNALS = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ABRT": 6, "KILL": 9, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18,
     "STOP": 19, "TSTP": 20, "TTIN": 21, "TTOU": 22, "URG": 23, "XCPU": 24,
@@ -38,31 +42,29 @@ _SIGNALS = {
 _INDICES = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _MOST_TASKS = 100_000
 # The arguments of a call that say how a job is laid out: sbatch gets what the script itself says of them.
-_LAYOUT = ("cores", "memory", "gpus", "nodes", "tasks_per_node")
-_OF_NODES = {"nodes": "nodes", "tasks_per_node": "ntasks-per-node"}
+LAYOUT = ("cores", "memory", "gpus", "gpu_type", "nodes", "tasks_per_node")
+T = TypeVar("T")
 
 
 @dataclass
 class SbatchScript:
-    """What the #SBATCH lines of a script ask for.
+    """What the lines of a script ask for.
 
     Attributes:
-        options: Options of a call that mean the same on one machine.
+        options: Options of a call that mean the same; on SLURM those that sbatch does not get in `request`.
         request: What sbatch gets, as the lines say it; None removes what a call or the host would add.
-        env: Variables that the script gets.
-        on_bare: Further ones, where no sbatch sets them.
+        env: Variables that the script gets; None takes one away.
         array: The values of SLURM_ARRAY_TASK_ID; empty if it is no array.
         max_parallel: How many of them run at the same time; None if it does not say.
         signal: The signal that warns it, such as "SIGUSR1"; "" for the usual one.
         alone: Whether the signal is for the script alone, as with "B:", and not for the programs that it runs.
         logs: Where sbatch would write its output, and its errors if it names another file; with its patterns.
-        not_taken: Options without effect here, each with the reason.
+        not_taken: Lines without effect here, each with the reason.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str | None] = field(default_factory=dict)
-    on_bare: dict[str, str] = field(default_factory=dict)
     array: list[str] = field(default_factory=list)
     max_parallel: int | None = None
     signal: str = ""
@@ -70,24 +72,24 @@ class SbatchScript:
     logs: tuple[str, ...] = ()
     not_taken: list[str] = field(default_factory=list)
 
-    def for_slurm(self, given: dict[str, Any], leaves_memory: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what sbatch gets, and which options of a call there are besides; `options` loses the others.
+    def leave_to_sbatch(self, given: dict[str, Any], leaves_memory: bool) -> None:
+        """Leave to sbatch how the job is laid out, also what the call says of its nodes, which `given` loses.
 
         Args:
-            given: Arguments of the call itself, which come before what the script says; those that the request has are
-                taken out.
             leaves_memory: Whether a script that says nothing of memory gets what the site gives.
         """
-        kinds = {"gpus"} if given.keys() & {"gpu_type", "gpu_memory"} else set()
-        dropped = {name for name, option in OPTIONS.items() if option.argument in {*given, *kinds}}
-        request = {name: value for name, value in self.request.items() if name not in dropped}
-        request.update({_OF_NODES[name]: str(given.pop(name)) for name in _OF_NODES if name in given})
+        for name, option in (("nodes", "nodes"), ("tasks_per_node", "ntasks-per-node")):
+            if name in given:
+                self.request[option] = str(given.pop(name))
+        if given.keys() & {"gpu_type", "gpu_memory"}:
+            for name in [name for name in self.request if name in OPTIONS and OPTIONS[name].argument == "gpus"]:
+                del self.request[name]
+        if "cores" in given:
+            self.request.pop("cpus-per-task", None)
         if leaves_memory and "memory" not in given:
-            request.setdefault("mem", None)
-        self.options = {name: value for name, value in self.options.items() if name not in ("nodes", "memory")}
-        return request, {
-            name: value for name, value in self.options.items() if name not in _LAYOUT and name != "gpu_type"
-        }
+            self.request.setdefault("mem", None)
+        for name in ("nodes", "memory"):
+            self.options.pop(name, None)
 
 
 class _Directive(NamedTuple):
@@ -98,13 +100,14 @@ class _Directive(NamedTuple):
         return ConfigError(f"{self.place}: {problem}", hint=hint)
 
 
-def read_sbatch(text: str, has_slurm: bool, name: str = "") -> SbatchScript | None:
-    """Read the #SBATCH lines of a script; None if it has no lines for any scheduler.
+def read_sbatch(text: str, has_slurm: bool, name: str = "", given: Collection[str] = ()) -> SbatchScript | None:
+    """Read the lines of a script for sbatch; None if it has none for any scheduler.
 
     Args:
         text: The script.
-        has_slurm: Whether its host has SLURM, and so takes further options of sbatch.
+        has_slurm: Whether its host has SLURM, so that sbatch reads most of them itself.
         name: That of its file, for messages.
+        given: Arguments of the call, which come before lines that say the same.
 
     Raises:
         ConfigError: sbatch would reject a line, or what it asks for cannot be done there.
@@ -112,34 +115,30 @@ def read_sbatch(text: str, has_slurm: bool, name: str = "") -> SbatchScript | No
     directives, not_read = _directives_of(text, name)
     if not directives and not not_read:
         return None
-    script = SbatchScript(not_taken=not_read)
-    _DirectiveReader(directives, script, has_slurm).read()
-    return script
+    said = {
+        name: each for name, each in directives.items() if name not in OPTIONS or OPTIONS[name].argument not in given
+    }
+    reader = _DirectiveReader(said, SbatchScript(not_taken=not_read), has_slurm)
+    reader.read()
+    return reader.script
 
 
 def _directives_of(text: str, name: str) -> tuple[dict[str, _Directive], list[str]]:
     """Return the options by their long names, "" for one that stands alone; and say which lines are not read."""
     options: dict[str, _Directive] = {}
-    others: dict[str, int] = {}
-    late, has_begun = 0, False
+    not_read: Counter[str] = Counter()
+    has_begun = False
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("#"):
-            # sbatch reads no directives after the first command.
             has_begun |= bool(line.strip())
         elif match := _LINE.match(line):
             if has_begun:
-                late += 1
+                not_read["#SBATCH after the first command (sbatch does not read them either)"] += 1
             else:
-                place = ":".join(filter(None, [name, str(number)])) + f": {line.strip()}" if name else line.strip()
-                options.update(_options_of(match[1], place))
+                options.update(_options_of(match[1], f"{name}:{number}: {line.strip()}"))
         elif not has_begun and (match := _OF_OTHERS.match(line)):
-            others[match[0]] = others.get(match[0], 0) + 1
-    not_read = [
-        f"{count} lines with {word} (write #SBATCH lines, or options of clusterfn)" for word, count in others.items()
-    ]
-    if late:
-        not_read.append(f"{late} #SBATCH lines after the first command (sbatch does not read them either)")
-    return options, not_read
+            not_read[f"{match[0]} (write #SBATCH lines, or options of clusterfn)"] += 1
+    return options, [f"{count} lines with {what}" for what, count in not_read.items()]
 
 
 def _options_of(line: str, place: str) -> dict[str, _Directive]:
@@ -151,7 +150,7 @@ def _options_of(line: str, place: str) -> dict[str, _Directive]:
     while words:
         word = words.pop(0)
         # "hetjob" is such a word.
-        if not word.startswith("-") or word in ("-", "--"):
+        if not re.match("-.", word):
             raise ConfigError(f"{place}: {word!r} is no option", hint="write one that begins with --, or leave it out")
         name, equals, value = word[2:].partition("=")
         if word.startswith("--"):
@@ -164,19 +163,15 @@ def _options_of(line: str, place: str) -> dict[str, _Directive]:
             name, value = LETTERS.get(word[1], word), word[2:]
             equals = "=" if value else ""
         form = OPTIONS[name].form if name in OPTIONS else ""
-        if form == "no" and not word.startswith("--") and value:
-            # Several letters may follow one hyphen.
-            words.insert(0, f"-{value}")
-            value = equals = ""
-        directive = _Directive(value, place)
         if form == "no" and equals:
-            raise directive.wrong(f"option '--{name}' doesn't allow an argument")
-        if form in ("required", "number") and not equals and not words:
+            raise _Directive(value, place).wrong(f"option '--{name}' doesn't allow an argument")
+        if not equals and form in ("required", "number", "") and words and (form or not words[0].startswith("-")):
+            equals, value = "=", words.pop(0)
+        directive = _Directive(value, place)
+        if form in ("required", "number") and not equals:
             raise directive.wrong(f"option '--{name}' requires an argument")
-        if not equals and words and (form in ("required", "number") or (not form and not words[0].startswith("-"))):
-            directive = directive._replace(value=words.pop(0))
-        if form == "number" and not re.fullmatch(r"\+?0*[1-9]\d*", directive.value):
-            raise directive.wrong(f'Invalid numeric value "{directive.value}" for --{name}.')
+        if form == "number" and not re.fullmatch(r"\+?0*[1-9]\d*", value):
+            raise directive.wrong(f'Invalid numeric value "{value}" for --{name}.')
         found["ntasks-per-node" if name == "tasks-per-node" else name] = directive
     return found
 
@@ -185,188 +180,167 @@ class _DirectiveReader:
     """Makes of the lines what a call has, and what sbatch gets."""
 
     def __init__(self, directives: dict[str, _Directive], script: SbatchScript, has_slurm: bool) -> None:
+        self.script = script
         self._directives = directives
-        self._script = script
         self._has_slurm = has_slurm
 
     def read(self) -> None:
-        script = self._script
+        script = self.script
         for name, directive in self._directives.items():
             self._sort(name, directive)
         self._read_layout()
-        limit = self._take("time", _seconds, "Invalid --time specification")
+        limit = self._take("time", _seconds)
         if limit:
             script.options["time"] = timedelta(seconds=limit)
         elif limit is not None:
             self._leave("time", "the host's limit counts")
-        if (named := self._directives.get("job-name")) is not None:
-            script.options["name"] = named.value
+        if (named := self._take("job-name", str)) is not None:
+            script.options["name"] = named
         if "requeue" in self._directives:
             script.options["requeue"] = ["preempted", "node"]
-        self._read_export()
-        self._read_signal()
+        # The other variables are those of the user's own shell.
+        words = (self._take("export", str) or "").split(",")
+        script.env.update(dict(word.split("=", 1) for word in words if "=" in word))
+        if names := [word for word in words if "=" not in word and word not in ("", "ALL", "NONE", "NIL")]:
+            script.not_taken.append(f"--export={','.join(names)} (use --env)")
+        script.signal, script.alone, before = self._take("signal", _signal) or ("", False, "")
+        if before:
+            script.options["warn_before"] = before
         self._read_array()
-        written = [self._directives[name].value for name in ("output", "error") if name in self._directives]
-        usual = "slurm-%A_%a.out" if script.array else "slurm-%j.out"
-        script.logs = tuple(written) if "output" in self._directives else (usual, *written)
+        output = self._take("output", str) or ("slurm-%A_%a.out" if script.array else "slurm-%j.out")
+        script.logs = (output, *filter(None, [self._take("error", str)]))
 
     def _sort(self, name: str, directive: _Directive) -> None:
         """Let sbatch have an option, or say why it is not taken."""
         option = OPTIONS.get(name)
         kind = option.script if option is not None else PASSED
-        goes_on = kind == PASSED or (option is not None and option.argument in _LAYOUT) or name == "dependency"
-        if goes_on and self._has_slurm:
-            self._script.request[name] = directive.value or True
+        if self._has_slurm and (kind == PASSED or name == "dependency" or (option and option.argument in LAYOUT)):
+            self.script.request[name] = directive.value or True
         elif name == "dependency":
             hint = "remove this line, and submit it when that job has ended"
             raise directive.wrong("the host has no SLURM, to let it wait for another job", hint)
-        elif kind == PASSED:
-            self._leave(name, "the host has no SLURM")
         elif kind not in (READ, QUIET):
-            self._leave(name, kind)
+            self._leave(name, "the host has no SLURM" if kind == PASSED else kind)
 
     def _leave(self, name: str, reason: str) -> None:
         value = self._directives[name].value
-        self._script.not_taken.append(f"--{name}={value} ({reason})" if value else f"--{name} ({reason})")
+        self.script.not_taken.append(f"--{name}={value} ({reason})" if value else f"--{name} ({reason})")
 
-    def _take(self, name: str, read: Callable[[str], Any], words: str) -> Any:
+    def _take(self, name: str, read: Callable[[str], T]) -> T | None:
         """Return the value of an option; None if it is not there.
 
         Raises:
-            ConfigError: It is none, as sbatch says with these words.
+            ConfigError: It is none, in the words of sbatch.
         """
         directive = self._directives.get(name)
-        if directive is None:
-            return None
         try:
-            return read(directive.value)
+            return None if directive is None else read(directive.value)
         except ValueError as error:
-            raise directive.wrong(str(error) or words) from None
-
-    def _number(self, name: str) -> int | None:
-        return int(self._directives[name].value) if name in self._directives else None
+            assert directive is not None
+            raise directive.wrong(str(error) or f"Invalid --{name} specification") from None
 
     def _read_layout(self) -> None:
-        script = self._script
-        nodes = self._take("nodes", _least_nodes, "")
-        tasks, per_node, cpus = map(self._number, ("ntasks", "ntasks-per-node", "cpus-per-task"))
+        script, request = self.script, self.script.request
+        nodes = self._take("nodes", _least_nodes)
+        tasks, per_node, cpus = (self._take(name, int) for name in ("ntasks", "ntasks-per-node", "cpus-per-task"))
         # sbatch derives the number of nodes from the tasks.
-        known = nodes or (math.ceil(tasks / per_node) if tasks and per_node else 1)
-        on_each = per_node or math.ceil((tasks or known) / known)
-        gpus = self._gpus(known, on_each)
-        if (of_gpu := self._number("cpus-per-gpu")) and gpus:
-            cpus, on_each = of_gpu * gpus, 1
-        if known > 1:
-            script.options["nodes"] = known
-        if (cpus or 1) * on_each > 1:
-            script.options["cores"] = (cpus or 1) * on_each
-        if gpus:
-            script.options["gpus"] = gpus
-        if script.request.keys() & {"nodes", "ntasks", "ntasks-per-node", "cpus-per-gpu"}:
-            script.request.setdefault("cpus-per-task", None)
-        self._read_memory((cpus or 1) * on_each, gpus)
-        variables = {
-            "SLURM_NTASKS": tasks or (known * per_node if per_node else None), "SLURM_NTASKS_PER_NODE": per_node,
-            "SLURM_CPUS_PER_TASK": cpus, "SLURM_TASKS_PER_NODE": on_each,
-        }  # fmt: skip
-        script.on_bare.update({name: str(value) for name, value in variables.items() if value})
-        if "SLURM_NTASKS" in script.on_bare:
-            script.on_bare["SLURM_NPROCS"] = script.on_bare["SLURM_NTASKS"]
+        nodes = nodes or (math.ceil(tasks / per_node) if tasks and per_node else 1)
+        on_each = per_node or math.ceil((tasks or nodes) / nodes)
+        gpus = self._gpus(nodes, on_each)
+        cores = (cpus or 1) * on_each
+        if (of_gpu := self._take("cpus-per-gpu", int)) and gpus:
+            cores = of_gpu * gpus
+        megabytes = self._megabytes(cores, gpus)
+        if request.keys() & {"nodes", "ntasks", "ntasks-per-node", "cpus-per-gpu"}:
+            request.setdefault("cpus-per-task", None)
+        if request.keys() & {"mem-per-cpu", "mem-per-gpu"}:
+            request.setdefault("mem", None)
+        usual = {"nodes": 1, "cores": 1, "gpus": 0}
+        found = {"nodes": nodes, "cores": cores, "gpus": gpus}
+        script.options.update({name: value for name, value in found.items() if value != usual[name]})
+        if megabytes:
+            script.options["memory"] = f"{megabytes}MB"
+        if not self._has_slurm:
+            tasks = tasks or (nodes * per_node if per_node else None)
+            variables = {"NTASKS": tasks, "NPROCS": tasks, "NTASKS_PER_NODE": per_node, "CPUS_PER_TASK": cpus,
+                         "TASKS_PER_NODE": on_each, "MEM_PER_NODE": megabytes}  # fmt: skip
+            script.env.update({f"SLURM_{name}": str(value) for name, value in variables.items() if value})
 
     def _gpus(self, nodes: int, on_each: int) -> int:
         """Return how many GPUs each node needs; their type becomes an option."""
-        counts: list[int] = []
-        kinds: set[str] = set()
-        sockets = float(self._number("sockets-per-node") or 1)
-        shares = {"gres": 1.0, "gpus-per-node": 1.0, "gpus": 1.0 / nodes, "gpus-per-task": float(on_each),
-                  "gpus-per-socket": sockets, "tres-per-task": float(on_each)}  # fmt: skip
+        sockets = self._take("sockets-per-node", int) or 1
+        shares = {"gres": 1.0, "gpus-per-node": 1.0, "gpus": 1.0 / nodes, "gpus-per-task": on_each,
+                  "gpus-per-socket": sockets, "tres-per-task": on_each}  # fmt: skip
+        most, kinds = 0, set[str]()
         for name, share in shares.items():
-            directive = self._directives.get(name)
-            asked = [] if directive is None else self._kinds_of_gpus(name, directive)
+            asked = self._take(name, functools.partial(self._kinds_of_gpus, name)) or []
             kinds.update(kind for kind, _ in asked if kind)
-            counts.append(math.ceil(sum(count for _, count in asked) * share))
+            most = max(most, math.ceil(sum(count for _, count in asked) * share))
             if len(asked) > 1 and not self._has_slurm:
-                assert directive is not None
-                raise directive.wrong("two types of GPU in one job need SLURM", "ask for one of them")
-        if len(kinds) == 1 and max(counts):
-            self._script.options["gpu_type"] = kinds.pop()
-        return max(counts)
+                hint = "ask for one of them"
+                raise self._directives[name].wrong("two types of GPU in one job need SLURM", hint)
+        if len(kinds) == 1 and most:
+            self.script.options["gpu_type"] = kinds.pop()
+        return most
 
-    def _kinds_of_gpus(self, name: str, directive: _Directive) -> list[tuple[str, int]]:
+    def _kinds_of_gpus(self, name: str, text: str) -> list[tuple[str, int]]:
         """Return types of GPUs, and how many of each an option asks for; what else it asks for needs SLURM."""
-        parts = [part for part in directive.value.split(",") if part]
+        parts = text.split(",")
         if name == "tres-per-task":
             return [(found[1] or "", int(found[2])) for part in parts if (found := _OF_TASKS.fullmatch(part))]
         if name == "gres":
             others = [part for part in parts if not re.match(r"gpu(?:[:=]|$)", part)]
             if others and not self._has_slurm:
-                self._script.not_taken.append(f"--gres={','.join(others)} (the host has no SLURM)")
-            of_gpus = [part if re.search(r":\d+$", part) else f"{part}:1" for part in parts if part not in others]
+                self.script.not_taken.append(f"--gres={','.join(others)} (the host has no SLURM)")
+            # One without its number would be the type of those that a call asks for.
+            gpus = [part if re.search(r":\d+$", part) else f"{part}:1" for part in parts if part not in others]
             if self._has_slurm:
-                # Without its number, it would be the type of those that a call asks for.
-                self._script.request["gres"] = ",".join([*others, *of_gpus])
-            parts = [part[4:] for part in of_gpus]
-        found = [_GPUS.fullmatch(part) for part in parts]
-        if not all(found) or (name != "gres" and not parts):
-            raise directive.wrong("Invalid generic resource (gres) specification", "write it as gpu:2 or gpu:a100:2")
-        # A type without a number means one GPU.
-        return [(match[1] or match[3] or "", int(match[2] or 1)) for match in found if match is not None]
+                self.script.request["gres"] = ",".join([*others, *gpus])
+            parts = [part[len("gpu:") :] for part in gpus]
+        matches = [match for part in parts if (match := _GPUS.fullmatch(part))]
+        if len(matches) < len(parts):
+            raise ValueError("Invalid generic resource (gres) specification")
+        return [(match[1] or match[3] or "", int(match[2] or 1)) for match in matches]
 
-    def _read_memory(self, cores: int, gpus: int) -> None:
-        total, per_cpu, per_gpu = (
-            self._take(name, _megabytes, f"Invalid --{name} specification")
-            for name in ("mem", "mem-per-cpu", "mem-per-gpu")
-        )
-        if self._script.request.keys() & {"mem-per-cpu", "mem-per-gpu"}:
-            self._script.request.setdefault("mem", None)
+    def _megabytes(self, cores: int, gpus: int) -> int:
+        total, per_cpu, per_gpu = (self._take(name, _megabytes) for name in ("mem", "mem-per-cpu", "mem-per-gpu"))
         # sbatch reads --mem=0 as all memory of the node.
         if total == 0 and not self._has_slurm:
             self._leave("mem", "ask for an amount with --memory")
-        megabytes = total or (per_cpu or 0) * cores or (per_gpu or 0) * gpus
-        if megabytes:
-            self._script.options["memory"] = f"{math.ceil(megabytes)}MB"
-            self._script.on_bare["SLURM_MEM_PER_NODE"] = str(math.ceil(megabytes))
-
-    def _read_export(self) -> None:
-        """Give the script the variables that it names with a value; the others are those of the user's own shell."""
-        words = self._directives["export"].value.split(",") if "export" in self._directives else []
-        self._script.env.update(word.split("=", 1) for word in words if "=" in word)
-        names = [word for word in words if "=" not in word and word not in ("", "ALL", "NONE", "NIL")]
-        if names:
-            self._script.not_taken.append(f"--export={','.join(names)} (use --env)")
-
-    def _read_signal(self) -> None:
-        text = self._take("signal", str, "")
-        if text is None:
-            return
-        match = _SIGNAL.fullmatch(text)
-        word = match[1].upper() if match else ""
-        names = [name for name, number in _SIGNALS.items() if word in (name, str(number))]
-        if match is None or not names or int(match[2] or 0) > 0xFFFF:
-            raise self._directives["signal"].wrong("Invalid --signal specification", "write it as B:USR1@120")
-        self._script.options["warn_before"] = f"{match[2] or 60}s"
-        self._script.signal, self._script.alone = f"SIG{names[0]}", "B" in text.upper().rpartition(":")[0]
+        return math.ceil(total or (per_cpu or 0) * cores or (per_gpu or 0) * gpus)
 
     def _read_array(self) -> None:
-        """Read what sbatch takes as an array: 1-10, 0-15:4, 1,3,5 and %4 behind it."""
-        text = self._take("array", str, "")
-        if text is None:
+        found = self._take("array", _indices)
+        if found is None:
             return
-        listed, percent, most = text.partition("%")
-        numbers: dict[int, None] = {}
-        for part in listed.strip("[]").split(","):
-            match = _INDICES.fullmatch(part)
-            first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (1, 0, 1)
-            if first > last or not step or last - first >= _MOST_TASKS * step or (percent and not most.isdigit()):
-                hint = f"write it as 0-9 or 0-9%4, with at most {_MOST_TASKS} tasks"
-                raise self._directives["array"].wrong("Invalid job array specification", hint)
-            numbers.update(dict.fromkeys(range(first, last + 1, step)))
-        self._script.array = [str(number) for number in sorted(numbers)]
-        self._script.max_parallel = int(most or 0) or None
-        self._script.env.update(
+        numbers, self.script.max_parallel = found
+        self.script.array = [str(number) for number in numbers]
+        self.script.env.update(
             SLURM_ARRAY_TASK_ID=f"{{{ARRAY_VARIABLE}}}", SLURM_ARRAY_TASK_COUNT=str(len(numbers)),
-            SLURM_ARRAY_TASK_MIN=str(min(numbers)), SLURM_ARRAY_TASK_MAX=str(max(numbers)),
+            SLURM_ARRAY_TASK_MIN=str(numbers[0]), SLURM_ARRAY_TASK_MAX=str(numbers[-1]),
         )  # fmt: skip
+
+
+def _indices(text: str) -> tuple[list[int], int | None]:
+    """Read what sbatch takes as an array: 1-10, 0-15:4, 1,3,5 and %4 behind it."""
+    listed, percent, most = text.partition("%")
+    numbers: set[int] = set()
+    for part in listed.strip("[]").split(","):
+        match = _INDICES.fullmatch(part)
+        first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (1, 0, 1)
+        if first > last or not step or last - first >= _MOST_TASKS * step or (percent and not most.isdigit()):
+            raise ValueError("Invalid job array specification")
+        numbers.update(range(first, last + 1, step))
+    return sorted(numbers), int(most or 0) or None
+
+
+def _signal(text: str) -> tuple[str, bool, str]:
+    """Return the name of a signal, whether it is for the script alone, and how long before the end it comes."""
+    match = _SIGNAL.fullmatch(text.upper())
+    names = [name for name, number in _SIGNALS.items() if match and match[2] in (name, str(number))]
+    if match is None or not names or int(match[3] or 0) > 0xFFFF:
+        raise ValueError
+    return f"SIG{names[0]}", "B" in (match[1] or ""), f"{match[3] or 60}s"
 
 
 def _least_nodes(text: str) -> int:
@@ -403,10 +377,7 @@ def _seconds(text: str) -> float:
     if match is None:
         raise ValueError
     parts = [float(part) for part in match.groups()[1:] if part is not None]
-    if match[1] is not None or len(parts) == 3:
-        hours, minutes, seconds = [*parts, 0.0, 0.0][:3]
-    else:
-        hours, minutes, seconds = [0.0, *parts, 0.0][:3]
+    hours, minutes, seconds = [*([] if match[1] or len(parts) == 3 else [0.0]), *parts, 0.0, 0.0][:3]
     return float(match[1] or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 
 

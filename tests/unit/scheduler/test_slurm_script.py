@@ -15,9 +15,9 @@ from clusterfn.scheduler.slurm.script import read_sbatch
 LISTED = Path(__file__).parents[2] / "golden" / "sbatch-options.txt"
 
 
-def read(*lines, has_slurm=True):
+def read(*lines, has_slurm=True, given=()):
     text = "#!/bin/bash\n" + "".join(f"#SBATCH {line}\n" for line in lines) + "srun x\n"
-    found = read_sbatch(text, has_slurm, "job.sh")
+    found = read_sbatch(text, has_slurm, "job.sh", given)
     parse_options(found.options)  # a call takes them
     return found
 
@@ -67,7 +67,7 @@ def test_on_one_machine_the_lines_become_options(lines, options):
         (["--gres=gpu,lscratch:9"], {"gres": "lscratch:9,gpu:1"}),
         (["--mail-ty=END", "--container-image=x.sqsh"], {"mail-type": "END", "container-image": "x.sqsh"}),
         (["--dependency=singleton", "-J train", "-t 9", "--export=ALL"], {"dependency": "singleton"}),
-        (["-Hv", "--mem=0"], {"mem": "0"}), (["--cpus-per-task=4 --hint=nomultithread"],
+        (["-v", "--mem=0"], {"mem": "0"}), (["--cpus-per-task=4 --hint=nomultithread"],
                                              {"cpus-per-task": "4", "hint": "nomultithread"}),
     ],
 )  # fmt: skip
@@ -76,11 +76,11 @@ def test_on_slurm_sbatch_gets_the_lines_as_they_are(lines, asked):
 
 
 def test_what_a_call_says_comes_before_the_script():
-    found = read("-n 4", "-c 2", "--gpus-per-task=1", "--mem=1G", "-p gpu")
     given = {"cores": 8, "nodes": 2, "gpu_type": "a100", "memory": "2GB"}
+    found = read("-n 4", "-c 2", "--gpus-per-task=1", "--mem=1G", "-p gpu", given=given)
 
-    request, _ = found.for_slurm(given, leaves_memory=True)
-    assert request == {"ntasks": "4", "partition": "gpu", "nodes": "2"}
+    found.leave_to_sbatch(given, leaves_memory=True)
+    assert found.request == {"ntasks": "4", "partition": "gpu", "nodes": "2"}
     assert given == {"cores": 8, "gpu_type": "a100", "memory": "2GB"} and found.options["gpus"] == 4
 
 
@@ -122,7 +122,7 @@ def test_lines_that_sbatch_reads_for_others_or_not_at_all_are_named():
     text = "#!/bin/bash\n#PBS -l nodes=2\n#PBS -q gpu\n#$ -pe smp 4\n#DW jobdw\n# $HOME\nls\n#SBATCH -c 4\n"
 
     assert [each.partition(" (")[0] for each in read_sbatch(text, True).not_taken] == [
-        "2 lines with #PBS", "1 lines with #$", "1 lines with #DW", "1 #SBATCH lines after the first command",
+        "2 lines with #PBS", "1 lines with #$", "1 lines with #DW", "1 lines with #SBATCH after the first command",
     ]  # fmt: skip
 
 
