@@ -54,7 +54,8 @@ while "compute-apps" in query and os.path.exists(state["gate"]):
 open({asked!r}, "a").write(query + " ")
 for index in reversed(range(state["cards"])):
     if index == state.get("lost"):
-        print("Unable to determine the device handle for GPU0: GPU is lost.")
+        if "query-gpu" in query:
+            print("Unable to determine the device handle for GPU0: GPU is lost.")
         continue
     uuid = "GPU-%s-%d" % (state["name"], index)
     if query == "--query-gpu=pci.bus_id,index,uuid,memory.total,mig.mode.current,name":

@@ -66,6 +66,5 @@ def test_where_cuda_counts_other_gpus_than_nvidia_smi_they_are_named_by_their_uu
     box.say(cards=3, used={"0": 812}, **how)
     job = box.job(2, env=env)
 
-    box.run(job)
-
+    assert box.run(job)["kind"] == "returned"
     assert job.value() == f"{box.uuid(1)},{box.uuid(2)}"
