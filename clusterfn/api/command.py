@@ -22,7 +22,7 @@ from clusterfn.config import config_file, places
 from clusterfn.config.forms import OF_SCRIPT
 from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
-from clusterfn.config.text_file import begins_as_script, header_of_script
+from clusterfn.config.text_file import header_of_script
 from clusterfn.display import console
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.packing import labels
@@ -286,18 +286,24 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
     What is read is None if there is nothing.
     """
     text = script.read_text(encoding="utf-8", errors="replace")
+    # Without such a line no host need be known yet.
     if not DIRECTIVE.search(text):
         return None, options
     host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
     has_slurm = keys_by_scheduler()[host.scheduler].of_call is not None
     given = {name: value for name, value in options.items() if value is not None}
     found = read_sbatch(text, has_slurm, script.name, given)
-    assert found is not None, "it has such a line"
+    if found is None:
+        return None, options
     if not has_slurm and _CALLS_SRUN.search(text) and not _HAS_SRUN.search(text):
         raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=_ONE_TASK)
-    env: dict[str, str | None] = {**found.env, "SLURM_JOB_NAME": found.options.get("name", script.name)}
+    env: dict[str, str | None] = {**found.env, "SLURM_JOB_NAME": {**found.options, **given}.get("name", script.name)}
     if has_slurm:
-        found.leave_to_sbatch(given, host.defaults.memory_bytes == config_file.USUAL_MEMORY)
+        usual = {
+            "cpus-per-task": host.defaults.cores == 1,
+            "mem": host.defaults.memory_bytes == config_file.USUAL_MEMORY,
+        }
+        found.leave_to_sbatch(given, filter(usual.get, usual))
         # sbatch leaves them unset, so that each of several tasks counts its own cores.
         env.update(dict.fromkeys(name for name in THREADS if name not in host.env))
     for pattern, on_slurm, sentence in _NOTICES:
@@ -407,9 +413,7 @@ def is_script(word: str) -> bool:
     if path.is_absolute():
         near = (Path.cwd().resolve(), Path.home().resolve())
         return path.is_file() and any(each in path.resolve().parents for each in near)
-    if word.endswith(SCRIPTS) or word.startswith(("./", "../")):
-        return True
-    return ("/" in word and path.is_file()) or begins_as_script(path)
+    return word.endswith(SCRIPTS) or word.startswith(("./", "../")) or ("/" in word and path.is_file())
 
 
 def _existing(word: str) -> Path:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from clusterfn.config.options import ALIASES, OF_SLURM, SCRIPTS, CallOptions
-from clusterfn.config.text_file import begins_as_script
 from clusterfn.errors import ConfigError, did_you_mean, nearest_word
 
 Command = Callable[[argparse.Namespace], int]
@@ -233,9 +232,7 @@ def _begins(words: Sequence[str], place: int) -> bool:
     if place >= len(words):
         return False
     word = words[place]
-    if word in _COMMAND or word.endswith(SCRIPTS) or _FUNCTION in word:
-        return True
-    return ("/" in word and os.path.isfile(word)) or begins_as_script(word)
+    return word in _COMMAND or word.endswith(SCRIPTS) or _FUNCTION in word or ("/" in word and os.path.isfile(word))
 
 
 def _suggest_words(parser: argparse.ArgumentParser, message: str, typed: Sequence[str]) -> str:

@@ -102,7 +102,8 @@ def nearly_a_file(text: str) -> str:
 def names_a_file(text: str) -> bool:
     """Whether an environment is named by a file that says what is in it, and is no kind with a colon."""
     file = split_file(text)[0]
-    return file.lower().endswith(_ENVIRONMENT_FILES) and file.partition(":")[0] not in ENVIRONMENT_KINDS
+    named = file.lower().endswith(_ENVIRONMENT_FILES) and not file.endswith("setup.py")
+    return named and file.partition(":")[0] not in ENVIRONMENT_KINDS
 
 
 def split_file(text: str) -> tuple[str, tuple[str, ...]]:

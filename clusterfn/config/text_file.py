@@ -65,15 +65,6 @@ def _title(encoding: str) -> str:
     return "-".join(encoding.upper().split("-")[:2])
 
 
-def begins_as_script(path: str | Path) -> bool:
-    """Whether a file names its interpreter in its first line, as sbatch wants it of a script."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(2) == b"#!"
-    except (OSError, ValueError):
-        return False
-
-
 def header_of_script(text: str) -> str:
     """Return the TOML in which a script of Python names its own packages (PEP 723); "" if it has none."""
     header = _HEADER.search(text.replace("\r\n", "\n"))

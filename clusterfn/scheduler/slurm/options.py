@@ -6,12 +6,13 @@ that is not here belongs to a plugin of a site, and goes to sbatch as it is. Pur
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 # What a line of a script does; any other text is the reason why it is not taken.
 READ, PASSED, QUIET = "read", "passed on", "without effect"
-# A word of the table ends in one of these; none means that a value must follow.
-_FORMS = {"#": "number", "?": "optional", "!": "no"}
+# The sign behind an option: a whole number from 1 follows, or nothing; with "?" perhaps a value, else a value.
+NUMBER, ALONE = "#", "!"
 
 
 class SbatchOption(NamedTuple):
@@ -22,21 +23,21 @@ class SbatchOption(NamedTuple):
         argument: The argument of a call in whose place it stands; "" for none.
         instead: What to do in place of it below `slurm:` and in `slurm=`; "" where they may set it.
         letter: Its short form; "" for none.
-        form: "required" or "optional" for its value, "number" for a whole number from 1, "no" for none.
+        form: One of the signs above; "" if a value must follow.
     """
 
     script: str
     argument: str
     instead: str
-    letter: str = ""
-    form: str = "required"
+    letter: str
+    form: str
 
 
 # clusterfn itself sends it, so that below `slurm:` it can only be dropped, by null.
 SENT = "sent"
 _REMOVE = "remove this line"
 _LOGS = ("`clusterfn logs` shows the output", "", f"{_REMOVE}: the output of a job is in `clusterfn logs`")
-# The first three fields, and the options that have them: NAME or NAME=LETTER, with the sign of its form behind it.
+# The first three fields, and the options that have them: NAME or NAME=LETTER, each with the sign of its form behind it.
 _GROUPS: tuple[tuple[str, str, str, str], ...] = (
     (
         PASSED, "", "",
@@ -57,10 +58,7 @@ _GROUPS: tuple[tuple[str, str, str, str], ...] = (
     (READ, "tasks_per_node", "", "ntasks=n# ntasks-per-node# tasks-per-node#"), (READ, "", "", "dependency=d export"),
     (READ, "requeue", "", "requeue?"), (READ, "name", "use `name=`", "job-name=J"),
     (READ, "", "call the function with `.map`, which submits an array", "array=a"),
-    (
-        READ, "warn_before", "use `warn_before=`, and `clusterfn.on_warning(handler)` in the function",
-        "signal",
-    ),
+    (READ, "warn_before", "use `warn_before=`, and `clusterfn.on_warning(handler)` in the function", "signal"),
     (QUIET, "", SENT, "open-mode"), (QUIET, "", "", "no-requeue! verbose=v!"),
     (QUIET, "", _REMOVE, "get-user-env? ignore-pbs! parsable! quiet=Q!"),
     (*_LOGS, "error=e output=o"), ("use --stdin", "", _REMOVE, "input=i"),
@@ -77,16 +75,11 @@ _GROUPS: tuple[tuple[str, str, str, str], ...] = (
 )  # fmt: skip
 
 
-def _parsed(word: str) -> tuple[str, str, str]:
-    """Return the name of an option, its letter and its form."""
-    name, _, letter = word.rstrip("#?!").partition("=")
-    return name, letter, _FORMS.get(word[-1], "required")
-
-
+_WORD = re.compile(r"([\w-]+)(?:=(\w))?([#?!]?)")
 OPTIONS = {
-    name: SbatchOption(*fields, letter, form)
-    for *fields, words in _GROUPS
-    for name, letter, form in map(_parsed, words.split())
+    word[1]: SbatchOption(script, argument, instead, word[2] or "", word[3])
+    for script, argument, instead, words in _GROUPS
+    for word in _WORD.finditer(words)
 }
 LETTERS = {option.letter: name for name, option in OPTIONS.items() if option.letter}
 

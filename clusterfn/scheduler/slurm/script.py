@@ -11,13 +11,13 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm.options import LETTERS, OPTIONS, PASSED, QUIET, READ, named_by
+from clusterfn.scheduler.slurm.options import ALONE, LETTERS, NUMBER, OPTIONS, PASSED, QUIET, READ, named_by
 
 ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 # sbatch reads #SLURM too.
@@ -72,11 +72,11 @@ class SbatchScript:
     logs: tuple[str, ...] = ()
     not_taken: list[str] = field(default_factory=list)
 
-    def leave_to_sbatch(self, given: dict[str, Any], leaves_memory: bool) -> None:
+    def leave_to_sbatch(self, given: dict[str, Any], unsaid: Iterable[str]) -> None:
         """Leave to sbatch how the job is laid out, also what the call says of its nodes, which `given` loses.
 
         Args:
-            leaves_memory: Whether a script that says nothing of memory gets what the site gives.
+            unsaid: Options that only clusterfn's own defaults would add: without them, a script gets what the site gives.
         """
         for name, option in (("nodes", "nodes"), ("tasks_per_node", "ntasks-per-node")):
             if name in given:
@@ -86,8 +86,9 @@ class SbatchScript:
                 del self.request[name]
         if "cores" in given:
             self.request.pop("cpus-per-task", None)
-        if leaves_memory and "memory" not in given:
-            self.request.setdefault("mem", None)
+        for name in unsaid:
+            if OPTIONS[name].argument not in given:
+                self.request.setdefault(name, None)
         for name in ("nodes", "memory"):
             self.options.pop(name, None)
 
@@ -159,18 +160,20 @@ def _options_of(line: str, place: str) -> dict[str, _Directive]:
                 several = " ".join(f"--{each}" for each in meant)
                 raise ConfigError(f"{place}: --{name} is ambiguous; possibilities: {several}", hint="write all of it")
             name = meant[0] if meant else name
-        else:
-            name, value = LETTERS.get(word[1], word), word[2:]
+        elif word[1] in LETTERS:
+            name, value = LETTERS[word[1]], word[2:]
             equals = "=" if value else ""
-        form = OPTIONS[name].form if name in OPTIONS else ""
-        if form == "no" and equals:
-            raise _Directive(value, place).wrong(f"option '--{name}' doesn't allow an argument")
-        if not equals and form in ("required", "number", "") and words and (form or not words[0].startswith("-")):
+        else:
+            raise ConfigError(f"{place}: invalid option -- '{word[1]}'", hint="correct this line")
+        is_known, form = name in OPTIONS, OPTIONS[name].form if name in OPTIONS else ""
+        if not equals and form in ("", NUMBER) and words and (is_known or not words[0].startswith("-")):
             equals, value = "=", words.pop(0)
         directive = _Directive(value, place)
-        if form in ("required", "number") and not equals:
+        if form == ALONE and equals:
+            raise directive.wrong(f"option '--{name}' doesn't allow an argument")
+        if is_known and form in ("", NUMBER) and not equals:
             raise directive.wrong(f"option '--{name}' requires an argument")
-        if form == "number" and not re.fullmatch(r"\+?0*[1-9]\d*", value):
+        if form == NUMBER and not re.fullmatch(r"\+?0*[1-9]\d*", value):
             raise directive.wrong(f'Invalid numeric value "{value}" for --{name}.')
         found["ntasks-per-node" if name == "tasks-per-node" else name] = directive
     return found

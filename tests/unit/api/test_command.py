@@ -216,9 +216,10 @@ def two_hosts(tmp_path, monkeypatch):
     [
         ("-n 4 -c 2 --mem-per-cpu=1G", {}, {"ntasks": "4", "cpus-per-task": "2", "mem-per-cpu": "1G", "mem": None}),
         ("-n 4 -c 2", {"cores": 3}, {"ntasks": "4", "mem": None}),
-        ("-p gpu --qos=x", {"slurm": {"partition": "cpu"}}, {"partition": "cpu", "qos": "x", "mem": None}),
-        ("--gres=gpu:2", {"gpus": 1, "memory": "2GB"}, {}), ("-p gpu", {"nodes": 2},
-                                                             {"partition": "gpu", "nodes": "2", "mem": None}),
+        ("-p gpu --qos=x", {"slurm": {"partition": "cpu"}},
+         {"partition": "cpu", "qos": "x", "mem": None, "cpus-per-task": None}),
+        ("--gres=gpu:2", {"gpus": 1, "memory": "2GB"}, {"cpus-per-task": None}), 
+        ("-p gpu", {"nodes": 2}, {"partition": "gpu", "nodes": "2", "mem": None, "cpus-per-task": None}),
     ],
 )  # fmt: skip
 def test_on_slurm_a_script_asks_as_by_sbatch_and_the_call_comes_first(project, two_hosts, line, options, asked):
@@ -252,7 +253,7 @@ def test_the_host_that_the_variable_chooses_is_the_one_that_a_script_asks(projec
          "job.sh calls scontrol, which the host does not have: $SLURM_JOB_NODELIST is"),
         ("job.sh", "#PBS -l walltime=1:00\n", "tensor01", "not taken from job.sh: 1 lines with #PBS"),
         ("train.py", "#!/usr/bin/env python\n#SBATCH -c 2\nimport os\n", "tensor01", "train.py asks for cores=2"),
-        ("train", "#!/usr/bin/Rscript\n#SBATCH -c 3\n", "tensor01", "train asks for cores=3"),
+        ("./train", "#!/usr/bin/Rscript\n#SBATCH -c 3\n", "tensor01", "train asks for cores=3"),
         ("bash job.sh", "#SBATCH -c 2\n", "hpc", "bash reads no #SBATCH lines, so those of job.sh do not count; write "
          "clusterfn run hpc job.sh"),
     ],

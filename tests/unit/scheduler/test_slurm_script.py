@@ -24,7 +24,7 @@ def read(*lines, has_slurm=True, given=()):
 
 def test_the_table_has_each_option_of_slurm_20_to_25_as_it_is_written():
     listed = [line.split() for line in LISTED.read_text().splitlines() if not line.startswith("#")]
-    forms = {"no": "no", "optional": "optional", "required": "required", "number": "required"}
+    forms = {"!": "no", "?": "optional", "": "required", "#": "required"}
 
     of_table = {(name, option.letter or "-", forms[option.form]) for name, option in OPTIONS.items()}
     assert of_table == {(name, letter, form) for name, letter, form, _, _ in listed}
@@ -79,7 +79,7 @@ def test_what_a_call_says_comes_before_the_script():
     given = {"cores": 8, "nodes": 2, "gpu_type": "a100", "memory": "2GB"}
     found = read("-n 4", "-c 2", "--gpus-per-task=1", "--mem=1G", "-p gpu", given=given)
 
-    found.leave_to_sbatch(given, leaves_memory=True)
+    found.leave_to_sbatch(given, ["mem"])
     assert found.request == {"ntasks": "4", "partition": "gpu", "nodes": "2"}
     assert given == {"cores": 8, "gpu_type": "a100", "memory": "2GB"} and found.options["gpus"] == 4
 
@@ -153,6 +153,7 @@ def test_an_array_is_its_values(text, array, most):
         *[(f"--signal={text}", "Invalid --signal specification")
           for text in ("FOO@60", "USR1@-1", "USR1@70000", "B@6")],
         ("--cpus=2", "ambiguous; possibilities: --cpus-per-gpu --cpus-per-task"), ("--mem", "requires an argument"),
+        ("-Z 1", "invalid option -- 'Z'"),
         ("--hold=1", "option '--hold' doesn't allow an argument"), ("-J 'x", "No closing quotation"),
         ("hetjob", "'hetjob' is no option"),
     ],
