@@ -76,7 +76,7 @@ class SbatchScript:
         """Leave to sbatch how the job is laid out, also what the call says of its nodes, which `given` loses.
 
         Args:
-            unsaid: Options that only clusterfn's own defaults would add: without them, a script gets what the site gives.
+            unsaid: Options that only clusterfn's own defaults add: without them, a script gets what the site gives.
         """
         for name, option in (("nodes", "nodes"), ("tasks_per_node", "ntasks-per-node")):
             if name in given:
