@@ -50,17 +50,7 @@ _ONE_TASK = (
     "to start one task there, add this line to the script: "
     'command -v srun >/dev/null || srun() { env -u SLURM_NTASKS "$@"; }'
 )
-# What a script does that goes wrong, on SLURM or elsewhere.
-_NOTICES = (
-    (
-        re.compile(r"\bscontrol\b(?s:.*)\bCommand="), True,
-        "looks for itself by scontrol, which names clusterfn's job.sh: $SLURM_SUBMIT_DIR has the copy of its project",
-    ),
-    (
-        re.compile(r"^[^#\n]*\bscontrol\b", re.MULTILINE), False,
-        "calls scontrol, which the host does not have: $SLURM_JOB_NODELIST is the name of its one node",
-    ),
-)  # fmt: skip
+_FINDS_ITSELF = re.compile(r"\bscontrol\b(?s:.*)\bCommand=")
 _OWN_DOLLARS = ("awk", "sed", "perl")
 _EXPANDED_THERE = re.compile(r"~(?:/|$)|.*\$(?:\w|\{)")
 
@@ -253,8 +243,7 @@ def make_command(
     elif script is not None and "\n#SBATCH" in script.read_text(encoding="utf-8", errors="replace"):
         how = f"clusterfn run {options.get('host') or 'HOST'} {script.name}"
         console.warn(f"{text.words[0]} reads no #SBATCH lines, so those of {script.name} do not count; write {how}")
-    if script is not None:
-        options = _with_header(script, options)
+    options = options if script is None else _with_header(script, options)
     names = text.names
     shown = command_as_shown(text._replace(words=words))
     commit = commit_of(project) if project is not None else {}
@@ -306,9 +295,11 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
         found.leave_to_sbatch(given, filter(usual.get, usual))
         # sbatch leaves them unset, so that each of several tasks counts its own cores.
         env.update(dict.fromkeys(name for name in THREADS if name not in host.env))
-    for pattern, on_slurm, sentence in _NOTICES:
-        if on_slurm == has_slurm and pattern.search(text):
-            console.warn(f"{script.name} {sentence}")
+    if has_slurm and _FINDS_ITSELF.search(text):
+        told = (
+            "looks for itself by scontrol, which names clusterfn's job.sh: the copy of its project is $SLURM_SUBMIT_DIR"
+        )
+        console.warn(f"{script.name} {told}")
     asks = {name: value for name, value in found.options.items() if not (has_slurm and name in LAYOUT)}
     console.tell(f"{script.name} asks for {in_words({**asks, **found.request}) or 'nothing'}")
     if found.not_taken:

@@ -78,9 +78,9 @@ def waiting(text: str, old: bool = False) -> list[Waiting]:
 
 def of_script(options: Mapping[str, Any]) -> bool:
     """Whether the lines of a script ask for GPUs: only they have a number of them."""
-    named = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
     words = f"{options.get('gres') or ''},{options.get('tres-per-task') or ''}".split(",")
-    return any(map(options.get, named)) or any(re.fullmatch(r"(gres[/:])?gpu.*[:=]\d+", part) for part in words)
+    named = any(each.startswith("gpus") and value for each, value in options.items())
+    return named or any(re.fullmatch(r"(gres[/:])?gpu.*[:=]\d+", part) for part in words)
 
 
 def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str, str]:

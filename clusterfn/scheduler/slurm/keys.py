@@ -55,10 +55,7 @@ def _sbatch_options(value: Value) -> dict[str, Any]:
     for key, _ in value.pairs:
         if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
             long = key.text.replace("_", "-")
-            known = OPTIONS_OF_SBATCH.get(long)
-            hint = f'write "{long}"' if "_" in key.text else _LONG_NAME
-            if known is not None and known.instead == SENT and known.argument:
-                hint = f"use `{known.argument}=`"
+            hint = _instead(long) or (f'write "{long}"' if "_" in key.text else _LONG_NAME)
             raise key.error(f'"{key.text}" is not an option of sbatch', hint)
         option = OPTIONS_OF_SBATCH.get(key.text)
         if option is not None and option.instead not in ("", SENT):
@@ -66,14 +63,20 @@ def _sbatch_options(value: Value) -> dict[str, Any]:
     return {name: _sbatch_option(name, option) for name, option in value.mapping().items()}
 
 
+def _instead(name: str) -> str:
+    """Return which argument clusterfn sends as an option; "" for none."""
+    option = OPTIONS_OF_SBATCH.get(name)
+    return f"use `{option.argument}=`" if option and option.instead == SENT and option.argument else ""
+
+
 def _sbatch_option(name: str, value: Value) -> Any:
     """Return a text, True for an option without a value, None to drop it, or a mapping for partition."""
     if value.kind == "null":
         return None
-    known = OPTIONS_OF_SBATCH.get(name)
-    if known is not None and known.instead == SENT:
-        ours = f"use `{known.argument}=` or `defaults:`; null leaves the option out"
-        raise value.error(f"clusterfn sets `--{name}` itself", ours if known.argument else "set it to null to drop it")
+    if name in OPTIONS_OF_SBATCH and OPTIONS_OF_SBATCH[name].instead == SENT:
+        ours = _instead(name)
+        hint = f"{ours} or `defaults:`; null leaves the option out" if ours else "set it to null to drop it"
+        raise value.error(f"clusterfn sets `--{name}` itself", hint)
     if name == "nodes" and value.as_written() not in ("1", "1-1"):
         raise value.error("nothing would run on any node but the first", "write nodes= in @cluster, or `nodes: 1`")
     if name == "partition" and value.kind == "map":

@@ -275,7 +275,7 @@ def test_a_script_that_a_signal_ended_was_started(code, message):
         ("ERROR: --mem is not allowed on this system", "`slurm: {mem: null}` leaves it out"),
         ("sbatch: unrecognized option '--open-mode=append'", "`slurm: {open-mode: null}` leaves it out"),
         ("sbatch: unrecognized option '--partiton=gpu'", "that option from `slurm:`; did you mean partition?"),
-        ("sbatch: unrecognized option '--walrus'", "remove that option from `slurm:` (host"),
+        ("sbatch: unrecognized option '--zzz'", "remove that option from `slurm:` (host"),
         ("Please do not use --export, it breaks modules", "`slurm: {export: null}` leaves it out"),
         ("use --mem-per-cpu instead of --mem", "write `memory_as: mem-per-cpu` for this host"),
         ("Batch job submission failed: Required partition not available (inactive or drain)", "slurm: partition:"),
