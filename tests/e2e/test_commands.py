@@ -229,11 +229,12 @@ def test_the_warning_before_the_end_reaches_the_command_and_a_requeue_begins_aga
 def test_an_array_of_sbatch_is_a_map(here, project):
     (project / "job.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --array=1-3%2\n#SBATCH -p gpu\ncd $SLURM_SUBMIT_DIR\n"
-        'echo "[$SLURM_ARRAY_TASK_ID]" > out.json\n'
+        'echo "[$SLURM_ARRAY_TASK_ID, $((SLURM_JOB_ID - SLURM_ARRAY_JOB_ID))]" > out.json\n'
+        "mv slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out log.txt\n"
     )
     ran = cli("run", "--result", "out.json", "--json", "job.sbatch")
 
-    assert [each["value"] for each in json.loads(ran.stdout)] == [[1], [2], [3]], ran.stderr
+    assert [each["value"] for each in json.loads(ran.stdout)] == [[1, 0], [2, 1], [3, 2]], ran.stderr
     assert "not taken from job.sbatch: --partition=gpu (the host has no SLURM)" in ran.stderr
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import IO, Any
 
-from ..layout import COMMAND, RESULT, STDERR, STDOUT
+from ..layout import COMMAND, INDEX_VARIABLE, RESULT, STDERR, STDOUT
 from ..supervisor import process_tree
 from . import warning
 from .command_line import fill_line, interpreter_of, launcher_variables, to_warn, variables_of_sbatch, with_nodes
@@ -145,12 +145,14 @@ def _named_logs(patterns: Sequence[str], env: Mapping[str, str]) -> Iterator[Non
     logs = {}
     for pattern, log in zip(patterns, (STDOUT, STDERR)):
         path = re.sub(r"%\d*(.)", lambda sign: values.get(sign[1]) or sign[0], pattern)
+        # An item works in a folder of its own, and its log is that of its element.
+        above = os.path.abspath(os.path.join(os.pardir, os.pardir if INDEX_VARIABLE in env else os.curdir, log))
         # Another link to the same file can be moved, copied and fetched while the job still writes to it.
         if not os.path.isabs(path) and os.pardir not in path.split(os.sep):
             with contextlib.suppress(OSError):
                 os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
-                os.link(os.path.join(os.pardir, log), path)
-                logs[path] = os.path.abspath(os.path.join(os.pardir, log))
+                os.link(above, path)
+                logs[path] = above
     try:
         yield
     finally:

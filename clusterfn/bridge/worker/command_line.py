@@ -159,7 +159,7 @@ def variables_of_sbatch(env: Mapping[str, str]) -> dict[str, str]:
         return {}
     job, _, attempt = env.get(TAG, "0/1").partition("/")
     # Scripts compute with it: ports, seeds.
-    number, element = 10**8 + int(job, 16) % 10**8, env.get(INDEX_VARIABLE)
+    number, element = 10**8 + int(job.partition(".")[0], 16) % 10**8, env.get(INDEX_VARIABLE)
     node, user, gpus = os.uname().nodename.partition(".")[0], user_name(os.getuid()), _gpus(env)
     found = {
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(number + int(element or 0))),
