@@ -277,6 +277,6 @@ def reason_not_held(job: JobSpec) -> str:
         (job.resources.nodes * job.resources.tasks_per_node > 1, "it has several tasks"),
         (bool(job.after), "it waits for other jobs"),
         (bool(job.retries or job.requeue), "SLURM may start it again (retries= or requeue=)"),
-        (bool(job.scheduler_options), "it has options of its own (slurm=)"),
+        (bool(job.scheduler_options), "it has options of its own (slurm=, or #SBATCH lines)"),
     )
     return next((why for applies, why in reasons if applies), "")

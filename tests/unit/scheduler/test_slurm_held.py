@@ -101,7 +101,7 @@ def test_the_hosts_default_time_is_no_time_that_a_call_asks_for() -> None:
         ({"after": {"7f3a": {"name": "train"}}}, "it waits for other jobs"),
         ({"retries": 1}, "SLURM may start it again (retries= or requeue=)"),
         ({"requeue": {"timeout": 1}}, "SLURM may start it again (retries= or requeue=)"),
-        ({"scheduler_options": {"qos": "long"}}, "it has options of its own (slurm=)"),
+        ({"scheduler_options": {"qos": "long"}}, "it has options of its own (slurm=, or #SBATCH lines)"),
     ],
 )
 def test_some_kinds_of_jobs_never_enter(more: dict[str, Any], why: str) -> None:
