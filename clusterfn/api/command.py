@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.api.shell_line import PLACE, fill_line, fill_words, places_in
+from clusterfn.bridge.layout import THREADS
 from clusterfn.calls.call import job_name
 from clusterfn.config import config_file, places
-from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
+from clusterfn.config.forms import OF_SCRIPT
+from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
+from clusterfn.config.text_file import header_of_script
 from clusterfn.display import console
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.packing import labels
 from clusterfn.packing.files import File
-from clusterfn.packing.project import Project, project_of, working_directory
+from clusterfn.packing.project import Project, commit_of, project_of, working_directory
 from clusterfn.public_api import public_api, show_options
-from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
+from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, DIRECTIVE, LAYOUT, SbatchScript, in_words, read_sbatch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,6 +46,11 @@ _OF_A_SHELL = frozenset(
 _CALLS_SRUN = re.compile(r"^[ \t]*srun\b", re.MULTILINE)
 _REQUEUES_TASK = re.compile(r"\bscontrol\s+requeue.*SLURM_ARRAY_TASK_ID")
 _HAS_SRUN = re.compile(r"\bsrun *\(\)")
+_ONE_TASK = (
+    "to start one task there, add this line to the script: "
+    'command -v srun >/dev/null || srun() { env -u SLURM_NTASKS "$@"; }'
+)
+_FINDS_ITSELF = re.compile(r"\bscontrol\b(?s:.*)\bCommand=")
 _OWN_DOLLARS = ("awk", "sed", "perl")
 _EXPANDED_THERE = re.compile(r"~(?:/|$)|.*\$(?:\w|\{)")
 
@@ -71,10 +79,11 @@ class _SentCommand(NamedTuple):
         project: What the job gets a copy of; None if nothing is sent.
         result: The JSON file with its value.
         stdin: The file that it reads from its standard input.
+        env: Variables that it gets; None takes one away.
         first: Whether the first of several nodes alone runs it, as a script of sbatch.
-        env: Variables that it gets; None for none.
         signal: The name of the signal that warns it before the end of its time; "" for SIGTERM.
         alone: Whether that signal is for its shell alone, and not for what the shell runs.
+        logs: Names by which a script of sbatch finds its output and its errors, as sbatch's patterns.
     """
 
     words: tuple[str, ...]
@@ -83,10 +92,11 @@ class _SentCommand(NamedTuple):
     project: Project | None
     result: str | None
     stdin: File | None
+    env: dict[str, str | None]
     first: bool = False
-    env: Mapping[str, str] | None = None
     signal: str = ""
     alone: bool = False
+    logs: tuple[str, ...] = ()
 
 
 @show_options(CallOptions)
@@ -110,7 +120,7 @@ def run(line: str | Sequence[str], *, result: str | None = None, stdin: str | os
     Example:
         >>> clusterfn.run(["python", "train.py", "--lr", "0.1"], host="tensor01", gpus=1)
     """
-    prepared = make_command(text := read_command(line), dict(options), result, stdin)
+    prepared = make_command(text := read_command(line), _redirected(options), result, stdin)
     if text.names:
         hint = f"call clusterfn.command(...)({text.names[0]}=...), or double the braces for text"
         raise ConfigError(f"the place {{{text.names[0]}}} of the command has no value", hint=hint)
@@ -140,7 +150,13 @@ def command(line: str | Sequence[str], *, result: str | None = None, stdin: str 
         >>> train = clusterfn.command("torchrun train.py --lr {lr}", gpus=4, host="tensor01")
         >>> train.map([1e-3, 1e-4]).results()
     """
-    return make_command(read_command(line), dict(options), result, stdin).function
+    return make_command(read_command(line), _redirected(options), result, stdin).function
+
+
+def _redirected(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with the host that the variable chooses, as `cluster` does."""
+    redirected = os.environ.get(HOST_VARIABLE)
+    return {**options, "host": redirected} if redirected else dict(options)
 
 
 def command_as_shown(text: CommandText) -> str:
@@ -223,16 +239,21 @@ def make_command(
         # With `cwd` the script and its project are already on the host, so nothing is looked for here.
         words, script, project = text.words, None, None
     _reject_what_cannot_run(words or tuple(text.line.split()), options, bool(text.line), stdin is not None)
-    sbatch = _sbatch_lines(script, options) if script is not None and text.words[0].endswith(script.name) else None
+    sbatch: SbatchScript | None = None
+    if script is not None and text.words[0].endswith(script.name):
+        sbatch, options = _read_directives(script, options)
+    elif script is not None and "\n#SBATCH" in script.read_text(encoding="utf-8", errors="replace"):
+        how = f"clusterfn run {options.get('host') or 'HOST'} {script.name}"
+        console.warn(f"{text.words[0]} reads no #SBATCH lines, so those of {script.name} do not count; write {how}")
+    options = options if script is None else _with_header(script, options)
     names = text.names
     shown = command_as_shown(text._replace(words=words))
+    commit = commit_of(project) if project is not None else {}
     line, words = fill_line(text.line, names), fill_words(words, names)
-    sent = _SentCommand(words, line, shown, project, result, None if stdin is None else File(stdin))
+    sent = _SentCommand(words, line, shown, project, result, None if stdin is None else File(stdin), commit)
     if sbatch is not None and script is not None:
-        sent = sent._replace(first=True, env=sbatch.env, signal=sbatch.signal, alone=sbatch.alone)
-        options = {**sbatch.options, **{name: value for name, value in options.items() if value is not None}}
-        if "slurm" in options:
-            options["slurm"] = {**sbatch.options.get("slurm", {}), **options["slurm"]}
+        sent = sent._replace(first=True, signal=sbatch.signal, alone=sbatch.alone, logs=sbatch.logs)
+        sent.env.update(sbatch.env)
         names = (*names, ARRAY_VARIABLE) if sbatch.array else names
         # The name in a #SBATCH line may have characters that job names here may not have.
         options["name"] = job_name(options.get("name") or script.stem)
@@ -244,32 +265,70 @@ def make_command(
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     called.__signature__ = inspect.Signature(parameters)
     function: ClusterFunction[..., Any] = cluster(**options)(called)
+    if sbatch is not None and sbatch.request:
+        # These are words of sbatch itself, which `slurm=` would in part reject.
+        request = {**sbatch.request, **function.options.scheduler_options.get("slurm", {})}
+        function = ClusterFunction(called, function.options._replace(scheduler_options={"slurm": request}))
     return PreparedCommand(function, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
 
 
-def _sbatch_lines(script: Path, options: Mapping[str, Any]) -> SbatchScript | None:
-    """Read the options in a script, and say which are not taken; None if there are none."""
+def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScript | None, dict[str, Any]]:
+    """Read what a script asks sbatch for, say it, and what of it is not taken; return it with the options of the call.
+
+    What is read is None if there is nothing.
+    """
     text = script.read_text(encoding="utf-8", errors="replace")
-    if script.suffix == ".py" or "#SBATCH" not in text:
-        return None
+    # Without such a line no host need be known yet.
+    if not DIRECTIVE.search(text):
+        return None, options
     host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
     has_slurm = keys_by_scheduler()[host.scheduler].of_call is not None
+    given = {name: value for name, value in options.items() if value is not None}
+    found = read_sbatch(text, has_slurm, script.name, given)
+    if found is None:
+        return None, options
     if not has_slurm and _CALLS_SRUN.search(text) and not _HAS_SRUN.search(text):
-        hint = 'to start one task there, add this line to the script: command -v srun >/dev/null || srun() { "$@"; }'
-        raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=hint)
-    found = read_sbatch(text, has_slurm)
-    if found is not None:
-        console.tell(f"{script.name} asks for {in_words(found.options) or 'nothing'}")
-        if found.not_taken:
-            console.warn(f"not taken from {script.name}: {'; '.join(found.not_taken)}")
-        if found.array and _REQUEUES_TASK.search(text):
-            problem = f"{script.name} has itself requeued by its number in the array, which is another one here"
-            raise ConfigError(problem, hint="write in it: scontrol requeue $SLURM_JOB_ID")
-        if has_slurm:
-            # Of a file that says nothing about it, the site decides whether SLURM starts it again.
-            usual = {"requeue": host.scheduler_options.get("requeue")}
-            found.options["slurm"] = {**usual, **found.options.get("slurm", {})}
-    return found
+        raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=_ONE_TASK)
+    env: dict[str, str | None] = {**found.env, "SLURM_JOB_NAME": {**found.options, **given}.get("name", script.name)}
+    if has_slurm:
+        usual = {
+            "cpus-per-task": host.defaults.cores == 1,
+            "mem": host.defaults.memory_bytes == config_file.USUAL_MEMORY,
+        }
+        found.leave_to_sbatch(given, filter(usual.get, usual))
+        # sbatch leaves them unset, so that each of several tasks counts its own cores.
+        env.update(dict.fromkeys(name for name in THREADS if name not in host.env))
+    if has_slurm and _FINDS_ITSELF.search(text):
+        told = (
+            "looks for itself by scontrol, which names clusterfn's job.sh: the copy of its project is $SLURM_SUBMIT_DIR"
+        )
+        console.warn(f"{script.name} {told}")
+    asks = {name: value for name, value in found.options.items() if not (has_slurm and name in LAYOUT)}
+    console.tell(f"{script.name} asks for {in_words({**asks, **found.request}) or 'nothing'}")
+    if found.not_taken:
+        console.warn(f"not taken from {script.name}: {'; '.join(found.not_taken)}")
+    if found.array and _REQUEUES_TASK.search(text):
+        problem = f"{script.name} has itself requeued by its number in the array, which is another one here"
+        raise ConfigError(problem, hint="write in it: scontrol requeue $SLURM_JOB_ID")
+    if has_slurm:
+        # Of a file that says nothing about it, the site decides whether SLURM starts it again.
+        found.request = {"requeue": host.scheduler_options.get("requeue"), **found.request}
+    found.env = {name: value for name, value in env.items() if name not in given.get("env", {})}
+    return found, {**found.options, **given}
+
+
+def _with_header(script: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Let a script that names its packages itself have them, where neither the call nor its host says more."""
+    if options.get("environment") == OF_SCRIPT:
+        return {**options, "environment": str(script)}
+    text = script.read_text(encoding="utf-8", errors="replace") if script.suffix == ".py" else ""
+    if options.get("environment") or options.get("packages") or not header_of_script(text):
+        return options
+    host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
+    if host.environment:
+        return options
+    console.tell(f"the environment is what the header of {script.name} names (# /// script)")
+    return {**options, "environment": str(script)}
 
 
 def _runner() -> Callable[..., Any]:

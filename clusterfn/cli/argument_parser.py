@@ -319,6 +319,7 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
 def _as_of_sbatch(word: str, value: str) -> str:
     """Return what `run` calls an option of sbatch with this value; "" for another word, or what sbatch rejects."""
     # Imported late, because it is needed only after a mistake.
+    from clusterfn.scheduler.slurm.options import OPTIONS, PASSED
     from clusterfn.scheduler.slurm.script import read_sbatch
 
     letter, name = word[1:2], word.lstrip("-").partition("=")[0]
@@ -333,7 +334,8 @@ def _as_of_sbatch(word: str, value: str) -> str:
         return ""
     if "time" in options:
         options["time"] = f"{options['time'].total_seconds() / 60:g}min"
-    words = [f"--slurm {key}={text}" for key, text in options.pop("slurm", {}).items()]
+    passed = {key: text for key, text in script.request.items() if OPTIONS[key].script == PASSED} if script else {}
+    words = [f"--slurm {key}={text}" for key, text in passed.items()]
     words += [f"--{key.replace('_', '-')} {shlex.quote(str(each))}" for key, each in options.items()]
     return " ".join(words)
 

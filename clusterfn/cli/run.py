@@ -252,6 +252,8 @@ _ADVICE = (
      "the host loads modules before the command: modules: [NAME] below the host in clusterfn.yml"),
     (re.compile(r"Requested operation is presently disabled"),
      "SLURM may not start this job again: allow it with --requeue preempted"),
+    (re.compile(r"not a git repository|InvalidGitRepositoryError"),
+     "the copy of the project has no .git: $CLUSTERFN_GIT_COMMIT names its commit"),
 )  # fmt: skip
 _MISSING = re.compile(r"No such file|not found|cannot (?:find|open|access)|does not exist", re.IGNORECASE)
 _WORDS = re.compile(r"[^\s'\"`,;:()\[\]]+")

@@ -37,7 +37,7 @@ LOCAL = Host(name="local", address="", scheduler="local", source="built in", tra
 # Errors name this as the place of a mistake, instead of a file and a line.
 IN_PROCESS = "clusterfn.configure()"
 # Without a limit, many sites give a whole node to each job, so jobs would wait for one another.
-_USUAL_MEMORY = 4 * 2**30
+USUAL_MEMORY = 4 * 2**30
 _BELOW_DEFAULTS = [word for word in DEFAULT_KEYS if word != "environment"]
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 # Names that ssh_config, paramiko, fabric and ray give to what ssh needs.
@@ -391,4 +391,4 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         raise keys["root"].error(f'"{root}": {happens}', "choose a folder without these characters")
     defaults = facts.get("defaults", Resources())
     if defaults.memory_bytes is None and not scheduler.sets_memory(facts.get(OPTIONS, {})):
-        facts["defaults"] = defaults._replace(memory_bytes=_USUAL_MEMORY)
+        facts["defaults"] = defaults._replace(memory_bytes=USUAL_MEMORY)

@@ -70,9 +70,11 @@ CHOOSE_ENVIRONMENT = (
     'or packages=["python=3.11", "numpy"]'
 )
 PYTHON_SOURCES = ("standalone", "host")
-_ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock")
+_ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock", ".py")
+# The header of the script itself (PEP 723).
+OF_SCRIPT = "script"
 _PROJECT_FILES = ("environment.yml", "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt")
-_PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
+_PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock|py))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
@@ -100,7 +102,8 @@ def nearly_a_file(text: str) -> str:
 def names_a_file(text: str) -> bool:
     """Whether an environment is named by a file that says what is in it, and is no kind with a colon."""
     file = split_file(text)[0]
-    return file.lower().endswith(_ENVIRONMENT_FILES) and file.partition(":")[0] not in ENVIRONMENT_KINDS
+    named = file.lower().endswith(_ENVIRONMENT_FILES) and not file.endswith("setup.py")
+    return named and file.partition(":")[0] not in ENVIRONMENT_KINDS
 
 
 def split_file(text: str) -> tuple[str, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from clusterfn.config.forms import (
     ASK_FOR_GPUS,
     CHOOSE_ENVIRONMENT,
     ENVIRONMENT_KINDS,
+    OF_SCRIPT,
     is_set_by_clusterfn,
     names_a_file,
     nearly_a_file,
@@ -167,7 +168,7 @@ def environment(value: Any, name: str) -> str:
         hint = f'name an interpreter by its path, {name}="python:/path/to/python", or write {python_package(version)}'
         raise ConfigError(f"{name}={text!r} names a version of Python, not an interpreter", hint=hint)
     meant = nearly_an_environment(text)
-    if not meant and (text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest)):
+    if not meant and (text in ("current", OF_SCRIPT) or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest)):
         return text
     if meant := meant or nearly_a_file(text):
         raise ConfigError(f"{name}={text!r} does not name an environment", hint=f'write {name}="{meant}"')

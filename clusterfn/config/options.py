@@ -35,7 +35,7 @@ class JobOptions(TypedDict, total=False):
         time: Time limit with a unit: "90min", "2h", "02:00:00" or a timedelta.
         environment: An environment on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
             (local); or a file to build one from: "environment.yml", "pyproject.toml[extra,group:dev]", "uv.lock",
-            "pylock.toml", "requirements.txt". clusterfn writes its lock next to that file.
+            "pylock.toml", "requirements.txt", "script" (its own header). clusterfn writes its lock next to that file.
         packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
         modules: Environment modules to load, such as "cuda/11.8".
         env: Environment variables of the job. Numbers become strings.
@@ -321,7 +321,7 @@ _ELSEWHERE = {
 # module.
 OF_HOSTS = (
     "address", "build_on", "build_partition", "build_timeout", "cuda", "defaults", "env_python", "env_root",
-    "fetch_on", "gpu_option", "gpu_sizes", "lease", "limits", "login_ttl",
+    "fetch_on", "gpu_option", "gpu_sizes", "lease", "limits", "login_ttl", "memory_as",
     "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
     "scheduler_path", "setup", "spare", "ssh_config", "transport",
 )  # fmt: skip

@@ -130,6 +130,7 @@ class Host(NamedTuple):
     scheduler_path: tuple[str, ...] = ()
     scheduler_env: Mapping[str, str] = {}
     gpu_option: str = "gres"
+    memory_as: str = "mem"
     gpu_sizes: Mapping[str, int] = {}
     lease: str = "socket"
     gpus_only: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from pathlib import Path
 
 from clusterfn.errors import ConfigError
@@ -12,6 +13,7 @@ _BYTE_ORDERS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
+_HEADER = re.compile(r"^# /// script[^\S\n]*\n((?:#(?: .*)?\n)+?)# ///[^\S\n]*$", re.MULTILINE)
 _SAVE = "save the file as UTF-8"
 
 
@@ -61,3 +63,9 @@ def decode(data: bytes, path: str) -> str:
 
 def _title(encoding: str) -> str:
     return "-".join(encoding.upper().split("-")[:2])
+
+
+def header_of_script(text: str) -> str:
+    """Return the TOML in which a script of Python names its own packages (PEP 723); "" if it has none."""
+    header = _HEADER.search(text.replace("\r\n", "\n"))
+    return re.sub(r"^# ?", "", header[1], flags=re.MULTILINE) if header else ""

@@ -19,8 +19,10 @@ from clusterfn.config import places
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment import package_sources
 from clusterfn.environment.project import (
+    LOCK_OF_SCRIPT,
     PYLOCK,
     PYPROJECT,
+    SCRIPT,
     UV_LOCK,
     ProjectFile,
     digest,
@@ -89,6 +91,10 @@ def read_file(path: Path, parts: Sequence[str] = ()) -> Specification:
         parts: The extras and groups of a project that are wanted: "gpu", "group:dev".
     """
     of_project = {PYPROJECT: _read_pyproject, UV_LOCK: _read_uv_lock}.get(path.name)
+    if path.suffix == ".py":
+        # `uv lock --script` writes the one, and uv obeys it.
+        lock = path.with_name(path.name + LOCK_OF_SCRIPT)
+        return _read_uv_lock(lock, parts) if lock.is_file() else _read_pyproject(path, parts)
     if of_project or _PYLOCK.fullmatch(path.name):
         return (of_project or _read_pylock)(path, parts)
     if parts:
@@ -180,7 +186,12 @@ def _specification(project: ProjectFile, pip: Sequence[Requirement], wish: Mappi
 
 
 def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
-    tree = load_toml(path)
+    tree, kind = load_toml(path), PYPROJECT
+    if path.suffix == ".py":
+        if not tree:
+            hint = "`uv add --script` writes it, or name another file with packages"
+            raise ConfigError(f"{path} has no packages in a header (# /// script)", hint=hint)
+        tree, kind = {"project": tree, "tool": tree.get("tool", {})}, SCRIPT
     table, tool = _table(tree, "project", path), _table(tree, "tool", path)
     if "project" not in tree:
         hint = next(
@@ -204,7 +215,7 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
             more = {normalize(each.strip()) for each in of_own[2].split(",")} & optional.keys() - seen
             direct += [found for each in sorted(more) for found in _lines(optional, each, path)]
             seen |= more
-    uv, root = _table(tool, "uv", path), workspace_root(path.parent)
+    uv, root = _table(tool, "uv", path), workspace_root(path.parent) if kind == PYPROJECT else path.parent
     # uv reads the settings of the workspace and those of its member.
     above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}
     given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
@@ -214,7 +225,7 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     # The addresses of packages and repositories have no name, as that of an index has one.
     indexes += [("", str(each[key])) for _, each in sources for key in ("git", "url") if key in each]
     project = ProjectFile(
-        PYPROJECT, path, extras, groups, str(table.get("requires-python", "")), indexes=tuple(indexes),
+        kind, path, extras, groups, str(table.get("requires-python", "")), indexes=tuple(indexes),
         is_dynamic=bool({"dependencies", "optional-dependencies"} & {*dynamic}),
     )  # fmt: skip
     local = local_packages(path.parent, uv)
@@ -285,9 +296,9 @@ def _refuse_unknown(kind: str, names: Sequence[str], known: Mapping[str, Any], p
 
 
 def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
-    beside = path.with_name(PYPROJECT)
+    beside = path.with_name(PYPROJECT if path.name == UV_LOCK else path.name[: -len(LOCK_OF_SCRIPT)])
     if not beside.is_file():
-        raise ConfigError(f"{path} has no {PYPROJECT} beside it", hint=f"copy it there, or export a {PYLOCK}")
+        raise ConfigError(f"{path} has no {beside.name} beside it", hint=f"copy it there, or export a {PYLOCK}")
     spec, data = _read_pyproject(beside, parts), path.read_bytes()
     assert spec.project is not None
     # To parse 10 000 lines of TOML takes seconds, and one value is needed.

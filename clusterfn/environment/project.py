@@ -23,10 +23,12 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from clusterfn.config.text_file import read_text
+from clusterfn.config.text_file import header_of_script, read_text
 from clusterfn.errors import ConfigError
 
 PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt"
+# A script with a header of PEP 723, and what its lock has behind the name.
+SCRIPT, LOCK_OF_SCRIPT = "script", ".lock"
 GIT = "git+"  # before the address of a repository
 PIP_LINES = "pip"  # lines of a `pip:` section or of packages=
 _GROUP = "group:"
@@ -102,7 +104,7 @@ def _specifiers(versions: str) -> SpecifierSet:
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, once until it changes, as every call reads it; raise ConfigError with the line that is bad."""
+    """Read a TOML file, or that of a script's header, once until it changes; raise ConfigError with a bad line."""
     try:
         # The time and the size say whether the file has changed since it was read.
         stat = path.stat()
@@ -119,8 +121,10 @@ def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
         # Python 3.9 and 3.10 have no reader of their own.
         hint = "pip install 'tomli>=2'"
         raise ConfigError(f"reading {path.name} needs tomli on Python older than 3.11", hint=hint) from error
+    text = read_text(path, only="utf-8")
+    text = header_of_script(text) if path.suffix == ".py" else text
     try:
-        return dict(toml.loads(read_text(path, only="utf-8")))
+        return dict(toml.loads(text))
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}", hint="correct that line") from error
 

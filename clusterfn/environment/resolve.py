@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config import places
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, NAME_ENVIRONMENT, names_a_file, split_file
+from clusterfn.config.forms import CHOOSE_ENVIRONMENT, NAME_ENVIRONMENT, OF_SCRIPT, names_a_file, split_file
 from clusterfn.config.job_spec import EnvironmentRef
 from clusterfn.config.spec import Host, Interpreter
 from clusterfn.environment import environment_files, solver, torch_build
@@ -116,9 +116,11 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
         raise ConfigError(f"environment={text!r} and packages= are both given", hint=hint)
     if packages:
         return from_packages(packages)
+    script = places.running_script()
+    if text == OF_SCRIPT and script is not None:
+        text = str(script)
     if not text or not names_a_file(text):
         raise ConfigError(f"environment={text!r} does not name an environment", hint=CHOOSE_ENVIRONMENT)
-    script = places.running_script()
     # A relative path may begin at the working directory, or at the script.
     folders = [Path.cwd(), *([script.parent] if script else [])]
     name, parts = split_file(text)

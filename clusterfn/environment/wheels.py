@@ -362,14 +362,19 @@ class WheelFinder:
             return load_toml(project.path), folder
         with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
             made, variables = Path(name) / "pylock.exported.toml", uv.plain_variables()
+            of_script = [] if project.path.name == UV_LOCK else ["--script", project.path.stem]
+            of_project = [] if of_script else ["--no-emit-project", "--no-default-groups", *self._parts]
             argv = [
-                "export", "--quiet", "--format", "pylock.toml", "--no-header", "--no-emit-project",
-                "--no-default-groups", *self._parts, "-o", str(made),
+                "export", *of_script, "--quiet", "--format", "pylock.toml", "--no-header", *of_project, "-o", str(made),
             ]  # fmt: skip
             reply = self._run([*argv, "--locked", "--python", sys.executable], variables)
             if reply.status and _STALE in reply.text:
-                what = f"{project.path.name} is out of date: {PYPROJECT} has changed since"
-                raise LockError(what, evidence=reply.lines[:MANY], hint=f"run `uv lock` in {folder}")
+                what = (
+                    f"{project.path.name} is out of date: {of_script[-1] if of_script else PYPROJECT} has changed since"
+                )
+                raise LockError(
+                    what, evidence=reply.lines[:MANY], hint=f"run `{' '.join(['uv', 'lock', *of_script])}` in {folder}"
+                )  # fmt: skip
             # uv checks a lock only with a Python that fits the project, and may need the network for it.
             if reply.status:
                 frozen = self._run([*argv, "--frozen"], variables)

@@ -90,6 +90,15 @@ def working_directory() -> Project | None:
     return None
 
 
+def commit_of(project: Project) -> dict[str, str | None]:
+    """Return the variable with the commit of a project, whose copy has no .git; nothing outside of a repository."""
+    describe = ["git", "-C", str(project), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    with contextlib.suppress(FileNotFoundError):
+        found = subprocess.run(describe, capture_output=True, check=False, text=True)
+        return {"CLUSTERFN_GIT_COMMIT": found.stdout.strip()} if found.returncode == 0 else {}
+    return {}
+
+
 def _is_too_high(root: pathlib.Path) -> bool:
     """Whether a folder is above all projects of a user, or one for everybody's files, such as /tmp."""
     home = pathlib.Path.home().resolve()

@@ -60,10 +60,15 @@ while "compute-apps" in query and os.path.exists(state["gate"]):
     time.sleep(0.01)
 open({asked!r}, "a").write(query + " ")
 for index in reversed(range(state["cards"])):
+    if index == state.get("lost"):
+        if "query-gpu" in query:
+            print("Unable to determine the device handle for GPU0: GPU is lost.")
+        continue
     uuid = "GPU-%s-%d" % (state["name"], index)
-    if query == "--query-gpu=pci.bus_id,index,uuid,memory.total,name":
+    if query == "--query-gpu=pci.bus_id,index,uuid,memory.total,mig.mode.current,name":
         name = state["kinds"][index % len(state["kinds"])]
-        print("00000000:%02X:00.0, %d, %s, 49140, %s" % (index + 1, index, uuid, name))
+        mode = "Enabled" if index == state.get("divided") else "Disabled"
+        print("00000000:%02X:00.0, %d, %s, 49140, %s, %s" % (index + 1, index, uuid, mode, name))
     elif query == "--query-gpu=uuid,memory.used":
         print("%s, %d" % (uuid, state["used"].get(str(index), 3)))
     elif query == "--query-compute-apps=gpu_uuid,pid,process_name" and str(index) in state["apps"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -56,4 +57,14 @@ def test_gpus_that_other_users_use_are_passed_over(box: Box):
 
     box.run(job)
 
-    assert job.value() == f"{box.uuid(1)},{box.uuid(3)}"
+    assert job.value() == "1,3"
+
+
+@pytest.mark.parametrize("how", [{"divided": 0}, {"lost": 0}, {"env": {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}}])
+def test_where_cuda_counts_other_gpus_than_nvidia_smi_they_are_named_by_their_uuids(box: Box, how: dict[str, Any]):
+    env = how.pop("env", {})
+    box.say(cards=3, used={"0": 812}, **how)
+    job = box.job(2, env=env)
+
+    assert box.run(job)["kind"] == "returned"
+    assert job.value() == f"{box.uuid(1)},{box.uuid(2)}"

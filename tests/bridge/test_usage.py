@@ -18,7 +18,7 @@ from tests.waiting import until
 # The first argument of a query says which; what the cards are asked while the job runs is written down.
 SMI = """#!/bin/sh
 case $1 in
---query-gpu=pci.bus_id,*) echo "00000000:01:00.0, 0, {uuid}, 24576, NVIDIA Toy" ;;
+--query-gpu=pci.bus_id,*) echo "00000000:01:00.0, 0, {uuid}, 24576, [N/A], NVIDIA Toy" ;;
 --query-gpu=uuid,name,memory.used,utilization.gpu) echo "$$ $*" >>'{folder}/asked'; . '{folder}/answer' ;;
 --query-gpu=*) echo "{uuid}, NVIDIA Toy, 24576" ;;
 esac

@@ -73,7 +73,7 @@ def restarted(path, seconds):
 
 
 def hold(path, seconds, gpus, witness):
-    """Be on `gpus` cards for so long, with a lock on each that another job would run into; their UUIDs."""
+    """Be on `gpus` cards for so long, with a lock on each that another job would run into; their numbers."""
     note_run(path)
     cards = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
     if len(set(cards)) != gpus:
@@ -88,7 +88,7 @@ def hold(path, seconds, gpus, witness):
 
 
 def stay(path, over):
-    """Be on the cards until a file is there; their UUIDs."""
+    """Be on the cards until a file is there; their numbers."""
     note_run(path)
     while not os.path.exists(over):
         time.sleep(0.05)

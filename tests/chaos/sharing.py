@@ -57,8 +57,8 @@ class Sharing:
         for folder in (self.folder, self.runs, self.witness):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o777)
-        for uuid in self.box.uuids():
-            (self.witness / uuid).touch()
+        for number, _ in enumerate(self.box.uuids()):
+            (self.witness / str(number)).touch()
         self.config = self.folder / "clusterfn.yml"
         self.config.write_text("hosts:\n" + "".join(map(self._block, self.accounts)))
 

@@ -75,7 +75,7 @@ def test_comparisons_one_after_another_leave_no_process_gpu_ticket_file_or_threa
     holder = sharing.send_until(sharing.new_lane(), "bob", CARDS - 2, over)
     assert until(lambda: sharing.there(holder).runs(), 150), sharing.there(holder).history()
     longest, first, before = 0.0, {}, sharing.names()
-    free = {card for card in sharing.box.uuids() if holds.GPU + card not in before}
+    free = {str(number) for number, card in enumerate(sharing.box.uuids()) if holds.GPU + card not in before}
     for _ in range(ROUNDS):
         for count in COUNTS:
             began = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,12 +229,62 @@ def test_the_warning_before_the_end_reaches_the_command_and_a_requeue_begins_aga
 def test_an_array_of_sbatch_is_a_map(here, project):
     (project / "job.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --array=1-3%2\n#SBATCH -p gpu\ncd $SLURM_SUBMIT_DIR\n"
-        'echo "[$SLURM_ARRAY_TASK_ID]" > out.json\n'
+        'echo "[$SLURM_ARRAY_TASK_ID, $((SLURM_JOB_ID - SLURM_ARRAY_JOB_ID))]" > out.json\n'
+        "mv slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out log.txt\n"
     )
     ran = cli("run", "--result", "out.json", "--json", "job.sbatch")
 
-    assert [each["value"] for each in json.loads(ran.stdout)] == [[1], [2], [3]], ran.stderr
+    assert [each["value"] for each in json.loads(ran.stdout)] == [[1, 0], [2, 1], [3, 2]], ran.stderr
     assert "not taken from job.sbatch: --partition=gpu (the host has no SLURM)" in ran.stderr
+
+
+# What a script sees of its job, and each of its tasks; the names of a job and of its folder are its own.
+SEES = r"""
+env | grep -E '^(SLURM|SRUN|SBATCH|CUDA_V|OMP)' | grep -vE '_(JOBID|JOB_ID|DIR|PID|OPEN_MODE|NODENAME|NODELIST|CONF)=' |
+    grep -v TOPOLOGY
+srun sh -c 'echo task $SLURM_PROCID of $SLURM_NTASKS on GPUs $CUDA_VISIBLE_DEVICES with $SLURM_CPUS_ON_NODE cores'
+scontrol show job $SLURM_JOB_ID | grep -oE '(NumCPUs|NumTasks|CPUs/Task|MinMemory(CPU|Node)|Tres[A-Za-z]*)=[^ ]*'
+"""
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "--ntasks=2 --gpus-per-task=1 --mem-per-cpu=333M", "-N 2 --ntasks-per-node=2 -c 2 --gres=gpu:1 -J two",
+        "-n 3 --gpus=2 --cpus-per-gpu=2 --mem-per-gpu=200M", "--gpus-per-node=2 --ntasks-per-gpu=1 --gpu-bind=single:1",
+    ],
+)  # fmt: skip
+def test_a_script_has_what_plain_sbatch_gives_it(hosts, lab, project, lines):
+    text = f"#!/bin/bash\n#SBATCH {lines}\n#SBATCH -p gpu\n{SEES}"
+    (project / "job.sh").write_text(text)
+    out, plain = hosts.root / "plain.out", hosts.root / "job.sh"
+    plain.write_text(text)
+    shutil.chown(plain, "cfbash")
+
+    ran = cli("run", "slurm", "job.sh")
+    lab.ssh("slurm", ["sbatch", "--wait", f"--chdir={hosts.root}", f"--output={out}", str(plain)])
+
+    assert ran.returncode == 0, ran.stderr
+    by_sbatch = out.read_text().replace(str(hosts.root), "")
+    assert sorted(ran.stdout.splitlines()) == sorted(by_sbatch.splitlines())
+    assert "task 1" in ran.stdout and "not taken" not in ran.stderr
+
+
+def test_a_script_on_one_machine_has_the_variables_and_the_log_of_sbatch(here, project):
+    (project / "job.sh").write_text(
+        "#!/bin/bash\n#SBATCH --ntasks-per-node=2 --mem=1G --output=logs/%x-%j.out -J train\n"
+        "echo port $(expr 10000 + $(echo -n $SLURM_JOBID | tail -c 4)) $(($SLURM_NNODES * $SLURM_NTASKS_PER_NODE))\n"
+        "echo $SLURM_JOB_NAME $SLURM_JOB_NUM_NODES $SLURM_PROCID$SLURM_LOCALID$SLURM_NODEID $SLURM_CPUS_ON_NODE "
+        '$SLURM_MEM_PER_NODE ${SLURM_CPUS_PER_TASK-unset} "$SLURM_JOB_NODELIST"\n'
+        'mkdir results && mv "logs/train-$SLURM_JOB_ID.out" results/log.txt\n'
+    )
+    job = clusterfn.command("./job.sh").submit()
+
+    assert job.result(150) is None
+    port, names = job.logs().splitlines()
+    assert re.fullmatch(r"port 1\d{4} 2", port) and names.startswith("train 1 000 2 1024 unset ")
+    assert next(here.rglob("log.txt")).read_text() == job.logs(), "what it moves is its whole log"
 
 
 @pytest.mark.lab

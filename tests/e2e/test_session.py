@@ -258,7 +258,7 @@ def test_a_call_tells_how_the_gpus_of_its_session_were_used(
             "peak_use_percent": 97, "mean_use_percent": 97.0,
         }
     ]  # fmt: skip
-    assert [(card["uuid"], card["peak_memory_bytes"]) for card in short.usage["gpus"]] == [(uuid, None)]
+    assert short.usage["gpus"] is None, "no answer has said which GPU has the number 0"
 
 
 @pytest.mark.usefixtures("here")

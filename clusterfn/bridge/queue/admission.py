@@ -10,7 +10,7 @@ import time
 
 from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED, OUTCOME, TURN, attempt_dir
 from ..supervisor import publish
-from ..supervisor.eligible_gpus import name_gpus
+from ..supervisor.eligible_gpus import cuda_names, name_gpus
 from ..supervisor.job import HeldResources
 from ..supervisor.verdict import EXIT_LEFT_TO_AFTER, AttemptEnded
 from . import arrivals, launch, lease_names, machine, plan, tickets
@@ -136,6 +136,9 @@ class Admission(HeldResources):
             self.held.pop(bad).close()
             self.uuids = [gpu for gpu in every if gpu in self.held]
         return self.uuids
+
+    def cuda_names(self) -> "list[str]":
+        return cuda_names(self.look.gpus, self.uuids)
 
     def refuse(self) -> None:
         """Raise the verdict on a job that was admitted only because its environment cannot be made."""

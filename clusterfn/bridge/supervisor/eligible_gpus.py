@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional, Sequence
 
 # index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory, None if unknown,
-# unified: whether that is the machine's own memory, as on a GB10
-GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified"), defaults=(False,))
+# unified: whether that is the machine's own memory, as on a GB10; in_parts: whether it is divided by MIG
+GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified", "in_parts"), defaults=(False, False))
+# The field of nvidia-smi that says so, since driver 450.
+MIG = "mig.mode.current"
 # A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction and its own use.
 _OF_ITS_NAME = 0.93
 
@@ -29,8 +31,23 @@ def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "
     found = []
     for place, row in enumerate(rows):
         index, (mib, unified) = nvidia_smi.count(row["index"]), nvidia_smi.total_mib(row["memory.total"], machine_mib)
-        found.append(GpuInfo(place if index is None else index, row["uuid"], row["name"], mib, unified))
+        in_parts = row.get(MIG) == "Enabled"
+        found.append(GpuInfo(place if index is None else index, row["uuid"], row["name"], mib, unified, in_parts))
     return found
+
+
+def cuda_names(gpus: "Sequence[GpuInfo]", uuids: "list[str]") -> "list[str]":
+    """What CUDA_VISIBLE_DEVICES calls some GPUs: their numbers, as programs expect them.
+
+    UUIDs where CUDA counts others than nvidia-smi: it counts the parts of a GPU, and leaves out one that is lost.
+
+    Args:
+        gpus: All of the machine, in PCI order.
+    """
+    numbers = {gpu.uuid: str(gpu.index) for gpu in gpus if not gpu.in_parts}
+    if list(numbers.values()) != [str(place) for place in range(len(gpus))]:
+        return uuids
+    return [numbers[uuid] for uuid in uuids]
 
 
 def allowed_gpus(gpus: "Iterable[GpuInfo]", only: "Sequence[str]") -> "list[GpuInfo]":

@@ -68,13 +68,13 @@ class DescribedJob:
 
 
 def worker_environment(
-    job: DescribedJob, attempt: int, host: "Mapping[str, str]", uuids: "Optional[list[str]]"
+    job: DescribedJob, attempt: int, host: "Mapping[str, str]", gpus: "Optional[list[str]]"
 ) -> "dict[str, str]":
     """Everything the worker's process finds in os.environ.
 
     Args:
         host: The supervisor's own environment.
-        uuids: Those of leased GPUs; None where the scheduler hands them out.
+        gpus: Leased GPUs, as CUDA calls them; None where the scheduler hands them out.
     """
     spec = job.spec
     keep = host.get(_KEEP, "").split()
@@ -94,7 +94,7 @@ def worker_environment(
         values[name] = os.pathsep.join(before + [values[name]] if values.get(name) else before)
     given: "Optional[str]" = ""
     if spec["resources"]["gpus"]:
-        given = host.get("CUDA_VISIBLE_DEVICES") if uuids is None else ",".join(uuids)
+        given = host.get("CUDA_VISIBLE_DEVICES") if gpus is None else ",".join(gpus)
         # SLURM counts in this order too; CUDA would put the fastest first.
         values["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if given is not None:

@@ -36,6 +36,8 @@ _HIDDEN, _UNNAMED = "another user", "a process"
 # The first namespace of pids, which is the machine's, has this inode.
 _MACHINES_PIDS = 0xEFFFFFFC
 _ROW = r"(GPU|MIG)-[\w-]+,[^,]+,"
+# An older driver rejects the question with these words, and is not asked again.
+_mig, _UNKNOWN_FIELD = [eligible.MIG], "is not a valid field"
 # A driver itself uses less. More use without a visible process is that of a container.
 QUIET_MIB = 300
 
@@ -64,7 +66,14 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
 
 def list_gpus() -> "list[GpuInfo]":
     """All GPUs with what they are, in PCI order."""
-    rows = query_nvidia_smi("pci.bus_id", "index", "uuid", "memory.total", "name").rows
+    fields = ["pci.bus_id", "index", "uuid", "memory.total", "name"]
+    try:
+        rows = query_nvidia_smi(*fields[:-1], *_mig, fields[-1]).rows
+    except AttemptEnded as ended:
+        if not _mig or _UNKNOWN_FIELD not in ended.verdict.message:
+            raise
+        _mig.clear()
+        rows = query_nvidia_smi(*fields).rows
     return eligible.gpus_in(sorted(rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0])
 
 

@@ -152,6 +152,10 @@ class HeldResources:
         """Return the job's GPUs; exchange those that failed it."""
         return self.uuids
 
+    def cuda_names(self) -> "list[str]":
+        """Return what CUDA_VISIBLE_DEVICES calls the job's GPUs."""
+        return self.uuids
+
     def refuse(self) -> None:
         """Raise the verdict on a job that was admitted only because its environment cannot be made."""
 

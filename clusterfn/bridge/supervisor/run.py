@@ -115,7 +115,10 @@ class AttemptRun:
             self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
             cpus = self._cores.chosen
         spec = self.job.spec
-        env = environ.worker_environment(self.job, self.attempt.number, os.environ, uuids)
+        # In another order than nvidia-smi's, CUDA's numbers are others.
+        in_order = spec["env"].get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
+        names = self.job.held.cuda_names() if uuids and in_order else uuids
+        env = environ.worker_environment(self.job, self.attempt.number, os.environ, names)
         env.update(self.attempt.variables())
         self.notes += environ.redirect_caches(spec, env)
         wanted, building = spec["resources"]["gpus"], spec.get("building")

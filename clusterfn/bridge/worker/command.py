@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import IO, Any
 
-from ..layout import COMMAND, RESULT
+from ..layout import COMMAND, INDEX_VARIABLE, RESULT, STDERR, STDOUT
 from ..schedulers.registry import scheduler_of_job
 from ..supervisor import process_tree, publish
 from . import warning
-from .command_line import interpreter_of, launcher_variables, to_warn, with_nodes
+from .command_line import interpreter_of, launcher_variables, to_warn, variables_of_sbatch, with_nodes
 from .execute import CallRejected
 
 # While this file exists, the copy of the project is complete.
@@ -43,8 +43,9 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
 
     Args:
         command: What `clusterfn.api.command` has made: `words` or the `line` for a shell, how it is `shown`, the path
-            of its `project`, its `stdin`, the name of the file with its `result`, further `env`, whether the `first`
-            node alone runs it, the `signal` that warns it, and whether that is for the shell `alone`.
+            of its `project`, its `stdin`, the name of the file with its `result`, further `env` (None takes a variable
+            away), whether the `first` node alone runs it, the `signal` that warns it, whether that is for the shell
+            `alone`, and its `logs`.
         values: What takes the places `{name}` in it.
 
     Raises:
@@ -54,14 +55,16 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     rank, tasks = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
     if command.get("first") and rank:
         return None
-    wanted = {name: _filled(text, values) for name, text in (command.get("env") or {}).items()}
-    env = {**os.environ, **launcher_variables(os.environ), **wanted}
-    env["PYTHONUNBUFFERED"] = "1"
+    env = {**os.environ, **launcher_variables(os.environ), "PYTHONUNBUFFERED": "1"}
     # sbatch sets these variables for its script.
     if command.get("first"):
-        env["SLURM_SUBMIT_DIR"] = os.getcwd()
-        env.setdefault("SLURM_JOB_ID", env.get("CLUSTERFN_JOB", "").partition("/")[0])
-    with _copied(command, rank, 1 if command.get("first") else tasks):
+        env = {**variables_of_sbatch(os.environ), **env, "SLURM_SUBMIT_DIR": os.getcwd()}
+    for name, text in (command.get("env") or {}).items():
+        env.pop(name, None)
+        if text is not None:
+            env[name] = _filled(text, values)
+    logs = _named_logs(command.get("logs") or (), env)
+    with _copied(command, rank, 1 if command.get("first") else tasks), logs:
         # The places in code of a shell are these variables.
         env.update(("CLUSTERFN_VALUE_%s" % name, str(value)) for name, value in values.items())
         warn_by = getattr(signal, command.get("signal") or "SIGTERM", signal.SIGTERM)
@@ -149,6 +152,32 @@ def _jobs_submitted_here(command: Mapping[str, Any]) -> str:
         return ""
     numbers = scheduler.jobs_in(os.getcwd())
     return "jobs that may need them" if numbers is None else ", ".join("job %s" % each for each in numbers)
+
+
+@contextlib.contextmanager
+def _named_logs(patterns: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
+    """Let the script find its own output by the names that sbatch would give it, to move or read it."""
+    values = {"%": "%", "j": env.get("SLURM_JOB_ID"), "A": env.get("SLURM_ARRAY_JOB_ID") or env.get("SLURM_JOB_ID"),
+              "a": env.get("SLURM_ARRAY_TASK_ID"), "x": env.get("SLURM_JOB_NAME"), "N": env.get("SLURMD_NODENAME"),
+              "u": env.get("USER")}  # fmt: skip
+    logs = {}
+    for pattern, log in zip(patterns, (STDOUT, STDERR)):
+        path = re.sub(r"%\d*(.)", lambda sign: values.get(sign[1]) or sign[0], pattern)
+        # An item works in a folder of its own, and its log is that of its element.
+        above = os.path.abspath(os.path.join(os.pardir, os.pardir if INDEX_VARIABLE in env else os.curdir, log))
+        # Another link to the same file can be moved, copied and fetched while the job still writes to it.
+        if not os.path.isabs(path) and os.pardir not in path.split(os.sep):
+            with contextlib.suppress(OSError):
+                os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
+                os.link(above, path)
+                logs[path] = above
+    try:
+        yield
+    finally:
+        for path, log in logs.items():
+            with contextlib.suppress(OSError):
+                if os.path.samefile(path, log):
+                    os.unlink(path)
 
 
 def _make_file(name: str) -> None:

@@ -10,7 +10,9 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence
 
+from ..layout import INDEX_VARIABLE, TAG, THREADS
 from ..supervisor import process_tree
+from ..supervisor.process_tree import user_name
 from ..supervisor.rendezvous import free_port
 
 _SHELLS = ("bash", "sh", "ash", "dash", "ksh", "zsh")
@@ -74,6 +76,34 @@ def launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
         # Another job on this machine may use the usual port.
         found["PET_MASTER_PORT"] = str(free_port())
     return {name: text for name, text in found.items() if name not in env}
+
+
+def variables_of_sbatch(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that sbatch sets for a script on one node; none where it has set them itself.
+
+    Only a script gets them: a function, and what it imports, would take its process for one that `srun` has started.
+    """
+    if "SLURM_JOB_ID" in env:
+        return {}
+    job, _, attempt = env.get(TAG, "0/1").partition("/")
+    # Scripts compute with it: ports, seeds.
+    number, element = 10**8 + int(job.partition(".")[0], 16) % 10**8, env.get(INDEX_VARIABLE)
+    node, user, gpus = os.uname().nodename.partition(".")[0], user_name(os.getuid()), _gpus(env)
+    found = {
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(number + int(element or 0))),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "1"),
+        **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"), "0"),
+        **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST"), node),
+        **dict.fromkeys(("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"), env.get(THREADS[0], "1")),
+        "SLURM_JOB_USER": user, "SLURM_JOB_UID": str(os.getuid()), "SLURM_TASK_PID": str(os.getpid()),
+    }  # fmt: skip
+    if gpus:
+        found.update(SLURM_GPUS_ON_NODE=str(len(gpus)), SLURM_JOB_GPUS=",".join(gpus))
+    if element:
+        found["SLURM_ARRAY_JOB_ID"] = str(number)
+    if attempt not in ("", "1"):
+        found["SLURM_RESTART_COUNT"] = str(int(attempt) - 1)
+    return found
 
 
 def with_nodes(words: Sequence[str], env: Mapping[str, str]) -> list[str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from clusterfn.bridge.supervisor.eligible_gpus import large_enough
 from clusterfn.config.spec import Host, Resources
@@ -73,6 +74,13 @@ def waiting(text: str, old: bool = False) -> list[Waiting]:
         if len(row) >= 6 and wants:
             jobs.append(Waiting(row[0], row[1], ",".join(wants), *row[-3:]))
     return jobs
+
+
+def of_script(options: Mapping[str, Any]) -> bool:
+    """Whether the lines of a script ask for GPUs: only they have a number of them."""
+    words = f"{options.get('gres') or ''},{options.get('tres-per-task') or ''}".split(",")
+    named = any(each.startswith("gpus") and value for each, value in options.items())
+    return named or any(re.fullmatch(r"(gres[/:])?gpu.*[:=]\d+", part) for part in words)
 
 
 def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str, str]:

@@ -13,31 +13,9 @@ from clusterfn.config.value_kinds import Form, Key, Kind
 from clusterfn.config.yamlfile import Value
 from clusterfn.config.yamlfile import parse as parse_yaml
 from clusterfn.errors import ConfigError
+from clusterfn.scheduler.slurm.options import OPTIONS as OPTIONS_OF_SBATCH
+from clusterfn.scheduler.slurm.options import SENT
 
-# sbatch options that clusterfn sets from arguments: here they can only be dropped, by null.
-_FROM_ARGUMENTS = {
-    "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
-    "open-mode": None,
-}  # fmt: skip
-_WITHOUT_EFFECT = (
-    "batch", "bb", "bbf", "container", "export-file", "get-user-env", "gid", "help", "ignore-pbs", "input", "parsable",
-    "quiet", "test-only", "uid", "usage", "version",
-)  # fmt: skip
-# Options that clusterfn needs to follow the job, or that would not reach the function -> what to do instead.
-_RESERVED = {
-    **dict.fromkeys(_WITHOUT_EFFECT, "remove this line"),
-    "array": "call the function with `.map`, which submits an array",
-    "chdir": "use `cwd=`",
-    "cpus-per-gpu": "use `cores=`",
-    "error": "remove this line: the output of a job is in `clusterfn logs`",
-    "gpus-per-socket": "use `gpus=`",
-    "gpus-per-task": "use `gpus=`",
-    "job-name": "use `name=`",
-    "output": "remove this line: the output of a job is in `clusterfn logs`",
-    "signal": "use `warn_before=`, and `clusterfn.on_warning(handler)` in the function",
-    "wait": "remove this line: a call waits for its result by itself",
-    "wrap": "remove this line: `clusterfn run` runs a script",
-}  # fmt: skip
 _LONG_NAME = "use the option's long name, without dashes in front"
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 
@@ -77,21 +55,27 @@ def _sbatch_options(value: Value) -> dict[str, Any]:
     for key, _ in value.pairs:
         if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
             long = key.text.replace("_", "-")
-            ours = _FROM_ARGUMENTS.get(long)
-            hint = f"use `{ours}`" if ours else f'write "{long}"' if "_" in key.text else _LONG_NAME
+            hint = _instead(long) or (f'write "{long}"' if "_" in key.text else _LONG_NAME)
             raise key.error(f'"{key.text}" is not an option of sbatch', hint)
-        if key.text in _RESERVED:
-            raise key.error(f"clusterfn needs `--{key.text}` for itself", _RESERVED[key.text])
+        option = OPTIONS_OF_SBATCH.get(key.text)
+        if option is not None and option.instead not in ("", SENT):
+            raise key.error(f"clusterfn needs `--{key.text}` for itself", option.instead)
     return {name: _sbatch_option(name, option) for name, option in value.mapping().items()}
+
+
+def _instead(name: str) -> str:
+    """Return which argument clusterfn sends as an option; "" for none."""
+    option = OPTIONS_OF_SBATCH.get(name)
+    return f"use `{option.argument}=`" if option and option.instead == SENT and option.argument else ""
 
 
 def _sbatch_option(name: str, value: Value) -> Any:
     """Return a text, True for an option without a value, None to drop it, or a mapping for partition."""
     if value.kind == "null":
         return None
-    if name in _FROM_ARGUMENTS:
-        ours = _FROM_ARGUMENTS[name]
-        hint = f"use `{ours}` or `defaults:`; null leaves the option out" if ours else "set it to null to drop it"
+    if name in OPTIONS_OF_SBATCH and OPTIONS_OF_SBATCH[name].instead == SENT:
+        ours = _instead(name)
+        hint = f"{ours} or `defaults:`; null leaves the option out" if ours else "set it to null to drop it"
         raise value.error(f"clusterfn sets `--{name}` itself", hint)
     if name == "nodes" and value.as_written() not in ("1", "1-1"):
         raise value.error("nothing would run on any node but the first", "write nodes= in @cluster, or `nodes: 1`")
@@ -138,6 +122,11 @@ KEYS = SchedulerKeys(
         "gpu_option": Key(
             "gpu_option", kinds.choice("gres", "gpus", "gpus-per-node"), "`gres`", "gpus-per-node",
             "which option asks for GPUs: `gres` (`--gres=gpu:2`), `gpus`, `gpus-per-node`; only with "
+            "`scheduler: slurm`",
+        ),
+        "memory_as": Key(
+            "memory_as", kinds.choice("mem", "mem-per-cpu"), "`mem`", "mem-per-cpu",
+            "which option asks for memory: `mem`, or `mem-per-cpu` where the site refuses `mem`; only with "
             "`scheduler: slurm`",
         ),
         "gpu_sizes": Key(

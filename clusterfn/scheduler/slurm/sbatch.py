@@ -20,6 +20,7 @@ from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import PASSED_VARIABLES, PENDING, Answer, JobState, Submission
 from clusterfn.scheduler.slurm import OBEYED, gres
+from clusterfn.scheduler.slurm.options import OPTIONS
 from clusterfn.scheduler.slurm.states import FEWER
 
 if TYPE_CHECKING:
@@ -30,12 +31,19 @@ if TYPE_CHECKING:
 _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *PASSED_VARIABLES])
 # $1 the names of the jobs whose values it takes, $2 other conditions, $3 and $4 how squeue is asked. A job that is no
 # longer listed has ended. The job itself sees whether that one has returned, as SLURM takes a job that it has forgotten
-# for a success.
+# for a success. $5 is a pattern of names in their place, for `singleton`: each job of clusterfn has its own name.
 _CONDITIONS = rf"""
-names=$1; others=$2; clusters=$3; user=$4; shift 4
-ask() {{ squeue --noheader --all --format=%F --name="$names" --user="$user" "$@" 2>&1; }}
+names=$1; others=$2; clusters=$3; user=$4; like=$5; shift 5
+ask() {{
+    squeue --noheader --all --user="$user" ${{clusters:+--clusters="$clusters"}} "$@" 2>&1
+}}
+list() {{
+    [ -n "$like" ] || {{ ask --format=%F --name="$names"; return; }}
+    said=$(ask '--format=%F|%j') || {{ printf '%s\n' "$said"; return 1; }}
+    printf '%s\n' "$said" | sed -E "s/^([0-9]+)\|($like)\$/\1/"
+}}
 fail() {{ printf '%s\n' "$listed" >&2; exit 1; }}
-listed=$(ask ${{clusters:+--clusters="$clusters"}}) || fail
+listed=$(list) || fail
 ! printf '%s\n' "$listed" | grep error: | grep -Eivq '{STANDING}' || fail
 ids=$(printf '%s\n' "$listed" | grep -E '^[0-9]+$' | sort -u | paste -s -d : -)
 after="${{others}}${{others:+${{ids:+,}}}}${{ids:+afterany:$ids}}"
@@ -57,8 +65,9 @@ number=$(printf '%s\n' "$said" | sed -n 's/^Submitted batch job \([0-9]*\).*$/\1
 exit 0
 """
 _MB = 2**20
+_SINGLETON, _PER_CPU = "singleton", "mem-per-cpu"
 # An errand unpacks up to four archives side by side.
-_ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"
+_ERRAND_CORES, _ERRAND_MB = 4, 4096
 
 
 def submit(host: Host, user: str, job: JobSpec) -> Submission:
@@ -84,7 +93,7 @@ def errand(host: Host, line: str, name: str, log: str, partition: str) -> Submis
     """Run sbatch with the line itself, and with what the host's other jobs need, such as the account."""
     options = {
         "job-name": name, "output": log, "open-mode": "append", "export": _EXPORT,
-        "cpus-per-task": _ERRAND_CORES, "mem": _ERRAND_MEMORY,
+        "cpus-per-task": _ERRAND_CORES, **_memory(host, host, _ERRAND_MB, _ERRAND_CORES),
     }  # fmt: skip
     if host.defaults.time_s is not None:
         options["time"] = math.ceil(host.defaults.time_s / 60)
@@ -135,10 +144,16 @@ def _submission(
     host: Host, user: str, job: JobSpec, folder: str, options: Mapping[str, Any], *args: str
 ) -> Submission:  # fmt: skip
     argv: tuple[str, ...] = ("sbatch", "--parsable")
-    if job.after:
-        others, names = str(options.get("dependency", "")), ",".join(job.scheduler_names_of_dependencies())
+    others = str(options.get("dependency", "")).split(",")
+    if job.after or _SINGLETON in others:
+        names = job.scheduler_names_of_dependencies()
+        like = ""
+        if _SINGLETON in others:
+            own = layout.job_name(job.name, job.id).rpartition(".")[0]
+            like = "|".join([own, f"{own}.[0-9a-f]{{16}}", *names]).replace(".", "[.]")
         options = {name: value for name, value in options.items() if name != "dependency"}
-        argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", names, others, host.clusters, user)
+        rest = ",".join(each for each in others if each != _SINGLETON)
+        argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", ",".join(names), rest, host.clusters, user, like)
     argv = (*argv, *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
     return Submission("run", argv, folder, OBEYED, stop_at=_REPEATS)
 
@@ -155,7 +170,8 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
         "cpus-per-task": resources.cores,
     }
     if resources.memory_bytes is not None:
-        options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
+        megabytes = math.ceil(resources.memory_bytes / _MB)
+        options.update(_memory(host, job.host, megabytes, resources.cores * resources.tasks_per_node))
     time_s = job.group.element_s if job.group else resources.time_s
     # The supervisor enforces `time`. SLURM's limit is a minute later, where the site allows that.
     if time_s is not None:
@@ -173,6 +189,14 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
     return options
 
 
+def _memory(host: Host, of_call: Host, megabytes: int, cpus: int) -> dict[str, str]:
+    """Return the option for the memory of a node: for each CPU where the host wants that, or has it in place of mem."""
+    said = of_call.scheduler_options
+    if host.memory_as == _PER_CPU or (said.get("mem", "") is None and said.get(_PER_CPU)):
+        return {_PER_CPU: f"{math.ceil(megabytes / cpus)}M"}
+    return {"mem": f"{megabytes}M"}
+
+
 def with_host_options(
     options: Mapping[str, Any], host: Host, gpus: int, kind: str | None = None, of_call: Host | None = None
 ) -> dict[str, Any]:
@@ -182,12 +206,17 @@ def with_host_options(
         of_call: The host as one call sees it, whose options are merged over those of the file.
     """
     from_host = dict((of_call or host).scheduler_options)
-    words = from_host.pop("gres", "")
-    if gpus and words is None and host.gpu_option == "gres":
+    by_script, words = gres.of_script(from_host), from_host.pop("gres", "")
+    if gpus and words is None and host.gpu_option == "gres" and not by_script:
         message = f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})"
         raise ConfigError(message, host=host.name, hint="remove that line, or set gpu_option: gpus")
-    merged = {**options, **gres.gpu_options(host.gpu_option, gpus, words or "", kind)}
-    if "mem" in merged and from_host.get("mem", "") is not None:
+    asked = gres.gpu_options(host.gpu_option, gpus, words or "", kind)
+    if by_script:
+        # Of the host's own words its type of GPU is left out.
+        counted = gres.of_script({"gres": words})
+        asked = {"gres": words} if counted else gres.gpu_options("gres", 0, words or "", None)
+    merged = {**options, **asked}
+    if _PER_CPU in merged or ("mem" in merged and from_host.get("mem", "") is not None):
         from_host = {name: value for name, value in from_host.items() if not name.startswith("mem-per-")}
     if isinstance(from_host.get("partition"), Mapping):
         from_host["partition"] = from_host["partition"].get("gpu" if gpus else "cpu")
@@ -288,19 +317,6 @@ NEVER_MET = (
 
 
 _UNKNOWN_OPTION = re.compile(r"unrecognized option '--([\w-]+)")
-# The options of sbatch that people write most, by their long names (https://slurm.schedmd.com/sbatch.html).
-_OPTIONS = (
-    "account", "array", "begin", "chdir", "clusters", "comment", "constraint", "contiguous", "core-spec",
-    "cores-per-socket", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "dependency", "distribution",
-    "error", "exclude", "exclusive", "export", "get-user-env", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node",
-    "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "hold", "job-name", "kill-on-invalid-dep",
-    "licenses", "mail-type", "mail-user", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network",
-    "nice", "no-requeue", "nodefile", "nodelist", "nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu",
-    "ntasks-per-node", "ntasks-per-socket", "open-mode", "output", "oversubscribe", "partition", "power", "prefer",
-    "priority", "profile", "propagate", "qos", "reboot", "requeue", "reservation", "signal", "sockets-per-node",
-    "spread-job", "switches", "thread-spec", "threads-per-core", "time", "time-min", "tmp", "tres-per-task",
-    "use-min-nodes", "wckey",
-)  # fmt: skip
 # Options of sbatch that clusterfn itself adds, and that a site may not allow.
 _ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
 
@@ -309,12 +325,14 @@ def submit_hint(output: str, host: Host) -> str:
     """Return one thing to do about a refusal."""
     lower = output.lower()
     added = _ADDED.search(lower)
+    if _PER_CPU in lower and host.memory_as != _PER_CPU and not host.scheduler_options.get(_PER_CPU):
+        return f"write `memory_as: {_PER_CPU}` for this host ({host.source})"
     if added and added[1] not in host.scheduler_options:
         return f"clusterfn itself adds --{added[1]}: `slurm: {{{added[1]}: null}}` leaves it out ({host.source})"
     for text, hint in _REFUSALS:
         if text in lower:
             unknown = _UNKNOWN_OPTION.search(lower)
-            hint += did_you_mean(unknown[1], _OPTIONS) if unknown else ""
+            hint += did_you_mean(unknown[1], OPTIONS) if unknown else ""
             # The user may not know what a call without memory= asks for.
             memory = host.defaults.memory_bytes and exact_memory(host.defaults.memory_bytes)
             usual = f"; a call without memory= asks for {memory}, set by `defaults: {{memory: …}}`" if memory else ""

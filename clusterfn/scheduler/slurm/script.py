@@ -1,298 +1,394 @@
-"""The #SBATCH lines of a script as options of a call, and which of them it does not take, and why.
+"""The #SBATCH lines of a script: as sbatch's own request on SLURM, as options of a call elsewhere. Pure.
 
-Such a script runs once, on the first node, as sbatch runs it: its own `srun` starts the tasks. Pure.
+Such a script runs once, on the first node, as sbatch runs it: its own `srun` starts the tasks. `options.OPTIONS` says
+what each line does. What sbatch rejects is rejected here, in its words, with the line of the script.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm.keys import sbatch_options
+from clusterfn.scheduler.slurm.options import ALONE, LETTERS, NUMBER, OPTIONS, PASSED, QUIET, READ, named_by
 
 ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
-_LINE = re.compile(r"#SBATCH\s+(.*)")
-_SHORT = {
-    "A": "account", "a": "array", "C": "constraint", "c": "cpus-per-task", "D": "chdir", "d": "dependency",
-    "e": "error", "G": "gpus", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes", "n": "ntasks",
-    "o": "output", "p": "partition", "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+# sbatch reads #SLURM too.
+_LINE = re.compile(r"#S(?:BATCH|LURM)\s*(.*)")
+# What others read of a script, and the burst buffers of SLURM, which reads them itself.
+_OF_OTHERS = re.compile(r"#\s?(?:PBS|BSUB|\$|COBALT|FLUX:|flux:|OAR|MSUB|PJM|QSUB|@|DW|BB)(?=\s)")
+# A script without such a line asks for nothing.
+DIRECTIVE = re.compile(rf"^(?:#SBATCH|#SLURM|{_OF_OTHERS.pattern})", re.MULTILINE)
+_NODES = re.compile(r"(\d+)([km]?)(?:-(\d+)([km]?))?|(\d+)[\d,:-]*")
+_MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
+_UNITS_MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1 << 20}
+# The forms of a time: [days-]hours[:minutes[:seconds]] with days, else minutes, minutes:seconds, or all three.
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_UNLIMITED = ("0", "-1", "UNLIMITED", "INFINITE")
+_GPUS = re.compile(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d+)|(?:gpu:)?([A-Za-z][\w.-]*)")
+_OF_TASKS = re.compile(r"gres[/:]gpu(?::([A-Za-z][\w.-]*))?[:=](\d+)")
+_SIGNAL = re.compile(r"(?:([BR]*):)?(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d{1,5}))?")
+_SIGNALS = {
+    "HUP": 1, "INT": 2, "QUIT": 3, "ABRT": 6, "KILL": 9, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18,
+    "STOP": 19, "TSTP": 20, "TTIN": 21, "TTOU": 22, "URG": 23, "XCPU": 24,
 }  # fmt: skip
-_FLAGS = {"H": "hold", "k": "no-kill", "O": "overcommit", "s": "oversubscribe", "Q": "quiet", "v": "verbose"}
-_WITHOUT_EFFECT = ("export", "open-mode", "quiet", "verbose", "parsable", "get-user-env")
-_LOGS = "`clusterfn logs` shows the output"
-_NOT_TAKEN = {
-    "output": _LOGS, "error": _LOGS, "input": "use --stdin",
-    "chdir": "the script runs in a copy of its project; --cwd names a folder of the host",
-    "dependency": "in Python, pass one call's Job to the next", "clusters": "a host of clusterfn.yml is one cluster",
-    "wait": "clusterfn waits by itself", "hold": "clusterfn starts no job later",
-    "ntasks-per-socket": "use --ntasks-per-node", "gpus-per-socket": "use --gpus-per-node",
-}  # fmt: skip
-_UNITS_MB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1 << 20}
-_GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(\d+)")
-_SIGNAL = re.compile(r"(?:([BR]+):)?(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d+))?")
+_INDICES = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _MOST_TASKS = 100_000
+# The arguments of a call that say how a job is laid out: sbatch gets what the script itself says of them.
+LAYOUT = ("cores", "memory", "gpus", "gpu_type", "nodes", "tasks_per_node")
+# SLURM obeys these itself.
+_OF_SBATCH = ("dependency", "requeue", "no-requeue")
+T = TypeVar("T")
 
 
 @dataclass
 class SbatchScript:
-    """What the #SBATCH lines of a script ask for.
+    """What the lines of a script ask for.
 
     Attributes:
-        options: Options of a call.
-        env: Variables that sbatch would set, for `srun` and for the script.
+        options: Options of a call that mean the same; on SLURM those that sbatch does not get in `request`.
+        request: What sbatch gets, as the lines say it; None removes what a call or the host would add.
+        env: Variables that the script gets; None takes one away.
         array: The values of SLURM_ARRAY_TASK_ID; empty if it is no array.
         max_parallel: How many of them run at the same time; None if it does not say.
         signal: The signal that warns it, such as "SIGUSR1"; "" for the usual one.
         alone: Whether the signal is for the script alone, as with "B:", and not for the programs that it runs.
-        not_taken: Options without effect here, each with the reason.
+        logs: Where sbatch would write its output, and its errors if it names another file; with its patterns.
+        not_taken: Lines without effect here, each with the reason.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str | None] = field(default_factory=dict)
     array: list[str] = field(default_factory=list)
     max_parallel: int | None = None
     signal: str = ""
     alone: bool = False
+    logs: tuple[str, ...] = ()
     not_taken: list[str] = field(default_factory=list)
 
+    def leave_to_sbatch(self, given: dict[str, Any], unsaid: Iterable[str]) -> None:
+        """Leave to sbatch how the job is laid out, also what the call says of its nodes, which `given` loses.
 
-def read_sbatch(text: str, has_slurm: bool) -> SbatchScript | None:
-    """Read the #SBATCH lines of a script; None if it has none.
+        Args:
+            unsaid: Options that only clusterfn's own defaults add: without them, a script gets what the site gives.
+        """
+        for name, option in (("nodes", "nodes"), ("tasks_per_node", "ntasks-per-node")):
+            if name in given:
+                self.request[option] = str(given.pop(name))
+        if given.keys() & {"gpu_type", "gpu_memory"}:
+            for name in [name for name in self.request if name in OPTIONS and OPTIONS[name].argument == "gpus"]:
+                del self.request[name]
+        if "cores" in given:
+            self.request.pop("cpus-per-task", None)
+        for name in unsaid:
+            if OPTIONS[name].argument not in given:
+                self.request.setdefault(name, None)
+        for name in ("nodes", "memory"):
+            self.options.pop(name, None)
+
+
+class _Directive(NamedTuple):
+    value: str
+    place: str
+
+    def wrong(self, problem: str, hint: str = "correct this line") -> ConfigError:
+        return ConfigError(f"{self.place}: {problem}", hint=hint)
+
+
+def read_sbatch(text: str, has_slurm: bool, name: str = "", given: Collection[str] = ()) -> SbatchScript | None:
+    """Read the lines of a script for sbatch; None if it has none for any scheduler.
 
     Args:
         text: The script.
-        has_slurm: Whether its host has SLURM, and so takes further options of sbatch.
+        has_slurm: Whether its host has SLURM, so that sbatch reads most of them itself.
+        name: That of its file, for messages.
+        given: Arguments of the call, which come before lines that say the same.
 
     Raises:
-        ConfigError: A value is none that sbatch takes.
+        ConfigError: sbatch would reject a line, or what it asks for cannot be done there.
     """
-    directives = _directives_of(text)
-    if not directives:
+    directives, not_read = _directives_of(text, name)
+    if not directives and not not_read:
         return None
-    script = SbatchScript()
-    _DirectiveReader(directives, script).read()
-    if not has_slurm:
-        directives.pop("no-requeue", None)
-        if directives.pop("requeue", None) is not None:
-            script.options["requeue"] = ["preempted", "node"]
-    for name, value in directives.items():
-        _pass_on(name, value, script, has_slurm)
-    return script
+    said = {
+        name: each for name, each in directives.items() if name not in OPTIONS or OPTIONS[name].argument not in given
+    }
+    reader = _DirectiveReader(said, SbatchScript(not_taken=not_read), has_slurm)
+    reader.read()
+    return reader.script
 
 
-def _directives_of(text: str) -> dict[str, str]:
-    """Return the options by their long names; those that stand alone have the value ""."""
-    options: dict[str, str] = {}
-    # The first line names the interpreter.
-    for line in text.splitlines()[1:]:
-        match = _LINE.match(line)
-        if match:
-            options.update(_options_of(match[1]))
-        elif line.strip() and not line.startswith("#"):
-            # sbatch reads no directives after the first command.
-            break
-    return options
+def _directives_of(text: str, name: str) -> tuple[dict[str, _Directive], list[str]]:
+    """Return the options by their long names, "" for one that stands alone; and say which lines are not read."""
+    options: dict[str, _Directive] = {}
+    not_read: Counter[str] = Counter()
+    has_begun = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("#"):
+            has_begun |= bool(line.strip())
+        elif match := _LINE.match(line):
+            if has_begun:
+                not_read["#SBATCH after the first command (sbatch does not read them either)"] += 1
+            else:
+                options.update(_options_of(match[1], f"{name}:{number}: {line.strip()}"))
+        elif not has_begun and (match := _OF_OTHERS.match(line)):
+            not_read[f"{match[0]} (write #SBATCH lines, or options of clusterfn)"] += 1
+    return options, [f"{count} lines with {what}" for what, count in not_read.items()]
 
 
-def _options_of(line: str) -> Iterator[tuple[str, str]]:
+def _options_of(line: str, place: str) -> dict[str, _Directive]:
+    found: dict[str, _Directive] = {}
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
-        raise ConfigError(f"#SBATCH {line}: {error}", hint="close the quotes") from None
+        raise ConfigError(f"{place}: {error}", hint="close the quotes") from None
     while words:
         word = words.pop(0)
         # "hetjob" is such a word.
-        if not word.startswith("-"):
-            hint = "write one that begins with --, or leave it out"
-            raise ConfigError(f"#SBATCH {line}: {word!r} is no option", hint=hint)
+        if not re.match("-.", word):
+            raise ConfigError(f"{place}: {word!r} is no option", hint="write one that begins with --, or leave it out")
         name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            letter, value = word[1:2], word[2:].lstrip("=")
-            name = _SHORT.get(letter) or _FLAGS.get(letter) or word
-            equals = "=" if value or letter in _FLAGS else ""
-        if not equals and words and not words[0].startswith("-"):
-            value = words.pop(0)
-        yield name, value
-
-
-def _pass_on(name: str, value: str, script: SbatchScript, has_slurm: bool) -> None:
-    text = f"--{name}={value}" if value else f"--{name}"
-    sets = [each for each in value.split(",") if "=" in each] if name == "export" else []
-    if sets:
-        # Only the names are shown, because a value may be a secret.
-        names = ", ".join(each.partition("=")[0] for each in sets)
-        script.not_taken.append(f"--export={names} (use --env)")
-        return
-    if name in _WITHOUT_EFFECT:
-        return
-    if name in _NOT_TAKEN:
-        script.not_taken.append(f"{text} ({_NOT_TAKEN[name]})")
-        return
-    if not has_slurm:
-        script.not_taken.append(f"{text} (the host has no SLURM)")
-        return
-    try:
-        sbatch_options({name: value or True})
-    except ConfigError as error:
-        script.not_taken.append(f"{text} ({error.hint or error.message})")
-        return
-    script.options.setdefault("slurm", {})[name] = value or True
+        if word.startswith("--"):
+            meant = named_by(name)
+            if len(meant) > 1:
+                several = " ".join(f"--{each}" for each in meant)
+                raise ConfigError(f"{place}: --{name} is ambiguous; possibilities: {several}", hint="write all of it")
+            name = meant[0] if meant else name
+        elif word[1] in LETTERS:
+            name, value = LETTERS[word[1]], word[2:]
+            equals = "=" if value else ""
+        else:
+            raise ConfigError(f"{place}: invalid option -- '{word[1]}'", hint="correct this line")
+        is_known, form = name in OPTIONS, OPTIONS[name].form if name in OPTIONS else ""
+        if not equals and form in ("", NUMBER) and words and (is_known or not words[0].startswith("-")):
+            equals, value = "=", words.pop(0)
+        directive = _Directive(value, place)
+        if form == ALONE and equals:
+            raise directive.wrong(f"option '--{name}' doesn't allow an argument")
+        if is_known and form in ("", NUMBER) and not equals:
+            raise directive.wrong(f"option '--{name}' requires an argument")
+        if form == NUMBER and not re.fullmatch(r"\+?0*[1-9]\d*", value):
+            raise directive.wrong(f'Invalid numeric value "{value}" for --{name}.')
+        found["ntasks-per-node" if name == "tasks-per-node" else name] = directive
+    return found
 
 
 class _DirectiveReader:
-    """Takes from the options those that a call has, too."""
+    """Makes of the lines what a call has, and what sbatch gets."""
 
-    def __init__(self, directives: dict[str, str], script: SbatchScript) -> None:
+    def __init__(self, directives: dict[str, _Directive], script: SbatchScript, has_slurm: bool) -> None:
+        self.script = script
         self._directives = directives
-        self._script = script
+        self._has_slurm = has_slurm
 
     def read(self) -> None:
-        options, env = self._script.options, self._script.env
-        nodes = self._take("nodes", lambda text: int(text.partition("-")[0]))
-        tasks = self._take("ntasks", int)
-        per_node = self._take("ntasks-per-node", int)
-        # sbatch derives the number of nodes from the tasks.
-        if not nodes:
-            nodes = math.ceil(tasks / per_node) if tasks and per_node else 1
-        cpus = self._take("cpus-per-task", int)
-        on_each = per_node or math.ceil((tasks or nodes) / nodes)
-        if nodes > 1:
-            options["nodes"] = nodes
-        if (cpus or 1) * on_each > 1:
-            options["cores"] = (cpus or 1) * on_each
-        self._read_tasks(tasks or (nodes * per_node if per_node else None), per_node, cpus)
-        gpus = self._gpus(nodes, on_each)
-        if gpus:
-            options["gpus"] = gpus
-        self._read_memory(options.get("cores", 1), gpus)
-        if (limit := self._take("time", _seconds)) is not None:
-            options["time"] = timedelta(seconds=limit)
-        if (name := self._take("job-name", str)) is not None:
-            options["name"] = env["SLURM_JOB_NAME"] = name
-        self._read_signal()
-        if (array := self._take("array", str)) is not None:
-            self._read_array(array)
+        script = self.script
+        for name, directive in self._directives.items():
+            self._sort(name, directive)
+        self._read_layout()
+        limit = self._take("time", _seconds)
+        if limit:
+            script.options["time"] = timedelta(seconds=limit)
+        elif limit is not None:
+            self._leave("time", "the host's limit counts")
+        if (named := self._take("job-name", str)) is not None:
+            script.options["name"] = named
+        if "requeue" in self._directives and not self._has_slurm:
+            script.options["requeue"] = ["preempted", "node"]
+        # The other variables are those of the user's own shell.
+        words = (self._take("export", str) or "").split(",")
+        script.env.update(dict(word.split("=", 1) for word in words if "=" in word))
+        if names := [word for word in words if "=" not in word and word not in ("", "ALL", "NONE", "NIL")]:
+            script.not_taken.append(f"--export={','.join(names)} (use --env)")
+        script.signal, script.alone, before = self._take("signal", _signal) or ("", False, "")
+        if before:
+            script.options["warn_before"] = before
+        self._read_array()
+        output = self._take("output", str) or ("slurm-%A_%a.out" if script.array else "slurm-%j.out")
+        script.logs = (output, *filter(None, [self._take("error", str)]))
 
-    def _take(self, name: str, read: Callable[[str], Any]) -> Any:
+    def _sort(self, name: str, directive: _Directive) -> None:
+        """Let sbatch have an option, or say why it is not taken."""
+        option = OPTIONS.get(name)
+        kind = option.script if option is not None else PASSED
+        passed = kind == PASSED or name in _OF_SBATCH or (option is not None and option.argument in LAYOUT)
+        if self._has_slurm and passed:
+            self.script.request[name] = directive.value or True
+        elif name == "dependency":
+            hint = "remove this line, and submit it when that job has ended"
+            raise directive.wrong("the host has no SLURM, to let it wait for another job", hint)
+        elif kind not in (READ, QUIET):
+            self._leave(name, "the host has no SLURM" if kind == PASSED else kind)
+
+    def _leave(self, name: str, reason: str) -> None:
+        value = self._directives[name].value
+        self.script.not_taken.append(f"--{name}={value} ({reason})" if value else f"--{name} ({reason})")
+
+    def _take(self, name: str, read: Callable[[str], T]) -> T | None:
         """Return the value of an option; None if it is not there.
 
         Raises:
-            ConfigError: It is none.
+            ConfigError: It is none, in the words of sbatch.
         """
-        text = self._directives.pop(name, None)
-        if text is None:
-            return None
+        directive = self._directives.get(name)
         try:
-            return read(text)
-        except ValueError:
-            problem = f"#SBATCH --{name}={text}: sbatch takes no such value"
-            raise ConfigError(problem, hint="correct this line") from None
+            return None if directive is None else read(directive.value)
+        except ValueError as error:
+            assert directive is not None
+            raise directive.wrong(str(error) or f"Invalid --{name} specification") from None
 
-    def _read_tasks(self, tasks: int | None, per_node: int | None, cpus: int | None) -> None:
-        """Let `srun` start the tasks that the script asks for: the job itself is one on each node."""
-        env = self._script.env
-        if tasks:
-            env.update(SLURM_NTASKS=str(tasks), SLURM_NPROCS=str(tasks))
-        if per_node:
-            env["SLURM_NTASKS_PER_NODE"] = str(per_node)
-        if cpus:
-            env.update(SLURM_CPUS_PER_TASK=str(cpus), SRUN_CPUS_PER_TASK=str(cpus))
+    def _read_layout(self) -> None:
+        script, request = self.script, self.script.request
+        nodes = self._take("nodes", _least_nodes)
+        tasks, per_node, cpus = (self._take(name, int) for name in ("ntasks", "ntasks-per-node", "cpus-per-task"))
+        # sbatch derives the number of nodes from the tasks.
+        nodes = nodes or (math.ceil(tasks / per_node) if tasks and per_node else 1)
+        on_each = per_node or math.ceil((tasks or nodes) / nodes)
+        gpus = self._gpus(nodes, on_each)
+        cores = (cpus or 1) * on_each
+        if (of_gpu := self._take("cpus-per-gpu", int)) and gpus:
+            cores = of_gpu * gpus
+        megabytes = self._megabytes(cores, gpus)
+        if request.keys() & {"nodes", "ntasks", "ntasks-per-node", "cpus-per-gpu"}:
+            request.setdefault("cpus-per-task", None)
+        if request.keys() & {"mem-per-cpu", "mem-per-gpu"}:
+            request.setdefault("mem", None)
+        usual = {"nodes": 1, "cores": 1, "gpus": 0}
+        found = {"nodes": nodes, "cores": cores, "gpus": gpus}
+        script.options.update({name: value for name, value in found.items() if value != usual[name]})
+        if megabytes:
+            script.options["memory"] = f"{megabytes}MB"
+        if not self._has_slurm:
+            tasks = tasks or (nodes * per_node if per_node else None)
+            variables = {"NTASKS": tasks, "NPROCS": tasks, "NTASKS_PER_NODE": per_node, "CPUS_PER_TASK": cpus,
+                         "TASKS_PER_NODE": on_each, "MEM_PER_NODE": megabytes}  # fmt: skip
+            script.env.update({f"SLURM_{name}": str(value) for name, value in variables.items() if value})
 
     def _gpus(self, nodes: int, on_each: int) -> int:
         """Return how many GPUs each node needs; their type becomes an option."""
-        gres = [each for each in self._directives.pop("gres", "").split(",") if each]
-        others = [each for each in gres if each.partition(":")[0] != "gpu"]
-        if others:
-            self._directives["gres"] = ",".join(others)
-        per_node = [each.partition(":")[2] or "1" for each in gres if each not in others]
-        counts = [self._count(each, 1) for each in per_node]
-        for name, share in (("gpus-per-node", 1.0), ("gpus", 1.0 / nodes), ("gpus-per-task", float(on_each))):
-            text = self._directives.pop(name, "")
-            counts += [self._count(each, share) for each in text.split(",") if each]
-        return max(counts, default=0)
+        sockets = self._take("sockets-per-node", int) or 1
+        shares = {"gres": 1.0, "gpus-per-node": 1.0, "gpus": 1.0 / nodes, "gpus-per-task": on_each,
+                  "gpus-per-socket": sockets, "tres-per-task": on_each}  # fmt: skip
+        most, kinds = 0, set[str]()
+        for name, share in shares.items():
+            asked = self._take(name, functools.partial(self._kinds_of_gpus, name)) or []
+            kinds.update(kind for kind, _ in asked if kind)
+            most = max(most, math.ceil(sum(count for _, count in asked) * share))
+            if len(asked) > 1 and not self._has_slurm:
+                hint = "ask for one of them"
+                raise self._directives[name].wrong("two types of GPU in one job need SLURM", hint)
+        if len(kinds) == 1 and most:
+            self.script.options["gpu_type"] = kinds.pop()
+        return most
 
-    def _count(self, text: str, share: float) -> int:
-        match = _GPUS.fullmatch(text)
-        # A type without a number means one GPU.
-        if match is None and re.fullmatch(r"[A-Za-z][\w.-]*", text):
-            match = _GPUS.fullmatch(f"{text}:1")
-        if match is None:
-            raise ConfigError(f"#SBATCH asks for {text!r} GPUs", hint="write it as gpu:2 or gpu:a100:2")
-        if match[1]:
-            self._script.options["gpu_type"] = match[1]
-        return math.ceil(int(match[2]) * share)
+    def _kinds_of_gpus(self, name: str, text: str) -> list[tuple[str, int]]:
+        """Return types of GPUs, and how many of each an option asks for; what else it asks for needs SLURM."""
+        parts = text.split(",")
+        if name == "tres-per-task":
+            return [(found[1] or "", int(found[2])) for part in parts if (found := _OF_TASKS.fullmatch(part))]
+        if name == "gres":
+            others = [part for part in parts if not re.match(r"gpu(?:[:=]|$)", part)]
+            if others and not self._has_slurm:
+                self.script.not_taken.append(f"--gres={','.join(others)} (the host has no SLURM)")
+            # One without its number would be the type of those that a call asks for.
+            gpus = [part if re.search(r":\d+$", part) else f"{part}:1" for part in parts if part not in others]
+            if self._has_slurm:
+                self.script.request["gres"] = ",".join([*others, *gpus])
+            parts = [part[len("gpu:") :] for part in gpus]
+        matches = [match for part in parts if (match := _GPUS.fullmatch(part))]
+        if len(matches) < len(parts):
+            raise ValueError("Invalid generic resource (gres) specification")
+        return [(match[1] or match[3] or "", int(match[2] or 1)) for match in matches]
 
-    def _read_memory(self, cores: int, gpus: int) -> None:
-        total = self._take("mem", _megabytes)
-        per_cpu, per_gpu = self._take("mem-per-cpu", _megabytes), self._take("mem-per-gpu", _megabytes)
+    def _megabytes(self, cores: int, gpus: int) -> int:
+        total, per_cpu, per_gpu = (self._take(name, _megabytes) for name in ("mem", "mem-per-cpu", "mem-per-gpu"))
         # sbatch reads --mem=0 as all memory of the node.
-        if total == 0:
-            self._script.not_taken.append("--mem=0 (ask for an amount with --memory)")
-        megabytes = total or (per_cpu or 0) * cores or (per_gpu or 0) * gpus
-        if megabytes:
-            self._script.options["memory"] = f"{math.ceil(megabytes)}MB"
+        if total == 0 and not self._has_slurm:
+            self._leave("mem", "ask for an amount with --memory")
+        return math.ceil(total or (per_cpu or 0) * cores or (per_gpu or 0) * gpus)
 
-    def _read_signal(self) -> None:
-        text = self._directives.pop("signal", None)
-        if text is None:
+    def _read_array(self) -> None:
+        found = self._take("array", _indices)
+        if found is None:
             return
-        match = _SIGNAL.fullmatch(text)
-        if match is None or match[2].isdigit():
-            self._script.not_taken.append(f"--signal={text} (use --warn-before)")
-            return
-        self._script.options["warn_before"] = f"{match[3] or 60}s"
-        self._script.signal, self._script.alone = f"SIG{match[2]}", "B" in (match[1] or "")
-
-    def _read_array(self, text: str) -> None:
-        """Read what sbatch takes as an array: 1-10, 0-15:4, 1,3,5 and %4 behind it."""
-        listed, _, most = text.partition("%")
-        numbers: list[int] = []
-        for part in listed.split(","):
-            match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-            if match is None or (most and not most.isdigit()):
-                raise ConfigError(f"#SBATCH --array={text} is no array", hint="write it as 0-9 or 0-9%4")
-            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-            numbers += range(first, min(last, first + _MOST_TASKS) + 1, max(1, step))
-        self._script.array = [str(number) for number in numbers]
-        self._script.max_parallel = int(most) if most else None
-        self._script.env.update(
+        numbers, self.script.max_parallel = found
+        self.script.array = [str(number) for number in numbers]
+        self.script.env.update(
             SLURM_ARRAY_TASK_ID=f"{{{ARRAY_VARIABLE}}}", SLURM_ARRAY_TASK_COUNT=str(len(numbers)),
-            SLURM_ARRAY_TASK_MIN=str(min(numbers)), SLURM_ARRAY_TASK_MAX=str(max(numbers)),
+            SLURM_ARRAY_TASK_MIN=str(numbers[0]), SLURM_ARRAY_TASK_MAX=str(numbers[-1]),
         )  # fmt: skip
 
 
+def _indices(text: str) -> tuple[list[int], int | None]:
+    """Read what sbatch takes as an array: 1-10, 0-15:4, 1,3,5 and %4 behind it."""
+    listed, percent, most = text.partition("%")
+    numbers: set[int] = set()
+    for part in listed.strip("[]").split(","):
+        match = _INDICES.fullmatch(part)
+        first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (1, 0, 1)
+        if first > last or not step or last - first >= _MOST_TASKS * step or (percent and not most.isdigit()):
+            raise ValueError("Invalid job array specification")
+        numbers.update(range(first, last + 1, step))
+    return sorted(numbers), int(most or 0) or None
+
+
+def _signal(text: str) -> tuple[str, bool, str]:
+    """Return the name of a signal, whether it is for the script alone, and how long before the end it comes."""
+    match = _SIGNAL.fullmatch(text.upper())
+    names = [name for name, number in _SIGNALS.items() if match and match[2] in (name, str(number))]
+    if match is None or not names or int(match[3] or 0) > 0xFFFF:
+        raise ValueError
+    return f"SIG{names[0]}", "B" in (match[1] or ""), f"{match[3] or 60}s"
+
+
+def _least_nodes(text: str) -> int:
+    match = _NODES.fullmatch(text)
+    if match is None:
+        raise ValueError(f'"{text}" is not a valid node count')
+    units = {"": 1, "k": 1024, "m": 1024**2}
+    least = int(match[1] or match[5]) * units[match[2] or ""]
+    most = int(match[3] or least) * units[match[4] or ""]
+    if most < least:
+        raise ValueError(f"Maximum node count {most} is less than minimum node count {least}")
+    if not least:
+        raise ValueError("Node count specification invalid")
+    return least
+
+
 def _megabytes(text: str) -> float:
-    unit = text[-1:].upper()
-    number, share = (text[:-1], _UNITS_MB[unit]) if unit in _UNITS_MB else (text.upper().removesuffix("MB"), 1)
-    return float(number) * share
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise ValueError
+    return float(match[1]) * _UNITS_MB[match[2].upper()]
 
 
-def _seconds(text: str) -> float | None:
-    """Read sbatch's times: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S; None for no limit.
+def _seconds(text: str) -> float:
+    """Read sbatch's times: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S; 0 for no limit.
 
     Example:
         >>> _seconds("90"), _seconds("1-12"), _seconds("02:00:00")
         (5400.0, 129600.0, 7200.0)
     """
-    if text.upper() in ("UNLIMITED", "INFINITE"):
-        return None
-    days, dash, time = text.rpartition("-")
-    parts = [float(each) for each in time.split(":")]
-    if len(parts) > 3:
-        raise ValueError(text)
-    if dash:
-        hours, minutes, seconds = [*parts, 0.0, 0.0][:3]
-    else:
-        hours, minutes, seconds = {1: [0.0, parts[0], 0.0], 2: [0.0, *parts], 3: parts}[len(parts)]
-    return float(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+    if text.upper() in _UNLIMITED:
+        return 0.0
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError
+    parts = [float(part) for part in match.groups()[1:] if part is not None]
+    hours, minutes, seconds = [*([] if match[1] or len(parts) == 3 else [0.0]), *parts, 0.0, 0.0][:3]
+    return float(match[1] or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
 def in_words(options: Mapping[str, Any]) -> str:
     """Say what a script asks for, as one would write it."""
-    return ", ".join(f"{name}={value}" for name, value in options.items())
+    return ", ".join(
+        name if value is True else f"{name}={value}" for name, value in options.items() if value is not None
+    )

@@ -203,6 +203,92 @@ def test_a_script_that_calls_srun_needs_slurm_or_a_srun_of_its_own(project, tmp_
     assert clusterfn.command("./job.sbatch", cores=3).options.cores == 3
 
 
+@pytest.fixture
+def two_hosts(tmp_path, monkeypatch):
+    """A machine without a scheduler, and a cluster whose calls ask for 4 GB of memory."""
+    made = tmp_path / "clusterfn.yml"
+    made.write_text("hosts:\n  tensor01: {scheduler: bare}\n  hpc: {scheduler: slurm, slurm: {account: lab}}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(made))
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "asked"),
+    [
+        ("-n 4 -c 2 --mem-per-cpu=1G", {}, {"ntasks": "4", "cpus-per-task": "2", "mem-per-cpu": "1G", "mem": None}),
+        ("-n 4 -c 2", {"cores": 3}, {"ntasks": "4", "mem": None}),
+        ("-p gpu --qos=x", {"slurm": {"partition": "cpu"}},
+         {"partition": "cpu", "qos": "x", "mem": None, "cpus-per-task": None}),
+        ("--gres=gpu:2", {"gpus": 1, "memory": "2GB"}, {"cpus-per-task": None}), 
+        ("-p gpu", {"nodes": 2}, {"partition": "gpu", "nodes": "2", "mem": None, "cpus-per-task": None}),
+    ],
+)  # fmt: skip
+def test_on_slurm_a_script_asks_as_by_sbatch_and_the_call_comes_first(project, two_hosts, line, options, asked):
+    (project / "job.sbatch").write_text(f"#!/bin/bash\n#SBATCH {line}\n")
+
+    function = clusterfn.command("./job.sbatch", host="hpc", **options)
+
+    assert function.options.scheduler_options.get("slurm", {}) == asked
+    assert (function.options.cores or 1, function.options.nodes) == (
+        options.get("cores", 8 if "-n" in line else 1),
+        None,
+    )
+    assert function.__wrapped__.args[0]["env"]["OMP_NUM_THREADS"] is None, "as sbatch leaves it"
+
+
+def test_the_host_that_the_variable_chooses_is_the_one_that_a_script_asks(project, two_hosts, monkeypatch):
+    (project / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -n 4 --gpus-per-task=1\n")
+    monkeypatch.setenv("CLUSTERFN_HOST", "tensor01")
+
+    options = clusterfn.command("./job.sbatch", host="hpc").options
+
+    assert (options.host, options.cores, options.gpus, options.scheduler_options) == ("tensor01", 4, 4, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "host", "said"),
+    [
+        ("job.sh", "#SBATCH -c 1\nS=$(scontrol show job $SLURM_JOBID | awk -F= '/Command=/{print $2}')\n", "hpc",
+         "job.sh looks for itself by scontrol, which names clusterfn's job.sh: the copy of its project is"),
+        ("job.sh", "#PBS -l walltime=1:00\n", "tensor01", "not taken from job.sh: 1 lines with #PBS"),
+        ("train.py", "#!/usr/bin/env python\n#SBATCH -c 2\nimport os\n", "tensor01", "train.py asks for cores=2"),
+        ("./train", "#!/usr/bin/Rscript\n#SBATCH -c 3\n", "tensor01", "train asks for cores=3"),
+        ("bash job.sh", "#SBATCH -c 2\n", "hpc", "bash reads no #SBATCH lines, so those of job.sh do not count; write "
+         "clusterfn run hpc job.sh"),
+    ],
+)  # fmt: skip
+def test_what_a_script_asks_for_is_read_or_named(project, two_hosts, capsys, name, text, host, said):
+    (project / name.split()[-1]).write_text(text if text.startswith("#!") else f"#!/bin/bash\n{text}")
+
+    clusterfn.command(name, host=host)
+
+    assert said in capsys.readouterr().err
+
+
+def test_a_script_that_names_its_packages_has_them_where_its_host_names_no_environment(project, two_hosts, tmp_path):
+    (project / "train.py").write_text('# /// script\n# dependencies = ["numpy"]\n# ///\n')
+    environments = [
+        clusterfn.command("python train.py", host="tensor01", **options).options.environment
+        for options in ({}, {"environment": "script"}, {"environment": "venv:~/v"}, {"packages": ["torch"]})
+    ]
+    path = tmp_path / "clusterfn.yml"
+    path.write_text(path.read_text().replace("{scheduler: bare}", '{scheduler: bare, environment: "venv:~/w"}'))
+
+    assert environments == [str(project / "train.py"), str(project / "train.py"), "venv:~/v", None]
+    assert clusterfn.command("python train.py", host="tensor01").options.environment is None
+
+
+def test_a_command_finds_the_commit_of_its_project_which_has_no_repository_there(project):
+    assert sent("python train.py")["env"] == {}, "there is no commit yet"
+    git = ["git", "-c", "user.name=ada", "-c", "user.email=ada@example.edu"]
+    for words in (["add", "job.sh"], ["commit", "-qm", "begin"]):
+        subprocess.run([*git, *words], cwd=project, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, check=True, capture_output=True, text=True).stdout
+
+    assert sent("python train.py")["env"] == {"CLUSTERFN_GIT_COMMIT": head.strip()}
+    (project / "job.sh").write_text("echo changed\n")
+    assert sent("python train.py")["env"] == {"CLUSTERFN_GIT_COMMIT": f"{head.strip()}-dirty"}
+
+
 @pytest.mark.parametrize("word", ["~/data", "$SCRATCH/x", "--out=${HOME}/x"])
 def test_a_word_for_the_hosts_shell_is_advised_to_stay_as_it_is(project, word, capsys):
     clusterfn.command(["python", "train.py", word])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 
 from clusterfn import ConfigError
+from clusterfn.environment import uv
 from tests.unit.environment.shelf import Shelf
 from tests.unit.environment.test_locks_of_others import PACKAGE, PARTS
 from tests.unit.environment.test_outdated_locks import EXTRAS
@@ -82,3 +86,47 @@ def test_the_lock_of_another_tool_is_refused_with_how_to_export_it(shelf: Shelf,
         shelf.read(name)
 
     assert hint in (caught.value.hint or "")
+
+
+HEADER = '# /// script\n# requires-python = ">=3.10"\n# dependencies = ["base<3"]\n#\n{}# ///\nimport base\n'
+
+
+@pytest.mark.parametrize("before", ["", "#!/usr/bin/env -S uv run --script\n# about\n\n"])
+def test_the_header_of_a_script_names_its_packages_and_the_lock_beside_it_their_versions(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, before: str
+):
+    shelf.wheel("base", "1.0")
+    shelf.wheel("base", "2.0")
+    toy = shelf.wheel("toy")
+    source = f'# [tool.uv.sources]\n# toy = {{ path = "{toy}" }}\n'
+    script = shelf.write(before + HEADER.format("").replace('"base<3"', '"base==1.0"'), "train.py")
+    find_links = {"UV_FIND_LINKS": str(shelf.folder), "UV_NO_INDEX": "1"}
+    subprocess.run(
+        [uv.find_uv(), "lock", "-q", "--script", script],
+        cwd=shelf.project,
+        check=True,
+        env={**os.environ, **find_links},
+    )
+    for name, value in find_links.items():
+        monkeypatch.setenv(name, value)
+
+    assert shelf.read("train.py").title == "train.py.lock" and shelf.found("train.py") == {"base": "1.0"}
+    shelf.write(before + HEADER.format(source).replace('"base<3"', '"base<3", "toy"'), "train.py")
+    refused = shelf.refusal("train.py")
+    assert refused.message == "train.py.lock is out of date: train.py has changed since"
+    assert refused.hint == f"run `uv lock --script train.py` in {shelf.project}"
+    (shelf.project / "train.py.lock").unlink()
+    spec = shelf.read("train.py")
+    assert (spec.title, [each.name for each in spec.pip]) == ("train.py", ["base", "toy"])
+    assert spec.project and spec.project.requires_python == ">=3.10"
+    assert shelf.found("train.py") == {"base": "2.0", "toy": "1.0"}
+
+
+def test_a_script_names_itself_and_one_without_a_header_is_rejected(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    script = shelf.write(HEADER.format(""), "train.py")
+    monkeypatch.setattr("clusterfn.config.places.running_script", lambda: script)
+
+    assert shelf.named("script").title == "train.py"
+    shelf.write("# /// script\nimport base\n", "train.py")
+    with pytest.raises(ConfigError, match="train.py has no packages in a header"):
+        shelf.named("script")

@@ -275,9 +275,9 @@ def test_a_script_that_a_signal_ended_was_started(code, message):
         ("ERROR: --mem is not allowed on this system", "`slurm: {mem: null}` leaves it out"),
         ("sbatch: unrecognized option '--open-mode=append'", "`slurm: {open-mode: null}` leaves it out"),
         ("sbatch: unrecognized option '--partiton=gpu'", "that option from `slurm:`; did you mean partition?"),
-        ("sbatch: unrecognized option '--zebra'", "remove that option from `slurm:` (host"),
+        ("sbatch: unrecognized option '--zzz'", "remove that option from `slurm:` (host"),
         ("Please do not use --export, it breaks modules", "`slurm: {export: null}` leaves it out"),
-        ("use --mem-per-cpu", "compare `slurm:`"),
+        ("use --mem-per-cpu instead of --mem", "write `memory_as: mem-per-cpu` for this host"),
         ("Batch job submission failed: Required partition not available (inactive or drain)", "slurm: partition:"),
         ("Batch job submission failed: Requested reservation is invalid", "slurm: reservation:"),
         ("Batch job submission failed: Protocol authentication error", "munge"),
@@ -417,7 +417,8 @@ AFTER = {"ab" * 8: {"name": "train", "items": None}, "cd" * 8: {"name": "tune", 
         ("631\\n", None, "afterany:631"),
         ("640\\n631\\n640\\n", None, "afterany:631:640"),  # elements of one array, and a second submission
         ("", None, None),  # all are over
-        ("", "singleton", "singleton"),
+        ("640|train\\n641|train.7f3a000011112223\\n642|trainer\\n643|train.x\\n", "singleton", "afterany:640:641"),
+        (f"640|tune.{'cd' * 8}\\n641|tune\\n", "singleton,afterok:7", "afterok:7,afterany:640"),
         ("631\\n", "afterok:7", "afterok:7,afterany:631"),
         ("CLUSTER: alpha\\n631\\n", None, "afterany:631"),
     ],
@@ -428,8 +429,39 @@ def test_a_job_waits_for_those_that_squeue_lists_by_the_names_of_its_inputs(tmp_
     given = [word.partition("=")[2] for word in words if word.startswith("--dependency=")]
     assert given == ([dependency] if dependency else [])
     assert words[0] == "--parsable" and words[-1].endswith("/job.sh")
-    names = f"--name=train.{'ab' * 8},tune.{'cd' * 8}"
+    names = "--format=%F|%j" if "singleton" in (own or "") else f"--name=train.{'ab' * 8},tune.{'cd' * 8}"
     assert names in (tmp_path / "asked").read_text().split()
+
+
+def asked(scheduler_options, memory_gb=None, of_host=None, **host):
+    """The options of the resources with which a job of two cores is submitted."""
+    made = SLURM._replace(scheduler_options=of_host or {}, **host)
+    resources = Resources(cores=2, gpus=2, memory_bytes=memory_gb and memory_gb << 30)
+    sent = job(made.with_scheduler_options(scheduler_options), resources=resources)
+    words = Slurm(made, "ada").submission(sent).argv
+    return [word[2:] for word in words if word.startswith(("--mem", "--cpus", "--gpus", "--gres", "--ntasks"))]
+
+
+PER_CPU = {"mem": None, "mem-per-cpu": "500M"}
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (asked({}, 1), ["cpus-per-task=2", "mem=1024M", "gres=gpu:2"]),
+        (asked({}, 1, memory_as="mem-per-cpu"), ["cpus-per-task=2", "mem-per-cpu=512M", "gres=gpu:2"]),
+        (asked({}, 1, PER_CPU), ["cpus-per-task=2", "mem-per-cpu=512M", "gres=gpu:2"]),
+        (asked({}, None, PER_CPU), ["cpus-per-task=2", "gres=gpu:2", "mem-per-cpu=500M"]),
+        # Those of a script.
+        (asked({"cpus-per-task": None, "ntasks": "2", "gpus-per-task": "1", **PER_CPU}, None, {"gres": "gpu:a100,x:1"}),
+         ["gres=x:1", "ntasks=2", "gpus-per-task=1", "mem-per-cpu=500M"]),
+        (asked({"gres": "gpu:a100:1,gpu:v100:1"}, of_host={"gres": "gpu:a100"}),
+         ["cpus-per-task=2", "gres=gpu:a100:1,gpu:v100:1"]),
+        (asked({"gpus": "2"}, gpu_option="gpus-per-node"), ["cpus-per-task=2", "gpus=2"]),
+    ],
+)  # fmt: skip
+def test_memory_and_gpus_are_asked_for_in_the_form_of_the_site_or_the_script(words, options):
+    assert words == options
 
 
 def test_a_job_with_requeue_may_be_requeued_whatever_the_site_says():
