@@ -24,7 +24,7 @@ from clusterfn.display import console
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.packing import labels
 from clusterfn.packing.files import File
-from clusterfn.packing.project import Project, project_of, working_directory
+from clusterfn.packing.project.model import Project, project_of, working_directory
 from clusterfn.public_api import public_api, show_options
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
 

@@ -14,7 +14,7 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.config import host_text
 from clusterfn.hosts import serialization
-from clusterfn.packing import module_sources, own_modules
+from clusterfn.packing.project import modules as own_modules
 
 
 def how_to_resume(job_id: str) -> str:
@@ -118,7 +118,7 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"{python} on {host} has no metadata of {name}: install {name} there; if it is your own project, "
             "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
         )
-    compiled = next((each for each in module_sources.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
+    compiled = next((each for each in own_modules.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
     if compiled:
         return (
             f"{compiled.name} is your own, and is not sent, because {compiled.extension.name} is compiled for your "

@@ -35,7 +35,7 @@ from clusterfn.config import config_file
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, CommandFailed, ConfigError, MapError
 from clusterfn.hosts import loop
-from clusterfn.packing.project import Project
+from clusterfn.packing.project.model import Project
 from clusterfn.scheduler.job_script import read_template
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 
@@ -290,7 +290,7 @@ def _left_out(lines: Sequence[str], project: Project) -> str | None:
                 continue
             name: str = path.relative_to(root).as_posix()
             if not members:
-                members = {each for each, _ in project.members()}
+                members = {each.name for each in project.listing().files}
             if not any(each == name or each.startswith(f"{name}/") for each in members):
                 return name
     return None

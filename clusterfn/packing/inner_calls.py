@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
-from clusterfn.packing import own_modules, unsent_settings
+from clusterfn.packing import unsent_settings
+from clusterfn.packing.project import modules as own_modules
 
 _SENDING = ("map", "script", "submit")
 # These attributes mean the same in a job.

@@ -18,8 +18,9 @@ from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.hosts import serialization
-from clusterfn.packing import module_sources, own_modules, payload
+from clusterfn.packing import payload
 from clusterfn.packing.files import Directory, File, shipment
+from clusterfn.packing.project import modules as own_modules
 
 _PLAIN = {id(each) for each in (type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented))}
 _ROUTINES = (
@@ -49,7 +50,7 @@ def fingerprint(*objects: Any) -> str:
         digests = [walk.digest(each) for each in objects]
     except RecursionError:
         raise Unstable("it is nested too deeply") from None
-    sources, compiled = module_sources.collect(walk.modules)
+    sources, compiled = own_modules.collect(walk.modules)
     built = [f"{each.name} {each.extension.stat().st_mtime_ns}".encode() for each in compiled]
     return _joined("whole", [*digests, *built, sources.digest.encode() if sources else b""]).hex()
 

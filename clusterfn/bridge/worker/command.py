@@ -148,20 +148,29 @@ def _await_names(names: set[str], most_s: float = float("inf"), why_not: str = "
 
 
 def _copy(project: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
-    """Copy a folder into this one; return the state of each file."""
+    """Copy a folder into this one, with its folders and links; return the state of each file and link."""
     sent = {}
-    for folder, _, names in os.walk(project):
-        for source in (os.path.join(folder, name) for name in names):
+    for folder, folders, names in os.walk(project):
+        os.makedirs(os.path.relpath(folder, project), exist_ok=True)
+        for source in (os.path.join(folder, name) for name in names + folders):
             path = os.path.relpath(source, project)
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            shutil.copyfile(source, path)
-            os.chmod(path, 0o700 if os.access(source, os.X_OK) else 0o600)
+            if os.path.islink(source):
+                target = os.readlink(source)
+                if os.path.isabs(target) and not os.path.exists(target):
+                    print("clusterfn: %s is a link to %s, which is not on this host" % (path, target), file=sys.stderr)
+                    continue
+                os.symlink(target, path)
+            elif not os.path.isdir(source):
+                shutil.copyfile(source, path)
+                os.chmod(path, 0o700 if os.access(source, os.X_OK) else 0o600)
+            else:
+                continue
             sent[path] = _state(path)
     return sent
 
 
 def _state(path: str) -> tuple[int, int]:
-    facts = os.stat(path)
+    facts = os.lstat(path)
     return facts.st_mtime_ns, facts.st_size
 
 

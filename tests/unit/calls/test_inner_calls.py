@@ -92,7 +92,7 @@ def calls_what_submits(x: int) -> Any:
 
 @pytest.mark.parametrize("function", [may_submit, handles_it, calls_what_submits])
 def test_what_only_may_happen_is_said(function: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("clusterfn.packing.own_modules.is_own", lambda module: True)
+    monkeypatch.setattr("clusterfn.packing.project.modules.is_own", lambda module: True)
 
     said = said_of_code(function, "here")
 

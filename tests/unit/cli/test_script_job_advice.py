@@ -9,7 +9,7 @@ import pytest
 
 from clusterfn.cli.run import advise
 from clusterfn.errors import CommandFailed
-from clusterfn.packing.project import Project
+from clusterfn.packing.project.model import Project
 
 
 @pytest.fixture

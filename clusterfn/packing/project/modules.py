@@ -1,8 +1,8 @@
-"""Collect the source of the user's own modules that a call needs, with what they import in turn.
+"""Find the user's own modules, and collect the source of those that a call needs, with what they import in turn.
 
-Whole top-level packages are sent, except files that look like keys or passwords, and data files that are large. A
-package with a compiled extension is not sent: it is used in place on this machine, and elsewhere belongs to the
-environment. `imported` and `guarded` read from a source what it imports, and which names depend on that.
+The user's own are those outside the standard library and site-packages: next to the script or notebook, below the
+project's root, on PYTHONPATH, or editable. Nothing is executed or imported here. Whole top-level packages are sent; one
+with a compiled extension is used in place on this machine, and elsewhere belongs to the environment.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import importlib.machinery
+import importlib.util
 import json
 import os
 import sys
+import sysconfig
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,9 +24,13 @@ from typing import NamedTuple
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import PayloadError
 from clusterfn.hosts.bridge_bundle import FileBundle, make
-from clusterfn.packing import own_modules
+from clusterfn.packing.files import Member
+from clusterfn.packing.project import listing, rules
 
-MAX_ALL_BYTES = 50 << 20
+MOST_BYTES = 50 << 20
+# The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
+_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
+_ARCHIVES = (".zip", ".egg", ".pyz")
 
 
 class Compiled(NamedTuple):
@@ -40,6 +47,66 @@ class Compiled(NamedTuple):
     folder: Path
 
 
+def is_own(name: str) -> bool:
+    """Whether a module (by its name) is one of the user's own, which travel as source."""
+    return bool(places(name.partition(".")[0]))
+
+
+def places(name: str) -> list[str]:
+    """Return the file of a module, or the folders of a package, if it is the user's own; or the archive that has it."""
+    if name in _NEVER or name in sys.builtin_module_names:
+        return []
+    spec = find_spec(name)
+    if spec is None:
+        return []
+    found: list[str] = []
+    if archive := getattr(spec.loader, "archive", ""):
+        found = [archive]
+    elif spec.submodule_search_locations is not None:
+        found = list(spec.submodule_search_locations)
+        # Without an __init__.py, any folder of that name counts as a package, such as ./wandb with the logs of runs.
+        if not spec.has_location:
+            found = [place for place in found if listing.holds_code(place)]
+    elif spec.origin and spec.has_location:
+        found = [spec.origin]
+    found = [place for place in found if not _is_of_python(place)]
+    return [place for place in found if not _is_foreign_place(place) and os.path.exists(place)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_of_python(place: str) -> bool:
+    """Whether it is in the standard library. Unlike a package, that never becomes a link to a checkout."""
+    library = sysconfig.get_path("stdlib") + os.sep
+    return place.startswith(library) and listing.PACKAGES.isdisjoint(place.split(os.sep))
+
+
+# The places are kept as modules name them, because each call of a function looks at the same ones.
+_foreign_places: set[str] = set()
+
+
+def _is_foreign_place(place: str) -> bool:
+    """Whether what is there is not the user's own. A package may become a link to a checkout at any time."""
+    is_link = os.path.islink(place)
+    if place in _foreign_places and not is_link:
+        return True
+    is_foreign = listing.is_foreign(os.path.realpath(place))
+    if is_foreign and not is_link and os.path.isabs(place):
+        _foreign_places.add(place)
+    return is_foreign
+
+
+def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return how Python would import a module, or has imported it; None if there is none."""
+    loaded = sys.modules.get(name)
+    spec = getattr(loaded, "__spec__", None)
+    if loaded is not None:
+        return spec
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
 # What is compiled, by the top-level name of each module that was looked at.
 _compiled: dict[str, tuple[Compiled, ...]] = {}
 
@@ -53,68 +120,79 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
     """Collect the files of the user's own modules among `names`, and of those that they import; None if none.
 
     Args:
-        names: Names of modules; only the part before the first dot matters.
+        names: Names of modules, whose top-level packages are sent.
 
     Returns:
         The files, and which of these modules are not among them because they are compiled.
 
     Raises:
         PayloadError: They are larger than 50 MB.
+        GitRefused: Git does not say which data belongs to them.
     """
+    words = {part for name in names for part in name.split(".")}
     waiting = {name.partition(".")[0] for name in names}
     done: set[str] = set()
-    files: dict[str, Path] = {}
-    total = 0
+    files: dict[str, Member] = {}
+    left = MOST_BYTES
     while waiting:
         name = waiting.pop()
         done.add(name)
-        own = dict(_source_members(name, MAX_ALL_BYTES - total))
-        files.update(own)
-        total += sum(path.stat().st_size for path in own.values())
-        # The check comes at once, because the folder may contain a whole disk.
-        if total > MAX_ALL_BYTES:
-            raise _too_large(files)
-        code = [path for path in own.values() if path.suffix == ".py"]
-        waiting |= {each for path in code for each in _imports(path, path.stat().st_mtime_ns)} - done
-    files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
-    bundle = make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
-    return bundle, tuple(each for name in sorted(done) for each in compiled_in(name))
+        try:
+            own = _source_members(name, words, left)
+        except listing.TooMuch as too_much:
+            raise _too_large([*files.values(), *too_much.members]) from None
+        files.update((each.name, each) for each in own)
+        left -= sum(each.facts.st_size for each in own)
+        code = (each for each in own if each.name.endswith(".py"))
+        waiting |= {name for each in code for name in _imports(each.path, each.facts.st_mtime_ns)} - done
+    read = {name: Path(each.path).read_bytes() for name, each in files.items()}
+    read.update({f"{path.parent.name}/{path.name}": path.read_bytes() for path in _metadata_of(files)})
+    return make(read) if read else None, tuple(each for name in sorted(done) for each in compiled_in(name))
 
 
-def _source_members(name: str, most: int) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a module that go as source, and note what does not; stop after so many bytes."""
-    members: dict[str, Path] = {}
-    total = 0
-    for relative, path in own_modules.source_files(name):
+def _source_members(name: str, words: Iterable[str], most: int) -> list[Member]:
+    """Return the files of a module that go as source, and note what does not.
+
+    Raises:
+        TooMuch: They have more bytes.
+    """
+    members: dict[str, Member] = {}
+    for place in places(name):
+        if os.path.isfile(place):
+            found = [Member(os.path.basename(place), place, os.stat(place))]
+            if found[0].facts.st_size > most:
+                raise listing.TooMuch(found)
+        else:
+            listed = listing.Listing(place, package=True, words=words, most=(most, sys.maxsize))
+            rules.tell_of(listed)
+            found = [each._replace(name=f"{name}/{each.name}") for each in listed.files]
         # The first of two folders of a namespace package wins, as in an import.
-        members.setdefault(relative, path)
-        total += 0 if own_modules.is_compiled(path) else path.stat().st_size
-        if total > most:
-            break
+        for each in found:
+            members.setdefault(each.name, each)
     compiled: dict[str, Compiled] = {}
-    for relative, path in members.items():
-        if own_modules.is_compiled(path):
-            unit = _unit(relative, path)
-            compiled.setdefault(unit, Compiled(unit, path, path.parents[relative.count("/")]))
+    for each in members.values():
+        if each.name.endswith(listing.EXTENSIONS):
+            unit, path = _unit(each), Path(each.path)
+            compiled.setdefault(unit, Compiled(unit, path, path.parents[each.name.count("/")]))
     _compiled[name] = tuple(compiled.values())
-    yield from (each for each in members.items() if not compiled or _unit(*each) not in compiled)
+    return [each for each in members.values() if not compiled or _unit(each) not in compiled]
 
 
-def _unit(relative: str, path: Path) -> str:
+def _unit(member: Member) -> str:
     """Return the outermost regular package around a file; in a namespace package alone, the module itself."""
-    *folders, file = relative.split("/")
+    *folders, file = member.name.split("/")
+    path = Path(member.path)
     for count in range(1, len(folders) + 1):
         if (path.parents[len(folders) - count] / "__init__.py").is_file():
             return ".".join(folders[:count])
     return ".".join([*folders, file.partition(".")[0]])
 
 
-def _too_large(files: Mapping[str, Path]) -> PayloadError:
-    largest = sorted(((path.stat().st_size, relative) for relative, path in files.items()), reverse=True)[:5]
+def _too_large(members: Iterable[Member]) -> PayloadError:
     return PayloadError(
-        f"the modules that the function needs are larger than {format_size(MAX_ALL_BYTES)}",
-        evidence=[f"{format_size(size):>10}  {relative}" for size, relative in largest],
-        hint="pass data as clusterfn.File or clusterfn.Directory, or install the package in the environment",
+        f"the modules that the function needs are larger than {format_size(MOST_BYTES)}",
+        evidence=rules.largest(members),
+        hint="list data in .gitignore, and pass it as clusterfn.File or clusterfn.Directory",
     )
 
 
@@ -130,16 +208,16 @@ def modules_in(bundle: FileBundle) -> list[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _imports(path: Path, mtime_ns: int) -> frozenset[str]:
-    return imported(path.read_bytes())
+def _imports(path: str, mtime_ns: int) -> frozenset[str]:
+    return imported(Path(path).read_bytes())
 
 
 _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")
 
 
-def _metadata_of(files: Mapping[str, Path]) -> Iterator[Path]:
+def _metadata_of(files: Mapping[str, Member]) -> Iterator[Path]:
     """Yield the metadata of the projects of these files: packages read their own version from it."""
-    places = {name.partition("/")[0].removesuffix(".py"): os.path.realpath(path) for name, path in files.items()}
+    places = {name.partition("/")[0].removesuffix(".py"): os.path.realpath(each.path) for name, each in files.items()}
     folders = [each or os.curdir for each in sys.path if files and os.path.isdir(each or os.curdir)]
     for folder, project, top_level in _installed(tuple((each, os.stat(each).st_mtime_ns) for each in folders)):
         beneath = project and any(place.startswith(project + os.sep) for place in places.values())
@@ -221,7 +299,7 @@ class Guarded(NamedTuple):
         """Return the module whose absence on this machine gave the name its value; "" if that is not its cause."""
         if (value is self.value) is not self.is_fallback:
             return ""
-        unknown = (name for name in self.modules if name not in sys.modules and own_modules.find_spec(name) is None)
+        unknown = (name for name in self.modules if name not in sys.modules and find_spec(name) is None)
         return next(unknown, "")
 
 

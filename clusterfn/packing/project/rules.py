@@ -1,0 +1,69 @@
+"""What is said of the rules by which files are left out: which there are, why, and the one way to send them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.display import console
+from clusterfn.packing.files import Member
+from clusterfn.packing.project.listing import Exclusion, Listing
+
+_NAMED = 5
+_WHY = {
+    "environment": ("it is a virtual environment", "name its packages in environment= or packages="),
+    "credentials": (
+        "it looks like a key or a password", "pass clusterfn.File({path!r}), or for a variable secrets=[NAME]"
+    ),
+    "git": ("git ignores it", "git add --force {name}"),
+    "hidden": ("it is a hidden folder outside of a git repository", "git init {root}"),
+    "build": ("a build has made it", "install it in the environment, or rename its folder"),
+    "link": ("it is a link to {target}, outside of the project", "copy that into the project"),
+    "unreadable": ("you may not read it", "chmod u+r {path}"),
+}  # fmt: skip
+# What users of this process have read about.
+_told: set[str] = set()
+
+
+def explain(left: Exclusion) -> str:
+    """Say why something was not sent, and the one way to send it."""
+    why, remedy = _WHY[left.rule]
+    root = left.path[: -len(left.name) - 1]
+    target = os.path.realpath(left.path)
+    return f"{why}; to send it: {remedy}".format(name=left.name, path=left.path, root=root, target=target)
+
+
+def tell_of(listing: Listing) -> None:
+    """Name once what a user does not expect: keys, links out of the project, and code that git ignores."""
+    links = dict(listing.links)
+    by_rule: dict[str, list[str]] = {}
+    for each in listing.left_out:
+        is_link_there = each.rule == "link" and each.name in links
+        by_rule.setdefault("host" if is_link_there else each.rule, []).append(each.path)
+    _tell("not sent, because they look like keys or passwords: {}. To send one, pass clusterfn.File(PATH); "
+          "for a variable of this process use secrets=[NAME]", by_rule.get("credentials", ()))  # fmt: skip
+    _tell("not sent, because they are links out of the project: {}. To send one, copy what it leads to into the "
+          "project", by_rule.get("link", ()))  # fmt: skip
+    _tell("sent as links, because they lead out of the project: {}. The host must have what they lead to",
+          by_rule.get("host", ()))  # fmt: skip
+    _tell("not sent, because you may not read them: {}", by_rule.get("unreadable", ()))
+    if ignored := [each for each in listing.ignored if each not in _told]:
+        _told.update(ignored)
+        console.tell(f"sent although git ignores it, because it is code that is imported: {_few(ignored)}")
+
+
+def _tell(sentence: str, paths: Sequence[str]) -> None:
+    if new := [each for each in paths if each not in _told]:
+        _told.update(new)
+        console.warn(sentence.format(_few(new)))
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def largest(members: Iterable[Member]) -> list[str]:
+    """Return lines about the largest of some files."""
+    found = sorted(((each.facts.st_size, each.name) for each in members), reverse=True)[:_NAMED]
+    return [f"{format_size(size):>10}  {name}" for size, name in found]

@@ -1,0 +1,225 @@
+"""What travels of a project, with a command and with a function, and by which rule the rest does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterfn.packing.project.git import GitRefused
+from clusterfn.packing.project.model import Project
+from tests.unit.calls.own_project import sent
+
+GIT = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=ada", "-c", "user.email=ada@example.edu"]
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True)
+
+
+def lay_out(root: Path, files: list[str]) -> None:
+    """Make files, folders (`x/`) and links (`x -> y`); `x: text` is a file with this text."""
+    for each in files:
+        name, _, text = each.partition(": ")
+        name, _, target = name.partition(" -> ")
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if target:
+            path.symlink_to(target.format(root=root))
+        elif name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.write_text(text)
+
+
+def whole(root: Path) -> None:
+    git(root, "init", "-q")
+
+
+def below(root: Path) -> None:
+    git(root.parent, "init", "-q")
+
+
+def damaged(root: Path) -> None:
+    whole(root)
+    (root / ".git/HEAD").unlink()
+
+
+def orphaned(root: Path) -> None:
+    (root / ".git").write_text("gitdir: /nowhere/worktrees/project\n")
+
+
+def of_another(root: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    whole(root)
+    os.chown(root, 65534, 65534)
+
+
+def worktree(root: Path) -> None:
+    whole(root)
+    git(root, "commit", "-q", "--allow-empty", "-m", "first")
+    root.rename(root.parent / "main")
+    git(root.parent / "main", "worktree", "add", "-q", str(root))
+    for path in list((root.parent / "main").iterdir()):
+        if path.name != ".git":
+            path.rename(root / path.name)
+
+
+def deleted(root: Path) -> None:
+    lay_out(root, ["gone.py"])
+    whole(root)
+    git(root, "add", "gone.py")
+    (root / "gone.py").unlink()
+
+
+def forced(root: Path) -> None:
+    whole(root)
+    git(root, "add", "--force", "data/x.csv")
+
+
+def nested(root: Path) -> None:
+    whole(root)
+    lay_out(root, ["lib/.gitignore: *.bin", "lib/a.py", "lib/a.bin"])
+    git(root / "lib", "init", "-q")
+
+
+def no_git(root: Path) -> None:
+    (root / ".gitignore").unlink()
+
+
+def nothing(root: Path) -> None:
+    pass
+
+
+IGNORED = {".gitignore", "data", "train.py"}
+EVERYTHING = {"data/x.csv", "train.py"}
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (whole, IGNORED), (worktree, IGNORED | {".git"}), (nothing, IGNORED), (deleted, IGNORED),
+        (forced, {".gitignore", "data/x.csv", "train.py"}), (nested, IGNORED | {"lib/.gitignore", "lib/a.py"}),
+        (no_git, EVERYTHING), (below, IGNORED), (damaged, "not a git repository"), (orphaned, "not a git repository"),
+        (of_another, "dubious ownership"),
+    ],
+)  # fmt: skip
+def test_git_says_what_belongs_to_a_project_or_nothing_is_sent(tmp_path, monkeypatch, make, names):
+    root = tmp_path / "project"
+    lay_out(root, [".gitignore: data/\n", "data/x.csv", "train.py"])
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    make(root)
+    # A hook of git sets this for the programs that it starts.
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+
+    if isinstance(names, str):
+        with pytest.raises(GitRefused) as caught:
+            Project(root).contents()
+        assert names in str(caught.value.evidence) and caught.value.hint
+    else:
+        found = Project(root).contents()
+        assert {*(each.name for each in found.files), *found.folders} - {".git"} == names - {".git"}
+
+
+def test_a_repository_without_git_is_refused_and_a_gitignore_without_git_is_named(tmp_path, monkeypatch, capsys):
+    lay_out(tmp_path, ["plain/.gitignore: x.csv", "plain/x.csv", "repository/x.csv"])
+    whole(tmp_path / "repository")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(GitRefused, match="install git"):
+        Project(tmp_path / "repository").contents()
+    assert {each.name for each in Project(tmp_path / "plain").contents().files} == {".gitignore", "x.csv"}
+    assert f"{tmp_path}/plain has a .gitignore, which has no effect: install git" in capsys.readouterr().err
+
+
+# The files of a project, what a command sends of them, and what a function does that imports `pkg`.
+ROWS = {
+    "environments are known by what is in them": (
+        ["env/pyvenv.cfg", "env/lib/x.py", "pkg/__init__.py", "pkg/.conda/conda-meta/x.json", "tools/venv/pyvenv.cfg"],
+        {"pkg/__init__.py", "tools"}, {"pkg/__init__.py"},
+    ),
+    "code named env is code": (
+        [".gitignore: env/\nbuild/\n", "main.py: from env import Maze", "env/__init__.py", "env/maze.py", "env/x.png",
+         "pkg/__init__.py", "pkg/build/__init__.py", "pkg/build/a.py"],
+        {".gitignore", "main.py", "env/__init__.py", "env/maze.py", "pkg/__init__.py", "pkg/build/__init__.py",
+         "pkg/build/a.py"},
+        {"pkg/__init__.py", "pkg/build/__init__.py", "pkg/build/a.py"},
+    ),
+    "generated code that git ignores": (
+        [".gitignore: _version.py\n*_pb2.py\nlocal.py\n*.npy", "pkg/__init__.py: from . import _version",
+         "pkg/_version.py", "pkg/x.npy", "protos/a_pb2.py", "train.py: import pkg\nfrom protos import (\n  a_pb2)",
+         "local.py"],
+        {".gitignore", "pkg/__init__.py", "pkg/_version.py", "protos/a_pb2.py", "train.py"},
+        {"pkg/__init__.py", "pkg/_version.py"},
+    ),
+    "folders named dist and build in a package": (
+        ["pkg/dist/rank.py", "pkg/build/lib/a.py"], {"pkg/dist/rank.py", "pkg/build/lib/a.py"},
+        {"pkg/dist/rank.py", "pkg/build/lib/a.py"},
+    ),
+    "what a build has made": (
+        ["pyproject.toml", "build/lib/pkg/__init__.py", "build/bdist.linux-x86_64/x", "build/notes.txt",
+         "dist/pkg-1.whl", "dist/pkg-1.tar.gz", "dist/a.py", "node_modules/x/y.js", "pkg/__init__.py"],
+        {"pyproject.toml", "build/notes.txt", "dist/a.py", "pkg/__init__.py"}, {"pkg/__init__.py"},
+    ),
+    "a name that only sounds like a key": (
+        ["pkg/service_account.py", "pkg/client_secrets_loader.py", "pkg/client_secret.json"],
+        {"pkg/service_account.py", "pkg/client_secrets_loader.py"},
+        {"pkg/service_account.py", "pkg/client_secrets_loader.py"},
+    ),
+    "a key by its own name, or by that of what the link leads to": (
+        ["key.txt", "pkg/id_rsa -> ../key.txt", "pkg/mine -> ../.env", ".env", "pkg/a.py"], {"key.txt", "pkg/a.py"},
+        {"pkg/a.py"},
+    ),
+    "data that git ignores": (
+        [".gitignore: raw/", "pkg/__init__.py", "pkg/raw/1.jpg", "pkg/vocab.gz"],
+        {".gitignore", "pkg/__init__.py", "pkg/vocab.gz", "pkg/raw"}, {"pkg/__init__.py", "pkg/vocab.gz"},
+    ),
+    "folders without files": (
+        [".gitignore: logs/\n.cache/", "logs/old.txt", ".cache/x", "results/today/", "pkg/a.py"],
+        {".gitignore", "logs", "results/today", "results", "pkg/a.py"}, {"pkg/a.py"},
+    ),
+    "links to folders inside": (
+        ["data/x.csv", "shared/__init__.py", "pkg/__init__.py", "pkg/data -> ../data", "pkg/common -> ../shared",
+         "latest -> data"],
+        {"data/x.csv", "shared/__init__.py", "pkg/__init__.py", "pkg/data -> ../data", "pkg/common -> ../shared",
+         "latest -> data"},
+        {"pkg/__init__.py", "pkg/data/x.csv", "pkg/common/__init__.py"},
+    ),
+    "links to folders outside": (
+        ["../other/mod.py", "../big/x.npy", "pkg/__init__.py", "pkg/other -> {root}/../other", "pkg/big -> ../../big",
+         "pkg/there -> /scratch/of/the/host", "pkg/broken -> nowhere"],
+        {"pkg/__init__.py", "pkg/other/mod.py", "pkg/big -> OUT/big", "pkg/there -> /scratch/of/the/host"},
+        {"pkg/__init__.py", "pkg/other/mod.py"},
+    ),
+    "hidden folders and caches": (
+        [".git/config", ".idea/x.xml", "cache/CACHEDIR.TAG", "pkg/__init__.py", "pkg/.templates/a.html",
+         "pkg/.ipynb_checkpoints/a.py", "__pycache__/a.pyc"],
+        {"pkg/__init__.py", "pkg/.templates/a.html"}, {"pkg/__init__.py", "pkg/.templates/a.html"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "by_command", "by_function"), ROWS.values(), ids=ROWS)
+def test_a_command_and_a_function_have_the_same_rules(tmp_path, monkeypatch, files, by_command, by_function):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = tmp_path / "out" / "project"
+    lay_out(root, [each for each in files if not each.startswith(".git/")])
+    monkeypatch.syspath_prepend(str(root))
+
+    found = Project(root).contents()
+    links = {f"{name} -> {target.replace(str(tmp_path / 'out'), 'OUT')}" for name, target in found.links}
+    assert {*(each.name for each in found.files), *found.folders, *links} == by_command
+    assert sent("pkg") == by_function
+
+
+def test_what_is_left_out_is_explained_with_the_rule_and_one_way_to_send_it_that_works(tmp_path, monkeypatch):
+    """Each way is followed."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = tmp_path / "project"
+    lay_out(root, [".gitignore: data/", "data/x.csv", "a.py"])
+    whole(root)
+    left = Project(root).why_not("data/x.csv")
+    assert left is not None and left.rule == "git"
