@@ -75,6 +75,8 @@ class _SentCommand(NamedTuple):
         env: Variables that it gets; None for none.
         signal: The name of the signal that warns it before the end of its time; "" for SIGTERM.
         alone: Whether that signal is for its shell alone, and not for what the shell runs.
+        roots: The folders of the project from which its modules are imported.
+        scripts: The console scripts of the project, and what each calls.
     """
 
     words: tuple[str, ...]
@@ -87,6 +89,8 @@ class _SentCommand(NamedTuple):
     env: Mapping[str, str] | None = None
     signal: str = ""
     alone: bool = False
+    roots: tuple[str, ...] = ()
+    scripts: Mapping[str, str] = {}
 
 
 @show_options(CallOptions)
@@ -225,6 +229,8 @@ def make_command(
     names = text.names
     shown = command_as_shown(text._replace(words=words))
     sent = _SentCommand(words, text.line, shown, project, result, None if stdin is None else File(stdin))
+    if project is not None:
+        sent = sent._replace(**project.declared()._asdict())
     if sbatch is not None and script is not None:
         sent = sent._replace(first=True, env=sbatch.env, signal=sbatch.signal, alone=sbatch.alone)
         options = {**sbatch.options, **{name: value for name, value in options.items() if value is not None}}

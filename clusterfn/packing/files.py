@@ -78,11 +78,13 @@ class Contents(NamedTuple):
     Attributes:
         folders: The names of those without a file below them.
         links: (name, target) of those that stay links. An absolute target is one of the host.
+        imports: Modules of the user's that are elsewhere, and that its code imports.
     """
 
     files: Sequence[Member]
     folders: Sequence[str] = ()
     links: Sequence[tuple[str, str]] = ()
+    imports: Sequence[str] = ()
 
 
 class FileUpload(NamedTuple):
@@ -95,7 +97,7 @@ class FileUpload(NamedTuple):
         size: Bytes in all.
         is_directory: Whether it is a Directory.
         crcs: CRC-32 of each member.
-        folders, links: As in `Contents`.
+        folders, links, imports: As in `Contents`.
     """
 
     digest: str
@@ -106,6 +108,7 @@ class FileUpload(NamedTuple):
     crcs: tuple[int, ...]
     folders: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    imports: tuple[str, ...] = ()
 
 
 def holds_credentials(path: str) -> bool:
@@ -203,7 +206,7 @@ def _directory(path: Directory) -> FileUpload:
             raise PayloadError(f"Directory({str(path)!r}) is a file", hint=f"write File({str(path)!r})")
         cwd = pathlib.Path.cwd()
         raise PayloadError(f"Directory({str(path)!r}) does not exist", hint=f"the path is relative to {cwd}")
-    files, folders, links = map(tuple, path.contents())
+    files, folders, links, imports = map(tuple, path.contents())
     digests = [_digest(member) for member in files]
     manifest = [
         f"{member.name}\0{digest}{_PROGRAM if is_program(member) else ''}\n"
@@ -213,7 +216,7 @@ def _directory(path: Directory) -> FileUpload:
     size = sum(member.facts.st_size for member in files)
     digest = hashlib.sha256("".join(manifest).encode("utf-8", "surrogateescape")).hexdigest()
     crcs = tuple(crc for _, crc in digests)
-    return FileUpload(digest, os.path.basename(root) or "root", files, size, True, crcs, folders, links)
+    return FileUpload(digest, os.path.basename(root) or "root", files, size, True, crcs, folders, links, imports)
 
 
 def _walk(folder: str, prefix: str, above: tuple[str, ...], files: list[Member], folders: list[str]) -> None:

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
@@ -25,6 +26,7 @@ from ..supervisor import process_tree
 from . import warning
 from .command_line import fill_line, interpreter_of, launcher_variables, to_warn, with_nodes
 from .execute import CallRejected
+from .payload import FOLDERS
 
 # While this file exists, the copy of the project is complete.
 _READY = ".clusterfn-project"
@@ -34,6 +36,12 @@ _SIGNALLED = 128
 # A shell reports these errors by these statuses.
 _NOT_STARTED = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 _SHELLS = ("bash", "sh")
+_SCRIPT = """#!%s
+import sys
+from %s import %s
+if __name__ == "__main__":
+    sys.exit(%s())
+"""
 
 
 def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
@@ -42,7 +50,8 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     Args:
         command: What `clusterfn.api.command` has made: `words` or the `line` for a shell, how it is `shown`, the path
             of its `project`, its `stdin`, the name of the file with its `result`, further `env`, whether the `first`
-            node alone runs it, the `signal` that warns it, and whether that is for the shell `alone`.
+            node alone runs it, the `signal` that warns it, whether that is for the shell `alone`, and of its project
+            the `roots` of imports and the console `scripts`.
         values: What takes the places `{name}` in it.
 
     Raises:
@@ -59,7 +68,10 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     if command.get("first"):
         env["SLURM_SUBMIT_DIR"] = os.getcwd()
         env.setdefault("SLURM_JOB_ID", env.get("CLUSTERFN_JOB", "").partition("/")[0])
-    with _copied(command["project"], rank, 1 if command.get("first") else tasks):
+    folders = [os.path.abspath(each) for each in command.get("roots") or ()] + json.loads(env.get(FOLDERS) or "[]")
+    if folders:
+        env["PYTHONPATH"] = os.pathsep.join([*folders, *filter(None, [env.get("PYTHONPATH")])])
+    with _copied(command["project"], rank, 1 if command.get("first") else tasks), _made(command.get("scripts"), env):
         argv, needed = argv_of(command, values)
         warn_by = getattr(signal, command.get("signal") or "SIGTERM", signal.SIGTERM)
         with open(command.get("stdin") or os.devnull, "rb") as stdin:
@@ -133,6 +145,25 @@ def _copied(project: str | os.PathLike[str] | None, rank: int, tasks: int) -> It
                     os.unlink(path)
 
 
+@contextlib.contextmanager
+def _made(scripts: Mapping[str, str] | None, env: dict[str, str]) -> Iterator[None]:
+    """Make the console scripts of the project, as pip does, in a folder of PATH."""
+    if not scripts:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="clusterfn-scripts-") as folder:
+        # Linux takes no longer first line.
+        python = sys.executable if len(sys.executable) < 126 and " " not in sys.executable else "/usr/bin/env python"
+        for name, called in scripts.items():
+            module, _, function = called.partition(":")
+            path = os.path.join(folder, os.path.basename(name))
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(_SCRIPT % (python, module, function.partition(".")[0], function))
+            os.chmod(path, 0o700)
+        env["PATH"] = folder + os.pathsep + env.get("PATH", os.defpath)
+        yield
+
+
 def _make_file(name: str) -> None:
     with open(name, "w"):
         pass
@@ -157,7 +188,7 @@ def _copy(project: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
             if os.path.islink(source):
                 target = os.readlink(source)
                 if os.path.isabs(target) and not os.path.exists(target):
-                    print("clusterfn: %s is a link to %s, which is not on this host" % (path, target), file=sys.stderr)
+                    sys.stderr.write("clusterfn: %s is a link to %s, which is not on this host\n" % (path, target))
                     continue
                 os.symlink(target, path)
             elif not os.path.isdir(source):

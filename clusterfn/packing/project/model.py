@@ -5,16 +5,20 @@ It is the working directory if the script is in or below it, else the script's f
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
 import stat
+from collections.abc import Sequence
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.display import console
 from clusterfn.errors import ConfigError
-from clusterfn.packing.files import Contents, Directory
-from clusterfn.packing.project import rules
+from clusterfn.packing.files import Contents, Directory, Member
+from clusterfn.packing.project import roots, rules
 from clusterfn.packing.project.git import GitRefused
-from clusterfn.packing.project.listing import Exclusion, Listing, TooMuch
+from clusterfn.packing.project.listing import Exclusion, Listing, TooMuch, imported_words
+from clusterfn.packing.project.modules import is_own
 
 _MOST_BYTES = 200 << 20
 _MOST_FILES = 20_000
@@ -39,7 +43,40 @@ class Project(Directory):
         """
         listing = self.listing()
         rules.tell_of(listing)
-        return Contents(listing.files, listing.folders, listing.links)
+        names = {each.name for each in listing.files}
+        for each in roots.installed():
+            if (below := self._below(each.folder)) is not None:
+                above = os.path.join(below, *roots.declared(each.folder).roots[:1], each.metadata.name)
+                for path in roots.metadata_files(each):
+                    name = os.path.normpath(os.path.join(above, path.name)).replace(os.sep, "/")
+                    listing.files += [] if name in names else [Member(name, str(path), path.stat())]
+        return Contents(listing.files, listing.folders, listing.links, self._imports(listing.files))
+
+    def declared(self) -> roots.Declared:
+        """Return the folders from which its modules are imported, and its console scripts."""
+        folders, scripts = dict[str, None](), dict[str, str]()
+        for folder in (str(self), *(each.folder for each in roots.installed())):
+            if (below := self._below(folder)) is not None:
+                declared = roots.declared(folder)
+                folders.update((os.path.normpath(os.path.join(below, each)), None) for each in declared.roots)
+                scripts.update(declared.scripts)
+        return roots.Declared(tuple(folders), scripts)
+
+    def _below(self, folder: str) -> str | None:
+        """Return the name of a folder in this one, "" for itself; None if it is none."""
+        root = os.path.realpath(self)
+        return os.path.relpath(folder, root) if folder and f"{folder}/".startswith(f"{root}/") else None
+
+    def _imports(self, files: Sequence[Member]) -> tuple[str, ...]:
+        """Return the modules of editable installations elsewhere that its code imports."""
+        known: set[str] = set()
+        for each in roots.installed():
+            if each.folder and self._below(each.folder) is None:
+                for root in roots.declared(each.folder).roots:
+                    with contextlib.suppress(OSError):
+                        known.update(name.removesuffix(".py") for name in os.listdir(os.path.join(each.folder, root)))
+        words = (imported_words(each) for each in files if known and each.name.endswith(".py"))
+        return tuple(sorted(name for name in known.intersection(*[set().union(*words)]) if is_own(name)))
 
     def listing(self) -> Listing:
         """List what of it travels, and what does not."""

@@ -8,15 +8,12 @@ with a compiled extension is used in place on this machine, and elsewhere belong
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import importlib.machinery
 import importlib.util
-import json
 import os
 import sys
 import sysconfig
-import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +22,7 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import PayloadError
 from clusterfn.hosts.bridge_bundle import FileBundle, make
 from clusterfn.packing.files import Member
-from clusterfn.packing.project import listing, rules
+from clusterfn.packing.project import listing, roots, rules
 
 MOST_BYTES = 50 << 20
 # The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
@@ -146,7 +143,8 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
         code = (each for each in own if each.name.endswith(".py"))
         waiting |= {name for each in code for name in _imports(each.path, each.facts.st_mtime_ns)} - done
     read = {name: Path(each.path).read_bytes() for name, each in files.items()}
-    read.update({f"{path.parent.name}/{path.name}": path.read_bytes() for path in _metadata_of(files)})
+    tops = {name.partition("/")[0].removesuffix(".py"): each.path for name, each in files.items()}
+    read.update({f"{path.parent.name}/{path.name}": path.read_bytes() for path in roots.metadata_of(tops)})
     return make(read) if read else None, tuple(each for name in sorted(done) for each in compiled_in(name))
 
 
@@ -210,51 +208,6 @@ def modules_in(bundle: FileBundle) -> list[str]:
 @functools.lru_cache(maxsize=4096)
 def _imports(path: str, mtime_ns: int) -> frozenset[str]:
     return imported(Path(path).read_bytes())
-
-
-_METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")
-
-
-def _metadata_of(files: Mapping[str, Member]) -> Iterator[Path]:
-    """Yield the metadata of the projects of these files: packages read their own version from it."""
-    places = {name.partition("/")[0].removesuffix(".py"): os.path.realpath(each.path) for name, each in files.items()}
-    folders = [each or os.curdir for each in sys.path if files and os.path.isdir(each or os.curdir)]
-    for folder, project, top_level in _installed(tuple((each, os.stat(each).st_mtime_ns) for each in folders)):
-        beneath = project and any(place.startswith(project + os.sep) for place in places.values())
-        if beneath or not top_level.isdisjoint(places):
-            yield from (path for path in (folder / name for name in _METADATA) if path.is_file())
-
-
-@functools.lru_cache(maxsize=4)
-def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, frozenset[str]]]:
-    """List the projects with metadata in these folders: its place, the folder of an editable one, top-level names."""
-    projects = []
-    for folder, _ in folders:
-        with os.scandir(folder) as entries:
-            names = [each.name for each in entries if each.name.endswith((".dist-info", ".egg-info")) and each.is_dir()]
-        for name in sorted(names):
-            path = Path(folder, name)
-            top_level = frozenset(_text(path / "top_level.txt").split())
-            projects.append((path, _project(_text(path / "direct_url.json")), top_level))
-    return projects
-
-
-def _project(direct_url: str) -> str:
-    """Return the folder of an editable installation, as the installer wrote it (PEP 610); "" for any other."""
-    # Another installer may write the file in another way.
-    with contextlib.suppress(ValueError, KeyError, AttributeError):
-        origin = json.loads(direct_url or "{}")
-        if origin.get("dir_info", {}).get("editable"):
-            path = urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)
-            return os.path.realpath(path.lstrip("/") if os.name == "nt" else path)
-    return ""
-
-
-def _text(path: Path) -> str:
-    # Most projects have no such file.
-    with contextlib.suppress(OSError, ValueError):
-        return path.read_text(encoding="utf-8")
-    return ""
 
 
 def imported(source: bytes | str) -> frozenset[str]:
