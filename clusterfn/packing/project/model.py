@@ -17,7 +17,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.packing.files import Contents, Directory, Member
 from clusterfn.packing.project import roots, rules
 from clusterfn.packing.project.git import GitRefused
-from clusterfn.packing.project.listing import Exclusion, Listing, TooMuch, imported_words
+from clusterfn.packing.project.listing import Listing, TooMuch, imported_words
 from clusterfn.packing.project.modules import is_own
 
 _MOST_BYTES = 200 << 20
@@ -88,11 +88,6 @@ class Project(Directory):
                 how = f"more than {_MOST_FILES} files"
             evidence = rules.largest(too_much.members)
             raise ConfigError(f"the project {self} has {how}", evidence=evidence, hint=_KEEP_THERE) from None
-
-    def why_not(self, name: str) -> Exclusion | None:
-        """Return why something in its folder does not travel; None if it does."""
-        above = [name, *map(str, pathlib.PurePosixPath(name).parents)]
-        return next((each for each in self.listing().left_out if each.name in above), None)
 
 
 def project_of(named: pathlib.Path, script: pathlib.Path | None = None) -> Project:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterfn.environment.project import PYPROJECT, load_toml
 from clusterfn.errors import ConfigError
 from clusterfn.packing.project.listing import holds_code
 
@@ -91,6 +90,9 @@ class Declared(NamedTuple):
 
 def declared(folder: str) -> Declared:
     """Return what pyproject.toml, setup.cfg and setup.py say; nothing if the folder is no project to install."""
+    # Jobs have no such module, and functions need none.
+    from clusterfn.environment.project import PYPROJECT, load_toml
+
     tree: dict[str, Any] = {}
     # Whoever builds an environment from it says what is wrong with the file.
     with contextlib.suppress(ConfigError):

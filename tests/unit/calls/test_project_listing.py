@@ -213,13 +213,3 @@ def test_a_command_and_a_function_have_the_same_rules(tmp_path, monkeypatch, fil
     links = {f"{name} -> {target.replace(str(tmp_path / 'out'), 'OUT')}" for name, target in found.links}
     assert {*(each.name for each in found.files), *found.folders, *links} == by_command
     assert sent("pkg") == by_function
-
-
-def test_what_is_left_out_is_explained_with_the_rule_and_one_way_to_send_it_that_works(tmp_path, monkeypatch):
-    """Each way is followed."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    root = tmp_path / "project"
-    lay_out(root, [".gitignore: data/", "data/x.csv", "a.py"])
-    whole(root)
-    left = Project(root).why_not("data/x.csv")
-    assert left is not None and left.rule == "git"
