@@ -21,9 +21,10 @@ from clusterfn.config import config_file, places
 from clusterfn.config.options import SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.display import console
-from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.errors import CommandFailed, ConfigError, did_you_mean
 from clusterfn.packing import labels
 from clusterfn.packing.files import File
+from clusterfn.packing.project import explain
 from clusterfn.packing.project.model import Project, project_of, working_directory
 from clusterfn.public_api import public_api, show_options
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, SbatchScript, in_words, read_sbatch
@@ -118,7 +119,12 @@ def run(line: str | Sequence[str], *, result: str | None = None, stdin: str | os
     if text.names:
         hint = f"call clusterfn.command(...)({text.names[0]}=...), or double the braces for text"
         raise ConfigError(f"the place {{{text.names[0]}}} of the command has no value", hint=hint)
-    return prepared.function.map(prepared.array).results() if prepared.array else prepared.function()
+    try:
+        return prepared.function.map(prepared.array).results() if prepared.array else prepared.function()
+    except CommandFailed as error:
+        if prepared.project is not None:
+            error.hint = error.hint or explain.of_command(error.evidence, prepared.project)
+        raise
 
 
 @show_options(CallOptions)

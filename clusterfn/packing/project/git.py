@@ -34,9 +34,9 @@ def listed(folder: str) -> frozenset[str] | None:
     Raises:
         GitRefused: There is a repository, but git does not read it, or there is no git.
     """
-    if repository := _above(folder, ".git"):
+    if repository := above(folder, ".git"):
         names = _ask(folder, repository, ())
-    elif ignoring := _above(folder, _IGNORE):
+    elif ignoring := above(folder, _IGNORE):
         # Few projects need it, and the import takes time.
         import tempfile
 
@@ -66,7 +66,7 @@ def kept(folder: str) -> frozenset[str] | None:
 def keep(folder: str, names: frozenset[str] | None, folders: Iterable[str]) -> None:
     """Keep an answer until an entry of these folders, or what git knows, changes."""
     folders = [*map(str, Path(folder).parents), *folders]
-    found = os.path.join(_above(folder, ".git") or folder, ".git")
+    found = os.path.join(above(folder, ".git") or folder, ".git")
     if os.path.isfile(found):
         # A worktree and a submodule have their repository elsewhere.
         found = os.path.join(os.path.dirname(found), Path(found).read_text("utf-8").partition(": ")[2].strip())
@@ -84,11 +84,11 @@ def _times(paths: Iterable[str]) -> dict[str, int]:
     return times
 
 
-def _above(folder: str, name: str) -> str | None:
+def above(folder: str, name: str) -> str | None:
     """Return the nearest folder upwards that has an entry of this name, below the home directory for a .gitignore."""
     home, device = os.path.realpath(os.path.expanduser("~")), os.stat(folder).st_dev
-    for above in (Path(folder), *Path(folder).parents):
-        path = str(above)
+    for each in (Path(folder), *Path(folder).parents):
+        path = str(each)
         if name == _IGNORE and (home == path or home.startswith(os.path.join(path, ""))):
             return None
         # git looks no further either.

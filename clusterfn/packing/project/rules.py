@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.display import console
 from clusterfn.packing.files import Member
+from clusterfn.packing.project import git
 from clusterfn.packing.project.listing import Exclusion, Listing
 
 _NAMED = 5
@@ -16,7 +18,7 @@ _WHY = {
     "credentials": (
         "it looks like a key or a password", "pass clusterfn.File({path!r}), or for a variable secrets=[NAME]"
     ),
-    "git": ("git ignores it", "git add --force {name}"),
+    "git": ("git ignores it", "git add --force {shown}"),
     "hidden": ("it is a hidden folder outside of a git repository", "git init {root}"),
     "build": ("a build has made it", "install it in the environment, or rename its folder"),
     "link": ("it is a link to {target}, outside of the project", "copy that into the project"),
@@ -29,9 +31,11 @@ _told: set[str] = set()
 def explain(left: Exclusion) -> str:
     """Say why something was not sent, and the one way to send it."""
     why, remedy = _WHY[left.rule]
-    root = left.path[: -len(left.name) - 1]
-    target = os.path.realpath(left.path)
-    return f"{why}; to send it: {remedy}".format(name=left.name, path=left.path, root=root, target=target)
+    if left.rule == "git" and git.above(left.path, ".git") is None:
+        remedy = "take it out of .gitignore"
+    root, target, here = left.path[: -len(left.name) - 1], os.path.realpath(left.path), os.path.join(os.getcwd(), "")
+    shown = left.path[len(here) :] if left.path.startswith(here) else left.path
+    return f"{why}; to send it: {remedy}".format(shown=shlex.quote(shown), path=left.path, root=root, target=target)
 
 
 def tell_of(listing: Listing) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.packing.project import explain
 from clusterfn.packing.project.git import GitRefused
 from clusterfn.packing.project.model import Project
 from tests.unit.calls.own_project import sent
@@ -213,3 +214,76 @@ def test_a_command_and_a_function_have_the_same_rules(tmp_path, monkeypatch, fil
     links = {f"{name} -> {target.replace(str(tmp_path / 'out'), 'OUT')}" for name, target in found.links}
     assert {*(each.name for each in found.files), *found.folders, *links} == by_command
     assert sent("pkg") == by_function
+
+
+# The files of a repository, what a command's stderr says, what is said of it, and how the one way is followed.
+MISSED = {
+    "data that git ignores": (
+        [".gitignore: data/", "data/x.csv", "data/y.csv"], "open: data/x.csv: No such file", "git ignores it",
+        "git add --force {root}/data/x.csv", {"data/x.csv"},
+    ),
+    "the same by its path there": (
+        [".gitignore: data/", "data/x.csv"], "FileNotFoundError: '/r/jobs/1a/work/data/x.csv' not found",
+        "git ignores it", "git add --force {root}/data/x.csv", {"data/x.csv"},
+    ),
+    "code that git ignores and no import names": (
+        [".gitignore: plugins/", "plugins/a.py"], "ModuleNotFoundError: No module named 'plugins.a'", "git ignores it",
+        "git add --force {root}/plugins/a.py", {"plugins/a.py"},
+    ),
+    "an environment": (
+        ["env/pyvenv.cfg", "env/lib/a.py"], "ModuleNotFoundError: No module named 'env'", "it is a virtual environment",
+        None, set(),
+    ),
+    "a key": (
+        ["server/credentials.json"], "No such file or directory: 'server/credentials.json'", "looks like a key",
+        None, set(),
+    ),
+    "a wheel": (
+        ["pyproject.toml", "dist/a-1.whl"], "dist/a-1.whl: not found", "a build has made it",
+        "mv dist wheels", {"wheels/a-1.whl"},
+    ),
+    "a link out of the project": (
+        ["../big/x.npy", "big -> ../big"], "cannot open big/x.npy", "it is a link to", "rm big && cp -r ../big .",
+        {"big/x.npy"},
+    ),
+    "a module where no import looks": (
+        ["lib/mine.py", "train.py"], "No module named 'mine'", "begin the command with PYTHONPATH=lib", None, set(),
+    ),
+    "a module beside the project": (
+        ["../src/mine.py", "train.py"], "No module named 'mine'", "src/mine.py is outside of the project", None, set(),
+    ),
+    "what was sent": (["a.csv"], "cannot open a.csv", "", None, set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "stderr", "said", "way", "then"), MISSED.values(), ids=MISSED)
+def test_what_a_command_misses_and_is_here_is_named_with_its_rule_and_a_way_that_works(
+    tmp_path, monkeypatch, files, stderr, said, way, then
+):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = tmp_path / "out" / "project"
+    lay_out(root, files)
+    whole(root)
+
+    told = explain.of_command([stderr], Project(root)) or ""
+
+    assert said in told and bool(told) == bool(said)
+    if way:
+        assert way.format(root=root) in told or not way.startswith("git")
+        subprocess.run(way.format(root=root), shell=True, cwd=root, check=True)
+        assert then <= {each.name for each in Project(root).contents().files}
+
+
+def test_a_file_of_a_package_that_a_function_misses_is_named_with_its_rule(project, monkeypatch):
+    whole(project)
+    lay_out(project, [".gitignore: raw/", "mine/__init__.py", "mine/raw/x.csv", "mine/.env", "assets/y.csv"])
+    sources = f"/r/sources/{'a' * 64}"
+
+    assert f"it; to send it: git add --force {project}/mine/raw/x.csv" in (
+        explain.of_file(f"{sources}/mine/raw/x.csv", "h") or ""
+    )
+    assert "it looks like a key or a password" in (explain.of_file(f"{sources}/mine/.env", "h") or "")
+    assert f"clusterfn.File('{project}/assets/y.csv')" in (explain.of_file(f"{sources}/assets/y.csv", "h") or "")
+    monkeypatch.chdir(project)
+    assert "clusterfn.File('assets/y.csv')" in (explain.of_file("/r/jobs/1a/work/assets/y.csv", "h") or "")
+    assert explain.of_file(f"{sources}/mine/nowhere.csv", "h") is None
