@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from clusterfn.display import console
@@ -13,12 +12,9 @@ from clusterfn.errors import ConfigError
 
 _LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
 _IGNORE = ".gitignore"
-# A hook of git sets these for the repository that calls it.
-_OF_A_REPOSITORY = "GIT_"
-_OF_THE_USER = "GIT_CONFIG"
 _warned: set[str] = set()
-# For packages of functions: what git has listed, and the times of all that its answer depends on.
-_kept: dict[str, tuple[Mapping[str, int], frozenset[str] | None]] = {}
+# What git has listed below a package, and the times of all that its answer depends on.
+_kept: dict[str, tuple[dict[str, int], frozenset[str] | None]] = {}
 
 
 class GitRefused(ConfigError):
@@ -34,31 +30,27 @@ def listed(folder: str) -> frozenset[str] | None:
     Raises:
         GitRefused: There is a repository, but git does not read it, or there is no git.
     """
-    if repository := above(folder, ".git"):
-        names = _ask(folder, repository, ())
-    elif ignoring := above(folder, _IGNORE):
+    repository, ignoring = above(folder, ".git"), above(folder, _IGNORE)
+    names = ""
+    if repository:
+        names = _ask(folder, repository)
+    elif ignoring:
         # Few projects need it, and the import takes time.
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="clusterfn-git-") as empty:
-            # This is the smallest folder that git accepts as a repository.
+            # This is the least that git takes for a repository.
             for name in ("objects", "refs"):
-                os.mkdir(os.path.join(empty, name))
+                Path(empty, name).mkdir()
             Path(empty, "HEAD").write_text("ref: refs/heads/none\n", encoding="ascii")
-            names = _ask(folder, "", (f"--git-dir={empty}", f"--work-tree={ignoring}"))
-    else:
-        names = ""
+            names = _ask(folder, "", f"--git-dir={empty}", f"--work-tree={ignoring}")
     return frozenset(names.split("\0")) - {""} if names else None
 
 
 def kept(folder: str) -> frozenset[str] | None:
-    """Return the answer to the same question that `keep` has kept.
-
-    Raises:
-        KeyError: There is none, or something has changed since.
-    """
+    """Return the answer that `keep` has kept; raise KeyError if there is none, or something has changed since."""
     times, names = _kept[folder]
-    if _times(times) != times:
+    if any(_time(path) != time for path, time in times.items()):
         raise KeyError(folder)
     return names
 
@@ -70,64 +62,46 @@ def keep(folder: str, names: frozenset[str] | None, folders: Iterable[str]) -> N
     if os.path.isfile(found):
         # A worktree and a submodule have their repository elsewhere.
         found = os.path.join(os.path.dirname(found), Path(found).read_text("utf-8").partition(": ")[2].strip())
-    state = [os.path.join(found, name) for name in ("index", "info/exclude")]
-    _kept[folder] = _times([*folders, *(os.path.join(each, _IGNORE) for each in folders), *state]), names
+    paths = [os.path.join(found, "index"), os.path.join(found, "info/exclude")]
+    paths += [*folders, *(os.path.join(each, _IGNORE) for each in folders)]
+    _kept[folder] = {path: _time(path) for path in paths}, names
 
 
-def _times(paths: Iterable[str]) -> dict[str, int]:
-    times = {}
-    for path in paths:
-        try:
-            times[path] = os.stat(path).st_mtime_ns
-        except OSError:
-            times[path] = 0
-    return times
+def _time(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def above(folder: str, name: str) -> str | None:
-    """Return the nearest folder upwards that has an entry of this name, below the home directory for a .gitignore."""
+    """Return the nearest folder upwards with an entry of this name; a .gitignore counts below the home directory."""
     home, device = os.path.realpath(os.path.expanduser("~")), os.stat(folder).st_dev
-    for each in (Path(folder), *Path(folder).parents):
-        path = str(each)
-        if name == _IGNORE and (home == path or home.startswith(os.path.join(path, ""))):
-            return None
-        # git looks no further either.
-        if os.stat(path).st_dev != device:
+    for path in (folder, *map(str, Path(folder).parents)):
+        is_too_high = name == _IGNORE and f"{home}/".startswith(os.path.join(path, ""))
+        # git does not look on another file system either.
+        if is_too_high or os.stat(path).st_dev != device:
             return None
         if os.path.lexists(os.path.join(path, name)):
             return path
     return None
 
 
-def _ask(folder: str, repository: str, options: Sequence[str]) -> str:
-    env = {
-        name: value for name, value in os.environ.items()
-        if not name.startswith(_OF_A_REPOSITORY) or name.startswith(_OF_THE_USER)
-    }  # fmt: skip
+def _ask(folder: str, repository: str, *options: str) -> str:
+    # A hook of git sets variables for the repository that calls it.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or "_CONFIG" in name}
     try:
-        result = subprocess.run(
-            ["git", *options, "-C", folder, *_LIST], capture_output=True, check=False, env={**env, "LC_ALL": "C"}
-        )
+        argv = ["git", *options, "-C", folder, *_LIST]
+        result = subprocess.run(argv, capture_output=True, check=False, env={**own, "LC_ALL": "C"})
+        status, said, hint = result.returncode, os.fsdecode(result.stderr).splitlines(), "do what git says"
     except OSError as error:
-        if repository:
-            raise _refused(repository, f"git cannot be started: {error.strerror}", "install git") from error
-        _warn(f"{folder} has a {_IGNORE}, which has no effect: install git")
-        return ""
-    text = os.fsdecode(result.stderr).strip()
-    if result.returncode and repository:
-        raise _refused(repository, text, "do what git says, or remove the folder .git, so that git decides nothing")
-    return "" if result.returncode else os.fsdecode(result.stdout)
-
-
-def _warn(sentence: str) -> None:
-    if sentence not in _warned:
-        _warned.add(sentence)
-        console.warn(sentence)
-
-
-def _refused(repository: str, text: str, hint: str) -> GitRefused:
-    with contextlib.suppress(StopIteration):
-        # git names the command that makes it trust the folder.
-        hint = next(line.strip() for line in text.splitlines() if line.strip().startswith("git config"))
-    message = f"{repository} is a git repository, and git does not say which of its files belong to it"
-    return GitRefused(message, evidence=text.splitlines()[:3], hint=hint)
+        status, said, hint = 127, [f"git cannot be started: {error.strerror}"], "install git"
+        if not repository and folder not in _warned:
+            _warned.add(folder)
+            console.warn(f"{folder} has a {_IGNORE}, which has no effect: install git")
+    if status and repository:
+        # Of a folder of another user, git names the command that makes it trust the folder.
+        hint = next((line.strip() for line in said if line.strip().startswith("git config")), hint)
+        message = f"{repository} is a git repository, and git does not say which of its files belong to it"
+        raise GitRefused(message, evidence=said[:3], hint=hint)
+    return "" if status else os.fsdecode(result.stdout)

@@ -6,6 +6,7 @@ hidden folders. Environments are known by what is in them, and what a build has 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -129,7 +130,7 @@ class Listing:
             elif entry.is_dir():
                 if entry.name not in _CACHES and self._enters(entry, name, is_package, code_only):
                     self._walk(entry.path, f"{name}/", entry.name if makes and entry.name in _BUILT else "", code_only)
-            elif entry.is_file() and self._takes(entry.name, entry.path, name, is_package, code_only):
+            elif entry.is_file() and self._takes(entry.path, name, is_package, code_only):
                 self._add(Member(name, entry.path, entry.stat()))
         if prefix and (count, links) == (len(self.files), len(self.links)) and not code_only:
             self.folders.append(prefix[:-1])
@@ -139,94 +140,75 @@ class Listing:
         if code_only:
             return entry.name.isidentifier()
         if entry.name == "node_modules":
-            self._leave("build", name, entry.path)
-            return False
+            return self._leave("build", name, entry.path)
         if is_package and os.path.exists(os.path.join(entry.path, "__init__.py")):
             return True
         names = self._listed()
-        if names is None:
-            if is_hidden := entry.name.startswith(".") and not is_package:
-                self._leave("hidden", name, entry.path)
-            return not is_hidden
-        if name in self._parents:
+        if names is None and entry.name.startswith(".") and not is_package:
+            return self._leave("hidden", name, entry.path)
+        if names is None or name in self._parents:
             return True
         if name in names or f"{name}/" in names:
             # It is a submodule, which may not have been fetched, or a repository of its own.
-            if os.path.exists(os.path.join(entry.path, ".git")):
-                below = [f"{name}/{each}" for each in git.listed(entry.path) or ()]
-                self._names = {*names, *below}
-                self._parents |= _parents_of(below)
-                return True
-            self.folders.append(name)
-            return False
+            below = git.listed(entry.path) if os.path.exists(os.path.join(entry.path, ".git")) else None
+            self._names = {*names, *(f"{name}/{each}" for each in below or ())}
+            self._parents = _parents_of(self._names)
+            self.folders += [] if below else [name]
+            return below is not None
         self._folders.append(entry.path)
-        if self._outline(entry.path, name):
-            self._leave("git", name, entry.path)
-        return False
+        return self._outline(entry.path, name) and self._leave("git", name, entry.path)
 
     def _outline(self, path: str, name: str) -> bool:
         """Note a folder in which git lists nothing, and those in it that are seen soon: a job may write into them.
 
         Return whether something in it does not travel.
         """
-        try:
-            with os.scandir(path) as found:
-                entries = list(itertools.islice(found, _SEEN_SOON))
-        except OSError:
-            return True
-        names = {entry.name for entry in entries}
-        if not _OF_ENVIRONMENTS.isdisjoint(names):
-            self._leave("environment", name, path)
-            return False
-        if _OF_CACHES in names or os.path.basename(path).startswith("."):
-            return True
-        self.folders.append(name)
-        has_files = False
-        for entry in entries:
-            is_folder = entry.is_dir(follow_symlinks=False) and entry.name not in _CACHES
-            if not is_folder or len(self.folders) > _SEEN_SOON or self._outline(entry.path, f"{name}/{entry.name}"):
-                has_files = True
-        return has_files
+        with contextlib.suppress(OSError), os.scandir(path) as found:
+            entries = list(itertools.islice(found, _SEEN_SOON))
+            names = {entry.name for entry in entries}
+            if not _OF_ENVIRONMENTS.isdisjoint(names):
+                return self._leave("environment", name, path)
+            if _OF_CACHES not in names and not os.path.basename(path).startswith("."):
+                self.folders.append(name)
+                return any([
+                    entry.name in _CACHES or not entry.is_dir(follow_symlinks=False)
+                    or len(self.folders) > _SEEN_SOON or self._outline(entry.path, f"{name}/{entry.name}")
+                    for entry in entries
+                ])  # fmt: skip
+        return True
 
-    def _takes(self, file: str, path: str, name: str, is_package: bool, code_only: bool = False) -> bool:
+    def _takes(self, path: str, name: str, is_package: bool, code_only: bool) -> bool:
         """Whether a file travels; else note why not."""
-        is_code = file.endswith(".py")
-        if path == self._always:
-            return True
-        if code_only:
-            return is_code
-        if file.endswith((".pyc", ".pyo")):
+        is_code = path.endswith(".py")
+        if code_only or path == self._always:
+            return is_code or not code_only
+        if path.endswith((".pyc", ".pyo")):
             return False
         if not is_code and holds_credentials(path):
-            self._leave("credentials", name, path)
-            return False
-        if not (is_code and self._package):
-            names = self._listed()
-            if names is not None and name not in names:
-                if not (is_code and is_package):
-                    self._leave("git", name, path)
-                    return False
-                self.ignored.append(name)
-        return True
+            return self._leave("credentials", name, path)
+        if (is_code and self._package) or (names := self._listed()) is None or name in names:
+            return True
+        if is_code and is_package:
+            self.ignored.append(name)
+            return True
+        return self._leave("git", name, path)
 
     def _link(self, entry: os.DirEntry[str], name: str, is_package: bool, code_only: bool) -> None:
         """Take what a link leads to, or the link: one inside of the folder, or to data that the host may have too."""
         real = os.path.realpath(entry.path)
         if os.path.isfile(real):
-            if self._takes(entry.name, entry.path, name, is_package, code_only):
-                if real.endswith(".py") or not holds_credentials(real):
-                    self._add(Member(name, entry.path, os.stat(real)))
-                else:
+            if self._takes(entry.path, name, is_package, code_only):
+                if not real.endswith(".py") and holds_credentials(real):
                     self._leave("credentials", name, entry.path)
+                else:
+                    self._add(Member(name, entry.path, os.stat(real)))
+        elif code_only or entry.name.startswith(".#"):  # an editor's lock
             return
-        if code_only:
-            return
-        names = self._listed()
-        if names is not None and name not in names and not self._package:
+        elif not self._package and (names := self._listed()) is not None and name not in names:
             self._leave("git", name, entry.path)
         elif os.path.isdir(real):
             self._link_to_folder(entry, name, real)
-        elif not entry.name.startswith(".#"):  # an editor's lock
+        else:
             target = os.readlink(entry.path)
             if os.path.isabs(target) and not self._package:
                 self.links.append((name, target))
@@ -234,10 +216,14 @@ class Listing:
 
     def _link_to_folder(self, entry: os.DirEntry[str], name: str, real: str) -> None:
         is_inside = f"{real}/".startswith(f"{root_of(self._real) if self._package else self._real}/")
-        if is_inside and not self._package:
+        if not _OF_ENVIRONMENTS.isdisjoint(os.listdir(real)):
+            self._leave("environment", name, entry.path)
+        elif is_inside and not self._package:
             here = os.path.join(self._real, os.path.dirname(name))
             self.links.append((name, os.path.relpath(real, here).replace(os.sep, "/")))
-        elif (is_inside or holds_modules(real)) and not is_foreign(real):
+        elif (is_inside or any(name.endswith((".py", *EXTENSIONS)) for name in os.listdir(real))) and not is_foreign(
+            real
+        ):
             # Links may also lead to each other.
             above = (*self._above, os.path.realpath(os.path.dirname(entry.path)))
             if not any(f"{each}/".startswith(f"{real}/") for each in above):
@@ -260,32 +246,31 @@ class Listing:
         if self._size > self._most[0] or len(self.files) > self._most[1]:
             raise TooMuch(self.files)
 
-    def _leave(self, rule: Rule, name: str, path: str) -> None:
+    def _leave(self, rule: Rule, name: str, path: str) -> bool:
         self.left_out.append(Exclusion(rule, name, path))
+        return False
 
     def _take_imported(self, words: set[str]) -> None:
         """Add code that git ignores, or that is hidden, if an import of the code that travels may mean it."""
-        read = 0
-        while candidates := [each for each in self.left_out if each.rule in ("git", "build") and _stem(each.path)]:
-            words.update(*(imported_words(each) for each in self.files[read:] if each.name.endswith(".py")))
+        read = -1
+        while read < len(self.files):
+            candidates = [each for each in self.left_out if each.rule in ("git", "build") and _stem(each.path)]
+            new = self.files[max(read, 0) :] if candidates else []
+            words.update(*(imported_words(each) for each in new if each.name.endswith(".py")))
             read = len(self.files)
             for each in candidates:
-                if _stem(each.path) in words:
-                    self._take_code(each)
-            if read == len(self.files):
-                break
+                if _stem(each.path) in words and self._take_code(each):
+                    self.left_out.remove(each)
+                    self.ignored.append(each.name)
+                    self.folders = [name for name in self.folders if not f"{name}/".startswith(f"{each.name}/")]
 
-    def _take_code(self, left: Exclusion) -> None:
+    def _take_code(self, left: Exclusion) -> bool:
         count = len(self.files)
-        if os.path.isdir(left.path):
-            if holds_code(left.path):
-                self._walk(left.path, f"{left.name}/", "", code_only=True)
-        else:
+        if not os.path.isdir(left.path):
             self._add(Member(left.name, left.path, os.stat(left.path)))
-        if count < len(self.files):
-            self.left_out.remove(left)
-            self.ignored.append(left.name)
-            self.folders = [each for each in self.folders if not f"{each}/".startswith(f"{left.name}/")]
+        elif holds_code(left.path):
+            self._walk(left.path, f"{left.name}/", "", code_only=True)
+        return count < len(self.files)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -310,9 +295,7 @@ def _parents_of(names: Iterable[str]) -> set[str]:
 
 def _stem(path: str) -> str:
     """Return how an import names a file or a folder; "" if none can."""
-    name = os.path.basename(path)
-    if name.endswith(".py"):
-        name = name[:-3]
+    name = os.path.basename(path).removesuffix(".py")
     return name if name.isidentifier() else ""
 
 
@@ -323,21 +306,11 @@ def imported_words(member: Member) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=1 << 15)
 def _words(path: str, size: int, mtime_ns: int) -> frozenset[str]:
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a Path takes as long as the read
-            text = b" ".join(_IMPORT.findall(file.read()))
-    except OSError:
-        # The error appears when the file is sent.
-        return frozenset()
+    text = b""
+    # The error appears when the file is sent.
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - a Path takes as long as the read
+        text = b" ".join(_IMPORT.findall(file.read()))
     return frozenset(each.decode("utf-8", "replace") for each in _WORD.findall(text))
-
-
-def holds_modules(folder: str) -> bool:
-    """Return whether Python files, or compiled ones, are directly in a folder."""
-    try:
-        return any(name.endswith((".py", *EXTENSIONS)) for name in os.listdir(folder))
-    except OSError:
-        return False
 
 
 def holds_code(folder: str) -> bool:
@@ -357,12 +330,10 @@ def holds_code(folder: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def is_foreign(real: str) -> bool:
     """Return whether a path without links is in the standard library, or installed."""
-    if not PACKAGES.isdisjoint(real.split(os.sep)):
-        return True
-    return any(real == folder or real.startswith(folder + os.sep) for folder in _foreign_folders())
+    return not PACKAGES.isdisjoint(real.split(os.sep)) or f"{real}{os.sep}".startswith(_foreign_folders())
 
 
 @functools.lru_cache(maxsize=1)
 def _foreign_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    return tuple({os.path.realpath(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+    return tuple(os.path.realpath(paths[key]) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib"))

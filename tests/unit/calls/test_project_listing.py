@@ -228,7 +228,7 @@ MISSED = {
     ),
     "code that git ignores and no import names": (
         [".gitignore: plugins/", "plugins/a.py"], "ModuleNotFoundError: No module named 'plugins.a'", "git ignores it",
-        "git add --force {root}/plugins/a.py", {"plugins/a.py"},
+        "git add --force {root}/plugins", {"plugins/a.py"},
     ),
     "an environment": (
         ["env/pyvenv.cfg", "env/lib/a.py"], "ModuleNotFoundError: No module named 'env'", "it is a virtual environment",
