@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 import sys
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.config import host_text
 from clusterfn.hosts import serialization
-from clusterfn.packing.project import explain, modules
+from clusterfn.packing.project import explain, modules, roots
 
 
 def how_to_resume(job_id: str) -> str:
@@ -132,7 +130,8 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
         remote_version = host_text.shell_word(missing.get("version") or "another version")
         ours = serialization.part("load_failure").version_of(top) or "another version"
         return f"{top} in {python} on {host} has no {name}: it is {remote_version} there, and {ours} on this machine"
-    folder = _installed_from(top)
+    named = (each for each in roots.installed() if top in each.top_level or each.metadata.name.startswith(f"{top}-"))
+    folder = next((each.origin for each in named if each.origin), "")
     if folder:
         return (
             f"{top} is your own project, installed on this machine from {folder}: after `pip install -e {folder}`, "
@@ -158,22 +157,6 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"one ({python} -m venv ~/v; ~/v/bin/pip install {package}) and set environment: venv:~/v"
         )
     return f"{lacking}: install it on the host ({python} -m pip install {package})"
-
-
-def _installed_from(module: str) -> str:
-    """Return the local folder that a module's project was installed from, without -e; "" if from an index."""
-    import importlib.metadata as metadata
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
-    # `packages_distributions` exists from Python 3.10 on.
-    projects: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
-    for project in projects.get(module) or [module]:
-        with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
-            origin = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
-            if "dir_info" in origin and str(origin.get("url")).startswith("file://"):
-                return str(url2pathname(urlsplit(origin["url"]).path))
-    return ""
 
 
 # This is the interpreter of an environment that clusterfn builds. A package that you install there is gone once the

@@ -206,7 +206,8 @@ def _directory(path: Directory) -> FileUpload:
             raise PayloadError(f"Directory({str(path)!r}) is a file", hint=f"write File({str(path)!r})")
         cwd = pathlib.Path.cwd()
         raise PayloadError(f"Directory({str(path)!r}) does not exist", hint=f"the path is relative to {cwd}")
-    files, folders, links, imports = map(tuple, path.contents())
+    contents = path.contents()
+    files, folders, links = tuple(contents.files), tuple(contents.folders), tuple(contents.links)
     digests = [_digest(member) for member in files]
     manifest = [
         f"{member.name}\0{digest}{_PROGRAM if is_program(member) else ''}\n"
@@ -216,7 +217,9 @@ def _directory(path: Directory) -> FileUpload:
     size = sum(member.facts.st_size for member in files)
     digest = hashlib.sha256("".join(manifest).encode("utf-8", "surrogateescape")).hexdigest()
     crcs = tuple(crc for _, crc in digests)
-    return FileUpload(digest, os.path.basename(root) or "root", files, size, True, crcs, folders, links, imports)
+    return FileUpload(
+        digest, os.path.basename(root) or "root", files, size, True, crcs, folders, links, tuple(contents.imports)
+    )
 
 
 def _walk(folder: str, prefix: str, above: tuple[str, ...], files: list[Member], folders: list[str]) -> None:

@@ -216,14 +216,13 @@ class Listing:
 
     def _link_to_folder(self, entry: os.DirEntry[str], name: str, real: str) -> None:
         is_inside = f"{real}/".startswith(f"{root_of(self._real) if self._package else self._real}/")
-        if not _OF_ENVIRONMENTS.isdisjoint(os.listdir(real)):
+        names = os.listdir(real) if os.access(real, os.R_OK | os.X_OK) else []
+        if not _OF_ENVIRONMENTS.isdisjoint(names):
             self._leave("environment", name, entry.path)
         elif is_inside and not self._package:
             here = os.path.join(self._real, os.path.dirname(name))
             self.links.append((name, os.path.relpath(real, here).replace(os.sep, "/")))
-        elif (is_inside or any(name.endswith((".py", *EXTENSIONS)) for name in os.listdir(real))) and not is_foreign(
-            real
-        ):
+        elif (is_inside or any(each.endswith((".py", *EXTENSIONS)) for each in names)) and not is_foreign(real):
             # Links may also lead to each other.
             above = (*self._above, os.path.realpath(os.path.dirname(entry.path)))
             if not any(f"{each}/".startswith(f"{real}/") for each in above):

@@ -23,10 +23,11 @@ _SCRIPT = re.compile(r"""(?:^|["'])\s*([\w.-]+)\s*=\s*([\w.]+:[\w.]+)""", re.MUL
 
 
 class Installed(NamedTuple):
-    """A project that is installed here: its metadata, the folder of an editable one or "", its top-level names."""
+    """A project that is installed here: its metadata, its folder if it is editable, the folder it came from, its names."""
 
     metadata: Path
     folder: str
+    origin: str
     top_level: frozenset[str]
 
 
@@ -59,19 +60,20 @@ def _installed(folders: tuple[tuple[str, int], ...]) -> list[Installed]:
         for name in sorted(names):
             path = Path(folder, name)
             top_level = frozenset(_text(path / "top_level.txt").split())
-            projects.append(Installed(path, _editable(_text(path / "direct_url.json")), top_level))
+            projects.append(Installed(path, *_origin(_text(path / "direct_url.json")), top_level))
     return projects
 
 
-def _editable(direct_url: str) -> str:
-    """Return the folder of an editable installation, as the installer wrote it (PEP 610); "" for any other."""
+def _origin(direct_url: str) -> tuple[str, str]:
+    """Return the folder of an editable installation, or "", and that of any that came from a folder (PEP 610)."""
     # Another installer may write the file in another way.
     with contextlib.suppress(ValueError, KeyError, AttributeError):
         origin = json.loads(direct_url or "{}")
-        if origin.get("dir_info", {}).get("editable"):
+        if "dir_info" in origin:
             path = urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)
-            return os.path.realpath(path.lstrip("/") if os.name == "nt" else path)
-    return ""
+            folder = path.lstrip("/") if os.name == "nt" else path
+            return os.path.realpath(folder) if origin["dir_info"].get("editable") else "", folder
+    return "", ""
 
 
 def _text(path: Path) -> str:
