@@ -296,7 +296,7 @@ def tell_variables(payload: payloads.Payload, job: JobSpec) -> None:
 def tell_credentials(payload: payloads.Payload) -> None:
     """Name once what looks like a key or a password, and is sent because it is in a Directory that the user passed."""
     folders = [each for each in payload.shipments if each.is_directory]
-    sent = [member.path for each in folders for member in each.members if files.holds_credentials(member.path)]
+    sent = [member.path for each in folders for member in each.contents.files if files.holds_credentials(member.path)]
     for path in [each for each in dict.fromkeys(sent) if each not in _reported]:
         console.warn(f"{path} looks like a key or a password, and is sent with its Directory")
     _reported.update(sent)

@@ -276,10 +276,10 @@ def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
     # Files shared by their content are read-only; a program stays executable.
     files = [
         TreeFile(each.name, Head(each.path, each.facts.st_size), _READABLE | (stat.S_IXUSR & each.facts.st_mode), crc)
-        for each, crc in zip(what.members, what.crcs)
+        for each, crc in zip(what.contents.files, what.crcs)
     ]
     if what.is_directory:
-        return connection.put_tree(path, files, folders=what.folders, links=what.links)
+        return connection.put_tree(path, files, folders=what.contents.folders, links=what.contents.links)
     return connection.put(path, files[0].data, mode=files[0].mode, crc=files[0].crc)
 
 

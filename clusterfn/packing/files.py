@@ -93,22 +93,18 @@ class FileUpload(NamedTuple):
     Attributes:
         digest: SHA-256 of the content; for a folder, of its names and contents.
         name: The last part of the path.
-        members: Its files; a File is the one member "".
+        contents: What is in it; a File is the one member "".
         size: Bytes in all.
         is_directory: Whether it is a Directory.
         crcs: CRC-32 of each member.
-        folders, links, imports: As in `Contents`.
     """
 
     digest: str
     name: str
-    members: tuple[Member, ...]
+    contents: Contents
     size: int
     is_directory: bool
     crcs: tuple[int, ...]
-    folders: tuple[str, ...] = ()
-    links: tuple[tuple[str, str], ...] = ()
-    imports: tuple[str, ...] = ()
 
 
 def holds_credentials(path: str) -> bool:
@@ -196,7 +192,7 @@ def _file(path: File) -> FileUpload:
     digest, crc = _digest(member)
     if is_program(member):
         digest = hashlib.sha256(f"{digest}{_PROGRAM}".encode()).hexdigest()
-    return FileUpload(digest, os.path.basename(plain), (member,), member.facts.st_size, False, (crc,))
+    return FileUpload(digest, os.path.basename(plain), Contents([member]), member.facts.st_size, False, (crc,))
 
 
 def _directory(path: Directory) -> FileUpload:
@@ -207,19 +203,18 @@ def _directory(path: Directory) -> FileUpload:
         cwd = pathlib.Path.cwd()
         raise PayloadError(f"Directory({str(path)!r}) does not exist", hint=f"the path is relative to {cwd}")
     contents = path.contents()
-    files, folders, links = tuple(contents.files), tuple(contents.folders), tuple(contents.links)
-    digests = [_digest(member) for member in files]
+    digests = [_digest(member) for member in contents.files]
     manifest = [
         f"{member.name}\0{digest}{_PROGRAM if is_program(member) else ''}\n"
-        for member, (digest, _) in zip(files, digests)
+        for member, (digest, _) in zip(contents.files, digests)
     ]
-    manifest += [*(f"{name}/\n" for name in folders), *(f"{name}\0->{target}\n" for name, target in links)]
-    size = sum(member.facts.st_size for member in files)
+    manifest += [f"{name}/\n" for name in contents.folders]
+    manifest += [f"{name}\0->{target}\n" for name, target in contents.links]
+    size = sum(member.facts.st_size for member in contents.files)
     digest = hashlib.sha256("".join(manifest).encode("utf-8", "surrogateescape")).hexdigest()
-    crcs = tuple(crc for _, crc in digests)
     return FileUpload(
-        digest, os.path.basename(root) or "root", files, size, True, crcs, folders, links, tuple(contents.imports)
-    )
+        digest, os.path.basename(root) or "root", contents, size, True, tuple(crc for _, crc in digests)
+    )  # fmt: skip
 
 
 def _walk(folder: str, prefix: str, above: tuple[str, ...], files: list[Member], folders: list[str]) -> None:

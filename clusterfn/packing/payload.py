@@ -371,7 +371,7 @@ class Needs:
         if issubclass(kind, (File, Directory)):
             item = shipment(obj)
             self.shipments[item.digest, item.name] = item
-            for name in item.imports:
+            for name in item.contents.imports:
                 self.note(name)
             self._paths.setdefault(f"{item.digest}/{item.name}", set()).add(Path(obj))
             return serialization.part("stand_ins").path_of, (item.digest, item.name)

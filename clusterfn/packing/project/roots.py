@@ -23,7 +23,7 @@ _SCRIPT = re.compile(r"""(?:^|["'])\s*([\w.-]+)\s*=\s*([\w.]+:[\w.]+)""", re.MUL
 
 
 class Installed(NamedTuple):
-    """A project that is installed here: its metadata, its folder if it is editable, the folder it came from, its names."""
+    """A project that is installed here: its metadata, its folder if editable, the one it came from, its names."""
 
     metadata: Path
     folder: str
