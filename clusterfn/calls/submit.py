@@ -202,7 +202,11 @@ def is_in_place(host: Host, interpreter: Interpreter) -> bool:
 
 def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
     """Return the folders from which the call imports the user's own modules."""
-    sent = (layout.sources_dir(spec.root, payload.sources.digest),) if payload.sources else ()
+    sent: tuple[str, ...] = ()
+    if payload.sources:
+        folder = layout.sources_dir(spec.root, payload.sources.digest)
+        archives = sorted(name for name in payload.sources.files if "/" not in name and not name.endswith(".py"))
+        sent = (folder, *(posixpath.join(folder, name) for name in archives))
     if not payload.compiled or not is_in_place(spec.host, spec.interpreter):
         return sent
     # Only folders of `sys.path` are passed on. Elsewhere a hook of this interpreter finds the module, in the job too.

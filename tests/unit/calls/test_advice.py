@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -211,14 +212,17 @@ def test_a_module_that_the_environment_lacks_is_to_be_installed_there(module, pa
     ) in printed(error)
 
 
-def test_a_module_in_a_folder_below_is_not_to_be_installed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "mine.py").touch()
+@pytest.mark.parametrize("place", ["lib/mine.py", "../src/mine.py", "../src/mine/__init__.py", "../mine.py"])
+def test_a_module_in_a_folder_near_is_not_to_be_installed(tmp_path, monkeypatch, place):
+    (tmp_path / "scripts").mkdir()
+    monkeypatch.chdir(tmp_path / "scripts")
+    Path(place).parent.mkdir(parents=True, exist_ok=True)
+    Path(place).touch()
+    folder = place.partition("/mine")[0]
 
     told = printed(missing("mine"))
 
-    assert "lib/mine.py is on this machine" in told and "add lib to PYTHONPATH or sys.path here" in told
+    assert f"{folder}/mine" in told and f"add {folder} to PYTHONPATH or sys.path here" in told
     assert "pip install" not in told
 
 

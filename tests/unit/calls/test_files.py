@@ -56,7 +56,7 @@ def test_a_directory_is_everything_below_it_in_order(tmp_path):
     item = shipment(Directory(tmp_path / "d"))
 
     assert [each.name for each in item.contents.files] == ["a/c.txt", "b.txt"]
-    assert item.is_directory and item.size == 2
+    assert item.is_directory and item.size == 2 and item.contents.folders == ["empty"]
 
 
 def test_an_empty_directory_can_be_sent(tmp_path):

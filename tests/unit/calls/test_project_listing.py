@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 
+from clusterfn.errors import ConfigError
+from clusterfn.hosts.rpc.file_requests import Head, pieces_of
+from clusterfn.packing.files import Directory, shipment
 from clusterfn.packing.project import explain
 from clusterfn.packing.project.git import GitRefused
 from clusterfn.packing.project.model import Project
@@ -287,3 +293,78 @@ def test_a_file_of_a_package_that_a_function_misses_is_named_with_its_rule(proje
     monkeypatch.chdir(project)
     assert "clusterfn.File('assets/y.csv')" in (explain.of_file("/r/jobs/1a/work/assets/y.csv", "h") or "")
     assert explain.of_file(f"{sources}/mine/nowhere.csv", "h") is None
+
+
+def test_a_project_that_is_too_large_is_refused_with_the_largest_files_named(tmp_path):
+    for name, size in (("small.bin", 1 << 20), ("large.bin", 200 << 20)):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+
+    with pytest.raises(ConfigError, match=r"has files larger than 200 MB") as caught:
+        Project(tmp_path).contents()
+    assert "large.bin" in caught.value.evidence[0] and ".gitignore" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("files", "roots", "scripts"),
+    [
+        (["pyproject.toml: [project]\nname = 'a'\nscripts = {go = 'a.b:c'}", "src/a/b.py"], ("src",), {"go": "a.b:c"}),
+        (["pyproject.toml: [project]\nname = 'a'", "a/b.py", "src/README"], (".",), {}),
+        (["pyproject.toml: [tool.ruff]", "src/a.py"], (), {}), (["src/a.py"], (), {}),
+        (["setup.py: {", "a.py"], (".",), {}),
+        (["setup.cfg: [options]\npackage_dir =\n  =lib\n[options.entry_points]\nconsole_scripts =\n  go = a:b",
+          "lib/a.py"], ("lib",), {"go": "a:b"}),
+        (["setup.py: setup(package_dir={'': 'code'}, entry_points={'console_scripts': ['go=a:b']})", "code/a.py"],
+         ("code",), {"go": "a:b"}),
+        (["pyproject.toml: [tool.poetry]\npackages = [{include = 'a', from = 'lib'}]\nscripts = {go = 'a:b'}",
+          "lib/a.py"], ("lib",), {"go": "a:b"}),
+        (["pyproject.toml: [project]\nname = 'a'\n[tool.hatch.build.targets.wheel]\npackages = ['lib/a']",
+          "lib/a/b.py"], ("lib",), {}),
+        (["pyproject.toml: [project]\nname = 'a'\n[tool.setuptools.packages.find]\nwhere = ['lib']", "lib/a/b.py"],
+         ("lib",), {}),
+    ],
+)  # fmt: skip
+def test_where_imports_look_in_a_project_is_what_its_own_files_say(tmp_path, files, roots, scripts):
+    lay_out(tmp_path, files)
+
+    assert Project(tmp_path).declared() == (roots, scripts)
+
+
+def test_editable_packages_travel_with_a_command_by_where_they_are(tmp_path, monkeypatch):
+    """One is in the project, and has metadata; of two elsewhere, the code imports one."""
+    root = tmp_path / "project"
+    lay_out(root, ["train.py: import inside, outside", "libs/inside/pyproject.toml: [project]\nname = 'inside'",
+                   "libs/inside/src/inside.py", "../outside/outside.py", "../unused/unused.py"])  # fmt: skip
+    for folder in (root / "libs/inside", tmp_path / "outside", tmp_path / "unused"):
+        info = tmp_path / "site" / f"{folder.name}-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {folder.name}\nVersion: 1\n")
+        (info / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
+        (folder / "pyproject.toml").write_text(f"[project]\nname = '{folder.name}'\n")
+        monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+    found = Project(root).contents()
+
+    assert found.imports == ("outside",)
+    assert "libs/inside/src/inside-1.dist-info/METADATA" in {each.name for each in found.files}
+    assert Project(root).declared().roots == ("libs/inside/src",)
+
+
+def test_a_module_in_an_archive_on_the_path_travels_in_it(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "tools.zip", "w") as archive:
+        archive.writestr("zipped_tool.py", "")
+    monkeypatch.syspath_prepend(str(tmp_path / "tools.zip"))
+
+    assert sent("zipped_tool") == {"tools.zip"}
+
+
+def test_of_a_file_that_grows_while_it_is_sent_the_bytes_that_were_listed_travel(tmp_path):
+    (tmp_path / "log.txt").write_text("first")
+    upload = shipment(Directory(tmp_path))
+    with (tmp_path / "log.txt").open("a") as file:
+        file.write(" and more")
+
+    (member,) = upload.contents.files
+    data = b"".join(pieces_of(Head(member.path, member.facts.st_size)))
+    assert data == b"first" and upload.crcs == (zlib.crc32(data),)
