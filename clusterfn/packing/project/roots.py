@@ -125,4 +125,5 @@ def _roots(folder: str, tool: Mapping[str, Any], setup: configparser.ConfigParse
         found += tool.get("setuptools", {}).get("packages", {}).get("find", {}).get("where", [])
     named = dict.fromkeys(os.path.normpath(each) for each in found if each)
     existing = tuple("" if each == "." else each for each in named if os.path.isdir(os.path.join(folder, each)))
-    return existing or (("src",) if holds_code(os.path.join(folder, "src")) else ("",))
+    # Some projects have a package that is called src.
+    return existing or (("src", "") if holds_code(os.path.join(folder, "src")) else ("",))
