@@ -24,6 +24,8 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
         return "a job has no keyboard: input() and breakpoint() get no answer"
     if outcome.get("hint"):
         return str(outcome["hint"])
+    if isinstance(error, NameError) and "'display'" in serialization.part("exceptions").text_of(error):
+        return "only notebooks have display(): print the object, or return it and display it here"
     if isinstance(error, ValueError) and _ONE_EACH in serialization.part("exceptions").text_of(error):
         return (
             "clusterfn calls the function once on each node: ask for tasks_per_node=, as many as devices; or "

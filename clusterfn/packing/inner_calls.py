@@ -72,12 +72,16 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
         constants: Keyword arguments of all items of a map; None: it is one call.
 
     Raises:
-        ConfigError: It sends jobs from its job.
+        ConfigError: It sends jobs from its job, or uses a magic of the notebook.
     """
     plain = _plain(function)
     if plain is None:
         return []
     found = _read(plain)
+    # IPython makes calls of it of magics; its shell is a variable of the notebook.
+    if "get_ipython" in found.names and "get_ipython" in plain.__globals__:
+        message = f"{plain.__name__} uses a magic of the notebook (%, ! or get_ipython), which no job has"
+        raise ConfigError(message, stage="submit", hint="write it in Python: subprocess.run([…]) in place of !command")
     lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
              for outer, name in found.assigned]  # fmt: skip
     lines += unsent_settings.find(found.packages, found.names)

@@ -271,6 +271,10 @@ def test_who_asks_the_keyboard_learns_that_there_is_none(error):
     assert "a job has no keyboard" in printed(raised(thrown(error)))
 
 
+def test_display_is_a_matter_of_notebooks():
+    assert "only notebooks have display()" in printed(raised(thrown(NameError("name 'display' is not defined"))))
+
+
 def test_a_note_of_the_functions_own_stays():
     error = ModuleNotFoundError("No module named 'numpy'", name="numpy")
     error.__notes__ = ["mine"]

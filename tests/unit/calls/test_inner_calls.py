@@ -252,3 +252,13 @@ def test_a_seed_or_default_that_only_the_script_sets_is_named(monkeypatch, tmp_p
     where = f"{call.rpartition('    ')[2]} in line {7 + call.count(chr(10))} of your script"
     expected = [f"{where} has no effect in a job: call it in the function, too"]
     assert all(lines in ([], expected) for lines in said.values())
+
+
+@pytest.mark.parametrize("body", ["get_ipython().system('ls')", "get_ipython().run_line_magic('time', 'f()')"])
+def test_a_magic_of_a_notebook_is_rejected_by_that_name(body):
+    scope = {"get_ipython": object(), "__name__": "__main__"}
+    exec(f"def analyse():\n    {body}", scope)
+
+    with pytest.raises(ConfigError, match="analyse uses a magic of the notebook") as caught:
+        said_of_code(scope["analyse"], "tensor01")
+    assert "subprocess.run" in (caught.value.hint or "")
