@@ -30,7 +30,7 @@ _BUILT_BY = frozenset(["pyproject.toml", "setup.py", "setup.cfg"])
 _BUILT = {"build": re.compile(r"(?:lib|bdist|temp)(?:\..*)?"), "dist": re.compile(r".*\.(?:whl|egg|zip|tar\.\w+|exe)")}
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n(]|\([^)]*\))*", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
-PACKAGES = frozenset(["site-packages", "dist-packages"])
+_PACKAGES = frozenset(["site-packages", "dist-packages"])
 # A folder that has no Python file among so many entries holds data.
 _LOOKED_AT = 20_000
 # An ignored folder may hold a data set.
@@ -329,7 +329,7 @@ def holds_code(folder: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def is_foreign(real: str) -> bool:
     """Return whether a path without links is in the standard library, or installed."""
-    return not PACKAGES.isdisjoint(real.split(os.sep)) or f"{real}{os.sep}".startswith(_foreign_folders())
+    return not _PACKAGES.isdisjoint(real.split(os.sep)) or f"{real}{os.sep}".startswith(_foreign_folders())
 
 
 @functools.lru_cache(maxsize=1)

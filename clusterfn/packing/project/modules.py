@@ -13,7 +13,6 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -66,15 +65,7 @@ def places(name: str) -> list[str]:
             found = [place for place in found if listing.holds_code(place)]
     elif spec.origin and spec.has_location:
         found = [spec.origin]
-    found = [place for place in found if not _is_of_python(place)]
     return [place for place in found if not _is_foreign_place(place) and os.path.exists(place)]
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_of_python(place: str) -> bool:
-    """Whether it is in the standard library. Unlike a package, that never becomes a link to a checkout."""
-    library = sysconfig.get_path("stdlib") + os.sep
-    return place.startswith(library) and listing.PACKAGES.isdisjoint(place.split(os.sep))
 
 
 # The places are kept as modules name them, because each call of a function looks at the same ones.

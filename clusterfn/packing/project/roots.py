@@ -125,5 +125,7 @@ def _roots(folder: str, tool: Mapping[str, Any], setup: configparser.ConfigParse
         found += tool.get("setuptools", {}).get("packages", {}).get("find", {}).get("where", [])
     named = dict.fromkeys(os.path.normpath(each) for each in found if each)
     existing = tuple("" if each == "." else each for each in named if os.path.isdir(os.path.join(folder, each)))
+    src = os.path.join(folder, "src")
     # Some projects have a package that is called src.
-    return existing or (("src", "") if holds_code(os.path.join(folder, "src")) else ("",))
+    is_package = os.path.exists(os.path.join(src, "__init__.py")) or not holds_code(src)
+    return existing or (("",) if is_package else ("src",))

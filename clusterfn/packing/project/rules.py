@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.display import console
@@ -24,6 +24,14 @@ _WHY = {
     "link": ("it is a link to {target}, outside of the project", "copy that into the project"),
     "unreadable": ("you may not read it", "chmod u+r {path}"),
 }  # fmt: skip
+_KEYS = (
+    "not sent, because they look like keys or passwords: {}. To send one, pass clusterfn.File(PATH); for a variable of "
+    "this process use secrets=[NAME]"
+)
+_LINKS = "not sent, because they are links out of the project: {}. To send one, copy what it leads to into the project"
+_KEPT_LINKS = "sent as links, because they lead out of the project: {}. The host must have what they lead to"
+_UNREADABLE = "not sent, because you may not read them: {}"
+_IGNORED = "sent although git ignores it, because it is code that is imported: {}"
 # What users of this process have read about.
 _told: set[str] = set()
 
@@ -40,31 +48,19 @@ def explain(left: Exclusion) -> str:
 
 def tell_of(listing: Listing) -> None:
     """Name once what a user does not expect: keys, links out of the project, and code that git ignores."""
-    links = dict(listing.links)
-    by_rule: dict[str, list[str]] = {}
-    for each in listing.left_out:
-        is_link_there = each.rule == "link" and each.name in links
-        by_rule.setdefault("host" if is_link_there else each.rule, []).append(each.path)
-    _tell("not sent, because they look like keys or passwords: {}. To send one, pass clusterfn.File(PATH); "
-          "for a variable of this process use secrets=[NAME]", by_rule.get("credentials", ()))  # fmt: skip
-    _tell("not sent, because they are links out of the project: {}. To send one, copy what it leads to into the "
-          "project", by_rule.get("link", ()))  # fmt: skip
-    _tell("sent as links, because they lead out of the project: {}. The host must have what they lead to",
-          by_rule.get("host", ()))  # fmt: skip
-    _tell("not sent, because you may not read them: {}", by_rule.get("unreadable", ()))
-    if ignored := [each for each in listing.ignored if each not in _told]:
-        _told.update(ignored)
-        console.tell(f"sent although git ignores it, because it is code that is imported: {_few(ignored)}")
-
-
-def _tell(sentence: str, paths: Sequence[str]) -> None:
-    if new := [each for each in paths if each not in _told]:
+    kept_links = {name for name, _ in listing.links}
+    for sentence, paths in (
+        (_KEYS, [each.path for each in listing.left_out if each.rule == "credentials"]),
+        (_LINKS, [each.path for each in listing.left_out if each.rule == "link" and each.name not in kept_links]),
+        (_KEPT_LINKS, [each.path for each in listing.left_out if each.rule == "link" and each.name in kept_links]),
+        (_UNREADABLE, [each.path for each in listing.left_out if each.rule == "unreadable"]),
+        (_IGNORED, listing.ignored),
+    ):
+        new = [each for each in paths if each not in _told]
         _told.update(new)
-        console.warn(sentence.format(_few(new)))
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        if new:
+            more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
+            console.warn(sentence.format(", ".join(new[:_NAMED]) + more))
 
 
 def largest(members: Iterable[Member]) -> list[str]:

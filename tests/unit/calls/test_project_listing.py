@@ -308,9 +308,9 @@ def test_a_project_that_is_too_large_is_refused_with_the_largest_files_named(tmp
 @pytest.mark.parametrize(
     ("files", "roots", "scripts"),
     [
-        (["pyproject.toml: [project]\nname = 'a'\nscripts = {go = 'a.b:c'}", "src/a/b.py"], ("src", "."),
+        (["pyproject.toml: [project]\nname = 'a'\nscripts = {go = 'a.b:c'}", "src/a/b.py"], ("src",),
          {"go": "a.b:c"}),
-        (["setup.py: scripts = ['go=src.b:c']", "src/__init__.py", "src/b.py"], ("src", "."), {"go": "src.b:c"}),
+        (["setup.py: scripts = ['go=src.b:c']", "src/__init__.py", "src/b.py"], (".",), {"go": "src.b:c"}),
         (["pyproject.toml: [project]\nname = 'a'", "a/b.py", "src/README"], (".",), {}),
         (["pyproject.toml: [tool.ruff]", "src/a.py"], (), {}), (["src/a.py"], (), {}),
         (["setup.py: {", "a.py"], (".",), {}),
