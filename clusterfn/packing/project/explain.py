@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterfn.packing.project import rules
-from clusterfn.packing.project.listing import Exclusion, Listing, is_foreign
+from clusterfn.packing.project.listing import Exclusion, Listing, is_below, is_foreign
 from clusterfn.packing.project.model import Project
 from clusterfn.packing.project.modules import places
 
@@ -112,7 +112,7 @@ def _of_module_in(project: Project, listing: Listing, name: str) -> str | None:
 def _first(left_out: Sequence[Exclusion], path: str) -> Exclusion | None:
     """Return what leaves out this path, or the module that has it."""
     for each in left_out:
-        if f"{path}/".startswith((f"{each.path}/", f"{each.path.removesuffix('.py')}/")):
+        if is_below(path, each.path) or is_below(path, each.path.removesuffix(".py")):
             is_file = each.rule == "git" and os.path.exists(path)
             return each._replace(name=path[len(each.path) - len(each.name) :], path=path) if is_file else each
     return None

@@ -78,7 +78,7 @@ def above(folder: str, name: str) -> str | None:
     """Return the nearest folder upwards with an entry of this name; a .gitignore counts below the home directory."""
     home, device = os.path.realpath(os.path.expanduser("~")), os.stat(folder).st_dev
     for path in (folder, *map(str, Path(folder).parents)):
-        is_too_high = name == _IGNORE and f"{home}/".startswith(os.path.join(path, ""))
+        is_too_high = name == _IGNORE and os.path.join(home, "").startswith(os.path.join(path, ""))
         # git does not look on another file system either.
         if is_too_high or os.stat(path).st_dev != device:
             return None

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from clusterfn.packing.files import Member, holds_credentials
 from clusterfn.packing.project import git
 
-Rule = Literal["environment", "credentials", "git", "hidden", "build", "link", "unreadable"]
+Rule = Literal["cache", "environment", "credentials", "git", "hidden", "build", "link", "unreadable"]
 EXTENSIONS = (".so", ".pyd", ".dylib")
 _CACHES = frozenset(["__pycache__", ".git", ".hg", ".svn", ".ipynb_checkpoints"])
 _OF_ENVIRONMENTS = frozenset(["pyvenv.cfg", "conda-meta"])
@@ -117,6 +117,7 @@ class Listing:
             self._leave("environment", prefix[:-1], path)
             return
         if prefix and _OF_CACHES in names:
+            self._leave("cache", prefix[:-1], path)
             return
         self._folders.append(path)
         count, links, is_package = len(self.files), len(self.links), self._package or "__init__.py" in names
@@ -168,7 +169,9 @@ class Listing:
             names = {entry.name for entry in entries}
             if not _OF_ENVIRONMENTS.isdisjoint(names):
                 return self._leave("environment", name, path)
-            if _OF_CACHES not in names and not os.path.basename(path).startswith("."):
+            if _OF_CACHES in names:
+                return self._leave("cache", name, path)
+            if not os.path.basename(path).startswith("."):
                 self.folders.append(name)
                 return any([
                     entry.name in _CACHES or not entry.is_dir(follow_symlinks=False)
@@ -215,7 +218,7 @@ class Listing:
             self._leave("link", name, entry.path)
 
     def _link_to_folder(self, entry: os.DirEntry[str], name: str, real: str) -> None:
-        is_inside = f"{real}/".startswith(f"{root_of(self._real) if self._package else self._real}/")
+        is_inside = is_below(real, root_of(self._real) if self._package else self._real)
         names = os.listdir(real) if os.access(real, os.R_OK | os.X_OK) else []
         if not _OF_ENVIRONMENTS.isdisjoint(names):
             self._leave("environment", name, entry.path)
@@ -225,7 +228,7 @@ class Listing:
         elif (is_inside or any(each.endswith((".py", *EXTENSIONS)) for each in names)) and not is_foreign(real):
             # Links may also lead to each other.
             above = (*self._above, os.path.realpath(os.path.dirname(entry.path)))
-            if not any(f"{each}/".startswith(f"{real}/") for each in above):
+            if not any(is_below(each, real) for each in above):
                 rest = (self._most[0] - self._size, self._most[1] - len(self.files))
                 below = Listing(real, package=True, most=rest, above=above)
                 for each in below.files:
@@ -270,6 +273,11 @@ class Listing:
         elif holds_code(left.path):
             self._walk(left.path, f"{left.name}/", "", code_only=True)
         return count < len(self.files)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Return whether a path is that of a folder, or of something in it."""
+    return path == folder or path.startswith(os.path.join(folder, ""))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.packing.files import Contents, Directory, Member
 from clusterfn.packing.project import roots, rules
 from clusterfn.packing.project.git import GitRefused
-from clusterfn.packing.project.listing import Listing, TooMuch, imported_words
+from clusterfn.packing.project.listing import Listing, TooMuch, imported_words, is_below
 from clusterfn.packing.project.modules import is_own
 
 _MOST_BYTES = 200 << 20
@@ -65,7 +65,7 @@ class Project(Directory):
     def _below(self, folder: str) -> str | None:
         """Return the name of a folder in this one, "" for itself; None if it is none."""
         root = os.path.realpath(self)
-        return os.path.relpath(folder, root) if folder and f"{folder}/".startswith(f"{root}/") else None
+        return os.path.relpath(folder, root) if folder and is_below(folder, root) else None
 
     def _imports(self, files: Sequence[Member]) -> tuple[str, ...]:
         """Return the modules of editable installations elsewhere that its code imports."""

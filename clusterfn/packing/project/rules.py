@@ -14,6 +14,7 @@ from clusterfn.packing.project.listing import Exclusion, Listing
 
 _NAMED = 5
 _WHY = {
+    "cache": ("it is marked as a cache", "rm {shown}/CACHEDIR.TAG"),
     "environment": ("it is a virtual environment", "name its packages in environment= or packages="),
     "credentials": (
         "it looks like a key or a password", "pass clusterfn.File({path!r}), or for a variable secrets=[NAME]"
