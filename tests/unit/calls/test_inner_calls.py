@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import random
 import sys
 import types
@@ -262,3 +263,15 @@ def test_a_magic_of_a_notebook_is_rejected_by_that_name(body):
     with pytest.raises(ConfigError, match="analyse uses a magic of the notebook") as caught:
         said_of_code(scope["analyse"], "tensor01")
     assert "subprocess.run" in (caught.value.hint or "")
+
+
+def test_a_pattern_whose_files_are_only_here_is_named_as_the_job_would_find_nothing(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/x.csv").touch()
+    monkeypatch.chdir(tmp_path)
+
+    def count():
+        return len(glob.glob("data/*.csv")) + len(glob.glob("none/*.csv"))
+
+    (said,) = said_of_code(count, "tensor01")
+    assert "match 'data/*.csv' are not in the job" in said and "clusterfn.Directory('data')" in said
