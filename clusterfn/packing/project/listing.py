@@ -33,8 +33,8 @@ _WORD = re.compile(rb"\w+")
 _PACKAGES = frozenset(["site-packages", "dist-packages"])
 # A folder that has no Python file among so many entries holds data.
 _LOOKED_AT = 20_000
-# An ignored folder may hold a data set.
-_SEEN_SOON = 500
+# Ignored folders may hold data sets: so many of their entries are looked at for folders.
+_SEEN_SOON = 2_000
 
 
 class Exclusion(NamedTuple):
@@ -87,7 +87,7 @@ class Listing:
         self._folders: list[str] = []
         self._names: Collection[str] | None = None
         self._parents: set[str] = set()
-        self._asked = ""
+        self._asked, self._soon = "", _SEEN_SOON
         self._walk(root, "", "")
         if always and not any(each.path == always for each in self.files):
             self._add(Member(os.path.relpath(always, root).replace(os.sep, "/"), always, os.stat(always)))
@@ -113,11 +113,7 @@ class Listing:
             self._leave("unreadable", prefix[:-1], path)
             return
         names = {entry.name for entry in entries}
-        if prefix and not _OF_ENVIRONMENTS.isdisjoint(names):
-            self._leave("environment", prefix[:-1], path)
-            return
-        if prefix and _OF_CACHES in names:
-            self._leave("cache", prefix[:-1], path)
+        if prefix and self._is_made(names, prefix[:-1], path):
             return
         self._folders.append(path)
         count, links, is_package = len(self.files), len(self.links), self._package or "__init__.py" in names
@@ -165,20 +161,23 @@ class Listing:
         Return whether something in it does not travel.
         """
         with contextlib.suppress(OSError), os.scandir(path) as found:
-            entries = list(itertools.islice(found, _SEEN_SOON))
-            names = {entry.name for entry in entries}
-            if not _OF_ENVIRONMENTS.isdisjoint(names):
-                return self._leave("environment", name, path)
-            if _OF_CACHES in names:
-                return self._leave("cache", name, path)
+            entries = list(itertools.islice(found, self._soon))
+            self._soon -= len(entries)
+            if self._is_made({entry.name for entry in entries}, name, path):
+                return False
             if not os.path.basename(path).startswith("."):
                 self.folders.append(name)
-                return any([
+                return not self._soon or any([
                     entry.name in _CACHES or not entry.is_dir(follow_symlinks=False)
-                    or len(self.folders) > _SEEN_SOON or self._outline(entry.path, f"{name}/{entry.name}")
+                    or self._outline(entry.path, f"{name}/{entry.name}")
                     for entry in entries
                 ])  # fmt: skip
         return True
+
+    def _is_made(self, names: Collection[str], name: str, path: str) -> bool:
+        """Whether a folder with these names in it is an environment or a cache."""
+        rule: Rule = "environment" if _OF_ENVIRONMENTS.intersection(names) else "cache"
+        return (rule == "environment" or _OF_CACHES in names) and not self._leave(rule, name, path)
 
     def _takes(self, path: str, name: str, is_package: bool, code_only: bool) -> bool:
         """Whether a file travels; else note why not."""
