@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from clusterfn.errors import ClusterfnError
 from clusterfn.packing.project import rules
 from clusterfn.packing.project.listing import Exclusion, Listing, is_below, is_foreign
 from clusterfn.packing.project.model import Project
@@ -78,7 +79,11 @@ def of_module(name: str) -> str | None:
 
 def of_command(lines: Sequence[str], project: Project) -> str | None:
     """Say why a command misses a file or a module that a line of its stderr names; None if that is not here."""
-    listing = project.listing()
+    try:
+        listing = project.listing()
+    except (ClusterfnError, OSError):
+        # It has changed since the command was sent. The command's own error counts.
+        return None
     for line in lines:
         if module := _NO_MODULE.search(line):
             if said := _of_module_in(project, listing, module[1]):
@@ -119,8 +124,11 @@ def _first(left_out: Sequence[Exclusion], path: str) -> Exclusion | None:
 
 
 def _left_of_packages(top: str, path: str) -> Exclusion | None:
-    listings = (Listing(place, package=True) for place in places(top) if os.path.isdir(place))
-    return next(filter(None, (_first(each.left_out, path) for each in listings)), None)
+    # The error that is explained counts, and not that git or the file system says nothing now.
+    with contextlib.suppress(ClusterfnError, OSError):
+        listings = (Listing(place, package=True) for place in places(top) if os.path.isdir(place))
+        return next(filter(None, (_first(each.left_out, path) for each in listings)), None)
+    return None
 
 
 def _near(top: str, folders: Sequence[Path]) -> Iterator[str]:

@@ -297,6 +297,10 @@ def test_a_file_of_a_package_that_a_function_misses_is_named_with_its_rule(proje
     monkeypatch.chdir(project)
     assert "clusterfn.File('assets/y.csv')" in (explain.of_file("/r/jobs/1a/work/assets/y.csv", "h") or "")
     assert explain.of_file(f"{sources}/mine/nowhere.csv", "h") is None
+    (project / ".git/HEAD").unlink()
+    (project / "mine/b.py").touch()  # what git has said before no longer holds
+    assert "clusterfn.File(" in (explain.of_file(f"{sources}/mine/raw/x.csv", "h") or "")
+    assert explain.of_command(["cannot open mine/raw/x.csv"], Project(project)) is None
 
 
 def test_a_project_that_is_too_large_is_refused_with_the_largest_files_named(tmp_path):
