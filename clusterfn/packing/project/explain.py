@@ -99,19 +99,17 @@ def of_command(lines: Sequence[str], project: Project) -> str | None:
 
 def _of_module_in(project: Project, listing: Listing, name: str) -> str | None:
     top = name.partition(".")[0]
-    for root in ("", *project.declared().roots):
-        path = os.path.join(project, root, *name.split("."))
-        if left := _first(listing.left_out, path):
-            return f"{left.name} is here, but was not sent: {rules.explain(left)}"
     near = next(_near(top, [Path(project)]), None)
+    paths = [os.path.join(project, root, *name.split(".")) for root in ("", *project.declared().roots)]
+    if left := next(filter(None, (_first(listing.left_out, each) for each in (*paths, near or paths[0]))), None):
+        return f"{left.name} is here, but was not sent: {rules.explain(left)}"
     if near is None:
         return None
-    folder = os.path.relpath(os.path.dirname(near), project)
-    if folder.startswith(".."):
-        above = os.path.commonpath([near, project])
-        return f"{near} is outside of the project {project}: run the command from {above}, with PYTHONPATH for it"
-    name = os.path.relpath(near, project)
-    return f"{name} is sent, but no import looks there: begin the command with PYTHONPATH={folder}"
+    above = os.path.commonpath([near, project])
+    begin = f"begin the command with PYTHONPATH={os.path.relpath(os.path.dirname(near), above)}"
+    if above != str(project):
+        return f"{near} is outside of the project {project}: run the command from {above}, and {begin}"
+    return f"{os.path.relpath(near, project)} is sent, but no import looks there: {begin}"
 
 
 def _first(left_out: Sequence[Exclusion], path: str) -> Exclusion | None:
