@@ -260,7 +260,8 @@ MISSED = {
         ["lib/mine.py", "train.py"], "No module named 'mine'", "begin the command with PYTHONPATH=lib", None, set(),
     ),
     "a module beside the project": (
-        ["../src/mine.py", "train.py"], "No module named 'mine'", "and begin the command with PYTHONPATH=src", None, set(),
+        ["../src/mine.py", "train.py"], "No module named 'mine'", "and begin the command with PYTHONPATH=src", None,
+        set(),
     ),
     "what was sent": (["a.csv"], "cannot open a.csv", "", None, set()),
 }  # fmt: skip
