@@ -25,10 +25,12 @@ from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.text_file import header_of_script
 from clusterfn.display import console
-from clusterfn.errors import ConfigError, did_you_mean
+from clusterfn.errors import CommandFailed, ConfigError, did_you_mean
 from clusterfn.packing import labels
 from clusterfn.packing.files import File
-from clusterfn.packing.project import Project, commit_of, project_of, working_directory
+from clusterfn.packing.project import explain
+from clusterfn.packing.project.git import commit_of
+from clusterfn.packing.project.model import Project, project_of, working_directory
 from clusterfn.public_api import public_api, show_options
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE, DIRECTIVE, LAYOUT, SbatchScript, in_words, read_sbatch
 
@@ -84,6 +86,8 @@ class _SentCommand(NamedTuple):
         signal: The name of the signal that warns it before the end of its time; "" for SIGTERM.
         alone: Whether that signal is for its shell alone, and not for what the shell runs.
         logs: Names by which a script of sbatch finds its output and its errors, as sbatch's patterns.
+        roots: The folders of the project from which its modules are imported.
+        scripts: The console scripts of the project, and what each calls.
     """
 
     words: tuple[str, ...]
@@ -97,6 +101,8 @@ class _SentCommand(NamedTuple):
     signal: str = ""
     alone: bool = False
     logs: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    scripts: Mapping[str, str] = {}
 
 
 @show_options(CallOptions)
@@ -124,7 +130,12 @@ def run(line: str | Sequence[str], *, result: str | None = None, stdin: str | os
     if text.names:
         hint = f"call clusterfn.command(...)({text.names[0]}=...), or double the braces for text"
         raise ConfigError(f"the place {{{text.names[0]}}} of the command has no value", hint=hint)
-    return prepared.function.map(prepared.array).results() if prepared.array else prepared.function()
+    try:
+        return prepared.function.map(prepared.array).results() if prepared.array else prepared.function()
+    except CommandFailed as error:
+        if prepared.project is not None:
+            error.hint = error.hint or explain.of_command(error.evidence, prepared.project)
+        raise
 
 
 @show_options(CallOptions)
@@ -248,9 +259,11 @@ def make_command(
     options = options if script is None else _with_header(script, options)
     names = text.names
     shown = command_as_shown(text._replace(words=words))
-    commit = commit_of(project) if project is not None else {}
+    commit = commit_of(str(project)) if project is not None else {}
     line, words = fill_line(text.line, names), fill_words(words, names)
     sent = _SentCommand(words, line, shown, project, result, None if stdin is None else File(stdin), commit)
+    if project is not None:
+        sent = sent._replace(**project.declared()._asdict())
     if sbatch is not None and script is not None:
         sent = sent._replace(first=True, signal=sbatch.signal, alone=sbatch.alone, logs=sbatch.logs)
         sent.env.update(sbatch.env)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
-from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import checkpoint, history, job_display
 from clusterfn.calls import submit as submission
 from clusterfn.calls.job import Job, entry_of
@@ -35,7 +34,7 @@ from clusterfn.display import console
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
-from clusterfn.packing import files, labels, own_modules
+from clusterfn.packing import files, labels
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import Place
 from clusterfn.public_api import check_arguments
@@ -52,8 +51,7 @@ Pack = Callable[["tuple[int, int] | None", Place], payloads.Payload]
 # Calls the function that sends a job, now or at the job's turn.
 SendAtTurn = Callable[[Job[Any], Tracker, Callable[[], None]], None]
 # Sentences and files that users of this process have already read about.
-_reported: set[str | Path] = set()
-_NAMED = 5
+_reported: set[str] = set()
 # Names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
 
@@ -214,7 +212,7 @@ def _pack_for_environment(
     def pack_for(version: tuple[int, int]) -> payloads.Payload:
         with job_display.preparing(name):
             payload = pack(None if version == CALLER else version, place)
-        tell_left_out(payload)
+        tell_credentials(payload)
         return payload
 
     request = EnvironmentRequest(
@@ -296,29 +294,13 @@ def tell_variables(payload: payloads.Payload, job: JobSpec) -> None:
             )
 
 
-def tell_left_out(payload: payloads.Payload) -> None:
-    """Name once the files of modules that do not travel: large data, and what looks like keys or passwords.
-
-    Such files that the user passed are sent, and named too.
-    """
-    large = sorted(own_modules.too_large - _reported)
-    if large:
-        more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
-        console.warn(
-            f"not sent, because data files of your packages are limited to {format_size(own_modules.MAX_DATA_FILE)}: "
-            f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
-        )
-    withheld = sorted(own_modules.withheld - _reported)
-    if withheld:
-        console.warn(
-            f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
-            "To send one, pass clusterfn.File(PATH); for a variable of this process use secrets=[NAME]"
-        )
+def tell_credentials(payload: payloads.Payload) -> None:
+    """Name once what looks like a key or a password, and is sent because it is in a Directory that the user passed."""
     folders = [each for each in payload.shipments if each.is_directory]
-    sent = [path for each in folders for _, path in each.members if files.holds_credentials(path)]
+    sent = [member.path for each in folders for member in each.contents.files if files.holds_credentials(member.path)]
     for path in [each for each in dict.fromkeys(sent) if each not in _reported]:
         console.warn(f"{path} looks like a key or a password, and is sent with its Directory")
-    _reported.update(large, withheld, sent)
+    _reported.update(sent)
 
 
 def send_call(

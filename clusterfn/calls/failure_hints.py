@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.config import host_text
 from clusterfn.hosts import serialization
-from clusterfn.packing import module_sources, own_modules
+from clusterfn.packing.project import explain, modules, roots
 
 
 def how_to_resume(job_id: str) -> str:
@@ -28,6 +24,8 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
         return "a job has no keyboard: input() and breakpoint() get no answer"
     if outcome.get("hint"):
         return str(outcome["hint"])
+    if isinstance(error, NameError) and "'display'" in serialization.part("exceptions").text_of(error):
+        return "only notebooks have display(): print the object, or return it and display it here"
     if isinstance(error, ValueError) and _ONE_EACH in serialization.part("exceptions").text_of(error):
         return (
             "clusterfn calls the function once on each node: ask for tasks_per_node=, as many as devices; or "
@@ -35,7 +33,10 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
         )
     if isinstance(error, RecursionError) and sys.getrecursionlimit() > _USUAL_DEPTH:
         return f"the job has the usual limit: call sys.setrecursionlimit({sys.getrecursionlimit()}) in the function"
-    hint = about_unsent_name(error, outcome) or about_file_in_text(error, host)
+    hint = about_unsent_name(error, outcome)
+    if hint is None and isinstance(error, FileNotFoundError) and error.filename is None:
+        said = explain.in_text(serialization.part("exceptions").text_of(error), host)
+        hint = said and f"not {said}"
     return hint or about_gpus(outcome, host) or about_missing_module(outcome, host)
 
 
@@ -118,22 +119,21 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"{python} on {host} has no metadata of {name}: install {name} there; if it is your own project, "
             "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
         )
-    compiled = next((each for each in module_sources.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
+    compiled = next((each for each in modules.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
     if compiled:
         return (
             f"{compiled.name} is your own, and is not sent, because {compiled.extension.name} is compiled for your "
             f"machine: install it there ({python} -m pip install …)"
         )
-    if own_modules.is_own(top):
-        return (
-            f"{top} is your own module, but was not sent to {host}: clusterfn sends only modules that an "
-            f"import statement names; write `import {top}` in the function"
-        )
+    here = explain.of_module(name)
+    if modules.is_own(top) and here:
+        return here
     if below:
         remote_version = host_text.shell_word(missing.get("version") or "another version")
-        here = serialization.part("load_failure").version_of(top) or "another version"
-        return f"{top} in {python} on {host} has no {name}: it is {remote_version} there, and {here} on this machine"
-    folder = _installed_from(top)
+        ours = serialization.part("load_failure").version_of(top) or "another version"
+        return f"{top} in {python} on {host} has no {name}: it is {remote_version} there, and {ours} on this machine"
+    named = (each for each in roots.installed() if top in each.top_level or each.metadata.name.startswith(f"{top}-"))
+    folder = next((each.origin for each in named if each.origin), "")
     if folder:
         return (
             f"{top} is your own project, installed on this machine from {folder}: after `pip install -e {folder}`, "
@@ -149,15 +149,8 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"{lacking}. `pip install --user` has put it beside that Python, where jobs do not look: install {package} "
             "in a virtual environment, and name that"
         )
-    files: list[Path] = []
-    # The working directory may have been removed.
-    with contextlib.suppress(OSError):
-        files = [path for below in (f"{top}.py", f"{top}/__init__.py") for path in Path().glob(f"*/{below}")]
-    if files:
-        return (
-            f"{lacking}. {files[0]} is on this machine: clusterfn sends modules that your program itself can import, "
-            f"so add {files[0].parts[0]} to PYTHONPATH or sys.path here"
-        )
+    if here:
+        return f"{lacking}. {here}"
     if _MADE.search(python):
         return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"
     if python.startswith("/usr/bin/"):
@@ -166,22 +159,6 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"one ({python} -m venv ~/v; ~/v/bin/pip install {package}) and set environment: venv:~/v"
         )
     return f"{lacking}: install it on the host ({python} -m pip install {package})"
-
-
-def _installed_from(module: str) -> str:
-    """Return the local folder that a module's project was installed from, without -e; "" if from an index."""
-    import importlib.metadata as metadata
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
-    # `packages_distributions` exists from Python 3.10 on.
-    projects: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
-    for project in projects.get(module) or [module]:
-        with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
-            origin = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
-            if "dir_info" in origin and str(origin.get("url")).startswith("file://"):
-                return str(url2pathname(urlsplit(origin["url"]).path))
-    return ""
 
 
 # This is the interpreter of an environment that clusterfn builds. A package that you install there is gone once the
@@ -193,30 +170,3 @@ PACKAGES = {
     "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
     "faiss": "faiss-cpu", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
 }  # fmt: skip
-
-
-def hint_at_file(error: OSError, file: object, host: str) -> None:
-    """Say in an error about a file how to send it, if it is on this machine."""
-    hint = _how_to_send(file, host)
-    if hint:
-        error.strerror = f"{error.strerror} {hint}"
-
-
-def about_file_in_text(error: BaseException, host: str) -> str | None:
-    """Say the same of an error of h5py, polars or pyarrow, which has the file in its text alone."""
-    if not isinstance(error, FileNotFoundError) or error.filename is not None:
-        return None
-    names = re.findall(r"'([^']+)'|(\S+)$", serialization.part("exceptions").text_of(error))
-    hints = (_how_to_send(quoted or last, host) for quoted, last in names)
-    return next((f"not {hint}" for hint in hints if hint), None)
-
-
-def _how_to_send(file: object, host: str) -> str | None:
-    if not isinstance(file, (str, os.PathLike)) or not os.path.exists(file):
-        return None
-    name = os.fspath(file)
-    where, here = "in the job's own folder on", "it is in your working directory"
-    if os.path.isabs(name):
-        where, here = "on", "it is on this machine"
-    kind = "Directory" if os.path.isdir(name) else "File"
-    return f"{where} {host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"

@@ -19,6 +19,7 @@ from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.calls import failure_hints
 from clusterfn.calls.outcome import JobLocation, checked, facts_of, name_files_as_here, where_of, whole_value
 from clusterfn.hosts import serialization
+from clusterfn.packing.project import explain
 
 if TYPE_CHECKING:
     from clusterfn.hosts.landing import Value
@@ -145,7 +146,8 @@ def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], pla
     if isinstance(error, FileNotFoundError) or (
         isinstance(error, PermissionError) and isinstance(file, str) and file.startswith(home)
     ):
-        failure_hints.hint_at_file(error, file, place.host)
+        hint = explain.of_file(file, place.host)
+        error.strerror = f"{error.strerror} {hint}" if hint else error.strerror
     earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
     note = printable("\n".join(filter(None, [*earlier, failure_hints.note_on(error, outcome, place.host)])))
     # Before Python 3.11 a traceback shows no notes, so this one gets them as text.

@@ -19,7 +19,7 @@ from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, START
 from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, submit
 from clusterfn.calls.at_once import at_once
-from clusterfn.calls.call import Prepared, job_name, send_call, tell_decisions, tell_left_out, tell_variables
+from clusterfn.calls.call import Prepared, job_name, send_call, tell_credentials, tell_decisions, tell_variables
 from clusterfn.calls.job import entry_of, withdraw
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
 from clusterfn.calls.session_tracker import (
@@ -98,7 +98,7 @@ class SessionJob:
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
             payload = payload if follow else payload.with_own_buffers()
-        tell_left_out(payload)
+        tell_credentials(payload)
         tell_decisions(payload, submit.is_in_place(self.spec.host, self.spec.interpreter))
         tell_variables(payload, self.spec)
         tracker = self._next(job_name(name), follow, of_actor)

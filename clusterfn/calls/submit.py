@@ -25,6 +25,7 @@ from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
 from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit
+from clusterfn.hosts.rpc.file_requests import Head
 from clusterfn.hosts.transfer import Sending
 from clusterfn.packing.files import FileUpload
 from clusterfn.scheduler import job_script
@@ -193,7 +194,11 @@ def is_in_place(host: Host, interpreter: Interpreter) -> bool:
 
 def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
     """Return the folders from which the call imports the user's own modules."""
-    sent = (layout.sources_dir(spec.root, payload.sources.digest),) if payload.sources else ()
+    sent: tuple[str, ...] = ()
+    if payload.sources:
+        folder = layout.sources_dir(spec.root, payload.sources.digest)
+        archives = sorted(name for name in payload.sources.files if "/" not in name and not name.endswith(".py"))
+        sent = (folder, *(posixpath.join(folder, name) for name in archives))
     if not payload.compiled or not is_in_place(spec.host, spec.interpreter):
         return sent
     # Only folders of `sys.path` are passed on. Elsewhere a hook of this interpreter finds the module, in the job too.
@@ -266,11 +271,11 @@ def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
         return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes or "later")
     # Files shared by their content are read-only; a program stays executable.
     files = [
-        TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode), crc)
-        for (name, source), crc in zip(what.members, what.crcs)
+        TreeFile(each.name, Head(each.path, each.facts.st_size), _READABLE | (stat.S_IXUSR & each.facts.st_mode), crc)
+        for each, crc in zip(what.contents.files, what.crcs)
     ]
     if what.is_directory:
-        return connection.put_tree(path, files)
+        return connection.put_tree(path, files, folders=what.contents.folders, links=what.contents.links)
     return connection.put(path, files[0].data, mode=files[0].mode, crc=files[0].crc)
 
 

@@ -20,7 +20,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,7 +35,8 @@ from clusterfn.config import config_file
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, CommandFailed, ConfigError, MapError
 from clusterfn.hosts import loop
-from clusterfn.packing.project import Project
+from clusterfn.packing.project import explain
+from clusterfn.packing.project.model import Project
 from clusterfn.scheduler.job_script import read_template
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 
@@ -255,13 +255,6 @@ _ADVICE = (
     (re.compile(r"not a git repository|InvalidGitRepositoryError"),
      "the copy of the project has no .git: $CLUSTERFN_GIT_COMMIT names its commit"),
 )  # fmt: skip
-_MISSING = re.compile(r"No such file|not found|cannot (?:find|open|access)|does not exist", re.IGNORECASE)
-_WORDS = re.compile(r"[^\s'\"`,;:()\[\]]+")
-_KEPT_OUT = (
-    "{} is here, but was not sent: .gitignore, or its name, keeps it out; change that, or put the file on the host and "
-    "pass its path there"
-)
-_EMPTY = "{} is an empty folder here, and only files are sent: let the command begin with mkdir -p {}"
 
 
 def advise(error: CommandFailed, project: Project | None, args: argparse.Namespace) -> str | None:
@@ -276,29 +269,7 @@ def advise(error: CommandFailed, project: Project | None, args: argparse.Namespa
     for pattern, what in _ADVICE:
         if any(pattern.search(line) for line in lines):
             return what
-    name = _left_out(lines, project) if project is not None else None
-    if name is None or project is None:
-        return None
-    folder = Path(project, name)
-    return (_EMPTY if folder.is_dir() and not any(folder.iterdir()) else _KEPT_OUT).format(name, name)
-
-
-def _left_out(lines: Sequence[str], project: Project) -> str | None:
-    """Return a file that a line misses, or the folder of one, that is in the project's folder and was not sent."""
-    root = Path(project)
-    members: set[str] = set()
-    for line in filter(_MISSING.search, lines):
-        for word in _WORDS.findall(line):
-            full_path = Path(os.path.normpath(root / word))
-            path = next((each for each in (full_path, *full_path.parents) if each.exists()), root)
-            if root not in path.parents:
-                continue
-            name: str = path.relative_to(root).as_posix()
-            if not members:
-                members = {each for each, _ in project.members()}
-            if not any(each == name or each.startswith(f"{name}/") for each in members):
-                return name
-    return None
+    return explain.of_command(lines, project) if project is not None else None
 
 
 # All of the input is sent with the job, so larger input belongs into a file on the host.

@@ -91,18 +91,21 @@ class HostRequests:
 
     def put_tree(
         self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = (),
-        needs: Needed | None = None,
+        needs: Needed | None = None, folders: Sequence[str] = (), links: Sequence[tuple[str, str]] = (),
     ) -> Reply[bool]:  # fmt: skip
         """Write a folder: whole or not at all. True if it was written, False if it was there.
 
         Args:
+            folders: Names of further folders in it.
+            links: Names of links in it, and where they lead.
             sync: Whether it must survive a power cut. Not needed for what is useless after one.
             needs: What must be there before.
         """
         names = [
             [file.name, size_of(file.data), file.mode, *(() if file.crc is None else (file.crc,))] for file in files
         ]
-        fields = {"path": path, "files": names, "sync": sync}
+        fields: Header = {"path": path, "files": names, "sync": sync}
+        fields.update({key: value for key, value in (("folders", folders), ("links", links)) if value})
         data = [file.data for file in files]
         if needs is None:
             return self._send(UploadRequest(fields, _written, data, after))

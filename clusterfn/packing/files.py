@@ -14,7 +14,7 @@ import pathlib
 import re
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from clusterfn.errors import PayloadError
@@ -23,10 +23,11 @@ _CHUNK = 1 << 20
 # This suffix follows the digest of the content of a program.
 _PROGRAM = "\0x"
 _digests: dict[tuple[str, int, int, int, int], tuple[str, int]] = {}
-_CREDENTIALS = (
+_CREDENTIALS = re.compile(
     r"\.env(?:\.(?!example|sample|template|dist).+)?|[._]netrc|\.(?:pypirc|npmrc|pgpass|git-credentials|htpasswd)"
     r"|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:p12|pfx|jks|keystore|kdbx|ppk)"
-    r"|(?:credentials|client_secret.*|service[-_]account.*)(?:\.json|\.ini|\.csv)?|secrets?\.(?:json|ya?ml|toml|ini)"
+    r"|(?:credentials|client_secret.*|service[-_]account.*)(?:\.json|\.ini|\.csv)?|secrets?\.(?:json|ya?ml|toml|ini)",
+    re.IGNORECASE,
 )
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
 # The first line of a private key is looked for in this many bytes.
@@ -53,13 +54,37 @@ class File(type(pathlib.Path())):  # type: ignore[misc]
 class Directory(type(pathlib.Path())):  # type: ignore[misc]
     """A folder of this machine that the function reads, with every file below it. See `File`.
 
-    Links are followed. Empty folders below it, sockets and devices are left out.
+    Links are followed. Sockets and devices are left out.
     """
 
-    def members(self) -> Iterator[tuple[str, pathlib.Path]]:
-        """Yield each file below it with its relative name."""
-        root = pathlib.Path(os.path.abspath(self))
-        return _walk(root, "", (os.path.realpath(root),))
+    def contents(self) -> Contents:
+        """Return what is below it."""
+        root, files, folders = os.path.abspath(self), list[Member](), list[str]()
+        _walk(root, "", (os.path.realpath(root),), files, folders)
+        return Contents(files, folders)
+
+
+class Member(NamedTuple):
+    """A file that is sent: its relative name, with slashes; its path here; and what the file system says of it."""
+
+    name: str
+    path: str
+    facts: os.stat_result
+
+
+class Contents(NamedTuple):
+    """What of a folder is sent.
+
+    Attributes:
+        folders: The names of those without a file below them.
+        links: (name, target) of those that stay links. An absolute target is one of the host.
+        imports: Modules of the user's that are elsewhere, and that its code imports.
+    """
+
+    files: Sequence[Member]
+    folders: Sequence[str] = ()
+    links: Sequence[tuple[str, str]] = ()
+    imports: Sequence[str] = ()
 
 
 class FileUpload(NamedTuple):
@@ -68,7 +93,7 @@ class FileUpload(NamedTuple):
     Attributes:
         digest: SHA-256 of the content; for a folder, of its names and contents.
         name: The last part of the path.
-        members: Relative name -> path here; for a File the one pair ("", path).
+        contents: What is in it; a File is the one member "".
         size: Bytes in all.
         is_directory: Whether it is a Directory.
         crcs: CRC-32 of each member.
@@ -76,22 +101,22 @@ class FileUpload(NamedTuple):
 
     digest: str
     name: str
-    members: tuple[tuple[str, pathlib.Path], ...]
+    contents: Contents
     size: int
     is_directory: bool
     crcs: tuple[int, ...]
 
 
-def holds_credentials(path: pathlib.Path) -> bool:
+def holds_credentials(path: str) -> bool:
     """Whether a file looks like a key or a password: by its name, or as a private key by its first lines."""
-    if path.suffix.lower() in (".pem", ".key"):
+    if path.lower().endswith((".pem", ".key")):
         try:
-            with path.open("rb") as file:
+            with open(path, "rb") as file:  # noqa: PTH123 - a Path for each file of a project takes long
                 return _PRIVATE_KEY.search(file.read(_HEAD)) is not None
         except OSError:
             # The error appears when the file is read whole.
             return False
-    return re.fullmatch(_CREDENTIALS, path.name, re.IGNORECASE) is not None
+    return _CREDENTIALS.fullmatch(os.path.basename(path)) is not None
 
 
 def as_given(value: Any, caller_paths: Mapping[str, pathlib.PurePath]) -> Any:
@@ -158,65 +183,73 @@ def shipment(path: File | Directory) -> FileUpload:
 
 
 def _file(path: File) -> FileUpload:
-    plain = pathlib.Path(os.path.abspath(path))
-    if plain.is_dir():
+    plain = os.path.abspath(path)
+    if os.path.isdir(plain):
         raise PayloadError(f"File({str(path)!r}) is a folder", hint=f"write Directory({str(path)!r})")
-    if not stat.S_ISREG(plain.stat().st_mode):
+    member = Member("", plain, os.stat(plain))
+    if not stat.S_ISREG(member.facts.st_mode):
         raise PayloadError(f"File({str(path)!r}) is a device, a pipe or a socket", hint="copy it into a file first")
-    digest, crc = _digest(plain)
-    if _is_program(plain):
+    digest, crc = _digest(member)
+    if is_program(member):
         digest = hashlib.sha256(f"{digest}{_PROGRAM}".encode()).hexdigest()
-    return FileUpload(digest, plain.name, (("", plain),), plain.stat().st_size, False, (crc,))
+    return FileUpload(digest, os.path.basename(plain), Contents([member]), member.facts.st_size, False, (crc,))
 
 
 def _directory(path: Directory) -> FileUpload:
-    root = pathlib.Path(os.path.abspath(path))
-    if not root.is_dir():
-        if root.exists():
+    root = os.path.abspath(path)
+    if not os.path.isdir(root):
+        if os.path.exists(root):
             raise PayloadError(f"Directory({str(path)!r}) is a file", hint=f"write File({str(path)!r})")
         cwd = pathlib.Path.cwd()
         raise PayloadError(f"Directory({str(path)!r}) does not exist", hint=f"the path is relative to {cwd}")
-    members = tuple(path.members())
-    digests = [_digest(member) for _, member in members]
-    manifest = "".join(
-        f"{name}\0{digest}{_PROGRAM if _is_program(path) else ''}\n"
-        for (name, path), (digest, _) in zip(members, digests)
-    )
-    size = sum(member.stat().st_size for _, member in members)
-    digest = hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest()
-    return FileUpload(digest, root.name or "root", members, size, True, tuple(crc for _, crc in digests))
+    contents = path.contents()
+    digests = [_digest(member) for member in contents.files]
+    manifest = [
+        f"{member.name}\0{digest}{_PROGRAM if is_program(member) else ''}\n"
+        for member, (digest, _) in zip(contents.files, digests)
+    ]
+    manifest += [f"{name}/\n" for name in contents.folders]
+    manifest += [f"{name}\0->{target}\n" for name, target in contents.links]
+    size = sum(member.facts.st_size for member in contents.files)
+    digest = hashlib.sha256("".join(manifest).encode("utf-8", "surrogateescape")).hexdigest()
+    return FileUpload(
+        digest, os.path.basename(root) or "root", contents, size, True, tuple(crc for _, crc in digests)
+    )  # fmt: skip
 
 
-def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, pathlib.Path]]:
-    """Yield every file below a folder with its relative name; follow links, but not back to a folder `above`."""
+def _walk(folder: str, prefix: str, above: tuple[str, ...], files: list[Member], folders: list[str]) -> None:
+    """Note every file below a folder; follow links, but not back to a folder `above`."""
+    count = len(files)
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        path = pathlib.Path(entry.path)
         if entry.is_dir():
-            real = os.path.realpath(path)
+            real = os.path.realpath(entry.path)
             if real not in above:
-                yield from _walk(path, f"{prefix}{entry.name}/", (*above, real))
+                _walk(entry.path, f"{prefix}{entry.name}/", (*above, real), files, folders)
         elif entry.is_file():
-            yield prefix + entry.name, path
+            files.append(Member(prefix + entry.name, entry.path, entry.stat()))
+    if prefix and count == len(files):
+        folders.append(prefix[:-1])
 
 
-def _is_program(path: pathlib.Path) -> bool:
+def is_program(member: Member) -> bool:
     """Whether its owner may execute it: the same content with another mode is another file on the host."""
-    return bool(path.stat().st_mode & stat.S_IXUSR)
+    return bool(member.facts.st_mode & stat.S_IXUSR)
 
 
-def _digest(path: pathlib.Path) -> tuple[str, int]:
+def _digest(member: Member) -> tuple[str, int]:
     """Return the SHA-256 and the CRC-32 of a file; remember them while the file system shows no change.
 
     The time of its last change of any kind (ctime) is part of that: it cannot be set back. Two changes within one
-    tick of the file system's clock (milliseconds) look the same.
+    tick of the file system's clock (milliseconds) look the same. Of a file that grows, what was there counts.
     """
-    now = path.stat()
-    key = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    facts = member.facts
+    key = (member.path, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
     if key not in _digests:
-        digest, crc = hashlib.sha256(), 0
-        with path.open("rb", buffering=0) as file:
-            while chunk := file.read(_CHUNK):
+        digest, crc, left = hashlib.sha256(), 0, facts.st_size
+        with open(member.path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
+            while chunk := file.read(min(_CHUNK, left)):
                 digest.update(chunk)
                 crc = zlib.crc32(chunk, crc)
+                left -= len(chunk)
         _digests[key] = digest.hexdigest(), crc
     return _digests[key]

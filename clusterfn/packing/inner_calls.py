@@ -6,8 +6,11 @@ Read from byte code before anything is sent. What may happen or not, such as a c
 
 from __future__ import annotations
 
+import contextlib
 import dis
+import fnmatch
 import functools
+import os
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +18,8 @@ from typing import Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
-from clusterfn.packing import own_modules, unsent_settings
+from clusterfn.packing import unsent_settings
+from clusterfn.packing.project import modules as own_modules
 
 _SENDING = ("map", "script", "submit")
 # These attributes mean the same in a job.
@@ -71,15 +75,22 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
         constants: Keyword arguments of all items of a map; None: it is one call.
 
     Raises:
-        ConfigError: It sends jobs from its job.
+        ConfigError: It sends jobs from its job, or uses a magic of the notebook.
     """
     plain = _plain(function)
     if plain is None:
         return []
     found = _read(plain)
+    # IPython makes calls of it of magics; its shell is a variable of the notebook.
+    if "get_ipython" in found.names and "get_ipython" in plain.__globals__:
+        message = f"{plain.__name__} uses a magic of the notebook (%, ! or get_ipython), which no job has"
+        raise ConfigError(message, stage="submit", hint="write it in Python: subprocess.run([…]) in place of !command")
     lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
              for outer, name in found.assigned]  # fmt: skip
     lines += unsent_settings.find(found.packages, found.names)
+    for folder, pattern in _patterns(plain) if not found.names.isdisjoint(["glob", "iglob"]) else ():
+        lines.append(f"the files here that match {pattern!r} are not in the job, where a pattern without a match is no "
+                     f"error: pass clusterfn.Directory({folder!r}) as an argument")  # fmt: skip
     if constants is not None:
         shared = [*found.generators, *(name for name, value in constants.items() if _is_generator(value))]
         lines += [
@@ -99,6 +110,16 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
         elif options.host not in (None, host):
             lines.append(f"{use.outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
     return list(dict.fromkeys(lines))
+
+
+def _patterns(function: types.FunctionType) -> Iterator[tuple[str, str]]:
+    """Yield the folders, and the patterns in them, that the code of a function names and that match files here."""
+    for code in serialization.part("code_parts").codes(function.__code__):
+        for text in (each for each in code.co_consts if isinstance(each, str)):
+            folder, _, name = text.rpartition("/")
+            if folder and "*" in name and "*" not in folder and not folder.startswith("/"):
+                with contextlib.suppress(OSError):
+                    yield from [(folder, text) for _ in fnmatch.filter(os.listdir(folder), name)[:1]]
 
 
 def _plain(function: Any) -> types.FunctionType | None:

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.packing import module_sources, own_modules
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
+from clusterfn.packing.edited_modules import edited
 from clusterfn.packing.files import Directory, File, FileUpload, shipment
+from clusterfn.packing.project import modules as own_modules
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
@@ -79,7 +80,7 @@ class Payload(NamedTuple):
     variables: tuple[str, ...] = ()
     inputs: tuple[Reference, ...] = ()
     after: Mapping[str, Mapping[str, Any]] = {}
-    compiled: tuple[module_sources.Compiled, ...] = ()
+    compiled: tuple[own_modules.Compiled, ...] = ()
 
     def with_own_buffers(self) -> Payload:
         """Return the same with copies of the large buffers: the caller may change the arrays while they are sent."""
@@ -187,7 +188,7 @@ def imports_of(payload: Payload) -> frozenset[str]:
     """Return the top-level names of modules that a call and its own modules need, and that do not travel."""
     files = payload.sources.files if payload.sources else {}
     modules = (data for name, data in files.items() if name.endswith(".py"))
-    names = payload.needs.union(*map(module_sources.imported, modules))
+    names = payload.needs.union(*map(own_modules.imported, modules))
     compiled = {each.name.partition(".")[0] for each in payload.compiled}
     return frozenset(name for name in names if name in compiled or not own_modules.is_own(name))
 
@@ -283,12 +284,12 @@ class Needs:
         self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int], notes: Iterable[str] = ()
     ) -> Payload:  # fmt: skip
         """Return the payload of these bytes, with all that was noted for it."""
-        sources, compiled = module_sources.collect(self.modules) if self.modules else (None, ())
-        edited = tuple(own_modules.edited(module_sources.modules_in(sources))) if sources else ()
+        sources, compiled = own_modules.collect(self.modules) if self.modules else (None, ())
+        changed = tuple(edited(own_modules.modules_in(sources))) if sources else ()
         return Payload(
             data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled, notes=tuple(notes),
             shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
-            edited=edited, changed_here=self.changed_here(sources), variables=self.variables(sources),
+            edited=changed, changed_here=self.changed_here(sources), variables=self.variables(sources),
             needs=frozenset(name.partition(".")[0] for name in self.known),
             after={
                 job: {"name": self.inputs[job].name, "items": items and sorted(items)}
@@ -330,7 +331,7 @@ class Needs:
         from clusterfn.packing import unsent_changes
 
         # The functions that use one by value have its changes.
-        modules = [name for name in module_sources.modules_in(sources) if not _goes_by_value(name)]
+        modules = [name for name in own_modules.modules_in(sources) if not _goes_by_value(name)]
         return unsent_changes.find(modules, sources, self.by_value)
 
     def variables(self, sources: FileBundle | None) -> tuple[str, ...]:
@@ -347,7 +348,7 @@ class Needs:
         for name, (value, file, scope) in self._flags.items():
             # A notebook keeps the text of its cells in `In`.
             cells = [each for each in scope.get("In") or () if isinstance(each, str)]
-            guards = (module_sources.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
+            guards = (own_modules.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
             missing = next((module for each in guards if each and (module := each.missing(value))), "")
             if missing:
                 yield (
@@ -374,6 +375,8 @@ class Needs:
         if issubclass(kind, (File, Directory)):
             item = shipment(obj)
             self.shipments[item.digest, item.name] = item
+            for name in item.contents.imports:
+                self.note(name)
             self._paths.setdefault(f"{item.digest}/{item.name}", set()).add(Path(obj))
             return serialization.part("stand_ins").path_of, (item.digest, item.name)
         if kind is types.FunctionType:

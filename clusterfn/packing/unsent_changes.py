@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
 from clusterfn.hosts import serialization
-from clusterfn.packing import own_modules
+from clusterfn.packing import edited_modules
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
@@ -121,7 +121,7 @@ def find(modules: Collection[str], sources: FileBundle, functions: Collection[ty
 def _changes(name: str) -> Iterator[_Change]:
     module = sys.modules.get(name)
     # A module of a class of its own may compute what it has.
-    if type(module) is not types.ModuleType or name in own_modules.differing:
+    if type(module) is not types.ModuleType or name in edited_modules.differing:
         return
     path = Path(attribute(module, "__file__") or "")
     if path.suffix != ".py":

@@ -69,6 +69,54 @@ def test_a_command_runs_as_it_would_here(here, project, words, printed, status):
     assert "Traceback" not in ran.stderr
 
 
+PYPROJECT = """
+[project]
+name = "lab"
+version = "1.2"
+scripts = {lab-train = "lab.cli:main"}
+[build-system]
+requires = ["setuptools"]
+"""
+
+
+@pytest.mark.parametrize("code", ["src/lab", "lab"])
+@pytest.mark.parametrize(
+    "words",
+    [["python", "scripts/run.py", "a"], ["python", "-m", "lab.cli", "a"], ["lab-train", "a"], ["lab-train a | cat"],
+     ["./job.sh"]],
+)  # fmt: skip
+def test_a_project_that_can_be_installed_is_imported_as_if_it_were(here, tmp_path, monkeypatch, code, words):
+    for name, text in {
+        "pyproject.toml": PYPROJECT, f"{code}/__init__.py": "", "job.sh": "#!/bin/sh\nlab-train a\n",
+        f"{code}/cli.py": "import sys\ndef main():\n    print('lab', sys.argv[1])\nif __name__ == '__main__': main()\n",
+        "scripts/run.py": "from lab.cli import main\nmain()\n",
+    }.items():  # fmt: skip
+        (tmp_path / "lab" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lab" / name).write_text(text)
+    monkeypatch.chdir(tmp_path / "lab")
+
+    ran = cli("run", "--", *words)
+
+    assert (ran.returncode, ran.stdout) == (0, "lab a\n"), ran.stderr
+
+
+def test_folders_and_links_of_a_project_are_there_and_what_is_written_comes_back(here, project):
+    for name in ("logs", "data"):
+        (project / name).mkdir()
+    (project / "data/x.csv").write_text("1")
+    (project / "latest").symlink_to("data")
+    (project / "there").symlink_to("/etc")
+    (project / "nowhere").symlink_to("/of/another/host")
+
+    line = "cat latest/x.csv && ls -d there/passwd && date > logs/today && readlink latest"
+    job = clusterfn.command(line, outputs=["logs/*"]).submit()
+    job.result()
+
+    assert job.logs() == "1there/passwd\ndata\n"
+    assert "nowhere is a link to /of/another/host, which is not on this host" in job.logs("stderr")
+    assert [file.name for file in job.files] == ["logs/today"]
+
+
 @pytest.mark.parametrize(
     ("words", "given", "printed"),
     [

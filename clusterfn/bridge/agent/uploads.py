@@ -192,6 +192,14 @@ class PutHandler(PartWriter):
         if surplus or self.left:
             raise Failure("bad", "not as many bytes came as were announced", self.path)
         self.close_file()
+        for name in self.header.get("folders") or ():
+            os.makedirs(self.plan_file(name, 0, 0)[0], mode=0o700, exist_ok=True)
+        for name, target in self.header.get("links") or ():
+            place = self.plan_file(name, 0, 0)[0]
+            os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+            # The agent that began this upload may have made it.
+            with contextlib.suppress(FileExistsError):
+                os.symlink(target, place)
         if self.in_child:
             return self.sync_in_child()
         if self.is_durable():
@@ -205,7 +213,8 @@ class PutHandler(PartWriter):
     def sync_in_child(self) -> None:
         """Flush what takes seconds in a child process: the loop must not block."""
         tree = list(os.walk(self.part))
-        places = [os.path.join(folder, name) for folder, _, names in tree for name in names]
+        paths = (os.path.join(folder, name) for folder, _, names in tree for name in names)
+        places = [path for path in paths if not os.path.islink(path)]
         self.sync_later(places or [self.part], [folder for folder, _, _ in tree], self.on_synced)
 
     def sync_later(self, files: "List[str]", folders: "List[str]", then: "Callable[[], None]") -> None:

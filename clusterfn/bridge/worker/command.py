@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
@@ -26,6 +27,7 @@ from ..supervisor import process_tree, publish
 from . import warning
 from .command_line import interpreter_of, launcher_variables, to_warn, variables_of_sbatch, with_nodes
 from .execute import CallRejected
+from .payload import FOLDERS
 
 # While this file exists, the copy of the project is complete.
 _READY = ".clusterfn-project"
@@ -36,6 +38,12 @@ _SIGNALLED = 128
 _NOT_STARTED = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 _SHELLS = ("bash", "sh")
 _SUBMITS = re.compile(rb"\b(?:sbatch|submitit)\b")
+_SCRIPT = """#!%s
+import sys
+from %s import %s
+if __name__ == "__main__":
+    sys.exit(%s())
+"""
 
 
 def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
@@ -45,7 +53,7 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         command: What `clusterfn.api.command` has made: `words` or the `line` for a shell, how it is `shown`, the path
             of its `project`, its `stdin`, the name of the file with its `result`, further `env` (None takes a variable
             away), whether the `first` node alone runs it, the `signal` that warns it, whether that is for the shell
-            `alone`, and its `logs`.
+            `alone`, its `logs`, and of its project the `roots` of imports and the console `scripts`.
         values: What takes the places `{name}` in it.
 
     Raises:
@@ -63,10 +71,13 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         env.pop(name, None)
         if text is not None:
             env[name] = _filled(text, values)
-    logs = _named_logs(command.get("logs") or (), env)
-    with _copied(command, rank, 1 if command.get("first") else tasks), logs:
-        # The places in code of a shell are these variables.
-        env.update(("CLUSTERFN_VALUE_%s" % name, str(value)) for name, value in values.items())
+    # The places in code of a shell are these variables.
+    env.update(("CLUSTERFN_VALUE_%s" % name, str(value)) for name, value in values.items())
+    folders = [os.path.abspath(root) for root in command.get("roots") or ()] + json.loads(env.get(FOLDERS) or "[]")
+    if folders:
+        env["PYTHONPATH"] = os.pathsep.join([*folders, *filter(None, [env.get("PYTHONPATH")])])
+    copied = _copied(command, rank, 1 if command.get("first") else tasks)
+    with copied, _made(command.get("scripts"), env), _named_logs(command.get("logs") or (), env):
         warn_by = getattr(signal, command.get("signal") or "SIGTERM", signal.SIGTERM)
         with open(command.get("stdin") or os.devnull, "rb") as stdin:
             _wait_for(argv_of(command, values), env, stdin, warn_by, shown(command, values), bool(command.get("alone")))
@@ -180,6 +191,25 @@ def _named_logs(patterns: Sequence[str], env: Mapping[str, str]) -> Iterator[Non
                     os.unlink(path)
 
 
+@contextlib.contextmanager
+def _made(scripts: Mapping[str, str] | None, env: dict[str, str]) -> Iterator[None]:
+    """Make the console scripts of the project, as pip does, in a folder of PATH."""
+    if not scripts:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="clusterfn-scripts-") as folder:
+        # Linux takes no longer first line.
+        python = sys.executable if len(sys.executable) < 126 and " " not in sys.executable else "/usr/bin/env python"
+        for name, called in scripts.items():
+            module, _, function = called.partition(":")
+            path = os.path.join(folder, os.path.basename(name))
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(_SCRIPT % (python, module, function.partition(".")[0], function))
+            os.chmod(path, 0o700)
+        env["PATH"] = folder + os.pathsep + env.get("PATH", os.defpath)
+        yield
+
+
 def _make_file(name: str) -> None:
     with open(name, "w"):
         pass
@@ -195,20 +225,29 @@ def _await_names(names: set[str], most_s: float = float("inf"), why_not: str = "
 
 
 def _copy(project: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
-    """Copy a folder into this one; return the state of each file."""
+    """Copy a folder into this one, with its folders and links; return the state of each file and link."""
     sent = {}
-    for folder, _, names in os.walk(project):
-        for source in (os.path.join(folder, name) for name in names):
+    for folder, folders, names in os.walk(project):
+        os.makedirs(os.path.relpath(folder, project), exist_ok=True)
+        for source in (os.path.join(folder, name) for name in names + folders):
             path = os.path.relpath(source, project)
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            shutil.copyfile(source, path)
-            os.chmod(path, 0o700 if os.access(source, os.X_OK) else 0o600)
+            if os.path.islink(source):
+                target = os.readlink(source)
+                if os.path.isabs(target) and not os.path.exists(target):
+                    sys.stderr.write("clusterfn: %s is a link to %s, which is not on this host\n" % (path, target))
+                    continue
+                os.symlink(target, path)
+            elif not os.path.isdir(source):
+                shutil.copyfile(source, path)
+                os.chmod(path, 0o700 if os.access(source, os.X_OK) else 0o600)
+            else:
+                continue
             sent[path] = _state(path)
     return sent
 
 
 def _state(path: str) -> tuple[int, int]:
-    facts = os.stat(path)
+    facts = os.lstat(path)
     return facts.st_mtime_ns, facts.st_size
 
 

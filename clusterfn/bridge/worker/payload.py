@@ -28,7 +28,7 @@ _PROGRAM = "call.py"
 # Processes that the function starts find the call by these variables: its path, the root with the blobs that belong to
 # it, the place of its arguments in items.pkl, and the folders of the user's modules, as JSON.
 _PAYLOAD, _ROOT = "CLUSTERFN_PAYLOAD", "CLUSTERFN_ROOT"
-_ITEM, _FOLDERS = "CLUSTERFN_ITEM", "CLUSTERFN_FOLDERS"
+_ITEM, FOLDERS = "CLUSTERFN_ITEM", "CLUSTERFNFOLDERS"
 # The path of the file for stacks is in this variable.
 _STACKS = "CLUSTERFN_STACKS"
 # A further rank leaves its error in the file that this variable names.
@@ -84,7 +84,7 @@ def export_call(job: str, spec: dict[str, Any], item: list[int]) -> None:
         _PAYLOAD: os.path.join(job, PAYLOAD),
         _ROOT: spec["root"],
         _ITEM: " ".join(map(str, item)),
-        _FOLDERS: json.dumps(spec["sys_path"]),
+        FOLDERS: json.dumps(spec["sys_path"]),
     }
     os.environ.update(variables)
     # These variables are left over from a job that has made this call.
@@ -153,7 +153,7 @@ def run_again() -> None:
     use_utf8()
     faulthandler.enable(file=out_of_reach(os.dup(2)))
     children.warn_about_forks()
-    sys.path[:0] = json.loads(os.environ[_FOLDERS])
+    sys.path[:0] = json.loads(os.environ[FOLDERS])
     function, args, kwargs = _load_call()
     children.fill_main(function)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from clusterfn.errors import HostError
 from clusterfn.hosts import loop
@@ -27,8 +27,16 @@ if TYPE_CHECKING:
 
 # Uploads of at least so many bytes are resumed after a reconnect. Smaller ones are sent again from the start.
 RESUMED_FROM = 1 << 20
-# A path is opened when it is sent, so the file is never in memory as a whole.
-Data = Union[bytes, memoryview, Path]
+
+
+class Head(NamedTuple):
+    """The first bytes of a local file, which may grow. It is opened when it is sent, and never in memory as a whole."""
+
+    path: str
+    size: int
+
+
+Data = Union[bytes, memoryview, Path, Head]
 SendAgain = Callable[["list[str]"], Coroutine[Any, Any, Union[HostError, None]]]
 
 
@@ -115,19 +123,25 @@ class UploadRequest(SimpleRequest[T]):
 
 def pieces_of(source: Data, begin: int = 0) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a source from one on, a chunk at a time."""
-    if not isinstance(source, Path):
+    if isinstance(source, Path):
+        source = Head(str(source), size_of(source))
+    if not isinstance(source, Head):
         for start in range(begin, len(source), CHUNK):
             yield source[start : start + CHUNK]
         return
-    with source.open("rb", buffering=0) as file:
+    left = source.size - begin
+    with open(source.path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path takes as long as a small file
         file.seek(begin)
-        while piece := file.read(CHUNK):
+        while piece := file.read(min(CHUNK, left)):
+            left -= len(piece)
             yield piece
 
 
 def size_of(source: Data) -> int:
     """Return how many bytes a source has now."""
-    return source.stat().st_size if isinstance(source, Path) else len(source)
+    if isinstance(source, Path):
+        return source.stat().st_size
+    return source.size if isinstance(source, Head) else len(source)
 
 
 class GetRequest(OpenRequest[int]):

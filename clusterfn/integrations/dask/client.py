@@ -13,7 +13,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 from clusterfn.integrations.dask.plan import DaskPlan, NodeWorkers
 from clusterfn.integrations.jupyter.kernel_job import host_with_way
-from clusterfn.packing import own_modules
+from clusterfn.packing.project import modules as own_modules
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ def sent(line, **options):
 def names_sent(monkeypatch, folder, line="nvidia-smi"):
     """The files of a folder that go with a command."""
     monkeypatch.chdir(folder)
-    return {name for name, _ in sent(line)["project"].members()}
+    return {each.name for each in sent(line)["project"].contents().files}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterfn.packing import module_sources
+from clusterfn.packing.project import modules
 
 
 def write(folder: Path, **files: str) -> None:
@@ -15,7 +15,7 @@ def write(folder: Path, **files: str) -> None:
 
 
 def sent_files(*names: str) -> dict[str, bytes]:
-    parcel = module_sources.collect(names)[0]
+    parcel = modules.collect(names)[0]
     return dict(parcel.files) if parcel else {}
 
 

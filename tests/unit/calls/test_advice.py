@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -211,14 +212,17 @@ def test_a_module_that_the_environment_lacks_is_to_be_installed_there(module, pa
     ) in printed(error)
 
 
-def test_a_module_in_a_folder_below_is_not_to_be_installed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "mine.py").touch()
+@pytest.mark.parametrize("place", ["lib/mine.py", "../src/mine.py", "../src/mine/__init__.py", "../mine.py"])
+def test_a_module_in_a_folder_near_is_not_to_be_installed(tmp_path, monkeypatch, place):
+    (tmp_path / "scripts").mkdir()
+    monkeypatch.chdir(tmp_path / "scripts")
+    Path(place).parent.mkdir(parents=True, exist_ok=True)
+    Path(place).touch()
+    folder = place.partition("/mine")[0]
 
     told = printed(missing("mine"))
 
-    assert "lib/mine.py is on this machine" in told and "add lib to PYTHONPATH or sys.path here" in told
+    assert f"{folder}/mine" in told and f"add {folder} to PYTHONPATH or sys.path here" in told
     assert "pip install" not in told
 
 
@@ -265,6 +269,10 @@ def test_an_own_module_that_did_not_travel_is_not_to_be_installed(tmp_path, monk
 @pytest.mark.parametrize("error", [EOFError("EOF when reading a line"), bdb.BdbQuit()])
 def test_who_asks_the_keyboard_learns_that_there_is_none(error):
     assert "a job has no keyboard" in printed(raised(thrown(error)))
+
+
+def test_display_is_a_matter_of_notebooks():
+    assert "only notebooks have display()" in printed(raised(thrown(NameError("name 'display' is not defined"))))
 
 
 def test_a_note_of_the_functions_own_stays():

@@ -31,7 +31,7 @@ def shipment(argument: pathlib.Path) -> Any:
 
 
 def names(path: pathlib.Path) -> list[str]:
-    return [name for name, _ in shipment(Directory(path)).members]
+    return [each.name for each in shipment(Directory(path)).contents.files]
 
 
 def test_here_a_file_is_a_path(tmp_path):
@@ -45,7 +45,7 @@ def test_a_relative_path_is_taken_from_the_working_directory(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.txt")
 
-    assert shipment(File("a.txt")).members[0][1] == tmp_path / "a.txt"
+    assert shipment(File("a.txt")).contents.files[0].path == str(tmp_path / "a.txt")
     assert shipment(Directory(".")).name == tmp_path.name
 
 
@@ -55,14 +55,14 @@ def test_a_directory_is_everything_below_it_in_order(tmp_path):
 
     item = shipment(Directory(tmp_path / "d"))
 
-    assert [name for name, _ in item.members] == ["a/c.txt", "b.txt"]
-    assert item.is_directory and item.size == 2
+    assert [each.name for each in item.contents.files] == ["a/c.txt", "b.txt"]
+    assert item.is_directory and item.size == 2 and item.contents.folders == ["empty"]
 
 
 def test_an_empty_directory_can_be_sent(tmp_path):
     (tmp_path / "d").mkdir()
 
-    assert shipment(Directory(tmp_path / "d")).members == ()
+    assert shipment(Directory(tmp_path / "d")).contents.files == []
 
 
 def test_equal_content_has_one_digest_whatever_its_name(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import random
 import sys
 import types
@@ -92,7 +93,7 @@ def calls_what_submits(x: int) -> Any:
 
 @pytest.mark.parametrize("function", [may_submit, handles_it, calls_what_submits])
 def test_what_only_may_happen_is_said(function: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("clusterfn.packing.own_modules.is_own", lambda module: True)
+    monkeypatch.setattr("clusterfn.packing.project.modules.is_own", lambda module: True)
 
     said = said_of_code(function, "here")
 
@@ -253,3 +254,25 @@ def test_a_seed_or_default_that_only_the_script_sets_is_named(monkeypatch, tmp_p
     where = f"{call.rpartition('    ')[2]} in line {7 + call.count(chr(10))} of your script"
     expected = [f"{where} has no effect in a job: call it in the function, too"]
     assert all(lines in ([], expected) for lines in said.values())
+
+
+@pytest.mark.parametrize("body", ["get_ipython().system('ls')", "get_ipython().run_line_magic('time', 'f()')"])
+def test_a_magic_of_a_notebook_is_rejected_by_that_name(body):
+    scope = {"get_ipython": object(), "__name__": "__main__"}
+    exec(f"def analyse():\n    {body}", scope)
+
+    with pytest.raises(ConfigError, match="analyse uses a magic of the notebook") as caught:
+        said_of_code(scope["analyse"], "tensor01")
+    assert "subprocess.run" in (caught.value.hint or "")
+
+
+def test_a_pattern_whose_files_are_only_here_is_named_as_the_job_would_find_nothing(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/x.csv").touch()
+    monkeypatch.chdir(tmp_path)
+
+    def count():
+        return len(glob.glob("data/*.csv")) + len(glob.glob("none/*.csv"))
+
+    (said,) = said_of_code(count, "tensor01")
+    assert "match 'data/*.csv' are not in the job" in said and "clusterfn.Directory('data')" in said

@@ -16,7 +16,7 @@ from clusterfn.calls import outcome, outcome_errors
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
-from clusterfn.packing import module_sources
+from clusterfn.packing.project import modules
 from tests.unit.calls.received import PLACE, missing, printed, raised, thrown, written
 
 exceptions = serialization.part("exceptions")
@@ -261,7 +261,7 @@ def test_a_compiled_module_of_ones_own_is_to_be_installed_there(tmp_path, monkey
     (tmp_path / "built_here/__init__.py").touch()
     (tmp_path / "built_here/fast.abi3.so").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    module_sources.collect(["built_here"])[0]
+    modules.collect(["built_here"])[0]
 
     text = printed(missing(name))
 

@@ -1,0 +1,1 @@
+"""What belongs to a project of the user's, for functions and for commands."""

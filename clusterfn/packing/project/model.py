@@ -1,0 +1,127 @@
+"""The project of a script or a command: the folder that its job gets a copy of.
+
+It is the working directory if the script is in or below it, else the script's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import stat
+from collections.abc import Sequence
+
+from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.display import console
+from clusterfn.errors import ConfigError
+from clusterfn.packing.files import Contents, Directory, Member
+from clusterfn.packing.project import roots, rules
+from clusterfn.packing.project.git import GitRefused
+from clusterfn.packing.project.listing import Listing, TooMuch, imported_words, is_below
+from clusterfn.packing.project.modules import is_own
+
+_MOST_BYTES = 200 << 20
+_MOST_FILES = 20_000
+_KEEP_THERE = "list large files in .gitignore, and keep data on the host: pass its path to the script"
+
+
+class Project(Directory):
+    """A folder whose own files travel, as they are when a call is packed.
+
+    Attributes:
+        always: A file that belongs to it, whatever git says; None if there is none.
+    """
+
+    always: pathlib.Path | None = None
+
+    def contents(self) -> Contents:
+        """Return what of it travels, and name what a user may miss.
+
+        Raises:
+            ConfigError: It is too large.
+            GitRefused: Git does not say what belongs to it.
+        """
+        listing = self.listing()
+        rules.tell_of(listing)
+        names = {each.name for each in listing.files}
+        for each in roots.installed():
+            if (below := self._below(each.folder)) is not None:
+                above = os.path.join(below, *roots.declared(each.folder).roots[:1], each.metadata.name)
+                for path in roots.metadata_files(each):
+                    name = os.path.normpath(os.path.join(above, path.name)).replace(os.sep, "/")
+                    listing.files += [] if name in names else [Member(name, str(path), path.stat())]
+        return Contents(listing.files, listing.folders, listing.links, self._imports(listing.files))
+
+    def declared(self) -> roots.Declared:
+        """Return the folders from which its modules are imported, and its console scripts."""
+        folders, scripts = dict[str, None](), dict[str, str]()
+        for folder in (str(self), *(each.folder for each in roots.installed())):
+            if (below := self._below(folder)) is not None:
+                declared = roots.declared(folder)
+                folders.update((os.path.normpath(os.path.join(below, each)), None) for each in declared.roots)
+                scripts.update(declared.scripts)
+        return roots.Declared(tuple(folders), scripts)
+
+    def _below(self, folder: str) -> str | None:
+        """Return the name of a folder in this one, "" for itself; None if it is none."""
+        root = os.path.realpath(self)
+        return os.path.relpath(folder, root) if folder and is_below(folder, root) else None
+
+    def _imports(self, files: Sequence[Member]) -> tuple[str, ...]:
+        """Return the modules of editable installations elsewhere that its code imports."""
+        known: set[str] = set()
+        for each in roots.installed():
+            if each.folder and self._below(each.folder) is None:
+                for root in roots.declared(each.folder).roots:
+                    with contextlib.suppress(OSError):
+                        known.update(name.removesuffix(".py") for name in os.listdir(os.path.join(each.folder, root)))
+        words = (imported_words(each) for each in files if known and each.name.endswith(".py"))
+        return tuple(sorted(name for name in known.intersection(*[set().union(*words)]) if is_own(name)))
+
+    def listing(self) -> Listing:
+        """List what of it travels, and what does not."""
+        try:
+            return Listing(str(self), always=str(self.always or ""), most=(_MOST_BYTES, _MOST_FILES))
+        except TooMuch as too_much:
+            how = f"files larger than {format_size(_MOST_BYTES)}"
+            if len(too_much.members) > _MOST_FILES:
+                how = f"more than {_MOST_FILES} files"
+            evidence = rules.largest(too_much.members)
+            raise ConfigError(f"the project {self} has {how}", evidence=evidence, hint=_KEEP_THERE) from None
+
+
+def project_of(named: pathlib.Path, script: pathlib.Path | None = None) -> Project:
+    """Return the project that a script, or another file which a command names, belongs to.
+
+    Raises:
+        ConfigError: It would be the home directory, or the root of the file system.
+    """
+    here = pathlib.Path.cwd().resolve()
+    root = here if here in named.parents else named.parent
+    if _is_too_high(root):
+        hint = "put the script into a folder of its own, and run it from there"
+        raise ConfigError(f"the project of {named.name} would be all of {root}", hint=hint)
+    project = Project(root)
+    project.always = script
+    return project
+
+
+def working_directory() -> Project | None:
+    """Return the project of a command that names no file; None if the working directory is too much to send."""
+    here = Project(pathlib.Path.cwd().resolve())
+    try:
+        if not _is_too_high(pathlib.Path(here)) and here.listing().files:
+            return here
+    except GitRefused:
+        raise
+    except ConfigError:
+        # The folder is too large to send.
+        pass
+    console.tell(f"nothing of {here} is sent, because the command names no file in it")
+    return None
+
+
+def _is_too_high(root: pathlib.Path) -> bool:
+    """Whether a folder is above all projects of a user, or one for everybody's files, such as /tmp."""
+    home = pathlib.Path.home().resolve()
+    return root in (home, *home.parents, pathlib.Path(root.anchor)) or bool(root.stat().st_mode & stat.S_ISVTX)

@@ -1,0 +1,278 @@
+"""Find the user's own modules, and collect the source of those that a call needs, with what they import in turn.
+
+The user's own are those outside the standard library and site-packages: next to the script or notebook, below the
+project's root, on PYTHONPATH, or editable. Nothing is executed or imported here. Whole top-level packages are sent; one
+with a compiled extension is used in place on this machine, and elsewhere belongs to the environment.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.errors import PayloadError
+from clusterfn.hosts.bridge_bundle import FileBundle, make
+from clusterfn.packing.files import Member
+from clusterfn.packing.project import listing, roots, rules
+
+MOST_BYTES = 50 << 20
+# The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
+_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
+_ARCHIVES = (".zip", ".egg", ".pyz")
+
+
+class Compiled(NamedTuple):
+    """A module or package of the user's own that is not sent, because it has a compiled extension.
+
+    Attributes:
+        name: As an import names it.
+        extension: The file, or the first one.
+        folder: Where an import finds it on this machine.
+    """
+
+    name: str
+    extension: Path
+    folder: Path
+
+
+def is_own(name: str) -> bool:
+    """Whether a module (by its name) is one of the user's own, which travel as source."""
+    return bool(places(name.partition(".")[0]))
+
+
+def places(name: str) -> list[str]:
+    """Return the file of a module, or the folders of a package, if it is the user's own; or the archive that has it."""
+    if name in _NEVER or name in sys.builtin_module_names:
+        return []
+    spec = find_spec(name)
+    if spec is None:
+        return []
+    found: list[str] = []
+    if archive := getattr(spec.loader, "archive", ""):
+        found = [archive]
+    elif spec.submodule_search_locations is not None:
+        found = list(spec.submodule_search_locations)
+        # Without an __init__.py, any folder of that name counts as a package, such as ./wandb with the logs of runs.
+        if not spec.has_location:
+            found = [place for place in found if listing.holds_code(place)]
+    elif spec.origin and spec.has_location:
+        found = [spec.origin]
+    return [place for place in found if not _is_foreign_place(place) and os.path.exists(place)]
+
+
+# The places are kept as modules name them, because each call of a function looks at the same ones.
+_foreign_places: set[str] = set()
+
+
+def _is_foreign_place(place: str) -> bool:
+    """Whether what is there is not the user's own. A package may become a link to a checkout at any time."""
+    is_link = os.path.islink(place)
+    if place in _foreign_places and not is_link:
+        return True
+    is_foreign = listing.is_foreign(os.path.realpath(place))
+    if is_foreign and not is_link and os.path.isabs(place):
+        _foreign_places.add(place)
+    return is_foreign
+
+
+def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return how Python would import a module, or has imported it; None if there is none."""
+    loaded = sys.modules.get(name)
+    spec = getattr(loaded, "__spec__", None)
+    if loaded is not None:
+        return spec
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+# What is compiled, by the top-level name of each module that was looked at.
+_compiled: dict[str, tuple[Compiled, ...]] = {}
+
+
+def compiled_in(name: str) -> tuple[Compiled, ...]:
+    """Return what of a top-level module was not sent, because it is compiled."""
+    return _compiled.get(name, ())
+
+
+def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ...]]:
+    """Collect the files of the user's own modules among `names`, and of those that they import; None if none.
+
+    Args:
+        names: Names of modules, whose top-level packages are sent.
+
+    Returns:
+        The files, and which of these modules are not among them because they are compiled.
+
+    Raises:
+        PayloadError: They are larger than 50 MB.
+        GitRefused: Git does not say which data belongs to them.
+    """
+    words = {part for name in names for part in name.split(".")}
+    waiting = {name.partition(".")[0] for name in names}
+    done: set[str] = set()
+    files: dict[str, Member] = {}
+    left = MOST_BYTES
+    while waiting:
+        name = waiting.pop()
+        done.add(name)
+        try:
+            own = _source_members(name, words, left)
+        except listing.TooMuch as too_much:
+            raise _too_large([*files.values(), *too_much.members]) from None
+        files.update((each.name, each) for each in own)
+        left -= sum(each.facts.st_size for each in own)
+        code = (each for each in own if each.name.endswith(".py"))
+        waiting |= {name for each in code for name in _imports(each.path, each.facts.st_mtime_ns)} - done
+    read = {name: Path(each.path).read_bytes() for name, each in files.items()}
+    tops = {name.partition("/")[0].removesuffix(".py"): each.path for name, each in files.items()}
+    read.update({f"{path.parent.name}/{path.name}": path.read_bytes() for path in roots.metadata_of(tops)})
+    return make(read) if read else None, tuple(each for name in sorted(done) for each in compiled_in(name))
+
+
+def _source_members(name: str, words: Iterable[str], most: int) -> list[Member]:
+    """Return the files of a module that go as source, and note what does not.
+
+    Raises:
+        TooMuch: They have more bytes.
+    """
+    members: dict[str, Member] = {}
+    for place in places(name):
+        if os.path.isfile(place):
+            found = [Member(os.path.basename(place), place, os.stat(place))]
+            if found[0].facts.st_size > most:
+                raise listing.TooMuch(found)
+        else:
+            listed = listing.Listing(place, package=True, words=words, most=(most, sys.maxsize))
+            rules.tell_of(listed)
+            found = [each._replace(name=f"{name}/{each.name}") for each in listed.files]
+        # The first of two folders of a namespace package wins, as in an import.
+        for each in found:
+            members.setdefault(each.name, each)
+    compiled: dict[str, Compiled] = {}
+    for each in members.values():
+        if each.name.endswith(listing.EXTENSIONS):
+            unit, path = _unit(each), Path(each.path)
+            compiled.setdefault(unit, Compiled(unit, path, path.parents[each.name.count("/")]))
+    _compiled[name] = tuple(compiled.values())
+    return [each for each in members.values() if not compiled or _unit(each) not in compiled]
+
+
+def _unit(member: Member) -> str:
+    """Return the outermost regular package around a file; in a namespace package alone, the module itself."""
+    *folders, file = member.name.split("/")
+    path = Path(member.path)
+    for count in range(1, len(folders) + 1):
+        if (path.parents[len(folders) - count] / "__init__.py").is_file():
+            return ".".join(folders[:count])
+    return ".".join([*folders, file.partition(".")[0]])
+
+
+def _too_large(members: Iterable[Member]) -> PayloadError:
+    return PayloadError(
+        f"the modules that the function needs are larger than {format_size(MOST_BYTES)}",
+        evidence=rules.largest(members),
+        hint="list data in .gitignore, and pass it as clusterfn.File or clusterfn.Directory",
+    )
+
+
+def modules_in(bundle: FileBundle) -> list[str]:
+    """Return the modules in a bundle made by `collect`.
+
+    Example:
+        >>> modules_in(make({"pkg/__init__.py": b"", "pkg/data.csv": b""}))
+        ['pkg']
+    """
+    files = [file[:-3].split("/") for file in bundle.files if file.endswith(".py")]
+    return sorted(".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in files)
+
+
+@functools.lru_cache(maxsize=4096)
+def _imports(path: str, mtime_ns: int) -> frozenset[str]:
+    return imported(Path(path).read_bytes())
+
+
+def imported(source: bytes | str) -> frozenset[str]:
+    """Return the top-level names that a source imports anywhere, but not those for type checkers alone.
+
+    Example:
+        >>> sorted(imported("import numpy.linalg, os\\nfrom torch import nn\\nfrom . import x"))
+        ['numpy', 'os', 'torch']
+    """
+    try:
+        return frozenset(_imported(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return frozenset()
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from [child.module.partition(".")[0]] if child.module and not child.level else []
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            yield from (name for part in child.orelse for name in _imported(ast.Module([part], [])))
+        else:
+            yield from _imported(child)
+
+
+class Guarded(NamedTuple):
+    """A name of a module that `try: import …` sets.
+
+    Attributes:
+        modules: What is imported there, any of which may be missing.
+        value: The constant that it is set to.
+        is_fallback: Whether it is set where the import fails, rather than where it succeeds.
+    """
+
+    modules: tuple[str, ...]
+    value: object
+    is_fallback: bool
+
+    def missing(self, value: object) -> str:
+        """Return the module whose absence on this machine gave the name its value; "" if that is not its cause."""
+        if (value is self.value) is not self.is_fallback:
+            return ""
+        unknown = (name for name in self.modules if name not in sys.modules and find_spec(name) is None)
+        return next(unknown, "")
+
+
+@functools.lru_cache(maxsize=256)
+def guarded(source: str) -> Mapping[str, Guarded]:
+    """Return the names that a source's top level sets to a constant in a `try: import …` or its `except`."""
+    guards: dict[str, Guarded] = {}
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        # A cell of a notebook may have magics, which are not Python.
+        return guards
+    for node in tree.body:
+        if isinstance(node, ast.Try) and any(map(_catches_import, node.handlers)):
+            modules = tuple(_imported(ast.Module(node.body, [])))
+            for name, value in _constants([*node.body, *node.orelse]):
+                guards[name] = Guarded(modules, value, False)
+            for handler in filter(_catches_import, node.handlers):
+                guards.update((name, Guarded(modules, value, True)) for name, value in _constants(handler.body))
+    return guards
+
+
+def _catches_import(handler: ast.ExceptHandler) -> bool:
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {each.id for each in types if isinstance(each, ast.Name)}
+    return handler.type is None or bool(names & {"ImportError", "ModuleNotFoundError", "Exception"})
+
+
+def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, object]]:
+    for each in body:
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):
+            yield from ((name.id, each.value.value) for name in each.targets if isinstance(name, ast.Name))

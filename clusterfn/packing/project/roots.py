@@ -1,0 +1,131 @@
+"""Where a project's modules are imported from, its console scripts, and its metadata: as files say, nothing is run."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import functools
+import json
+import os
+import re
+import sys
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clusterfn.errors import ConfigError
+from clusterfn.packing.project.listing import holds_code
+
+_METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")
+_PACKAGE_DIR = re.compile(r"""(?:package_dir\s*=\s*\{\s*["']{2}\s*:|where\s*=)\s*["']([\w./-]+)["']""")
+_SCRIPT = re.compile(r"""(?:^|["'])\s*([\w.-]+)\s*=\s*([\w.]+:[\w.]+)""", re.MULTILINE)
+
+
+class Installed(NamedTuple):
+    """A project that is installed here: its metadata, its folder if editable, the one it came from, its names."""
+
+    metadata: Path
+    folder: str
+    origin: str
+    top_level: frozenset[str]
+
+
+def metadata_of(places: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the metadata of the projects of these files, by top-level names: packages read their version from it."""
+    real = {name: os.path.realpath(path) for name, path in places.items()}
+    for each in installed() if places else ():
+        beneath = each.folder and any(place.startswith(each.folder + os.sep) for place in real.values())
+        if beneath or not each.top_level.isdisjoint(real):
+            yield from metadata_files(each)
+
+
+def metadata_files(project: Installed) -> list[Path]:
+    """Return those files of its metadata that programs read."""
+    return [path for path in (project.metadata / name for name in _METADATA) if path.is_file()]
+
+
+def installed() -> list[Installed]:
+    """List the projects with metadata on the path of imports."""
+    folders = [each or os.curdir for each in sys.path if os.path.isdir(each or os.curdir)]
+    return _installed(tuple((each, os.stat(each).st_mtime_ns) for each in folders))
+
+
+@functools.lru_cache(maxsize=4)
+def _installed(folders: tuple[tuple[str, int], ...]) -> list[Installed]:
+    projects = []
+    for folder, _ in folders:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.name.endswith((".dist-info", ".egg-info")) and each.is_dir()]
+        for name in sorted(names):
+            path = Path(folder, name)
+            top_level = frozenset(_text(path / "top_level.txt").split())
+            projects.append(Installed(path, *_origin(_text(path / "direct_url.json")), top_level))
+    return projects
+
+
+def _origin(direct_url: str) -> tuple[str, str]:
+    """Return the folder of an editable installation, or "", and that of any that came from a folder (PEP 610)."""
+    # Another installer may write the file in another way.
+    with contextlib.suppress(ValueError, KeyError, AttributeError):
+        origin = json.loads(direct_url or "{}")
+        if "dir_info" in origin:
+            path = urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)
+            folder = path.lstrip("/") if os.name == "nt" else path
+            return os.path.realpath(folder) if origin["dir_info"].get("editable") else "", folder
+    return "", ""
+
+
+def _text(path: Path) -> str:
+    # Most projects have no such file.
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8")
+    return ""
+
+
+class Declared(NamedTuple):
+    """What a project's own files say: the folders, below its own, of its modules, and its console scripts."""
+
+    roots: tuple[str, ...] = ()
+    scripts: Mapping[str, str] = {}
+
+
+def declared(folder: str) -> Declared:
+    """Return what pyproject.toml, setup.cfg and setup.py say; nothing if the folder is no project to install."""
+    # Jobs have no such module, and functions need none.
+    from clusterfn.environment.project import PYPROJECT, load_toml
+
+    tree: dict[str, Any] = {}
+    # Whoever builds an environment from it says what is wrong with the file.
+    with contextlib.suppress(ConfigError):
+        tree = load_toml(Path(folder, PYPROJECT))
+    setup, code = configparser.ConfigParser(interpolation=None), _text(Path(folder, "setup.py"))
+    with contextlib.suppress(configparser.Error):
+        setup.read_string(_text(Path(folder, "setup.cfg")))
+    tool = tree.get("tool", {})
+    if not (code or "project" in tree or "build-system" in tree or tool.get("poetry") or setup.has_section("options")):
+        return Declared()
+    lines = setup.get("options.entry_points", "console_scripts", fallback="")
+    scripts = {**dict(_SCRIPT.findall(f"{code}\n{lines}")), **tool.get("poetry", {}).get("scripts", {})}
+    scripts.update(tree.get("project", {}).get("scripts", {}))
+    return Declared(_roots(folder, tool, setup, code), {name: str(each) for name, each in scripts.items()})
+
+
+def _roots(folder: str, tool: Mapping[str, Any], setup: configparser.ConfigParser, code: str) -> tuple[str, ...]:
+    found: list[Any] = [*_PACKAGE_DIR.findall(code), *setup.get("options.packages.find", "where", fallback="").split()]
+    found.append(setup.get("options", "package_dir", fallback="").strip().partition("=")[2].strip())
+    with contextlib.suppress(AttributeError, TypeError):
+        # A table may be a list, as `packages` of setuptools.
+        found.append(tool.get("setuptools", {}).get("package-dir", {}).get(""))
+        found += [each.get("from", "") for each in tool.get("poetry", {}).get("packages", [])]
+        wheel = tool.get("hatch", {}).get("build", {}).get("targets", {}).get("wheel", {})
+        found += [os.path.dirname(each) for each in wheel.get("packages", [])]
+        found.append(tool.get("pdm", {}).get("build", {}).get("package-dir"))
+        found.append(tool.get("uv", {}).get("build-backend", {}).get("module-root"))
+        found += tool.get("setuptools", {}).get("packages", {}).get("find", {}).get("where", [])
+    named = dict.fromkeys(os.path.normpath(each) for each in found if each)
+    existing = tuple("" if each == "." else each for each in named if os.path.isdir(os.path.join(folder, each)))
+    src = os.path.join(folder, "src")
+    # Some projects have a package that is called src.
+    is_package = os.path.exists(os.path.join(src, "__init__.py")) or not holds_code(src)
+    return existing or (("",) if is_package else ("src",))
