@@ -200,7 +200,7 @@ def _add_call(commands: Any, name: str, run: str, about: str, more: dict[str, st
         "--cwd FOLDER": "run in this folder of the host; no file is sent",
         "--name NAME": "the name of the job",
         "--retries N": "tries after a transient failure",
-        "--notify COMMAND": "the host runs this line of shell when the job has ended",
+        "--notify LINE": "the host runs this line of shell when the job has ended",
     })  # fmt: skip
     about = "a variable of this machine that only this job gets; can be repeated"
     options.add_argument("--secret", dest="secrets", metavar="NAME", action="append", default=[], help=about)
