@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from clusterfn.bridge.supervisor.text import format_size
@@ -20,18 +20,19 @@ from clusterfn.errors import ConfigError
 from clusterfn.packing.files import Member, holds_credentials
 from clusterfn.packing.project import git
 
-Rule = Literal["cache", "environment", "credentials", "git", "hidden", "build", "link", "unreadable"]
+Rule = Literal["environment", "credentials", "git", "hidden", "build", "link", "unreadable"]
 EXTENSIONS = (".so", ".pyd", ".dylib")
 _CODE = (".py", *EXTENSIONS)
 _CACHES = frozenset(["__pycache__", ".git", ".hg", ".svn", ".ipynb_checkpoints"])
 _OF_ENVIRONMENTS = frozenset(["pyvenv.cfg", "conda-meta"])
-_OF_CACHES = "CACHEDIR.TAG"
 # What a builder makes beside one of these files.
 _BUILT_BY = ("pyproject.toml", "setup.py", "setup.cfg")
 _BUILT = re.compile(r"(.*/)?(?:build/(?:lib|bdist|temp)(?:\.[^/]*)?|dist/[^/]+\.(?:whl|egg|zip|tar\.\w+|exe))")
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n(]|\([^)]*\))*", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 _PACKAGES = frozenset(["site-packages", "dist-packages"])
+_STANDARD = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+_FOREIGN = tuple(os.path.join(os.path.realpath(path), "") for path in _STANDARD)
 # A folder that has no code among so many entries holds data.
 _LOOKED_AT = 20_000
 # Ignored folders may hold data sets: so many of their entries are looked at for folders.
@@ -49,7 +50,7 @@ class Exclusion(NamedTuple):
 
 
 class Listing:
-    """One walk through a folder.
+    """One walk through a folder; it raises ConfigError if that is too large, or git does not say what belongs to it.
 
     Args:
         root: The folder, absolute.
@@ -59,15 +60,10 @@ class Listing:
         above: The real paths of the folders that lead to it.
 
     Attributes:
-        files: What travels.
-        folders: The names of those of which no file does.
+        files, folders: What travels, and the names of folders of which no file does.
         links: Name and target of links to folders that stay links.
         left_out: What does not travel.
         ignored: The names of code that travels although git ignores it.
-
-    Raises:
-        ConfigError: It is too large.
-        GitRefused: Git does not say what belongs to it.
     """
 
     def __init__(
@@ -102,7 +98,8 @@ class Listing:
         except OSError:
             self._leave("unreadable", prefix[:-1], path)
             return
-        if prefix and self._is_made([entry.name for entry in entries], prefix[:-1], path):
+        if prefix and not _OF_ENVIRONMENTS.isdisjoint(entry.name for entry in entries):
+            self._leave("environment", prefix[:-1], path)
             return
         self._seen.append(path)
         count = len(self.files) + len(self.links)
@@ -123,11 +120,6 @@ class Listing:
         found = _BUILT.fullmatch(name)
         above = os.path.join(self._root, found[1] or "") if found else ""
         return found is not None and any(os.path.exists(os.path.join(above, by)) for by in _BUILT_BY)
-
-    def _is_made(self, names: Collection[str], name: str, path: str) -> bool:
-        """Whether a folder with these names in it is an environment or a cache."""
-        rule: Rule = "cache" if _OF_ENVIRONMENTS.isdisjoint(names) else "environment"
-        return (rule == "environment" or _OF_CACHES in names) and not self._leave(rule, name, path)
 
     def _enter(self, entry: os.DirEntry[str], name: str) -> None:
         """Look through a folder, or note why not."""
@@ -163,8 +155,8 @@ class Listing:
         with contextlib.suppress(OSError), os.scandir(path) as found:
             entries = list(itertools.islice(found, self._soon))
             self._soon -= len(entries)
-            if self._is_made([entry.name for entry in entries], name, path):
-                return False
+            if not _OF_ENVIRONMENTS.isdisjoint(entry.name for entry in entries):
+                return self._leave("environment", name, path)
             if not os.path.basename(path).startswith("."):
                 self.folders.append(name)
                 for entry in entries:
@@ -319,11 +311,5 @@ def is_foreign(path: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _is_foreign(path: str) -> bool:
-    real = os.path.realpath(path)
-    return not _PACKAGES.isdisjoint(real.split(os.sep)) or f"{real}{os.sep}".startswith(_foreign_folders())
-
-
-@functools.lru_cache(maxsize=1)
-def _foreign_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple(os.path.realpath(paths[key]) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    real = os.path.join(os.path.realpath(path), "")
+    return not _PACKAGES.isdisjoint(real.split(os.sep)) or real.startswith(_FOREIGN)

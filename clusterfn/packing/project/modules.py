@@ -12,8 +12,9 @@ import functools
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from clusterfn.packing.project import listing, roots, rules
 MOST_BYTES = 50 << 20
 # The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
+_IMPORT_ERRORS = re.compile(r"\b(?:ImportError|ModuleNotFoundError|Exception)\b")
 
 
 class Compiled(NamedTuple):
@@ -132,22 +134,21 @@ def _source_members(name: str, words: Iterable[str]) -> list[Member]:
         for member in found:
             members.setdefault(member.name, member)
     compiled: dict[str, Compiled] = {}
-    for member in members.values():
-        if member.name.endswith(listing.EXTENSIONS):
-            unit, path = _unit(member), Path(member.path)
-            compiled.setdefault(unit, Compiled(unit, path, path.parents[member.name.count("/")]))
+    for file, member in members.items():
+        if file.endswith(listing.EXTENSIONS):
+            unit, path = _unit(file, members), Path(member.path)
+            compiled.setdefault(unit, Compiled(unit, path, path.parents[file.count("/")]))
     _compiled[name] = tuple(compiled.values())
-    return [member for member in members.values() if not compiled or _unit(member) not in compiled]
+    return [member for file, member in members.items() if not compiled or _unit(file, members) not in compiled]
 
 
-def _unit(member: Member) -> str:
+def _unit(file: str, members: Collection[str]) -> str:
     """Return the outermost regular package around a file; in a namespace package alone, the module itself."""
-    *folders, file = member.name.split("/")
-    path = Path(member.path)
+    *folders, last = file.split("/")
     for count in range(1, len(folders) + 1):
-        if (path.parents[len(folders) - count] / "__init__.py").is_file():
+        if "/".join([*folders[:count], "__init__.py"]) in members:
             return ".".join(folders[:count])
-    return ".".join([*folders, file.partition(".")[0]])
+    return ".".join([*folders, last.partition(".")[0]])
 
 
 def modules_in(bundle: FileBundle) -> list[str]:
@@ -222,22 +223,16 @@ def guarded(source: str) -> Mapping[str, Guarded]:
         # A cell of a notebook may have magics, which are not Python.
         return guards
     for node in tree.body:
-        if isinstance(node, ast.Try) and any(map(_catches_import, node.handlers)):
+        if isinstance(node, ast.Try) and (handlers := list(filter(_catches_import, node.handlers))):
             modules = tuple(_imported(ast.Module(node.body, [])))
-            for name, value in _constants([*node.body, *node.orelse]):
-                guards[name] = Guarded(modules, value, False)
-            for handler in filter(_catches_import, node.handlers):
-                guards.update((name, Guarded(modules, value, True)) for name, value in _constants(handler.body))
+            lines = [(line, False) for line in (*node.body, *node.orelse)]
+            lines += [(line, True) for handler in handlers for line in handler.body]
+            for line, is_fallback in lines:
+                if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+                    guard = Guarded(modules, line.value.value, is_fallback)
+                    guards.update((name.id, guard) for name in line.targets if isinstance(name, ast.Name))
     return guards
 
 
 def _catches_import(handler: ast.ExceptHandler) -> bool:
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    names = {each.id for each in types if isinstance(each, ast.Name)}
-    return handler.type is None or bool(names & {"ImportError", "ModuleNotFoundError", "Exception"})
-
-
-def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, object]]:
-    for each in body:
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):
-            yield from ((name.id, each.value.value) for name in each.targets if isinstance(name, ast.Name))
+    return handler.type is None or _IMPORT_ERRORS.search(ast.unparse(handler.type)) is not None

@@ -12,7 +12,6 @@ from clusterfn.packing.project.listing import Exclusion, Listing
 
 _NAMED = 5
 _WHY = {
-    "cache": ("it is marked as a cache", "rm {shown}/CACHEDIR.TAG"),
     "environment": ("it is a virtual environment", "name its packages in environment= or packages="),
     "credentials": (
         "it looks like a key or a password", "pass clusterfn.File({path!r}), or for a variable secrets=[NAME]"
@@ -33,8 +32,8 @@ def explain(left: Exclusion) -> str:
     why, remedy = _WHY[left.rule]
     if left.rule == "git" and git.above(left.path, ".git") is None:
         remedy = "take it out of .gitignore"
-    root, target, here = left.path[: -len(left.name) - 1], os.path.realpath(left.path), os.path.join(os.getcwd(), "")
-    shown = left.path[len(here) :] if left.path.startswith(here) else left.path
+    root, target = left.path[: -len(left.name) - 1], os.path.realpath(left.path)
+    shown = left.path.removeprefix(os.path.join(os.getcwd(), ""))
     return f"{why}; to send it: {remedy}".format(shown=shlex.quote(shown), path=left.path, root=root, target=target)
 
 

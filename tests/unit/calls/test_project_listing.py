@@ -202,7 +202,7 @@ ROWS = {
         {"pkg/__init__.py", "pkg/other/mod.py"},
     ),
     "hidden folders and caches": (
-        [".git/config", ".idea/x.xml", "cache/CACHEDIR.TAG", "pkg/__init__.py", "pkg/.templates/a.html",
+        [".git/config", ".idea/x.xml", "pkg/__init__.py", "pkg/.templates/a.html",
          "pkg/.ipynb_checkpoints/a.py", "__pycache__/a.pyc"],
         {"pkg/__init__.py"}, {"pkg/__init__.py", "pkg/.templates/a.html"},
     ),
@@ -235,10 +235,6 @@ MISSED = {
     "code that git ignores and no import names": (
         [".gitignore: plugins/", "plugins/a.py"], "ModuleNotFoundError: No module named 'plugins.a'", "git ignores it",
         "git add --force {root}/plugins", {"plugins/a.py"},
-    ),
-    "a folder that is marked as a cache": (
-        ["cache/CACHEDIR.TAG", "cache/x.npy"], "cache/x.npy not found", "rm {root}/cache/CACHEDIR.TAG",
-        "rm {root}/cache/CACHEDIR.TAG", {"cache/x.npy"},
     ),
     "an environment": (
         ["env/pyvenv.cfg", "env/lib/a.py"], "ModuleNotFoundError: No module named 'env'", "it is a virtual environment",
