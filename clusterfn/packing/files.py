@@ -139,7 +139,7 @@ def as_given(value: Any, caller_paths: Mapping[str, pathlib.PurePath]) -> Any:
             here = _here(str(value), caller_paths)
             if here is None:
                 return value
-            return str(here) if kind is str else pathlib.Path(here)
+            return str(here) if isinstance(value, str) else pathlib.Path(here)
         if kind in (tuple, set, frozenset):
             return kind(map(given, value))
         if kind in (list, dict) and id(value) not in seen:
