@@ -383,7 +383,7 @@ def _find_project(text: CommandText) -> tuple[tuple[str, ...], Path | None, Proj
             hint = f"run the command from {Path(word).resolve().parent}, or a folder above both"
             raise ConfigError(f"{word} is outside of the project, so the job does not have it", hint=hint)
     own = _own_script(first, rest)
-    named = own or (_module_file(rest[1]) if rest[:1] == ["-m"] and rest[1:] else None) or _named_in(" ".join(rest))
+    named = own or _named_in(" ".join(rest))
     return text.words, own, project_of(named, own) if named else working_directory()
 
 
@@ -401,21 +401,15 @@ def _own_script(program: str, words: Sequence[str]) -> Path | None:
     return _existing(word)
 
 
-def _module_file(name: str) -> Path | None:
-    """Return the file of a module that is in the working directory."""
-    below = Path(*name.split("."))
-    candidates = (path for path in (below.with_suffix(".py"), below / "__main__.py") if path.is_file())
-    return next((path.resolve() for path in candidates), None)
-
-
 def _named_in(line: str) -> Path | None:
-    """Return the first file or folder of the working directory that a command names."""
+    """Return the first file, folder or module of the working directory that a command names."""
     here = Path.cwd().resolve()
     for word in re.split(r"[\s|&;<>()$`\"'=]+", line):
-        if word and not word.startswith(("-", "/", "~")) and Path(word).exists():
-            path = Path(word).resolve()
-            if here in path.parents:
-                return path
+        if word and not word.startswith(("-", "/", "~")):
+            module = word.replace(".", "/")
+            for path in (Path(word), Path(f"{module}.py"), Path(module, "__main__.py")):
+                if path.exists() and here in path.resolve().parents:
+                    return path.resolve()
     return None
 
 

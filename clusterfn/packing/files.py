@@ -108,7 +108,9 @@ class FileUpload(NamedTuple):
 
 
 def holds_credentials(path: str) -> bool:
-    """Whether a file looks like a key or a password: by its name, or as a private key by its first lines."""
+    """Whether a file looks like a key or a password: by its name, or by its first lines; code never does."""
+    if path.endswith(".py"):
+        return False
     if path.lower().endswith((".pem", ".key")):
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - a Path for each file of a project takes long
@@ -128,44 +130,36 @@ def as_given(value: Any, caller_paths: Mapping[str, pathlib.PurePath]) -> Any:
     Args:
         caller_paths: Path on the host -> path here.
     """
-    return _Giving(caller_paths).of(value)
+    # By their ids; they are held, so that no new object gets the id of an earlier one. Lists and dicts stay the same.
+    seen: dict[int, Any] = {}
 
-
-class _Giving:
-    """One walk through a value; lists and dicts stay the same objects."""
-
-    def __init__(self, caller_paths: Mapping[str, pathlib.PurePath]) -> None:
-        self._given = caller_paths
-        # Results by the ids of the values. The values are held, so that no new object gets the id of an earlier one.
-        self._seen: dict[int, Any] = {}
-
-    def of(self, value: Any) -> Any:
+    def given(value: Any) -> Any:
         kind = type(value)
-        if kind is str:
-            path = self._path(value)
-            return value if path is None else str(path)
-        if issubclass(kind, pathlib.PurePath):
-            path = self._path(str(value))
-            return value if path is None else pathlib.Path(path)
-        if (kind is list or kind is dict) and id(value) not in self._seen:
-            self._seen[id(value)] = value
+        if kind is str or issubclass(kind, pathlib.PurePath):
+            here = _here(str(value), caller_paths)
+            if here is None:
+                return value
+            return str(here) if isinstance(value, str) else pathlib.Path(here)
+        if kind in (tuple, set, frozenset):
+            return kind(map(given, value))
+        if kind in (list, dict) and id(value) not in seen:
+            seen[id(value)] = value
             if kind is list:
-                value[:] = map(self.of, value)
+                value[:] = map(given, value)
             else:
-                pairs = [(self.of(key), self.of(each)) for key, each in value.items()]
+                pairs = [(given(key), given(item)) for key, item in value.items()]
                 value.clear()
                 value.update(pairs)
-        elif kind is tuple or kind is set or kind is frozenset:
-            return kind(map(self.of, value))
         return value
 
-    def _path(self, text: str) -> pathlib.PurePath | None:
-        for remote, here in self._given.items():
-            if text == remote:
-                return here
-            if text.startswith(f"{remote}/"):
-                return here / text[len(remote) + 1 :]
-        return None
+    return given(value)
+
+
+def _here(text: str, caller_paths: Mapping[str, pathlib.PurePath]) -> pathlib.PurePath | None:
+    for remote, here in caller_paths.items():
+        if text == remote or text.startswith(f"{remote}/"):
+            return here / text[len(remote) + 1 :]
+    return None
 
 
 def shipment(path: File | Directory) -> FileUpload:
@@ -197,11 +191,8 @@ def _file(path: File) -> FileUpload:
 
 def _directory(path: Directory) -> FileUpload:
     root = os.path.abspath(path)
-    if not os.path.isdir(root):
-        if os.path.exists(root):
-            raise PayloadError(f"Directory({str(path)!r}) is a file", hint=f"write File({str(path)!r})")
-        cwd = pathlib.Path.cwd()
-        raise PayloadError(f"Directory({str(path)!r}) does not exist", hint=f"the path is relative to {cwd}")
+    if os.path.isfile(root):
+        raise PayloadError(f"Directory({str(path)!r}) is a file", hint=f"write File({str(path)!r})")
     contents = path.contents()
     digests = [_digest(member) for member in contents.files]
     manifest = [
@@ -212,9 +203,8 @@ def _directory(path: Directory) -> FileUpload:
     manifest += [f"{name}\0->{target}\n" for name, target in contents.links]
     size = sum(member.facts.st_size for member in contents.files)
     digest = hashlib.sha256("".join(manifest).encode("utf-8", "surrogateescape")).hexdigest()
-    return FileUpload(
-        digest, os.path.basename(root) or "root", contents, size, True, tuple(crc for _, crc in digests)
-    )  # fmt: skip
+    crcs = tuple(crc for _, crc in digests)
+    return FileUpload(digest, os.path.basename(root) or "root", contents, size, True, crcs)
 
 
 def _walk(folder: str, prefix: str, above: tuple[str, ...], files: list[Member], folders: list[str]) -> None:

@@ -413,7 +413,7 @@ def test_a_script_runs_as_it_is_in_its_project_and_brings_its_outputs(run, proje
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == [["train.py", "--lr", "0.1", "--fail", "0"], 0.1, "__main__", False, False]
     assert (project / "model.pt").read_text() == "helped by data"
-    assert "not sent, because they look like keys or passwords: .env" in ran.stderr
+    assert ".env: not sent, because it looks like a key or a password" in ran.stderr
     (work,) = (project / "root").glob("jobs/*/attempts/1/work")
     assert [path.name for path in work.rglob("*") if path.is_file() and path.suffix != ".pyc"] == ["model.pt"]
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from clusterfn.errors import ClusterfnError
@@ -34,11 +34,11 @@ def of_file(file: object, host: str) -> str | None:
         name = in_work[1]
     in_sources = _IN_SOURCES.fullmatch(name)
     if in_sources:
-        name = next(filter(os.path.exists, (os.path.join(each, in_sources[1]) for each in sys.path)), "")
+        name = next(filter(os.path.exists, (os.path.join(folder, in_sources[1]) for folder in sys.path)), "")
     if not os.path.exists(name):
         return None
-    left = _left_of_packages(in_sources[1].partition("/")[0], name) if in_sources else None
-    if left is not None:
+    left = in_sources and _left_of_packages(in_sources[1].partition("/")[0], name)
+    if left:
         return f"on {host}; {name} is on this machine, but was not sent: {rules.explain(left)}"
     where, here = f"in the job's own folder on {host}", "it is in your working directory"
     if os.path.isabs(name):
@@ -49,75 +49,67 @@ def of_file(file: object, host: str) -> str | None:
 
 def in_text(text: str, host: str) -> str | None:
     """Say the same of the first file that an error has in its text alone."""
-    words = (each.rstrip(".") for each in _WORDS.findall(text))
-    hints = (of_file(each, host) for each in words if "." in each or "/" in each or f"'{each}'" in text)
+    words = (word.rstrip(".") for word in _WORDS.findall(text))
+    hints = (of_file(word, host) for word in words if "." in word or "/" in word or f"'{word}'" in text)
     return next(filter(None, hints), None)
 
 
 def of_module(name: str) -> str | None:
     """Say why an own module was not sent with a function, or where one of this name is; None if nowhere."""
-    top, *_ = parts = name.split(".")
-    for place in places(top):
-        left = _left_of_packages(top, os.path.join(os.path.dirname(place), *parts))
-        if left is not None:
+    top = name.partition(".")[0]
+    found = places(top)
+    for place in found:
+        if left := _left_of_packages(top, os.path.join(os.path.dirname(place), *name.split("."))):
             return f"{left.path} was not sent: {rules.explain(left)}"
-    if places(top):
+    if found:
         return (
             f"{top} is your own module, but was not sent: clusterfn sends only modules that an import statement names; "
             f"write `import {top}` in the function"
         )
     main = getattr(sys.modules["__main__"], "__file__", None)
-    near = next(_near(top, [Path(), *([Path(main).parent] if main else [])]), None)
-    if near is None:
-        return None
-    folder = os.path.relpath(os.path.dirname(near))
-    return (
+    near = _near(top, [Path(), *([Path(main).parent] if main else [])])
+    return near and (
         f"{os.path.relpath(near)} is on this machine: clusterfn sends modules that your program itself can import, so "
-        f"add {folder} to PYTHONPATH or sys.path here"
+        f"add {os.path.relpath(os.path.dirname(near))} to PYTHONPATH or sys.path here"
     )
 
 
 def of_command(lines: Sequence[str], project: Project) -> str | None:
     """Say why a command misses a file or a module that a line of its stderr names; None if that is not here."""
     try:
-        listing = project.listing()
+        left_out = project.listing().left_out
     except (ClusterfnError, OSError):
         # It has changed since the command was sent. The command's own error counts.
         return None
     for line in lines:
-        if module := _NO_MODULE.search(line):
-            if said := _of_module_in(project, listing, module[1]):
-                return said
-        elif _MISSING.search(line):
-            for word in _WORDS.findall(line):
-                in_work = _IN_WORK.fullmatch(word)
-                path = os.path.normpath(os.path.join(project, in_work[1] if in_work else word))
-                if left := _first(listing.left_out, path):
-                    return f"{left.name} is here, but was not sent: {rules.explain(left)}"
+        module, words = _NO_MODULE.search(line), _WORDS.findall(line) if _MISSING.search(line) else []
+        paths = [os.path.normpath(os.path.join(project, _IN_WORK.sub(r"\1", word))) for word in words]
+        if module:
+            roots = ("", *project.declared().roots)
+            paths = [os.path.join(project, root, *module[1].split(".")) for root in roots]
+        top = module[1].partition(".")[0] if module else ""
+        near = _near(top, [Path(project)]) if module else None
+        if left := next(filter(None, (_first(left_out, path) for path in [*paths, *filter(None, [near])])), None):
+            return f"{left.name} is here, but was not sent: {rules.explain(left)}"
+        if near:
+            return _of_module_elsewhere(near, str(project))
     return None
 
 
-def _of_module_in(project: Project, listing: Listing, name: str) -> str | None:
-    top = name.partition(".")[0]
-    near = next(_near(top, [Path(project)]), None)
-    paths = [os.path.join(project, root, *name.split(".")) for root in ("", *project.declared().roots)]
-    if left := next(filter(None, (_first(listing.left_out, each) for each in (*paths, near or paths[0]))), None):
-        return f"{left.name} is here, but was not sent: {rules.explain(left)}"
-    if near is None:
-        return None
+def _of_module_elsewhere(near: str, project: str) -> str:
     above = os.path.commonpath([near, project])
     begin = f"begin the command with PYTHONPATH={os.path.relpath(os.path.dirname(near), above)}"
-    if above != str(project):
+    if above != project:
         return f"{near} is outside of the project {project}: run the command from {above}, and {begin}"
     return f"{os.path.relpath(near, project)} is sent, but no import looks there: {begin}"
 
 
 def _first(left_out: Sequence[Exclusion], path: str) -> Exclusion | None:
     """Return what leaves out this path, or the module that has it."""
-    for each in left_out:
-        if is_below(path, each.path) or is_below(path, each.path.removesuffix(".py")):
-            is_file = each.rule == "git" and os.path.exists(path)
-            return each._replace(name=path[len(each.path) - len(each.name) :], path=path) if is_file else each
+    for left in left_out:
+        if is_below(path, left.path) or is_below(path, left.path.removesuffix(".py")):
+            is_file = left.rule == "git" and os.path.exists(path)
+            return left._replace(name=path[len(left.path) - len(left.name) :], path=path) if is_file else left
     return None
 
 
@@ -125,16 +117,18 @@ def _left_of_packages(top: str, path: str) -> Exclusion | None:
     # The error that is explained counts, and not that git or the file system says nothing now.
     with contextlib.suppress(ClusterfnError, OSError):
         listings = (Listing(place, package=True) for place in places(top) if os.path.isdir(place))
-        return next(filter(None, (_first(each.left_out, path) for each in listings)), None)
+        return next(filter(None, (_first(listing.left_out, path) for listing in listings)), None)
     return None
 
 
-def _near(top: str, folders: Sequence[Path]) -> Iterator[str]:
-    """Yield where a module of this name is, in these folders, beside them, and one below."""
+def _near(top: str, folders: Sequence[Path]) -> str | None:
+    """Return where a module of this name is, in these folders, beside them, or one below."""
     # The working directory may have been removed.
     with contextlib.suppress(OSError):
         for folder in dict.fromkeys(path for each in folders for path in (each.resolve(), each.resolve().parent)):
-            for path in (path for below in (top, f"*/{top}") for path in sorted(folder.glob(f"{below}*"))):
-                is_one = path.name == f"{top}.py" or (path.name == top and (path / "__init__.py").is_file())
-                if is_one and not is_foreign(os.path.realpath(path)):
-                    yield str(path)
+            for pattern in (f"{top}.py", f"{top}/__init__.py", f"*/{top}.py", f"*/{top}/__init__.py"):
+                for path in sorted(folder.glob(pattern)):
+                    near = str(path.parent if path.name == "__init__.py" else path)
+                    if not is_foreign(near):
+                        return near
+    return None

@@ -15,7 +15,7 @@ _LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
 _IGNORE = ".gitignore"
 _warned: set[str] = set()
 # What git has listed below a package, and the times of all that its answer depends on.
-_kept: dict[str, tuple[dict[str, int], frozenset[str] | None]] = {}
+_kept: dict[str, tuple[frozenset[str], dict[str, int]]] = {}
 
 
 class GitRefused(ConfigError):
@@ -23,7 +23,7 @@ class GitRefused(ConfigError):
 
 
 def listed(folder: str) -> frozenset[str] | None:
-    """Return the names below a folder that git lists, relative to it; None where git decides nothing.
+    """Return what git lists below a folder, files and folders, by relative names; None where git decides nothing.
 
     That is so without a repository and a .gitignore, and where the repository around the folder ignores all of it, as
     one in the home directory does.
@@ -31,6 +31,9 @@ def listed(folder: str) -> frozenset[str] | None:
     Raises:
         GitRefused: There is a repository, but git does not read it, or there is no git.
     """
+    kept = _kept.get(folder)
+    if kept and all(_time(path) == time for path, time in kept[1].items()):
+        return kept[0]
     repository, ignoring = above(folder, ".git"), above(folder, _IGNORE)
     names = ""
     if repository:
@@ -45,27 +48,22 @@ def listed(folder: str) -> frozenset[str] | None:
                 Path(empty, name).mkdir()
             Path(empty, "HEAD").write_text("ref: refs/heads/none\n", encoding="ascii")
             names = _ask(folder, "", f"--git-dir={empty}", f"--work-tree={ignoring}")
-    return frozenset(names.split("\0")) - {""} if names else None
+    # git lists a repository of its own as `name/`.
+    found = {name.rstrip("/") for name in names.split("\0")} - {""}
+    for name in tuple(found):
+        while (name := name.rpartition("/")[0]) and name not in found:
+            found.add(name)
+    return frozenset(found) or None
 
 
-def kept(folder: str) -> frozenset[str] | None:
-    """Return the answer that `keep` has kept; raise KeyError if there is none, or something has changed since."""
-    times, names = _kept[folder]
-    if any(_time(path) != time for path, time in times.items()):
-        raise KeyError(folder)
-    return names
-
-
-def keep(folder: str, names: frozenset[str] | None, folders: Iterable[str]) -> None:
-    """Keep an answer until an entry of these folders, or what git knows, changes."""
-    folders = [*map(str, Path(folder).parents), *folders]
+def keep(folder: str, names: frozenset[str] | None, seen: Iterable[str]) -> None:
+    """Keep an answer until an entry of the folders that were seen, or what git knows, changes."""
+    if names is None or _kept.get(folder, (None,))[0] is names:
+        return
     found = os.path.join(above(folder, ".git") or folder, ".git")
-    if os.path.isfile(found):
-        # A worktree and a submodule have their repository elsewhere.
-        found = os.path.join(os.path.dirname(found), Path(found).read_text("utf-8").partition(": ")[2].strip())
-    paths = [os.path.join(found, "index"), os.path.join(found, "info/exclude")]
-    paths += [*folders, *(os.path.join(each, _IGNORE) for each in folders)]
-    _kept[folder] = {path: _time(path) for path in paths}, names
+    folders = [*map(str, Path(folder).parents), *seen]
+    paths = [os.path.join(found, "index"), os.path.join(found, "info/exclude"), *folders]
+    _kept[folder] = names, {path: _time(path) for path in (*paths, *(os.path.join(path, _IGNORE) for path in folders))}
 
 
 def commit_of(folder: str) -> dict[str, str | None]:
@@ -86,11 +84,9 @@ def _time(path: str) -> int:
 
 def above(folder: str, name: str) -> str | None:
     """Return the nearest folder upwards with an entry of this name; a .gitignore counts below the home directory."""
-    home, device = os.path.realpath(os.path.expanduser("~")), os.stat(folder).st_dev
+    home = os.path.join(os.path.realpath(os.path.expanduser("~")), "")
     for path in (folder, *map(str, Path(folder).parents)):
-        is_too_high = name == _IGNORE and os.path.join(home, "").startswith(os.path.join(path, ""))
-        # git does not look on another file system either.
-        if is_too_high or os.stat(path).st_dev != device:
+        if name == _IGNORE and home.startswith(os.path.join(path, "")):
             return None
         if os.path.lexists(os.path.join(path, name)):
             return path

@@ -5,24 +5,17 @@ It is the working directory if the script is in or below it, else the script's f
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import stat
-from collections.abc import Sequence
 
-from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.packing.files import Contents, Directory, Member
 from clusterfn.packing.project import roots, rules
 from clusterfn.packing.project.git import GitRefused
-from clusterfn.packing.project.listing import Listing, TooMuch, imported_words, is_below
+from clusterfn.packing.project.listing import Listing, imported_words, is_below
 from clusterfn.packing.project.modules import is_own
-
-_MOST_BYTES = 200 << 20
-_MOST_FILES = 20_000
-_KEEP_THERE = "list large files in .gitignore, and keep data on the host: pass its path to the script"
 
 
 class Project(Directory):
@@ -43,22 +36,28 @@ class Project(Directory):
         """
         listing = self.listing()
         rules.tell_of(listing)
-        names = {each.name for each in listing.files}
-        for each in roots.installed():
-            if (below := self._below(each.folder)) is not None:
-                above = os.path.join(below, *roots.declared(each.folder).roots[:1], each.metadata.name)
-                for path in roots.metadata_files(each):
-                    name = os.path.normpath(os.path.join(above, path.name)).replace(os.sep, "/")
-                    listing.files += [] if name in names else [Member(name, str(path), path.stat())]
-        return Contents(listing.files, listing.folders, listing.links, self._imports(listing.files))
+        files, elsewhere = {member.name: member for member in listing.files}, set[str]()
+        for project in roots.installed():
+            below = self._below(project.folder)
+            folders = roots.declared(project.folder).roots if project.folder else ()
+            if below is not None:
+                for path in roots.metadata_files(project):
+                    name = os.path.normpath(os.path.join(below, *folders[:1], project.metadata.name, path.name))
+                    member = Member(name.replace(os.sep, "/"), str(path), path.stat())
+                    files.setdefault(member.name, member)
+            else:
+                names = (name for root in folders for name in os.listdir(os.path.join(project.folder, root)))
+                elsewhere.update(name.removesuffix(".py") for name in names)
+        imports = elsewhere.intersection(*[set().union(*map(imported_words, listing.files))] if elsewhere else [])
+        return Contents([*files.values()], listing.folders, listing.links, tuple(sorted(filter(is_own, imports))))
 
     def declared(self) -> roots.Declared:
         """Return the folders from which its modules are imported, and its console scripts."""
         folders, scripts = dict[str, None](), dict[str, str]()
-        for folder in (str(self), *(each.folder for each in roots.installed())):
+        for folder in (str(self), *(project.folder for project in roots.installed())):
             if (below := self._below(folder)) is not None:
                 declared = roots.declared(folder)
-                folders.update((os.path.normpath(os.path.join(below, each)), None) for each in declared.roots)
+                folders.update((os.path.normpath(os.path.join(below, root)), None) for root in declared.roots)
                 scripts.update(declared.scripts)
         return roots.Declared(tuple(folders), scripts)
 
@@ -67,27 +66,9 @@ class Project(Directory):
         root = os.path.realpath(self)
         return os.path.relpath(folder, root) if folder and is_below(folder, root) else None
 
-    def _imports(self, files: Sequence[Member]) -> tuple[str, ...]:
-        """Return the modules of editable installations elsewhere that its code imports."""
-        known: set[str] = set()
-        for each in roots.installed():
-            if each.folder and self._below(each.folder) is None:
-                for root in roots.declared(each.folder).roots:
-                    with contextlib.suppress(OSError):
-                        known.update(name.removesuffix(".py") for name in os.listdir(os.path.join(each.folder, root)))
-        words = (imported_words(each) for each in files if known and each.name.endswith(".py"))
-        return tuple(sorted(name for name in known.intersection(*[set().union(*words)]) if is_own(name)))
-
     def listing(self) -> Listing:
         """List what of it travels, and what does not."""
-        try:
-            return Listing(str(self), always=str(self.always or ""), most=(_MOST_BYTES, _MOST_FILES))
-        except TooMuch as too_much:
-            how = f"files larger than {format_size(_MOST_BYTES)}"
-            if len(too_much.members) > _MOST_FILES:
-                how = f"more than {_MOST_FILES} files"
-            evidence = rules.largest(too_much.members)
-            raise ConfigError(f"the project {self} has {how}", evidence=evidence, hint=_KEEP_THERE) from None
+        return Listing(str(self), always=str(self.always or ""))
 
 
 def project_of(named: pathlib.Path, script: pathlib.Path | None = None) -> Project:

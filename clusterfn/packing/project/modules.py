@@ -12,8 +12,9 @@ import functools
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from clusterfn.packing.project import listing, roots, rules
 MOST_BYTES = 50 << 20
 # The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
-_ARCHIVES = (".zip", ".egg", ".pyz")
+_IMPORT_ERRORS = re.compile(r"\b(?:ImportError|ModuleNotFoundError|Exception)\b")
 
 
 class Compiled(NamedTuple):
@@ -49,46 +50,25 @@ def is_own(name: str) -> bool:
 
 
 def places(name: str) -> list[str]:
-    """Return the file of a module, or the folders of a package, if it is the user's own; or the archive that has it."""
+    """Return the file of a module, or the folders of a package, if it is the user's own."""
     if name in _NEVER or name in sys.builtin_module_names:
         return []
     spec = find_spec(name)
     if spec is None:
         return []
     found: list[str] = []
-    if archive := getattr(spec.loader, "archive", ""):
-        found = [archive]
-    elif spec.submodule_search_locations is not None:
+    if spec.submodule_search_locations is not None:
         found = list(spec.submodule_search_locations)
         # Without an __init__.py, any folder of that name counts as a package, such as ./wandb with the logs of runs.
         if not spec.has_location:
             found = [place for place in found if listing.holds_code(place)]
     elif spec.origin and spec.has_location:
         found = [spec.origin]
-    return [place for place in found if not _is_foreign_place(place) and os.path.exists(place)]
-
-
-# The places are kept as modules name them, because each call of a function looks at the same ones.
-_foreign_places: set[str] = set()
-
-
-def _is_foreign_place(place: str) -> bool:
-    """Whether what is there is not the user's own. A package may become a link to a checkout at any time."""
-    is_link = os.path.islink(place)
-    if place in _foreign_places and not is_link:
-        return True
-    is_foreign = listing.is_foreign(os.path.realpath(place))
-    if is_foreign and not is_link and os.path.isabs(place):
-        _foreign_places.add(place)
-    return is_foreign
+    return [place for place in found if not listing.is_foreign(place) and os.path.exists(place)]
 
 
 def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
     """Return how Python would import a module, or has imported it; None if there is none."""
-    loaded = sys.modules.get(name)
-    spec = getattr(loaded, "__spec__", None)
-    if loaded is not None:
-        return spec
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError, AttributeError):
@@ -121,68 +101,54 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
     waiting = {name.partition(".")[0] for name in names}
     done: set[str] = set()
     files: dict[str, Member] = {}
-    left = MOST_BYTES
     while waiting:
         name = waiting.pop()
         done.add(name)
-        try:
-            own = _source_members(name, words, left)
-        except listing.TooMuch as too_much:
-            raise _too_large([*files.values(), *too_much.members]) from None
-        files.update((each.name, each) for each in own)
-        left -= sum(each.facts.st_size for each in own)
-        code = (each for each in own if each.name.endswith(".py"))
-        waiting |= {name for each in code for name in _imports(each.path, each.facts.st_mtime_ns)} - done
-    read = {name: Path(each.path).read_bytes() for name, each in files.items()}
-    tops = {name.partition("/")[0].removesuffix(".py"): each.path for name, each in files.items()}
+        own = _source_members(name, words)
+        files.update((member.name, member) for member in own)
+        code = (member for member in own if member.name.endswith(".py"))
+        waiting |= {name for member in code for name in _imports(member.path, member.facts.st_mtime_ns)} - done
+    if sum(member.facts.st_size for member in files.values()) > MOST_BYTES:
+        raise PayloadError(
+            f"the modules that the function needs are larger than {format_size(MOST_BYTES)}",
+            evidence=listing.largest(files.values()),
+            hint="list data in .gitignore, and pass it as clusterfn.File or clusterfn.Directory",
+        )
+    read = {name: Path(member.path).read_bytes() for name, member in files.items()}
+    tops = {name.partition("/")[0].removesuffix(".py"): member.path for name, member in files.items()}
     read.update({f"{path.parent.name}/{path.name}": path.read_bytes() for path in roots.metadata_of(tops)})
-    return make(read) if read else None, tuple(each for name in sorted(done) for each in compiled_in(name))
+    return make(read) if read else None, tuple(unit for name in sorted(done) for unit in compiled_in(name))
 
 
-def _source_members(name: str, words: Iterable[str], most: int) -> list[Member]:
-    """Return the files of a module that go as source, and note what does not.
-
-    Raises:
-        TooMuch: They have more bytes.
-    """
+def _source_members(name: str, words: Iterable[str]) -> list[Member]:
+    """Return the files of a module that go as source, and note what does not."""
     members: dict[str, Member] = {}
     for place in places(name):
         if os.path.isfile(place):
             found = [Member(os.path.basename(place), place, os.stat(place))]
-            if found[0].facts.st_size > most:
-                raise listing.TooMuch(found)
         else:
-            listed = listing.Listing(place, package=True, words=words, most=(most, sys.maxsize))
+            listed = listing.Listing(place, package=True, words=words)
             rules.tell_of(listed)
-            found = [each._replace(name=f"{name}/{each.name}") for each in listed.files]
+            found = [member._replace(name=f"{name}/{member.name}") for member in listed.files]
         # The first of two folders of a namespace package wins, as in an import.
-        for each in found:
-            members.setdefault(each.name, each)
+        for member in found:
+            members.setdefault(member.name, member)
     compiled: dict[str, Compiled] = {}
-    for each in members.values():
-        if each.name.endswith(listing.EXTENSIONS):
-            unit, path = _unit(each), Path(each.path)
-            compiled.setdefault(unit, Compiled(unit, path, path.parents[each.name.count("/")]))
+    for file, member in members.items():
+        if file.endswith(listing.EXTENSIONS):
+            unit, path = _unit(file, members), Path(member.path)
+            compiled.setdefault(unit, Compiled(unit, path, path.parents[file.count("/")]))
     _compiled[name] = tuple(compiled.values())
-    return [each for each in members.values() if not compiled or _unit(each) not in compiled]
+    return [member for file, member in members.items() if not compiled or _unit(file, members) not in compiled]
 
 
-def _unit(member: Member) -> str:
+def _unit(file: str, members: Collection[str]) -> str:
     """Return the outermost regular package around a file; in a namespace package alone, the module itself."""
-    *folders, file = member.name.split("/")
-    path = Path(member.path)
+    *folders, last = file.split("/")
     for count in range(1, len(folders) + 1):
-        if (path.parents[len(folders) - count] / "__init__.py").is_file():
+        if "/".join([*folders[:count], "__init__.py"]) in members:
             return ".".join(folders[:count])
-    return ".".join([*folders, file.partition(".")[0]])
-
-
-def _too_large(members: Iterable[Member]) -> PayloadError:
-    return PayloadError(
-        f"the modules that the function needs are larger than {format_size(MOST_BYTES)}",
-        evidence=rules.largest(members),
-        hint="list data in .gitignore, and pass it as clusterfn.File or clusterfn.Directory",
-    )
+    return ".".join([*folders, last.partition(".")[0]])
 
 
 def modules_in(bundle: FileBundle) -> list[str]:
@@ -257,22 +223,16 @@ def guarded(source: str) -> Mapping[str, Guarded]:
         # A cell of a notebook may have magics, which are not Python.
         return guards
     for node in tree.body:
-        if isinstance(node, ast.Try) and any(map(_catches_import, node.handlers)):
+        if isinstance(node, ast.Try) and (handlers := list(filter(_catches_import, node.handlers))):
             modules = tuple(_imported(ast.Module(node.body, [])))
-            for name, value in _constants([*node.body, *node.orelse]):
-                guards[name] = Guarded(modules, value, False)
-            for handler in filter(_catches_import, node.handlers):
-                guards.update((name, Guarded(modules, value, True)) for name, value in _constants(handler.body))
+            lines = [(line, False) for line in (*node.body, *node.orelse)]
+            lines += [(line, True) for handler in handlers for line in handler.body]
+            for line, is_fallback in lines:
+                if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
+                    guard = Guarded(modules, line.value.value, is_fallback)
+                    guards.update((name.id, guard) for name in line.targets if isinstance(name, ast.Name))
     return guards
 
 
 def _catches_import(handler: ast.ExceptHandler) -> bool:
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    names = {each.id for each in types if isinstance(each, ast.Name)}
-    return handler.type is None or bool(names & {"ImportError", "ModuleNotFoundError", "Exception"})
-
-
-def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, object]]:
-    for each in body:
-        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):
-            yield from ((name.id, each.value.value) for name in each.targets if isinstance(name, ast.Name))
+    return handler.type is None or _IMPORT_ERRORS.search(ast.unparse(handler.type)) is not None

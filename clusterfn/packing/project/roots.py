@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import functools
 import json
@@ -18,7 +17,11 @@ from clusterfn.errors import ConfigError
 from clusterfn.packing.project.listing import holds_code
 
 _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")
-_PACKAGE_DIR = re.compile(r"""(?:package_dir\s*=\s*\{\s*["']{2}\s*:|where\s*=)\s*["']([\w./-]+)["']""")
+# A folder of modules, as the tables of setuptools, poetry, pdm and uv name it, or a folder of packages, as hatch does.
+_ROOT = re.compile(
+    r"""\b(?:package[_-]dir\s*[\]=]\s*\{?\s*(?:["']{2}\s*[:=]|=)?|where\s*=\s*\[?|(?:from|module-root)\s*=)\s*["']?([\w./-]+)"""
+    r"""|\bpackages\s*=\s*\[\s*["']([\w./-]+)/[\w-]+["']"""
+)
 _SCRIPT = re.compile(r"""(?:^|["'])\s*([\w.-]+)\s*=\s*([\w.]+:[\w.]+)""", re.MULTILINE)
 
 
@@ -55,10 +58,7 @@ def installed() -> list[Installed]:
 def _installed(folders: tuple[tuple[str, int], ...]) -> list[Installed]:
     projects = []
     for folder, _ in folders:
-        with os.scandir(folder) as entries:
-            names = [each.name for each in entries if each.name.endswith((".dist-info", ".egg-info")) and each.is_dir()]
-        for name in sorted(names):
-            path = Path(folder, name)
+        for path in sorted(Path(folder).glob("*.*-info")):
             top_level = frozenset(_text(path / "top_level.txt").split())
             projects.append(Installed(path, *_origin(_text(path / "direct_url.json")), top_level))
     return projects
@@ -99,33 +99,17 @@ def declared(folder: str) -> Declared:
     # Whoever builds an environment from it says what is wrong with the file.
     with contextlib.suppress(ConfigError):
         tree = load_toml(Path(folder, PYPROJECT))
-    setup, code = configparser.ConfigParser(interpolation=None), _text(Path(folder, "setup.py"))
-    with contextlib.suppress(configparser.Error):
-        setup.read_string(_text(Path(folder, "setup.cfg")))
-    tool = tree.get("tool", {})
-    if not (code or "project" in tree or "build-system" in tree or tool.get("poetry") or setup.has_section("options")):
+    setup, code = _text(Path(folder, "setup.cfg")), _text(Path(folder, "setup.py"))
+    poetry = tree.get("tool", {}).get("poetry", {})
+    if not (code or "project" in tree or "build-system" in tree or poetry or "[options]" in setup):
         return Declared()
-    lines = setup.get("options.entry_points", "console_scripts", fallback="")
-    scripts = {**dict(_SCRIPT.findall(f"{code}\n{lines}")), **tool.get("poetry", {}).get("scripts", {})}
-    scripts.update(tree.get("project", {}).get("scripts", {}))
-    return Declared(_roots(folder, tool, setup, code), {name: str(each) for name, each in scripts.items()})
-
-
-def _roots(folder: str, tool: Mapping[str, Any], setup: configparser.ConfigParser, code: str) -> tuple[str, ...]:
-    found: list[Any] = [*_PACKAGE_DIR.findall(code), *setup.get("options.packages.find", "where", fallback="").split()]
-    found.append(setup.get("options", "package_dir", fallback="").strip().partition("=")[2].strip())
-    with contextlib.suppress(AttributeError, TypeError):
-        # A table may be a list, as `packages` of setuptools.
-        found.append(tool.get("setuptools", {}).get("package-dir", {}).get(""))
-        found += [each.get("from", "") for each in tool.get("poetry", {}).get("packages", [])]
-        wheel = tool.get("hatch", {}).get("build", {}).get("targets", {}).get("wheel", {})
-        found += [os.path.dirname(each) for each in wheel.get("packages", [])]
-        found.append(tool.get("pdm", {}).get("build", {}).get("package-dir"))
-        found.append(tool.get("uv", {}).get("build-backend", {}).get("module-root"))
-        found += tool.get("setuptools", {}).get("packages", {}).get("find", {}).get("where", [])
-    named = dict.fromkeys(os.path.normpath(each) for each in found if each)
-    existing = tuple("" if each == "." else each for each in named if os.path.isdir(os.path.join(folder, each)))
+    scripts = dict(_SCRIPT.findall(f"{code}\n{setup}"))
+    for table in (poetry, tree.get("project", {})):
+        scripts.update((name, str(target)) for name, target in table.get("scripts", {}).items())
+    named = _ROOT.findall("\n".join((code, setup, _text(Path(folder, PYPROJECT)))))
+    found = dict.fromkeys(os.path.normpath(root or above) for root, above in named)
+    existing = tuple("" if root == "." else root for root in found if os.path.isdir(os.path.join(folder, root)))
     src = os.path.join(folder, "src")
     # Some projects have a package that is called src.
     is_package = os.path.exists(os.path.join(src, "__init__.py")) or not holds_code(src)
-    return existing or (("",) if is_package else ("src",))
+    return Declared(existing or (("",) if is_package else ("src",)), scripts)

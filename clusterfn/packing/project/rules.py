@@ -6,15 +6,12 @@ import os
 import shlex
 from collections.abc import Iterable
 
-from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.display import console
-from clusterfn.packing.files import Member
 from clusterfn.packing.project import git
 from clusterfn.packing.project.listing import Exclusion, Listing
 
 _NAMED = 5
 _WHY = {
-    "cache": ("it is marked as a cache", "rm {shown}/CACHEDIR.TAG"),
     "environment": ("it is a virtual environment", "name its packages in environment= or packages="),
     "credentials": (
         "it looks like a key or a password", "pass clusterfn.File({path!r}), or for a variable secrets=[NAME]"
@@ -25,14 +22,7 @@ _WHY = {
     "link": ("it is a link to {target}, outside of the project", "copy that into the project"),
     "unreadable": ("you may not read it", "chmod u+r {path}"),
 }  # fmt: skip
-_KEYS = (
-    "not sent, because they look like keys or passwords: {}. To send one, pass clusterfn.File(PATH); for a variable of "
-    "this process use secrets=[NAME]"
-)
-_LINKS = "not sent, because they are links out of the project: {}. To send one, copy what it leads to into the project"
-_KEPT_LINKS = "sent as links, because they lead out of the project: {}. The host must have what they lead to"
-_UNREADABLE = "not sent, because you may not read them: {}"
-_IGNORED = "sent although git ignores it, because it is code that is imported: {}"
+_TOLD = ("credentials", "link", "unreadable")
 # What users of this process have read about.
 _told: set[str] = set()
 
@@ -42,29 +32,26 @@ def explain(left: Exclusion) -> str:
     why, remedy = _WHY[left.rule]
     if left.rule == "git" and git.above(left.path, ".git") is None:
         remedy = "take it out of .gitignore"
-    root, target, here = left.path[: -len(left.name) - 1], os.path.realpath(left.path), os.path.join(os.getcwd(), "")
-    shown = left.path[len(here) :] if left.path.startswith(here) else left.path
+    root, target = left.path[: -len(left.name) - 1], os.path.realpath(left.path)
+    shown = left.path.removeprefix(os.path.join(os.getcwd(), ""))
     return f"{why}; to send it: {remedy}".format(shown=shlex.quote(shown), path=left.path, root=root, target=target)
 
 
 def tell_of(listing: Listing) -> None:
     """Name once what a user does not expect: keys, links out of the project, and code that git ignores."""
-    kept_links = {name for name, _ in listing.links}
-    for sentence, paths in (
-        (_KEYS, [each.path for each in listing.left_out if each.rule == "credentials"]),
-        (_LINKS, [each.path for each in listing.left_out if each.rule == "link" and each.name not in kept_links]),
-        (_KEPT_LINKS, [each.path for each in listing.left_out if each.rule == "link" and each.name in kept_links]),
-        (_UNREADABLE, [each.path for each in listing.left_out if each.rule == "unreadable"]),
-        (_IGNORED, listing.ignored),
-    ):
-        new = [each for each in paths if each not in _told]
-        _told.update(new)
-        if new:
-            more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
-            console.warn(sentence.format(", ".join(new[:_NAMED]) + more))
+    for rule in _TOLD:
+        left_out = {left.path: left for left in listing.left_out if left.rule == rule}
+        if new := _new(left_out):
+            console.warn(f"{_joined(new)}: not sent, because {explain(left_out[new[0]])}")
+    if new := _new(listing.ignored):
+        console.warn(f"{_joined(new)}: sent although git ignores it, because it is code that is imported")
 
 
-def largest(members: Iterable[Member]) -> list[str]:
-    """Return lines about the largest of some files."""
-    found = sorted(((each.facts.st_size, each.name) for each in members), reverse=True)[:_NAMED]
-    return [f"{format_size(size):>10}  {name}" for size, name in found]
+def _new(names: Iterable[str]) -> list[str]:
+    new = [name for name in names if name not in _told]
+    _told.update(new)
+    return new
+
+
+def _joined(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

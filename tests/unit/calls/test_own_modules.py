@@ -111,6 +111,7 @@ SO = ".cpython-311-x86_64-linux-gnu.so"
 
 def test_what_only_a_compiled_package_imports_is_left_out_too(project):
     write(project, mine__init="import mine_other", mine_other="", mine_script="import mine")
+    (project / ".gitignore").write_text("*.so")
     (project / f"mine/fast{SO}").touch()
 
     assert sent("mine_script") == {"mine_script.py"}
