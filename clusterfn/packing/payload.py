@@ -25,7 +25,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.errors import DependencyFailed, PayloadError
+from clusterfn.errors import ConfigError, DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
 from clusterfn.packing.edited_modules import edited
@@ -178,7 +178,7 @@ def pack_object(
     """
     try:
         return serialization.part("container").pack(obj, needs.look, target)
-    except (PayloadError, DependencyFailed, NotEnded):
+    except (ConfigError, PayloadError, DependencyFailed, NotEnded):
         raise
     except (Exception, SystemExit) as error:  # the user's `__reduce__` may raise anything
         raise cannot_travel(*call, target, error, needs) from error
