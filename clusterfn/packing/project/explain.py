@@ -106,10 +106,10 @@ def _of_module_in(project: Project, listing: Listing, name: str) -> str | None:
     if near is None:
         return None
     above = os.path.commonpath([near, project])
-    begin = f"begin the command with PYTHONPATH={os.path.relpath(os.path.dirname(near), above)}"
+    add = f"add --env PYTHONPATH={os.path.relpath(os.path.dirname(near), above)}"
     if above != str(project):
-        return f"{near} is outside of the project {project}: run the command from {above}, and {begin}"
-    return f"{os.path.relpath(near, project)} is sent, but no import looks there: {begin}"
+        return f"{near} is outside of the project {project}: run the command from {above}, and {add}"
+    return f"{os.path.relpath(near, project)} is sent, but no import looks there: {add}"
 
 
 def _first(left_out: Sequence[Exclusion], path: str) -> Exclusion | None:
