@@ -38,6 +38,7 @@ _OTHER_WORDS = {
     "sbatch": "run", "qsub": "run", "srun": "run",
     "submit": "run", "exec": "run", "call": "run", "test": "check", "doctor": "check", "help": "--help",
     "version": "--version", "sweep": "clusterfn.sweep(…) in Python", "map": "f.map(…) in Python",
+    "hold": "clusterfn.Session(…) in Python",
 }  # fmt: skip
 _UNKNOWN = "unrecognized arguments: "
 # An option with a dash that looks like a hyphen. argparse would take it for a word.
@@ -277,8 +278,8 @@ def _unknown_command(parser: argparse.ArgumentParser, word: str, choices: Sequen
     if not group and shutil.which(word) and not nearest_word(word, choices, _ALIKE):
         return f"there is no command {word!r}; to run that program on a host, write clusterfn run [HOST] -- {word}"
     near = did_you_mean(word, choices)
-    listed = f"; its commands are {', '.join(choices)}" if group and not near else ""
-    return f"there is no command {f'{group} {word}'.strip()!r}{near}{listed}"
+    listed = f"; its commands are {', '.join(choices)}" if group else "; clusterfn --help lists them"
+    return f"there is no command {f'{group} {word}'.strip()!r}{near or listed}"
 
 
 def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ Opens no file.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -134,5 +135,5 @@ def reject_others(path: Path, info: os.stat_result) -> None:
         ConfigError: It is such a file.
     """
     if not is_ours(info) and path != file_of_variable():
-        hint = f"to use it anyway, set {VARIABLE}={path}"
+        hint = f"to use it anyway, set {VARIABLE}={shlex.quote(str(path))}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run with your permissions", hint=hint)

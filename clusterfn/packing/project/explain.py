@@ -98,10 +98,10 @@ def of_command(lines: Sequence[str], project: Project) -> str | None:
 
 def _of_module_elsewhere(near: str, project: str) -> str:
     above = os.path.commonpath([near, project])
-    begin = f"begin the command with PYTHONPATH={os.path.relpath(os.path.dirname(near), above)}"
+    add = f"add --env PYTHONPATH={os.path.relpath(os.path.dirname(near), above)}"
     if above != project:
-        return f"{near} is outside of the project {project}: run the command from {above}, and {begin}"
-    return f"{os.path.relpath(near, project)} is sent, but no import looks there: {begin}"
+        return f"{near} is outside of the project {project}: run the command from {above}, and {add}"
+    return f"{os.path.relpath(near, project)} is sent, but no import looks there: {add}"
 
 
 def _first(left_out: Sequence[Exclusion], path: str) -> Exclusion | None:

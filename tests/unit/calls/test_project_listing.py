@@ -253,10 +253,10 @@ MISSED = {
         {"big/x.npy"},
     ),
     "a module where no import looks": (
-        ["lib/mine.py", "train.py"], "No module named 'mine'", "begin the command with PYTHONPATH=lib", None, set(),
+        ["lib/mine.py", "train.py"], "No module named 'mine'", "add --env PYTHONPATH=lib", None, set(),
     ),
     "a module beside the project": (
-        ["../src/mine.py", "train.py"], "No module named 'mine'", "and begin the command with PYTHONPATH=src", None,
+        ["../src/mine.py", "train.py"], "No module named 'mine'", "and add --env PYTHONPATH=src", None,
         set(),
     ),
     "what was sent": (["a.csv"], "cannot open a.csv", "", None, set()),

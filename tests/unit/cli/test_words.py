@@ -31,6 +31,8 @@ def two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("delete", "there is no command 'delete'; did you mean rm?"),
         ("download", "there is no command 'download'; did you mean pull?"),
         ("ssh", "there is no command 'ssh'; did you mean shell?"),
+        ("sessions", "there is no command 'sessions'; clusterfn --help lists them"),
+        ("hold tensor01", "there is no command 'hold'; did you mean clusterfn.Session(…) in Python?"),
         ("help run", "there is no command 'help'; write clusterfn run --help"),
         ("version", "there is no command 'version'; did you mean --version?"),
         ("sweep", "there is no command 'sweep'; did you mean clusterfn.sweep(…) in Python?"),

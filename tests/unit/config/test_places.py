@@ -25,12 +25,15 @@ def test_macos_reads_its_own_folder_too(alone, monkeypatch):
 
 
 def test_anothers_file_is_not_obeyed_unless_named(alone, monkeypatch):
-    path = write(alone / "clusterfn.yml", "evil")
+    folder = alone / "my lab"
+    path = write(folder / "clusterfn.yml", "evil")
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     monkeypatch.setattr(places, "ROOT_UID", -1)
-    for find in (config_file.load, lambda: places.find_file(alone, None)):
-        with pytest.raises(ConfigError, match="belongs to another user"):
+    for find in (config_file.load, lambda: places.find_file(folder, None)):
+        with pytest.raises(ConfigError, match="belongs to another user") as caught:
             find()
+        assert caught.value.hint == f"to use it anyway, set CLUSTERFN_CONFIG='{path}'"
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     assert config_file.load().named == ("evil",)
 
