@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import itertools
 import re
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import attach, job_display, mapping
+from clusterfn.calls.call import job_name
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
@@ -89,13 +91,15 @@ class Runner:
         group = attach.attach(resume)
         if not isinstance(group, JobGroup):
             raise ConfigError(f"resume={resume!r} is a single job", hint="give the id that the sweep has printed")
-        theirs = [group.label(index) for index in range(len(group))]
-        if theirs != (names := self._names(batch)):
-            both = zip([*theirs, *[""] * len(names)], [*names, *[""] * len(theirs)])
-            differing = next((f"{their!r} there, {own!r} here" for their, own in both if their != own))
+        theirs = [group.name, *(group.label(index) for index in range(len(group)))]
+        name = self._function.options.name or job_name(self._function.__name__)
+        ours = [name, *self._names(batch)]
+        if theirs != ours:
+            both = itertools.zip_longest(theirs, ours, fillvalue="nothing")
+            differing = next(f"{their!r} there, {own!r} here" for their, own in both if their != own)
             raise ConfigError(
                 f"{resume} is the group of another sweep", host=group.host, job=group.id, evidence=[differing],
-                hint="give the same configurations, max_configs= and seed=, or leave resume= out",
+                hint="give the same function, configurations, max_configs= and seed=, or leave resume= out",
             )  # fmt: skip
         if group.done() and group.failed:
             console.tell(f"{len(group.failed)} of {counted(len(group))}: failed or were stopped, and run once more")

@@ -309,5 +309,9 @@ def test_the_group_of_another_sweep_is_refused_with_the_difference(here):
         clusterfn.sweep(cluster(graded), {"x": [5, 7]}, resume=first.best.job)
     assert caught.value.evidence == ("'GRID_0001 x=6' there, 'GRID_0001 x=7' here",)
 
+    with pytest.raises(ConfigError, match="is the group of another sweep") as caught:
+        clusterfn.sweep(cluster(retrieve), RETRIEVAL, resume=first.best.job)
+    assert caught.value.evidence == ("'graded' there, 'retrieve' here",)
+
     with pytest.raises(ConfigError, match="is a single job"):
         clusterfn.sweep(cluster(graded), {"x": [5, 7]}, resume=cluster(abs).submit(1).id)
