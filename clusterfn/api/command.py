@@ -23,6 +23,7 @@ from clusterfn.config import config_file, places
 from clusterfn.config.forms import OF_SCRIPT
 from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
+from clusterfn.config.spec import merged
 from clusterfn.config.text_file import header_of_script
 from clusterfn.display import console
 from clusterfn.errors import CommandFailed, ConfigError, did_you_mean
@@ -280,7 +281,7 @@ def make_command(
     function: ClusterFunction[..., Any] = cluster(**options)(called)
     if sbatch is not None and sbatch.request:
         # These are words of sbatch itself, which `slurm=` would in part reject.
-        request = {**sbatch.request, **function.options.scheduler_options.get("slurm", {})}
+        request = merged(sbatch.request, function.options.scheduler_options.get("slurm", {}))
         function = ClusterFunction(called, function.options._replace(scheduler_options={"slurm": request}))
     return PreparedCommand(function, sbatch.array if sbatch else [], sbatch.max_parallel if sbatch else None, project)
 
@@ -325,7 +326,7 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
         raise ConfigError(problem, hint="write in it: scontrol requeue $SLURM_JOB_ID")
     if has_slurm:
         # Of a file that says nothing about it, the site decides whether SLURM starts it again.
-        found.request = {"requeue": host.scheduler_options.get("requeue"), **found.request}
+        found.request = merged({"requeue": host.scheduler_options.get("requeue")}, found.request)
     found.env = {name: value for name, value in env.items() if name not in given.get("env", {})}
     return found, {**found.options, **given}
 

@@ -32,9 +32,10 @@ _PLAIN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _WITHIN = {"$(": "arithmetic", "((": "arithmetic", "${": "${ }", "$'": "$' '", "[[": "[[ ]]", "`": "backticks"}
-_SHELL = r"(?:^|[\s/])(?:ba|da|a|k|mk|z)?sh"
-_OPTIONS_OF_SHELL = re.compile(_SHELL + r"((?:\s+(?:[-+]\w*[oO]\s+\w+|[-+][-\w]*))+)\s+$")
-_READS_CODE = re.compile(_SHELL + r"\b|(?:^|\s)(?:source|\.)\s")
+_NAME = r"(?:(?:r?ba|da|a|k|mk|z)?sh[\d.]*|\$\{?(?:SHELL|BASH)\b[^\s\"')}]*)[\"')}]*"
+_SHELL = rf"(?:^|[\s/\"'({{]){_NAME}"
+_OPTIONS_OF_SHELL = re.compile(_SHELL + r"((?:\s+(?:[-+]\w*[oO]\s+\w+|--(?:rcfile|init-file)\s+\S+|[-+][-\w]*))+)\s+$")
+_READS_CODE = re.compile(_SHELL + r"(?!\w)|(?:^|\s)(?:source|\.)\s")
 # Programs that give words to a shell, perhaps on another machine; commands of a shell that evaluate their words.
 _GIVES_CODE = re.compile(
     r"(?:^|[\s/])(?:ssh|watch|parallel|tmux|env\s.*-S|sbatch\s.*--wrap\b"
@@ -52,8 +53,10 @@ _DECLARES = re.compile(_BEFORE + r"(?:declare|typeset|local|readonly|export)\s",
 _SET = re.compile(r"(?!(?:S?RANDOM|SECONDS|LINENO|HISTCMD|OPTIND|PS4|(?:BASH_)?ENV)\+?=)\w+\+?=", re.ASCII)
 # By these, bash evaluates texts elsewhere in the line.
 _FAR_AWAY = re.compile(
-    r"\b(?:declare|typeset|local|readonly|export)(?:\s+-\w+)*\s+-\w*[aAin]"
-    r"|\|&?\s*(?:\S*/)?(?:ba|da|a|k|mk|z)?sh(?:\s+-\S*)*\s*(?:$|[;&|)<>\n])|\(.*\bcase\s", re.DOTALL,
+    r"\b(?:declare|typeset|local|readonly|export)(?:\s+-\w+)*\s+-\w*[aAin]|\(.*\bcase\s"
+    r"|\|&?(?:[\s({\"']|(?:env|nohup|sudo|nice|exec|command|time|srun|xargs)\s(?:[^|;&\n]*?\s)?)*(?:\S*/)?"
+    rf"{_NAME}(?:(?:\s+-\S*)*\s*(?:$|[;&|)<>\n])|\s+(?:-\S+\s+)*-\w*s\b)"
+    rf"|\|[^|;&\n]*\b(?:ssh\s|xargs\s[^|;&\n]*\b{_NAME}\s+-\w*c\b)", re.DOTALL,
 )  # fmt: skip
 _VANISHES = re.compile(r"[\\'\"]|\$\w+|\$\{[^}]*\}|`[^`]*`|\$\([^()]*\)|\d*[<>]+&?[ \t]*[^\s<>]+")
 _EVALUATED = "where a shell evaluates it"

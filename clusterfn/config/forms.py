@@ -81,7 +81,6 @@ _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 _IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 NOTIFY_KEYS = ("command", "after")
-# The host's mail program, too, would take a hyphen for an option.
 # An address alone, which other tools take, is no command.
 _ADDRESS = re.compile(r"[\w.+][\w.+-]*@[\w][\w.-]*|https?://\S+|\$\w+")
 _COMMANDS = 'a line of shell, such as "mail -s done ada@example.edu", or a dict with command and after'

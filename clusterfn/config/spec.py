@@ -160,7 +160,12 @@ class Host(NamedTuple):
 
     def with_scheduler_options(self, options: Mapping[str, Any]) -> Host:
         """Return the host with these options of one call merged over its own."""
-        return self._replace(scheduler_options={**self.scheduler_options, **options}) if options else self
+        return self._replace(scheduler_options=merged(self.scheduler_options, options)) if options else self
+
+
+def merged(options: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a scheduler with later ones behind them: of two that exclude each other, the last counts."""
+    return {**{name: value for name, value in options.items() if name not in later}, **later}
 
 
 class Interpreter(NamedTuple):

@@ -113,7 +113,10 @@ def _view(part: str, package: str, kind: str) -> Maker:
         _need(all(type(step) is int for step in (start, *steps)) and type(is_set) is bool, f"the steps of a {kind}")
         reach = [max(count - 1, 0) * step for count, step in zip(shape, steps)]
         first, last = (start + sum(bound(step, 0) for step in reach) for bound in (min, max))
-        _need(len(memory.shape) == 1 and 0 <= first <= last < len(memory), f"the bounds of a {kind}")
+        # One that is itself a view has more elements than there is memory.
+        is_whole = memory.is_contiguous() if kind == "Tensor" else memory.flags.c_contiguous
+        within = len(memory.shape) == 1 and 0 <= first <= last < len(memory)
+        _need(is_whole and within, f"the bounds of a {kind}")
         return serialization.part(part).view(*args)
 
     return make

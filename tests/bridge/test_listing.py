@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.supervisor.job import JobFolder
 from tests.bridge.host import Bench, Job
 from tests.bridge.layout import layout_bridge
 
@@ -42,6 +44,17 @@ def test_a_torn_line_of_its_events_hides_no_job_that_runs(bench: Bench):
 
     assert bench.listed()[job.id]["state"] == "RUNNING"
     (job.folder / "cancel").touch()
+
+
+@pytest.mark.parametrize("root", [None, "/elsewhere"])
+def test_a_folder_into_which_others_may_write_is_refused_whatever_its_spec_says(bench: Bench, root: str | None):
+    job = bench.job(ONE)
+    spec = json.loads((job.folder / "spec.json").read_text())
+    (job.folder / "spec.json").write_text(json.dumps({**spec, **({"root": root} if root else {})}))
+    job.folder.chmod(0o777)
+
+    with pytest.raises(PermissionError, match="another user could plant a result"):
+        JobFolder(str(job.folder))
 
 
 def overwrite(name: str, content: str):

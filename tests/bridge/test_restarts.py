@@ -129,7 +129,8 @@ def element(group: Group, path: str, **env: str) -> int:
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_an_item_whose_element_is_started_again_runs_again(bench: Bench, scontrol: Any, retries: int) -> None:
-    group = Group(bench, 2, 2, scheduler="slurm", restarts=True, retries=retries)
+    # As of a script, which may have asked for that and returned before it was ended.
+    group = Group(bench, 2, 2, scheduler="slurm", restarts=True, retries=retries, has_value=False)
 
     assert element(group, scontrol(ASKED)) == 10
     assert (group.outcome(1)["kind"], group.ends()) == ("preempted", {}), "the first item has no end"
@@ -140,6 +141,17 @@ def test_an_item_whose_element_is_started_again_runs_again(bench: Bench, scontro
     assert [len(group.began(x)) for x in (0, 1)] == [2, 1]
     words = [json.loads(line) for line in (group.folder_of(1) / "attempts/1/journal.jsonl").read_text().splitlines()]
     assert [line.get("requeued") for line in words] == [None, True]
+
+
+def test_a_value_of_an_item_is_kept_whatever_becomes_of_its_element(
+    bench: Bench, scontrol: Any, tmp_path: Path
+) -> None:
+    group = Group(bench, 2, 2, scheduler="slurm", restarts=True)
+
+    assert element(group, scontrol(ASKED)) == 0
+
+    assert group.ends() == {0: ["returned"], 1: ["returned"]}
+    assert asked(tmp_path) == 0, "a map of 10,000 short items must not ask as often"
 
 
 # As where the node is lost: no word of the first attempt.

@@ -198,6 +198,8 @@ def apply(found: Mapping[str, Any]) -> None:
     for name in _before.keys() - found:
         _set(name, _before[name])
         del _before[name]
+    for finder in [finder for finder in sys.meta_path if isinstance(finder, _AtImport)]:
+        sys.meta_path.remove(finder)
     later: dict[str, dict[str, Any]] = {}
     for name, value in found.items():
         home = name.partition(":")[0]

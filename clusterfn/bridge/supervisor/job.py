@@ -236,7 +236,8 @@ class JobFolder(DescribedJob):
         whole: "str" = self.spec["id"]
         super().__init__(whole if self.element is None else "%s.%d" % (whole, self.element), folder, self.spec)
         self.root: "str" = self.spec["root"]
-        _refuse_shared(self.root, folder)
+        # Who may write there may have written another root into the spec.
+        _refuse_shared(os.path.dirname(os.path.dirname(self.home)), folder)
         self.scheduler = scheduler_named(self.spec["scheduler"])
         if not self.scheduler.has_nodes and os.path.exists(layout.SITE_RULES):
             # This import is late, because most machines have no such file.

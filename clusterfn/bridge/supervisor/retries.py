@@ -83,7 +83,9 @@ def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tupl
     Signals and statuses do not say that: a script that has its job requeued may exit with 0 before SIGTERM arrives.
     """
     scheduler, log, kind = work.job.scheduler, work.job.path(layout.SCHEDULER_LOG), verdict.kind
-    if kind in (None, layout.CANCELLED, PREEMPTED) or work.job.cancelled():
+    # The value of an item is kept by its line, and a map may have thousands in a minute.
+    is_kept = kind == layout.RETURNED and work.job.element is not None and work.job.spec.get("has_value", True)
+    if kind in (None, layout.CANCELLED, PREEMPTED) or is_kept or work.job.cancelled():
         return verdict, alive
     until = time.monotonic() + (KILL_WAIT_S if work.watch.is_ending() else 0.0)
     found = scheduler.ending(log)

@@ -158,7 +158,9 @@ def _copied(command: Mapping[str, Any], rank: int, tasks: int) -> Iterator[None]
 def _jobs_submitted_here(command: Mapping[str, Any]) -> str:
     """Describe the jobs that a command has submitted in its folder; "" for none, as where nothing in it says sbatch."""
     scheduler = scheduler_of_job(os.environ)
-    texts = [command["line"].encode(), *(publish.last_bytes(word, 1 << 20) for word in command["words"])]
+    # To read a pipe or a device may take for ever.
+    files = filter(os.path.isfile, command["words"])
+    texts = [os.fsencode(command["line"]), *(publish.last_bytes(file, 1 << 20) for file in files)]
     if scheduler is None or not any(_SUBMITS.search(text) for text in texts):
         return ""
     numbers = scheduler.jobs_in(os.getcwd())

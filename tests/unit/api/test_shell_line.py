@@ -27,6 +27,7 @@ ACCEPTED = [
     "printf %s $((1 + 1)){x}",
     "printf %s `echo` {x}", "printf %s \"$HOME{x}\"", "printf %s {x}>out; cat out",
     "for i in {x}; do printf %s \"$i\"; done",
+    "sh -c : a -c {x}; echo sh | grep -q sh; printf %s {x}",
     "printf %s {x}; cat <<EOT\n$(( 1 ))\nEOT", "printf %s \"it's {x}\"", "printf %s {{x}}{x}", 'printf %s $"{x}" | cat',
 ]  # fmt: skip
 REJECTED = {
@@ -43,9 +44,15 @@ REJECTED = {
         "let {x}", "eval {x}", 'eval "echo; echo {x}"', "A='b c' eval {x}", "if ! eval {x}; then :; fi", "\\let {x}",
         "eval $(echo {x})", "bash -c 'echo {x}'", 'srun sh -ec "echo {x}"', "bash <<<{x}", ". <(echo {x})", "ssh h {x}",
         "RANDOM={x}", "printf -v {x} a", "test -v {x}", "trap {x} EXIT", "declare \"a=({x})\"", "2>&1 let {x}",
-        "$y eval {x}", "bash -c 2>&1 {x}", "BASH_ENV={x} bash job.sh",
+        "$y eval {x}", "bash -c 2>&1 {x}", "BASH_ENV={x} bash job.sh", '$SHELL -c "echo {x}"',
+        '"${BASH}" -c "echo {x}"', '$(which bash) -c "echo {x}"', 'bash --rcfile a -c "echo {x}"',
+        'rbash -c "echo {x}"', 'ksh93 -c "echo {x}"',
     ],
-    "in a line with": ["declare -i n; n={x}", "declare -n n={x}", "echo {x} | bash", "$(case a in a) echo {x};; esac)"],
+    "in a line with": [
+        "declare -i n; n={x}", "declare -n n={x}", "echo {x} | bash", "$(case a in a) echo {x};; esac)",
+        "echo {x} | bash -s a", "echo {x} | env bash", "echo {x} | (bash)", "echo {x} | { bash; }", "echo {x} | $SHELL",
+        "echo {x} | ssh n1", "echo {x} | ssh n1 bash -s", "echo {x} | xargs -I% sh -c %",
+    ],
 }  # fmt: skip
 PIECES = [
     "{x}", "{x}", "{x}", "printf '<%s>' ", '"', "'", "\\", "$(", ")", "(", "`", "; ", "\n", "| cat ", "#", " ", "$((",

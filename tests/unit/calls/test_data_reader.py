@@ -115,7 +115,9 @@ def test_a_view_comes_back_as_one_and_reaches_into_no_other_memory():
     assert there_and_back(value).strides == value.strides
     right = [numpy.arange(4.0), (4,), (0,), 3, True]
     assert there_and_back(View(*right)).tolist() == [3.0] * 4
-    damages = [(0, None), (1, (1 << 62,)), (1, (-1,)), (2, (-8,)), (2, (1,)), (2, (1, 1)), (3, 7), (3, -1), (4, "yes")]
+    inside = View(numpy.arange(1.0), (4,), (0,), 0, True)
+    damages = [(0, None), (0, inside), (1, (1 << 62,)), (1, (-1,)), (2, (-8,)), (2, (1,)), (2, (1, 1)), (3, 7), (3, -1)]
+    damages += [(4, "yes")]
     for place, wrong in damages:
         with pytest.raises(ResultError, match="damaged"):
             there_and_back(View(*right[:place], wrong, *right[place + 1 :]))

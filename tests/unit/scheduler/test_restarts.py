@@ -51,6 +51,25 @@ def test_slurm_starts_again_what_the_page_says(call: str, tmp_path: Path, monkey
     assert words[-1] == str(may_restart != "no")
 
 
+@pytest.mark.parametrize(
+    ("host", "options", "line", "flag"),
+    [
+        ("slurm: {requeue: true}", {}, "--no-requeue --requeue", "--requeue"),
+        ("slurm: {no-requeue: true}", {}, "--no-requeue --requeue", "--requeue"),
+        ("slurm: {requeue: true}", {"slurm": {"requeue": True}}, "--no-requeue", "--requeue"),
+        ("slurm: {no-requeue: true}", {"slurm": {"no-requeue": True}}, "--requeue", "--no-requeue"),
+    ],
+)
+def test_the_last_word_counts_and_that_of_the_call_is_the_last(
+    host: str, options: dict[str, object], line: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CALLS, "this", (host, options, line))
+
+    words = options_of("this", tmp_path, monkeypatch)
+
+    assert [word for word in words if word.endswith("requeue")] == [flag]
+
+
 def test_options_of_a_call_are_merged_into_those_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = options_of("file whose `#SBATCH` lines say neither", tmp_path, monkeypatch)
 

@@ -80,11 +80,12 @@ def test_what_a_library_does_not_have_is_named_and_the_rest_is_set_for_this_call
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     limit = sys.getrecursionlimit()
-    settings.apply({"sys:set_nothing": 1, "sys:setrecursionlimit": limit + 7})
+    finders = list(sys.meta_path)
+    settings.apply({"sys:set_nothing": 1, "sys:setrecursionlimit": limit + 7, "not_imported:setting": 1})
 
     assert sys.getrecursionlimit() == limit + 7
     settings.apply({})
-    assert sys.getrecursionlimit() == limit, "the next call of an actor comes without it"
+    assert (sys.getrecursionlimit(), sys.meta_path) == (limit, finders), "the next call of an actor comes without it"
     assert "clusterfn: sys.set_nothing of your script has no effect in this job: " in capsys.readouterr().err
 
 
