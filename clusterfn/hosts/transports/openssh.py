@@ -94,7 +94,11 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
             return stream
         code = stream.code()
         if code is not None:
-            raise ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asking is not None)
+            error = ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asking is not None)
+            if stream.asking is not None and stream.asking.count > 0:
+                # A login at which a person was asked is not repeated: it would ask for another code.
+                error.__cause__ = ConnectionError(*error.__cause__.args if error.__cause__ else ())
+            raise error
         evidence = [line.rstrip() for line in stream.before().splitlines()][-ssh_errors.EVIDENCE_LINES :]
         raise ssh_errors.unreachable("ended", host, settings, evidence, how=f"not within {patience:g} s")
 
