@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextvars
-import dis
 import functools
 import hashlib
 import io
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
+from clusterfn.packing import code_facts
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
 from clusterfn.packing.edited_modules import edited
 from clusterfn.packing.files import Directory, File, FileUpload, shipment
@@ -358,7 +358,8 @@ class Needs:
 
     def unnamed_subclasses(self) -> Iterator[str]:
         """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
-        if not self.classes or not any("__subclasses__" in _globals_of(each.__code__) for each in self.by_value):
+        parts = (part for each in self.by_value for part in code_facts.read(each.__code__)) if self.classes else ()
+        if not any("__subclasses__" in part.names for part in parts):
             return
         sent = set(map(id, self.classes))
         below = (each for cls in self.classes for each in _subclasses_of(cls))
@@ -458,12 +459,13 @@ class Needs:
     def _by_value(self, function: types.FunctionType) -> None:
         self.by_value.append(function)
         code = function.__code__
-        for name in _globals_of(code):
-            value = function.__globals__.get(name, code)
-            if value is None or value is True or value is False:
-                self._flags[name] = value, code.co_filename, function.__globals__
-        for name in imports_inside(code):
-            self.note(name or function.__globals__.get("__package__"))
+        for part in code_facts.read(code):
+            for name in part.names:
+                value = function.__globals__.get(name, code)
+                if value is None or value is True or value is False:
+                    self._flags[name] = value, code.co_filename, function.__globals__
+            for name in part.imports:
+                self.note(name or function.__globals__.get("__package__"))
         if code.co_filename not in self.texts:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
@@ -503,27 +505,6 @@ def _is_trial(obj: object) -> bool:
 
 # Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
 _NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.api.decorator")
-
-
-def _globals_of(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that a function and those inside it may look up in its globals."""
-    for each in serialization.part("code_parts").codes(code):
-        yield from each.co_names
-
-
-@functools.lru_cache(maxsize=1024)
-def imports_inside(code: types.CodeType) -> frozenset[str]:
-    """Return what a function and those inside it import in their bodies; "" for a relative import."""
-    names: set[str] = set()
-    for each in serialization.part("code_parts").codes(code):
-        # What the last two instructions put on the stack: the level of the import, and the names that it takes.
-        before: list[Any] = [0, 0]
-        for instruction in dis.get_instructions(each):
-            if instruction.opname == "IMPORT_NAME":
-                names.add("" if before[0] else instruction.argval)
-            if instruction.opname != "EXTENDED_ARG":
-                before = [before[1], instruction.argval]
-    return frozenset(names)
 
 
 def cannot_travel(

@@ -7,7 +7,6 @@ clusterfn warns only if it is certain. docs/decisions/0069-changed-modules.md sa
 from __future__ import annotations
 
 import ast
-import dis
 import functools
 import importlib.util
 import linecache
@@ -20,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.hosts import serialization
-from clusterfn.packing import edited_modules
+from clusterfn.packing import code_facts, edited_modules
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
@@ -177,8 +175,9 @@ def _is_same(here: Any, there: Any) -> bool:
 
 def _is_missed(change: _Change, sources: FileBundle, functions: Collection[types.FunctionType]) -> bool:
     """Whether the call may read what was changed, and nothing that is sent may set it."""
-    codes = [code for function in functions for code in serialization.part("code_parts").codes(function.__code__)]
-    if any(change.name in _set_by(code) or not _DYNAMIC_NAMES.isdisjoint(code.co_names) for code in codes):
+    parts = [part for function in functions for part in code_facts.read(function.__code__)]
+    stores = {store.name for part in parts for store in part.stores if store.kind != "NAME"}
+    if change.name in stores or any(_DYNAMIC_NAMES.intersection(part.names) for part in parts):
         return False
     asked = (sources.digest, change.module, change.name, repr(change.there))
     if asked not in _mentions:
@@ -187,15 +186,8 @@ def _is_missed(change: _Change, sources: FileBundle, functions: Collection[types
     return not mentions.may_set and (mentions.are_reads or any(_reads(function, change) for function in functions))
 
 
-@functools.lru_cache(maxsize=1024)
-def _set_by(code: types.CodeType) -> frozenset[str]:
-    """Return the attributes and globals that code sets."""
-    kinds = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
-    return frozenset(step.argval for step in dis.get_instructions(code) if step.opname in kinds)
-
-
 def _reads(function: types.FunctionType, change: _Change) -> bool:
-    names = {name for code in serialization.part("code_parts").codes(function.__code__) for name in code.co_names}
+    names = {name for part in code_facts.read(function.__code__) for name in part.names}
     scope = function.__globals__
     # A variable of the script with the same name has its own value.
     is_own = change.name in scope and not any(scope.get(each) is sys.modules[change.module] for each in names)
@@ -211,55 +203,14 @@ def _mentions_of(change: _Change, sources: FileBundle) -> _Mentions:
         with warnings.catch_warnings():
             # The import has shown what Python warns of.
             warnings.simplefilter("ignore")
-            tree = ast.parse(own)
-            near = [(last in data, ast.parse(data)) for data in others if name.encode() in data]
+            parts = code_facts.read(compile(own, "", "exec", dont_inherit=True))
+            near = [(last in data, code_facts.read(compile(data, "", "exec", dont_inherit=True)))
+                    for data in others if name.encode() in data]  # fmt: skip
     except (SyntaxError, ValueError):
         return _Mentions(False, True)
-    is_sure = change.there is _MISSING or (_sets(tree, name) == 1 and _has_literal(tree, change))
-    are_reads = _is_read_in(tree, name) or any(knows and _is_read_in(each, name) for knows, each in near)
-    return _Mentions(are_reads, not is_sure or any(_sets_attribute(each, name) for _, each in near))
-
-
-def _has_literal(tree: ast.Module, change: _Change) -> bool:
-    """Whether the top level sets the name to this value: what `_read` found may be part of a string."""
-    value = ast.dump(ast.parse(repr(change.there), mode="eval").body)
-    for each in tree.body:
-        if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value is not None:
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            if [getattr(target, "id", None) for target in targets] == [change.name]:
-                return ast.dump(each.value) == value
-    return False
-
-
-def _sets(tree: ast.Module, name: str) -> int:
-    """Count how often code sets a variable or an attribute of that name, in whatever way."""
-    count = 0
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Global, ast.Nonlocal)):
-            count += name in node.names
-        elif isinstance(node, ast.alias):
-            count += name == (node.asname or node.name.partition(".")[0])
-        elif isinstance(node, (ast.Name, ast.Attribute)):
-            count += name == _name_of(node) and not isinstance(node.ctx, ast.Load)
-        else:
-            # Those are functions, classes, handlers of exceptions, and patterns of `match`.
-            count += name in (getattr(node, "name", None), getattr(node, "rest", None))
-    return count
-
-
-def _sets_attribute(tree: ast.Module, name: str) -> bool:
-    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == name)
-    return any(not isinstance(each.ctx, ast.Load) for each in attributes)
-
-
-def _is_read_in(tree: ast.Module, name: str) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Name, ast.Attribute)) and _name_of(node) == name and isinstance(node.ctx, ast.Load):
-            return True
-        if isinstance(node, ast.ImportFrom) and any(each.name == name for each in node.names):
-            return True
-    return False
-
-
-def _name_of(node: ast.Name | ast.Attribute) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr
+    values = [repr(store.value) for part in parts for store in part.stores if store.name == name]
+    is_sure = change.there is _MISSING or values == [repr(change.there)]
+    reading = [parts, *(each for knows, each in near if knows)]
+    are_reads = any(name in part.reads for each in reading for part in each)
+    stores = (store for _, each in near for part in each for store in part.stores)
+    return _Mentions(are_reads, not is_sure or any(store.kind == "ATTR" and store.name == name for store in stores))

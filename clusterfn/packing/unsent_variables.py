@@ -6,7 +6,6 @@ reasons of docs/decisions/0069-changed-modules.md.
 
 from __future__ import annotations
 
-import dis
 import functools
 import linecache
 import os
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from clusterfn.bridge.attributes import attribute
 from clusterfn.config.forms import is_set_by_clusterfn
-from clusterfn.hosts import serialization
+from clusterfn.packing import code_facts
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
@@ -55,7 +54,7 @@ def find(functions: Collection[types.FunctionType], sources: FileBundle | None) 
 def _missed(
     names: tuple[str, ...], functions: Collection[types.FunctionType], sources: FileBundle | None, script: str
 ) -> tuple[str, ...]:  # fmt: skip
-    codes = [code for each in functions for code in serialization.part("code_parts").codes(each.__code__)]
+    codes = [part for each in functions for part in code_facts.read(each.__code__)]
     texts = [data for file, data in sources.files.items() if file.endswith(".py")] if sources else []
     program = "".join(linecache.getlines(script)).encode()
     used = (name for name in names if _is_missed(name, codes, texts, program))
@@ -72,23 +71,15 @@ def _at_start() -> dict[str, str]:
     return dict(os.fsdecode(entry).partition("=")[::2] for entry in entries if b"=" in entry)
 
 
-def _is_missed(name: str, codes: Collection[types.CodeType], texts: Collection[bytes], program: bytes) -> bool:
+def _is_missed(name: str, codes: Collection[code_facts.Facts], texts: Collection[bytes], program: bytes) -> bool:
     """Whether the call may use the variable, and nothing that is sent may set it."""
     word = os.fsencode(name)
     near = [text for text in texts if word in text]
-    using = [code for code in codes if name in code.co_consts]
+    using = [code for code in codes if name in code.constants]
     if not near and not using and word not in program:
         return False
     quoted = rb"""(['"])%b\1""" % re.escape(word)
     sets = re.compile(rb"(?:environ\s*\[|putenv\(|setdefault\()\s*%b\s*(?:,|\]\s*=(?!=))" % quoted)
-    if any(map(sets.search, near)) or any(_may_set(code, name) for code in using):
+    if any(map(sets.search, near)) or any(name in code.keys or not _SETTERS.isdisjoint(code.names) for code in using):
         return False
     return bool(using) or any(re.search(quoted, text) for text in near) or sets.search(program) is not None
-
-
-def _may_set(code: types.CodeType, name: str) -> bool:
-    if not _SETTERS.isdisjoint(code.co_names):
-        return True
-    steps = list(dis.get_instructions(code))
-    # An assignment such as `environ["NAME"] = value` loads the key last.
-    return any(step.argval == name and after.opname == "STORE_SUBSCR" for step, after in zip(steps, steps[1:]))
