@@ -5,23 +5,21 @@ from __future__ import annotations
 import importlib.util
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clusterfn.packing.project.modules import is_own
 
 _seen: dict[Path, tuple[int, int]] = {}
-_reported: set[tuple[Path, tuple[int, int]]] = set()
 # The modules that were not imported from the file that there is now, as `edited` has found.
 differing: set[str] = set()
 
 
-def edited(imported: Iterable[str]) -> list[str]:
-    """Return the modules whose file has changed since it was imported here; each change once.
+def edited(imported: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the modules whose file has changed since it was imported here, and what names the change.
 
     What was imported is read from Python's own byte code file; where there is none, from the first look.
     """
-    changed = []
     for name in sorted(imported):
         path = _module_file(name)
         if path is not None:
@@ -39,11 +37,8 @@ def edited(imported: Iterable[str]) -> list[str]:
                 differing.add(name)
             elif compiled is not None:
                 differing.discard(name)
-            if is_new and (path, now) not in _reported:
-                _reported.add((path, now))
-                changed.append(name)
-            _seen[path] = now
-    return changed
+            if is_new:
+                yield name, f"{path} {now}"
 
 
 def _module_file(name: str) -> Path | None:
