@@ -33,7 +33,7 @@ _NOT_IN_JOBS = (
     "sweeps/choice.py", "sweeps/run.py", "sweeps/search.py",
     "config/writing.py", "packing/edited_modules.py", "packing/inner_calls.py", "packing/notes.py",
     "packing/payload_items.py",
-    "packing/unsent_", "plain_data/",
+    "packing/unsent_changes.py", "plain_data/",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",

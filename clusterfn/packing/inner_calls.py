@@ -6,16 +6,21 @@ Read from byte code before anything is sent. What may happen or not, such as a c
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fnmatch
+import functools
+import linecache
 import os
+import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import ConfigError
-from clusterfn.packing import code_facts, unsent_settings
+from clusterfn.hosts import serialization
+from clusterfn.packing import code_facts
 from clusterfn.packing.project import modules as own_modules
 
 _SENDING = ("map", "script", "submit")
@@ -26,6 +31,10 @@ _PLAIN = ("local",)
 _GENERATORS = {"Generator": ("numpy", "torch"), "RandomState": ("numpy",), "Random": ("random",)}
 # Attributes by which a function has a generator begin with another state, or derives others from it.
 _SEEDING = ("bit_generator", "jumped", "manual_seed", "seed", "set_state", "setstate", "spawn")
+# Code with one of these seeds itself.
+_SEEDS = frozenset(["manual_seed", "seed", "seed_everything", "set_random_seed", "set_seed"])
+# Code with one of these has a generator of its own.
+_OWN_GENERATORS = frozenset(["Generator", "RandomState", "default_rng"])
 # At most this many functions are read.
 _MOST = 300
 
@@ -69,7 +78,7 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
              for outer, part in parts for store in part.stores if store.kind == "GLOBAL"]  # fmt: skip
     used = [each for uses in reached.values() for each in uses]
     modules = (*(name for _, part in parts for name in part.imports), *(_home(each.variable) for each in used))
-    lines += unsent_settings.find({name.partition(".")[0] for name in modules}, names)
+    lines += _lost_settings({name.partition(".")[0] for name in modules}, names)
     for folder, pattern in _patterns(plain) if not names.isdisjoint(["glob", "iglob"]) else ():
         lines.append(f"the files here that match {pattern!r} are not in the job, where a pattern without a match is no "
                      f"error: pass clusterfn.Directory({folder!r}) as an argument")  # fmt: skip
@@ -169,3 +178,57 @@ def _scope(function: types.FunctionType) -> dict[str, Any]:
             # The variable has no value yet.
             continue
     return scope
+
+
+class _Call(NamedTuple):
+    line: int
+    function: str
+    text: str
+
+
+def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterator[str]:
+    """Yield the calls by which the script sets what no job gets, such as `np.random.seed(0)`, as sentences.
+
+    Only those count that the code of the call may use; `settings.NAMED` has them.
+
+    Args:
+        packages: What the code that is sent uses.
+        names: The names in that code.
+    """
+    script = sys.modules["__main__"]
+    text = "".join(linecache.getlines(attribute(script, "__file__") or ""))
+    named, used = serialization.part("settings").NAMED, set(packages)
+    # Most code that uses NumPy draws no random numbers.
+    if "random" not in names or not _OWN_GENERATORS.isdisjoint(names):
+        used.discard("numpy")
+    is_likely = any(name.partition("(")[0].rpartition(".")[2] in text for name in named)
+    for line, function, shown in _calls(text) if is_likely else ():
+        first, _, rest = function.partition(".")
+        last = function.rpartition(".")[2]
+        module = vars(script).get(first)
+        full = f"{module.__name__}.{rest}" if rest and type(module) is types.ModuleType else function
+        argument = shown[len(function) :].partition(",")[0].rstrip(")")
+        sets = next((named[key] for key in (full, last, full + argument) if key in named), None)
+        is_set_there = not (_SEEDS if last in _SEEDS else {last}).isdisjoint(names)
+        if sets is not None and (not sets or not sets.isdisjoint(used)) and not is_set_there:
+            yield f"{shown} in line {line} of your script has no effect in a job: call it in the function, too"
+
+
+@functools.lru_cache(maxsize=8)
+def _calls(text: str) -> tuple[_Call, ...]:
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return ()
+    statements = (each.value for each in _statements(body) if isinstance(each, ast.Expr))
+    calls = [each for each in statements if isinstance(each, ast.Call)]
+    return tuple(_Call(each.lineno, ast.unparse(each.func), ast.unparse(each)) for each in calls)
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run whenever the script does; many scripts have them in a function `main`."""
+    for each in body:
+        yield each
+        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or each.name == "main":
+            for part in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(each, part, ()))

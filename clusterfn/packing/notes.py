@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.display import console
 from clusterfn.hosts import serialization
-from clusterfn.packing import code_facts, edited_modules, inner_calls, unsent_changes, unsent_variables
+from clusterfn.packing import code_facts, edited_modules, inner_calls, unsent_changes
 from clusterfn.packing.files import holds_credentials
 from clusterfn.packing.project import modules as own_modules
 
@@ -96,7 +96,7 @@ def find(needs: Needs, sources: FileBundle | None, compiled: tuple[own_modules.C
         )
         # The sentence has the value, which may be another one at each call.
         yield from (Note(CHANGED, name, text) for name, text in changed.items())
-    for name in unsent_variables.find(needs.by_value, sources) if needs.by_value or sources else ():
+    for name in unsent_changes.variables(needs.by_value, sources) if needs.by_value or sources else ():
         yield Note(
             VARIABLE,
             name,
