@@ -1,6 +1,6 @@
 """Notes: what a user should know of a call before it is sent, as its job lacks it or finds it otherwise.
 
-They are found while the call is packed, and each is said once. Jobs have no copy of this module.
+They are found while the call is packed, and each is said once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from clusterfn.bridge.attributes import attribute
 from clusterfn.display import console
 from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts, edited_modules, inner_calls, unsent_changes
+from clusterfn.packing.by_name import goes_by_value
 from clusterfn.packing.files import holds_credentials
 from clusterfn.packing.project import modules as own_modules
 
@@ -91,9 +92,7 @@ def find(needs: Needs, sources: FileBundle | None, compiled: tuple[own_modules.C
         return
     if sources:
         # The functions that use a module by value have its changes.
-        changed = unsent_changes.find(
-            [name for name in names if not needs.goes_by_value(name)], sources, needs.by_value
-        )
+        changed = unsent_changes.find([name for name in names if not goes_by_value(name)], sources, needs.by_value)
         # The sentence has the value, which may be another one at each call.
         yield from (Note(CHANGED, name, text) for name, text in changed.items())
     for name in unsent_changes.variables(needs.by_value, sources) if needs.by_value or sources else ():

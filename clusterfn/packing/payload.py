@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.packing import code_facts
+from clusterfn.packing import code_facts, notes
+from clusterfn.packing.by_name import found_by_name, goes_by_value
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
 from clusterfn.packing.files import Directory, File, FileUpload, shipment
+from clusterfn.packing.notes import Note
 from clusterfn.packing.project import modules as own_modules
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
-    from clusterfn.packing.notes import Note
 
 _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
@@ -188,33 +189,6 @@ def keep_registrations() -> None:
     ours.intersection_update(modules)
 
 
-def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Reduce a decorated function for pickling: by its name if its module travels, else as the plain function."""
-    reducers = serialization.part("stand_ins")
-    if found_by_name(function) is not None:
-        return reducers.by_name, (function.__module__, function.__qualname__)
-    return reducers.Inside, (), {"function": function}
-
-
-def found_by_name(function: Any) -> Any:
-    """Return the function, or what wraps it, that the function's module has under its name; else None."""
-    module, qualname = attribute(function, "__module__"), attribute(function, "__qualname__", "<none>")
-    if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
-        return None
-    value: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        value = getattr(value, part, None)
-    return value if value is function or getattr(value, "__wrapped__", None) is function else None
-
-
-def _goes_by_value(module: str) -> bool:
-    registered = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
-    if "." not in module:
-        return module in registered
-    parts = module.split(".")
-    return any(".".join(parts[:length]) in registered for length in range(1, len(parts) + 1))
-
-
 class Large:
     """Takes large bytes among the arguments apart, so that they are sent once."""
 
@@ -270,9 +244,6 @@ class Needs:
     def as_payload(self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int]) -> Payload:
         """Return the payload of these bytes, with all that was noted for it."""
         sources, compiled = own_modules.collect(self.modules) if self.modules else (None, ())
-        # See `read_code`.
-        from clusterfn.packing import notes
-
         return Payload(
             data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled,
             shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
@@ -297,15 +268,8 @@ class Needs:
         Raises:
             ConfigError: It sends jobs from its job.
         """
-        if self.place is None:
-            return
-        # Jobs pickle results with this module too, in a copy of clusterfn without `notes`.
-        from clusterfn.packing import notes
-
-        self.of_code = notes.of_code(function, self.place.host, constants)
-
-    # The module is registered with cloudpickle.
-    goes_by_value = staticmethod(_goes_by_value)
+        if self.place is not None:
+            self.of_code = notes.of_code(function, self.place.host, constants)
 
     def look(self, obj: Any) -> Any:
         # `obj.__class__` may be anything, and may raise.
@@ -380,7 +344,7 @@ class Needs:
         """Note a module that the call refers to; one of the user's own travels."""
         if isinstance(name, str) and name not in self.known:
             self.known.add(name)
-            if not _goes_by_value(name) and own_modules.is_own(name):
+            if not goes_by_value(name) and own_modules.is_own(name):
                 self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
