@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
@@ -22,7 +22,8 @@ from clusterfn.packing.project import modules as own_modules
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.bridge_bundle import FileBundle
-    from clusterfn.packing.payload import Needs
+    from clusterfn.packing.dependencies import Place
+    from clusterfn.packing.files import FileUpload
 
 # Kinds of notes. Those of `_PROGRESS` are not said in quiet mode.
 ARGUMENT, CHANGED, COMPILED, CREDENTIAL = "argument", "changed", "compiled", "credential"
@@ -40,6 +41,29 @@ class Note(NamedTuple):
     kind: str
     about: str
     text: str
+
+
+class Watched:
+    """What notes are about, as the pickling of a call comes to it; `payload.Needs` watches that.
+
+    Attributes:
+        flags: Names that are None or a bool, with the file and the globals of the function that uses them.
+        texts: The sources of functions by the names of their files.
+        by_value: The functions that are sent by value.
+        classes: Those of the script.
+    """
+
+    def __init__(self, place: Place | None) -> None:
+        self.place = place
+        self.sent_along: list[str] = []
+        self.of_code: Sequence[str] = ()
+        self.shipments: dict[tuple[str, str], FileUpload] = {}
+        self.texts: dict[str, str] = {}
+        self.by_value: list[types.FunctionType] = []
+        self.classes: list[type] = []
+        self.flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
+        # The list is the pickler's own and may have sentences about an earlier call.
+        serialization.part("pickler").notes.clear()
 
 
 def tell(notes: tuple[Note, ...], job: JobSpec, is_in_place: bool) -> None:
@@ -67,9 +91,9 @@ def of_code(function: Callable[..., Any], host: str, constants: Mapping[str, Any
     return read[host]
 
 
-def find(needs: Needs, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]) -> Iterator[Note]:
+def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]) -> Iterator[Note]:
     """Yield the notes about a call that has been packed."""
-    decided = (*_decided_here(needs), *_unnamed_subclasses(needs), *needs.sent_along, *needs.of_code)
+    decided = (*_decided_here(call), *_unnamed_subclasses(call), *call.sent_along, *call.of_code)
     yield from (Note(DECIDED, text, text) for text in decided)
     yield from (Note(ARGUMENT, text, f"in the arguments {text}") for text in serialization.part("pickler").notes)
     for each in compiled:
@@ -78,7 +102,7 @@ def find(needs: Needs, sources: FileBundle | None, compiled: tuple[own_modules.C
             "from its environment"
         )
         yield Note(COMPILED, text, text)
-    folders = (each for each in needs.shipments.values() if each.is_directory)
+    folders = (each for each in call.shipments.values() if each.is_directory)
     for path in (member.path for each in folders for member in each.contents.files):
         if holds_credentials(path):
             yield Note(CREDENTIAL, path, f"{path} looks like a key or a password, and is sent with its Directory")
@@ -86,16 +110,16 @@ def find(needs: Needs, sources: FileBundle | None, compiled: tuple[own_modules.C
     for name, stamp in edited_modules.edited(names):
         text = f"{name} has changed since this process imported it; the job gets the current file"
         # A worker of a session keeps the modules that it has.
-        if needs.place is None or not needs.place.in_session:
+        if call.place is None or not call.place.in_session:
             yield Note(EDITED, stamp, text)
-    if needs.place is None:
+    if call.place is None:
         return
     if sources:
         # The functions that use a module by value have its changes.
-        changed = unsent_changes.find([name for name in names if not goes_by_value(name)], sources, needs.by_value)
+        changed = unsent_changes.find([name for name in names if not goes_by_value(name)], sources, call.by_value)
         # The sentence has the value, which may be another one at each call.
         yield from (Note(CHANGED, name, text) for name, text in changed.items())
-    for name in unsent_changes.variables(needs.by_value, sources) if needs.by_value or sources else ():
+    for name in unsent_changes.variables(call.by_value, sources) if call.by_value or sources else ():
         yield Note(
             VARIABLE,
             name,
@@ -106,12 +130,12 @@ def find(needs: Needs, sources: FileBundle | None, compiled: tuple[own_modules.C
         )
 
 
-def _decided_here(needs: Needs) -> Iterator[str]:
+def _decided_here(call: Watched) -> Iterator[str]:
     """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
-    for name, (value, file, scope) in needs.flags.items():
+    for name, (value, file, scope) in call.flags.items():
         # A notebook keeps the text of its cells in `In`.
         cells = [each for each in scope.get("In") or () if isinstance(each, str)]
-        guards = (own_modules.guarded(text).get(name) for text in (needs.texts.get(file, ""), *cells))
+        guards = (own_modules.guarded(text).get(name) for text in (call.texts.get(file, ""), *cells))
         missing = next((module for each in guards if each and (module := each.missing(value))), "")
         if missing:
             yield (
@@ -120,13 +144,13 @@ def _decided_here(needs: Needs) -> Iterator[str]:
             )
 
 
-def _unnamed_subclasses(needs: Needs) -> Iterator[str]:
+def _unnamed_subclasses(call: Watched) -> Iterator[str]:
     """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
-    parts = (part for each in needs.by_value for part in code_facts.read(each.__code__)) if needs.classes else ()
+    parts = (part for each in call.by_value for part in code_facts.read(each.__code__)) if call.classes else ()
     if not any("__subclasses__" in part.names for part in parts):
         return
-    sent = set(map(id, needs.classes))
-    below = (each for cls in needs.classes for each in _subclasses_of(cls) if id(each) not in sent)
+    sent = set(map(id, call.classes))
+    below = (each for cls in call.classes for each in _subclasses_of(cls) if id(each) not in sent)
     missing = {each.__name__ for each in below if attribute(each, "__module__") == "__main__"}
     if missing:
         yield (

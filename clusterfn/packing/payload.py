@@ -17,7 +17,7 @@ import re
 import sys
 import types
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -214,7 +214,7 @@ class _Apart:
         return type(self._value), (pickle.PickleBuffer(self._value),)
 
 
-class Needs:
+class Needs(notes.Watched):
     """Watches the pickling of one call and notes the modules, files, sources and values of jobs that it needs.
 
     Args:
@@ -222,24 +222,15 @@ class Needs:
     """
 
     def __init__(self, place: Place | None = None) -> None:
-        self.place = place
-        # The list is the pickler's own and may have sentences about an earlier call.
-        serialization.part("pickler").notes.clear()
+        super().__init__(place)
         self.inputs: dict[str, Reference] = {}
         # The items that are needed of each input; None for all.
         self.items: dict[str, set[int] | None] = {}
         # The id and the item of each reference, in order.
         self.taken: list[tuple[str, int | None]] = []
-        self.sent_along: list[str] = []
-        self.of_code: Sequence[str] = ()
         self.modules: set[str] = set()
-        self.shipments: dict[tuple[str, str], FileUpload] = {}
-        self.texts: dict[str, str] = {}
         self.known: set[str] = set()
-        self.by_value: list[types.FunctionType] = []
-        self.classes: list[type] = []
         self._paths: dict[str, set[PurePath]] = {}
-        self.flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
 
     def as_payload(self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int]) -> Payload:
         """Return the payload of these bytes, with all that was noted for it."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn.packing import notes
+from clusterfn.packing import notes, payload_items
+from clusterfn.packing.dependencies import Place
 from tests.sent import prepared
 from tests.unit.calls.own_project import write
 
@@ -165,12 +166,13 @@ def test_a_module_that_is_sent_by_value_has_its_changes(project, monkeypatch):
     assert list(changed(function)) == ["conf.LR"]
 
 
-def test_a_module_that_was_edited_since_its_import_is_only_reported_as_such(project, monkeypatch):
+def test_a_module_that_was_edited_since_its_import_is_only_reported_as_such_in_a_map_too(project, monkeypatch):
     function = script(project, monkeypatch, "import conf\n" + READS_LR)
     write(project, conf="LR = 0.25\n")
 
+    of_map = payload_items.pack(function, [()], place=Place("here", "/root")).payload.notes
     found = [prepared(function, host="here").notes for _ in range(2)]
-    assert found[0] == found[1] and [note.kind for note in found[0]] == [notes.EDITED]
+    assert of_map == found[0] == found[1] and [note.kind for note in found[0]] == [notes.EDITED]
     assert found[0][0].text.startswith("conf has changed since this process imported it")
 
 
