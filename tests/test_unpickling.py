@@ -21,8 +21,6 @@ UNPICKLES = {
     "bridge/serialization/load_failure.py::<module>": "names its class in an annotation",
     "bridge/serialization/load_failure.py::_in_c": "needs what `note` has noted",
     "integrations/hydra_launcher.py::_bring": "loads YAML, which makes no objects",
-    "packing/inner_calls.py::_loads": "names an operation of byte code",
-    "packing/inner_calls.py::_read": "names an operation of byte code",
     "bridge/serialization/exceptions.py::_loads": "is called by `from_records` alone",
     "bridge/serialization/exceptions.py::_load": "the same",
     "bridge/serialization/exceptions.py::_unpickled": "the same",

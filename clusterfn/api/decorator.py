@@ -224,9 +224,9 @@ class ClusterFunction(Generic[P, R]):
 
     def _on_its_way(self) -> tuple[Any, ...]:
         """Tell `bridge.serialization.pickler` how to pickle it for a job."""
-        from clusterfn.packing import payload
+        from clusterfn.packing import by_name
 
-        return payload.reduce_decorated(self.__wrapped__)
+        return by_name.reduce_decorated(self.__wrapped__)
 
     # A type checker that saw `__getattr__` would accept every misspelled attribute.
     if not TYPE_CHECKING:

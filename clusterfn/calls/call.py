@@ -34,7 +34,7 @@ from clusterfn.display import console
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
-from clusterfn.packing import files, labels
+from clusterfn.packing import labels, notes
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import Place
 from clusterfn.public_api import check_arguments
@@ -50,8 +50,6 @@ R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None", Place], payloads.Payload]
 # Calls the function that sends a job, now or at the job's turn.
 SendAtTurn = Callable[[Job[Any], Tracker, Callable[[], None]], None]
-# Sentences and files that users of this process have already read about.
-_reported: set[str] = set()
 # Names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
 
@@ -192,7 +190,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             notify=notification_of(host, options),
         )  # fmt: skip
         job = job._replace(sys_path=submission.module_folders(job, payload))
-        tell_variables(payload, job)
+        notes.tell(payload.notes, job, submission.is_in_place(job.host, job.interpreter))
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path)
 
 
@@ -211,9 +209,7 @@ def _pack_for_environment(
     @functools.cache
     def pack_for(version: tuple[int, int]) -> payloads.Payload:
         with job_display.preparing(name):
-            payload = pack(None if version == CALLER else version, place)
-        tell_credentials(payload)
-        return payload
+            return pack(None if version == CALLER else version, place)
 
     request = EnvironmentRequest(
         options.environment, options.packages, resources.gpus, lambda: payloads.imports_of(pack_for(expected))
@@ -221,9 +217,8 @@ def _pack_for_environment(
     expected = session.environments.expected_python(request) or CALLER
     payload = pack_for(expected)
     ready = session.environments.find(request, console.tell)
-    tell_decisions(payload, submission.is_in_place(session.host, ready.interpreter))
     if ready.interpreter.version != expected:
-        payload = pack_for(ready.interpreter.version)._replace(edited=payload.edited)
+        payload = pack_for(ready.interpreter.version)
     return payload, ready
 
 
@@ -254,55 +249,6 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     return scheduler.resolve_resources(resources)
 
 
-def tell_decisions(payload: payloads.Payload, is_in_place: bool) -> None:
-    """Say what of the call was decided on this machine; once is enough for a function that is called often.
-
-    Args:
-        is_in_place: As `submit.is_in_place`.
-    """
-    left = () if is_in_place else payload.compiled
-    compiled = (
-        f"{each.name} is not sent, because {each.extension.name} is compiled for this machine: "
-        "the job imports it from its environment"
-        for each in left
-    )
-    for sentence in (*payload.decided_here, *compiled):
-        if sentence not in _reported:
-            _reported.add(sentence)
-            console.tell(sentence)
-    for name, sentence in payload.changed_here.items():
-        # The sentence has the value, which may be another one at each call.
-        if name not in _reported:
-            _reported.add(name)
-            console.warn(sentence)
-
-
-def tell_variables(payload: payloads.Payload, job: JobSpec) -> None:
-    """Name once the variables that this program has set and a job on another machine does not get.
-
-    The job may have another value: only the host knows what its modules, its profile and the scripts of its lines set.
-    """
-    # A line that names a variable may set it.
-    lines = "\n".join((*job.host.setup, *job.host.prolog))
-    named = {*job.env, *job.secrets, *re.findall(r"\w+", lines)}
-    for name in () if job.host.is_this_machine else payload.variables:
-        if name not in named and f"${name}" not in _reported:
-            _reported.add(f"${name}")
-            console.warn(
-                f"{name} is set by this program, and its value is not sent to the job: write "
-                f"env={{{name!r}: os.environ[{name!r}]}} in @cluster, or secrets=[{name!r}] if it is private"
-            )
-
-
-def tell_credentials(payload: payloads.Payload) -> None:
-    """Name once what looks like a key or a password, and is sent because it is in a Directory that the user passed."""
-    folders = [each for each in payload.shipments if each.is_directory]
-    sent = [member.path for each in folders for member in each.contents.files if files.holds_credentials(member.path)]
-    for path in [each for each in dict.fromkeys(sent) if each not in _reported]:
-        console.warn(f"{path} looks like a key or a password, and is sent with its Directory")
-    _reported.update(sent)
-
-
 def send_call(
     prepared: Prepared, live: bool = False, at_turn: SendAtTurn | None = None, in_turn: bool = False
 ) -> tuple[Job[Any], Tracker]:  # fmt: skip
@@ -326,10 +272,6 @@ def send_call(
         if isinstance(taken, Job):
             entry_of(taken).takers.add(entry)
     entry.given = submission.given_paths(session.root, prepared.payload)
-    for name in prepared.payload.edited:
-        console.warn(f"{name} has changed since this process imported it; the job gets the current file")
-    for note in prepared.payload.notes:
-        console.tell(f"in the arguments {note}")
     if at_turn is None:
         _send_now(prepared, entry, tracker, in_turn)
     else:

@@ -19,7 +19,7 @@ from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, START
 from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, submit
 from clusterfn.calls.at_once import at_once
-from clusterfn.calls.call import Prepared, job_name, send_call, tell_credentials, tell_decisions, tell_variables
+from clusterfn.calls.call import Prepared, job_name, send_call
 from clusterfn.calls.job import entry_of, withdraw
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
 from clusterfn.calls.session_tracker import (
@@ -36,6 +36,7 @@ from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
+from clusterfn.packing import notes
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import NotEnded, Place, reference_of
 
@@ -98,9 +99,7 @@ class SessionJob:
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
             payload = payload if follow else payload.with_own_buffers()
-        tell_credentials(payload)
-        tell_decisions(payload, submit.is_in_place(self.spec.host, self.spec.interpreter))
-        tell_variables(payload, self.spec)
+        notes.tell(payload.notes, self.spec, submit.is_in_place(self.spec.host, self.spec.interpreter))
         tracker = self._next(job_name(name), follow, of_actor)
         call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker, self._note_end)
         entry_of(call).given = submit.given_paths(self.spec.root, payload)

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
-# The host and the note: a site may print the same note about each job.
-_reported: set[tuple[str, str]] = set()
 # The pause before a job is submitted again grows, because the scheduler serves other users too.
 _FIRST_S, _LONGEST_S, _SLOWING = 2.0, 60.0, 2.0
 _RENEW_S = layout.REFUSED_FOR_S / 5
@@ -168,8 +166,8 @@ class PendingSubmission(Reply[Optional[Started]]):
         try:
             scheduler_id, host = scheduler.submitted(answer), self._session.host.name
             for note in scheduler.notes(answer):
-                if (host, note) not in _reported:
-                    _reported.add((host, note))
+                # A site may print the same note about each job.
+                if console.is_new(host, note):
                     console.tell(note)
         except SubmitError as refusal:
             if not refusal.retryable:

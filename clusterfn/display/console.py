@@ -36,6 +36,7 @@ _NUMBERS_EVERY_S = 600.0
 Progress = Optional[tuple[int, ...]]
 # Less work than this says nothing about the rest.
 _SURE_S = 1.0
+_said: set[tuple[str, str]] = set()
 STREAMS = (layout.STDOUT, layout.STDERR)
 
 
@@ -282,6 +283,13 @@ def warn(sentence: str) -> None:
 
 
 spoken_wait.speak_by(tell)
+
+
+def is_new(kind: str, about: str) -> bool:
+    """Whether this process has said nothing of that kind about it; from then on it has."""
+    is_first = (kind, about) not in _said
+    _said.add((kind, about))
+    return is_first
 
 
 def redraw(line: str, progress: Progress = None) -> None:

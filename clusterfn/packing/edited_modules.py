@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clusterfn.packing.project.modules import is_own
@@ -16,32 +16,30 @@ _seen: dict[Path, tuple[int, int]] = {}
 differing: set[str] = set()
 
 
-def edited(imported: Iterable[str]) -> list[str]:
-    """Return the modules whose file has changed since it was imported here; each change once.
+def edited(imported: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the modules whose file has changed since it was imported here, and what names the change.
 
     What was imported is read from Python's own byte code file; where there is none, from the first look.
     """
-    changed = []
     for name in sorted(imported):
         path = _module_file(name)
-        if path is None:
-            continue
-        stat = path.stat()
-        before, now = _seen.get(path), (stat.st_mtime_ns, stat.st_size)
-        _seen[path] = now
-        # It says what was imported even if the source was edited before the first look. It has 32 bits for each.
-        compiled = _compiled_from(name)
-        is_new = before not in (None, now)
-        if compiled is not None:
-            is_new = compiled != (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
-        # Without a byte code file, nothing says whether the module was loaded again since.
-        if is_new:
-            differing.add(name)
-        elif compiled is not None:
-            differing.discard(name)
-        if is_new and before != now:
-            changed.append(name)
-    return changed
+        if path is not None:
+            stat = path.stat()
+            now = (stat.st_mtime_ns, stat.st_size)
+            # The byte code file has the time and size of the source that was imported, even if the source was edited
+            # before this look.
+            compiled = _compiled_from(name)
+            before = _seen.setdefault(path, now)
+            # A byte code file has 32 bits for each.
+            in_byte_code = (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
+            is_new = before != now if compiled is None else compiled != in_byte_code
+            # Without a byte code file, nothing says whether the module was loaded again since.
+            if is_new:
+                differing.add(name)
+            elif compiled is not None:
+                differing.discard(name)
+            if is_new:
+                yield name, f"{path} {now}"
 
 
 def _module_file(name: str) -> Path | None:

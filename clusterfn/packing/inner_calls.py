@@ -6,66 +6,53 @@ Read from byte code before anything is sent. What may happen or not, such as a c
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import dis
 import fnmatch
 import functools
+import linecache
 import os
+import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
-from clusterfn.packing import unsent_settings
+from clusterfn.packing import code_facts
 from clusterfn.packing.project import modules as own_modules
 
 _SENDING = ("map", "script", "submit")
+_DECORATED = "clusterfn.api.decorator"
 # These attributes mean the same in a job.
 _PLAIN = ("local",)
-_SKIPPED = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "RESUME")
-# The code around these runs them at once, so a call in them is as certain as one beside them.
-_AT_ONCE = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")
 # Classes of generators of random numbers, and the packages that they are in.
 _GENERATORS = {"Generator": ("numpy", "torch"), "RandomState": ("numpy",), "Random": ("random",)}
 # Attributes by which a function has a generator begin with another state, or derives others from it.
 _SEEDING = ("bit_generator", "jumped", "manual_seed", "seed", "set_state", "setstate", "spawn")
-_FROM_SCOPE = ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF")
+# Code with one of these seeds itself.
+_SEEDS = frozenset(["manual_seed", "seed", "seed_everything", "set_random_seed", "set_seed"])
+# Code with one of these has a generator of its own.
+_OWN_GENERATORS = frozenset(["Generator", "RandomState", "default_rng"])
 # At most this many functions are read.
 _MOST = 300
 
 
-class _Use(NamedTuple):
-    """A decorated function that another function calls, or an attribute of it.
+class _Used(NamedTuple):
+    """An object that a function uses from outside, or of a module the first member that is no module.
 
     Attributes:
-        certain: Whether each call of the outer function comes to it.
+        variable: The value of the variable by which the function finds it.
+        attribute: What the function takes of the object; "" for the object itself.
+        is_certain: Whether each call comes to it.
     """
 
-    outer: str
-    inner: Any
+    name: str
+    variable: object
+    object: Any
     attribute: str
-    certain: bool
-
-
-class _Found(NamedTuple):
-    """What a function and its own others do: use decorated functions, set globals, and draw random numbers.
-
-    Attributes:
-        assigned: The functions with the globals that they set.
-        generators: The variables that are generators of random numbers.
-        seeded: The variables that they seed.
-        packages: The packages that they use.
-        names: The names in their code.
-    """
-
-    uses: list[_Use]
-    assigned: list[tuple[str, str]]
-    generators: list[str]
-    seeded: set[str]
-    packages: set[str]
-    names: set[str]
+    is_certain: bool
 
 
 def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[str]:
@@ -80,42 +67,52 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
     plain = _plain(function)
     if plain is None:
         return []
-    found = _read(plain)
+    reached = _reached(plain)
+    parts = [(each.__name__, part) for each in reached for part in code_facts.read(each.__code__)]
+    names = {name for _, part in parts for name in part.names}
     # IPython makes calls of it of magics; its shell is a variable of the notebook.
-    if "get_ipython" in found.names and "get_ipython" in plain.__globals__:
+    if "get_ipython" in names and "get_ipython" in plain.__globals__:
         message = f"{plain.__name__} uses a magic of the notebook (%, ! or get_ipython), which no job has"
         raise ConfigError(message, stage="submit", hint="write it in Python: subprocess.run([…]) in place of !command")
-    lines = [f"{outer} sets the global {name} in its job only: no other call finds it, return it instead"
-             for outer, name in found.assigned]  # fmt: skip
-    lines += unsent_settings.find(found.packages, found.names)
-    for folder, pattern in _patterns(plain) if not found.names.isdisjoint(["glob", "iglob"]) else ():
+    lines = [f"{outer} sets the global {store.name} in its job only: no other call finds it, return it instead"
+             for outer, part in parts for store in part.stores if store.kind == "GLOBAL"]  # fmt: skip
+    used = [each for uses in reached.values() for each in uses]
+    modules = (*(name for _, part in parts for name in part.imports), *(_home(each.variable) for each in used))
+    lines += _lost_settings({name.partition(".")[0] for name in modules}, names)
+    for folder, pattern in _patterns(plain) if not names.isdisjoint(["glob", "iglob"]) else ():
         lines.append(f"the files here that match {pattern!r} are not in the job, where a pattern without a match is no "
                      f"error: pass clusterfn.Directory({folder!r}) as an argument")  # fmt: skip
     if constants is not None:
-        shared = [*found.generators, *(name for name, value in constants.items() if _is_generator(value))]
+        paths = ((use.name, *use.attributes) for _, part in parts for use in part.uses)
+        seeded = {name for path in paths for name, after in zip(path, path[1:]) if after in _SEEDING}
+        given = {**{each.name: each.variable for each in used}, **constants}
         lines += [
             f"each item of {plain.__name__}.map() begins with the same state of {name}, and draws the same random "
             "numbers from it: make it in the function, from a seed that is an argument"
-            for name in shared
-            if name not in found.seeded
+            for name, value in given.items()
+            if _is_generator(value) and name not in seeded
         ]
-    for use in found.uses:
-        name, options = attribute(use.inner, "__name__", "a function"), use.inner.options
+    for outer, use in ((each.__name__, use) for each, uses in reached.items() for use in uses):
+        # The attributes of other objects may be computed by the user's code.
+        options = attribute(use.object, "options") if type(use.object).__module__ == _DECORATED else None
+        if options is None:
+            continue
+        name = attribute(use.object, "__name__", "a function")
         if use.attribute in _SENDING:
-            message = f"{use.outer} calls {name}.{use.attribute}(), and a job cannot submit jobs"
+            message = f"{outer} calls {name}.{use.attribute}(), and a job cannot submit jobs"
             hint = f"call {name}(…), which runs in the same job, or send it from your own machine"
-            if use.certain:
+            if use.is_certain:
                 raise ConfigError(message, stage="submit", hint=hint)
             lines.append(f"{message}: {hint}")
-        elif options.host not in (None, host):
-            lines.append(f"{use.outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
+        elif use.attribute not in _PLAIN and options.host not in (None, host):
+            lines.append(f"{outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
     return list(dict.fromkeys(lines))
 
 
 def _patterns(function: types.FunctionType) -> Iterator[tuple[str, str]]:
     """Yield the folders, and the patterns in them, that the code of a function names and that match files here."""
-    for code in serialization.part("code_parts").codes(function.__code__):
-        for text in (each for each in code.co_consts if isinstance(each, str)):
+    for part in code_facts.read(function.__code__):
+        for text in (each for each in part.constants if isinstance(each, str)):
             folder, _, name = text.rpartition("/")
             if folder and "*" in name and "*" not in folder and not folder.startswith("/"):
                 with contextlib.suppress(OSError):
@@ -132,31 +129,28 @@ def _plain(function: Any) -> types.FunctionType | None:
     return None
 
 
-def _read(function: types.FunctionType) -> _Found:
-    uses, assigned, generators, seeded, packages, names = _Found([], [], [], set(), set(), set())
-    waiting, seen = [function], {function}
-    while waiting and len(seen) < _MOST:
-        each = waiting.pop()
-        code, scope, is_first = each.__code__, _scope(each), each is function
-        for part in serialization.part("code_parts").codes(code):
-            loaded = [step.argval for step in _steps(part) if step.opname in _FROM_SCOPE]
-            homes = [_home(scope.get(name)) for name in loaded]
-            homes += (step.argval for step in _steps(part) if step.opname == "IMPORT_NAME")
-            packages.update(home.partition(".")[0] for home in homes)
-            names.update(part.co_names)
-            generators += [name for name in loaded if _is_generator(scope.get(name))]
-            pairs = zip(_steps(part), _steps(part)[1:])
-            seeded.update(step.argval for step, after in pairs if after.argval in _SEEDING)
-        for used, name, certain in _loads(code, scope, is_first):
-            is_decorated = type(used).__module__ == "clusterfn.api.decorator" and attribute(used, "options") is not None
-            if is_decorated and name not in _PLAIN:
-                uses.append(_Use(each.__name__, used, name, certain))
-            called = _plain(used) if callable(used) else None
-            if called is not None and called not in seen and _is_own(called):
-                seen.add(called)
+def _reached(function: types.FunctionType) -> dict[types.FunctionType, list[_Used]]:
+    """Return what a function uses, and what those of the user's own functions use that it reaches."""
+    reached: dict[types.FunctionType, list[_Used]] = {}
+    waiting = [function]
+    while waiting and len(reached) < _MOST:
+        outer = waiting.pop()
+        if outer in reached:
+            continue
+        reached[outer], scope = [], _scope(outer)
+        for use in (use for part in code_facts.read(outer.__code__) for use in part.uses if use.is_outside):
+            variable, name = scope.get(use.name), ""
+            value = variable
+            for name in use.attributes:
+                if not issubclass(type(value), types.ModuleType):
+                    break
+                value, name = vars(value).get(name), ""
+            is_certain = use.is_certain and outer is function
+            reached[outer].append(_Used(use.name, variable, value, name, is_certain))
+            called = _plain(value) if callable(value) else None
+            if called is not None and _is_own(called):
                 waiting.append(called)
-        assigned += [(each.__name__, name) for name in dict.fromkeys(_assigned(code))]
-    return _Found(uses, assigned, list(dict.fromkeys(generators)), seeded, packages, names)
+    return reached
 
 
 def _home(value: object) -> str:
@@ -186,42 +180,55 @@ def _scope(function: types.FunctionType) -> dict[str, Any]:
     return scope
 
 
-def _loads(code: types.CodeType, scope: dict[str, Any], certain: bool) -> Iterator[tuple[Any, str, bool]]:
-    """Yield each object that code takes from its scope, the attribute of it that it wants, and whether it always does.
+class _Call(NamedTuple):
+    line: int
+    function: str
+    text: str
 
-    The attributes of modules are looked up.
+
+def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterator[str]:
+    """Yield the calls by which the script sets what no job gets, such as `np.random.seed(0)`, as sentences.
+
+    Only those count that the code of the call may use; `settings.NAMED` has them.
+
+    Args:
+        packages: What the code that is sent uses.
+        names: The names in that code.
     """
-    certain = certain and not _catches(code)
-    held: Any = None
-    for step in _steps(code):
-        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and held is not None:
-            if issubclass(type(held), types.ModuleType):
-                held = vars(held).get(step.argval)
-                continue
-            yield held, step.argval, certain
-            held = None
-            continue
-        if held is not None:
-            yield held, "", certain
-            held = None
-        if step.opname in _FROM_SCOPE:
-            held = scope.get(step.argval)
-        certain = certain and not step.opname.startswith(("POP_JUMP", "JUMP_IF"))
-    for part in serialization.part("code_parts").parts(code):
-        yield from _loads(part, scope, certain and part.co_name in _AT_ONCE)
+    script = sys.modules["__main__"]
+    text = "".join(linecache.getlines(attribute(script, "__file__") or ""))
+    named, used = serialization.part("settings").NAMED, set(packages)
+    # Most code that uses NumPy draws no random numbers.
+    if "random" not in names or not _OWN_GENERATORS.isdisjoint(names):
+        used.discard("numpy")
+    is_likely = any(name.partition("(")[0].rpartition(".")[2] in text for name in named)
+    for line, function, shown in _calls(text) if is_likely else ():
+        first, _, rest = function.partition(".")
+        last = function.rpartition(".")[2]
+        module = vars(script).get(first)
+        full = f"{module.__name__}.{rest}" if rest and type(module) is types.ModuleType else function
+        argument = shown[len(function) :].partition(",")[0].rstrip(")")
+        sets = next((named[key] for key in (full, last, full + argument) if key in named), None)
+        is_set_there = not (_SEEDS if last in _SEEDS else {last}).isdisjoint(names)
+        if sets is not None and (not sets or not sets.isdisjoint(used)) and not is_set_there:
+            yield f"{shown} in line {line} of your script has no effect in a job: call it in the function, too"
 
 
-@functools.lru_cache(maxsize=1024)
-def _steps(code: types.CodeType) -> tuple[dis.Instruction, ...]:
-    return tuple(step for step in dis.get_instructions(code) if step.opname not in _SKIPPED)
+@functools.lru_cache(maxsize=8)
+def _calls(text: str) -> tuple[_Call, ...]:
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return ()
+    statements = (each.value for each in _statements(body) if isinstance(each, ast.Expr))
+    calls = [each for each in statements if isinstance(each, ast.Call)]
+    return tuple(_Call(each.lineno, ast.unparse(each.func), ast.unparse(each)) for each in calls)
 
 
-def _catches(code: types.CodeType) -> bool:
-    """Whether it may handle an exception itself."""
-    table = getattr(code, "co_exceptiontable", None)
-    return bool(table) if table is not None else any(step.opname == "SETUP_FINALLY" for step in _steps(code))
-
-
-def _assigned(code: types.CodeType) -> Iterator[str]:
-    for each in serialization.part("code_parts").codes(code):
-        yield from (step.argval for step in _steps(each) if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run whenever the script does; many scripts have them in a function `main`."""
+    for each in body:
+        yield each
+        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or each.name == "main":
+            for part in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(each, part, ()))

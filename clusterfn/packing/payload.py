@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextvars
-import dis
 import functools
 import hashlib
 import io
@@ -17,9 +16,8 @@ import pickle
 import re
 import sys
 import types
-import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,9 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import ConfigError, DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
+from clusterfn.packing import code_facts, notes
+from clusterfn.packing.by_name import found_by_name, goes_by_value
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
-from clusterfn.packing.edited_modules import edited
 from clusterfn.packing.files import Directory, File, FileUpload, shipment
+from clusterfn.packing.notes import Note
 from clusterfn.packing.project import modules as own_modules
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
 _LEAF = 4 << 20
 _HASHING_THREADS = 8
-# Most functions are sent often, so what was noted about their code is kept for each host.
-_read_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[str]]] = weakref.WeakKeyDictionary()
 
 
 class Payload(NamedTuple):
@@ -52,32 +50,22 @@ class Payload(NamedTuple):
         crcs: The same name -> its CRC-32: on the host it shows whether the bytes are still the same.
         sources: The user's own modules, or None.
         shipments: Files and Directories among the arguments.
-        edited: Modules whose file was changed since it was first sent.
         needs: The top-level names of all modules that the call itself refers to, wherever they come from.
-        notes: What will be different there, as sentences.
+        notes: What will be different there.
         given: "<digest>/<name>" of a shipment -> its path as the caller wrote it, where there is one such path.
         compiled: The user's own modules that are not among `sources`, because they have compiled extensions.
         inputs: The jobs and groups whose values it takes.
         after: The same as `JobSpec.after`.
-        variables: Names of variables that this program has set, and that the call may use.
-        changed_here: Names of the user's modules, such as "conf.LR", that this process has changed and the job does not
-            find so -> a sentence about it.
-        decided_here: Sentences: names that travel with the value that they have because this machine lacks a module,
-            values of jobs on other hosts, and what the function's code does otherwise in a job.
     """
 
     data: bytes
     blobs: Mapping[str, memoryview]
     sources: FileBundle | None
     shipments: tuple[FileUpload, ...]
-    edited: tuple[str, ...]
     needs: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     given: Mapping[str, PurePath] = {}
     crcs: Mapping[str, int] = {}
-    decided_here: tuple[str, ...] = ()
-    changed_here: Mapping[str, str] = {}
-    variables: tuple[str, ...] = ()
     inputs: tuple[Reference, ...] = ()
     after: Mapping[str, Mapping[str, Any]] = {}
     compiled: tuple[own_modules.Compiled, ...] = ()
@@ -105,9 +93,7 @@ def pack(
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
     keep_registrations()
-    apart, needs, notes = Large(), Needs(place), serialization.part("pickler").notes
-    # The list is the pickler's own and may have sentences about an earlier call.
-    notes.clear()
+    apart, needs = Large(), Needs(place)
     needs.read_code(function)
     for name in imports:
         needs.note(name)
@@ -117,7 +103,7 @@ def pack(
     blobs, crcs = {index: digest for index, (digest, _) in enumerate(names)}, dict(names)
     packed = replace(packed, blobs=blobs, crcs=crcs, sources=needs.texts, **of_program())
     buffers = {digest: packed.buffers[index] for index, digest in blobs.items()}
-    return needs.as_payload(b"".join(packed.pieces()), buffers, crcs, notes)
+    return needs.as_payload(b"".join(packed.pieces()), buffers, crcs)
 
 
 def of_program() -> dict[str, Any]:
@@ -203,33 +189,6 @@ def keep_registrations() -> None:
     ours.intersection_update(modules)
 
 
-def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Reduce a decorated function for pickling: by its name if its module travels, else as the plain function."""
-    reducers = serialization.part("stand_ins")
-    if found_by_name(function) is not None:
-        return reducers.by_name, (function.__module__, function.__qualname__)
-    return reducers.Inside, (), {"function": function}
-
-
-def found_by_name(function: Any) -> Any:
-    """Return the function, or what wraps it, that the function's module has under its name; else None."""
-    module, qualname = attribute(function, "__module__"), attribute(function, "__qualname__", "<none>")
-    if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
-        return None
-    value: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        value = getattr(value, part, None)
-    return value if value is function or getattr(value, "__wrapped__", None) is function else None
-
-
-def _goes_by_value(module: str) -> bool:
-    registered = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
-    if "." not in module:
-        return module in registered
-    parts = module.split(".")
-    return any(".".join(parts[:length]) in registered for length in range(1, len(parts) + 1))
-
-
 class Large:
     """Takes large bytes among the arguments apart, so that they are sent once."""
 
@@ -255,7 +214,7 @@ class _Apart:
         return type(self._value), (pickle.PickleBuffer(self._value),)
 
 
-class Needs:
+class Needs(notes.Watched):
     """Watches the pickling of one call and notes the modules, files, sources and values of jobs that it needs.
 
     Args:
@@ -263,33 +222,23 @@ class Needs:
     """
 
     def __init__(self, place: Place | None = None) -> None:
-        self.place = place
+        super().__init__(place)
         self.inputs: dict[str, Reference] = {}
         # The items that are needed of each input; None for all.
         self.items: dict[str, set[int] | None] = {}
         # The id and the item of each reference, in order.
         self.taken: list[tuple[str, int | None]] = []
-        self.sent_along: list[str] = []
-        self.of_code: Sequence[str] = ()
         self.modules: set[str] = set()
-        self.shipments: dict[tuple[str, str], FileUpload] = {}
-        self.texts: dict[str, str] = {}
         self.known: set[str] = set()
-        self.by_value: list[types.FunctionType] = []
-        self.classes: list[type] = []
         self._paths: dict[str, set[PurePath]] = {}
-        self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
 
-    def as_payload(
-        self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int], notes: Iterable[str] = ()
-    ) -> Payload:  # fmt: skip
+    def as_payload(self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int]) -> Payload:
         """Return the payload of these bytes, with all that was noted for it."""
         sources, compiled = own_modules.collect(self.modules) if self.modules else (None, ())
-        changed = tuple(edited(own_modules.modules_in(sources))) if sources else ()
         return Payload(
-            data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled, notes=tuple(notes),
+            data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled,
             shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
-            edited=changed, changed_here=self.changed_here(sources), variables=self.variables(sources),
+            notes=tuple(notes.find(self, sources, compiled)),
             needs=frozenset(name.partition(".")[0] for name in self.known),
             after={
                 job: {"name": self.inputs[job].name, "items": items and sorted(items)}
@@ -298,7 +247,6 @@ class Needs:
             # Files of the same content from two paths are left out, because the host cannot tell which of them was
             # meant.
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
-            decided_here=(*self.decided_here(), *self.unnamed_subclasses(), *self.sent_along, *self.of_code),
         )  # fmt: skip
 
     def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
@@ -311,63 +259,8 @@ class Needs:
         Raises:
             ConfigError: It sends jobs from its job.
         """
-        if self.place is None:
-            return
-        read: dict[str, list[str]] = {}
-        if isinstance(function, types.FunctionType) and constants is None:
-            read = _read_code.setdefault(function, {})
-        if self.place.host not in read:
-            # Jobs pickle results with this module too, in a copy of clusterfn without `inner_calls`.
-            from clusterfn.packing import inner_calls
-
-            read[self.place.host] = inner_calls.notes(function, self.place.host, constants)
-        self.of_code = read[self.place.host]
-
-    def changed_here(self, sources: FileBundle | None) -> Mapping[str, str]:
-        """Return what of the modules that are sent the job finds otherwise than this process, as `Payload` has it."""
-        if self.place is None or sources is None:
-            return {}
-        # It is missing in jobs, as `inner_calls` is.
-        from clusterfn.packing import unsent_changes
-
-        # The functions that use one by value have its changes.
-        modules = [name for name in own_modules.modules_in(sources) if not _goes_by_value(name)]
-        return unsent_changes.find(modules, sources, self.by_value)
-
-    def variables(self, sources: FileBundle | None) -> tuple[str, ...]:
-        """Return the variables that this program has set and the code that is sent may use."""
-        if self.place is None or not (self.by_value or sources):
-            return ()
-        # It is missing in jobs, as `inner_calls` is.
-        from clusterfn.packing import unsent_variables
-
-        return unsent_variables.find(self.by_value, sources)
-
-    def decided_here(self) -> Iterator[str]:
-        """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
-        for name, (value, file, scope) in self._flags.items():
-            # A notebook keeps the text of its cells in `In`.
-            cells = [each for each in scope.get("In") or () if isinstance(each, str)]
-            guards = (own_modules.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
-            missing = next((module for each in guards if each and (module := each.missing(value))), "")
-            if missing:
-                yield (
-                    f"{name} is {value!r} in the job, because this machine has no {missing}; to decide it on the "
-                    "host, set it inside the function, or move the function into a module of its own"
-                )
-
-    def unnamed_subclasses(self) -> Iterator[str]:
-        """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
-        if not self.classes or not any("__subclasses__" in _globals_of(each.__code__) for each in self.by_value):
-            return
-        sent = set(map(id, self.classes))
-        below = (each for cls in self.classes for each in _subclasses_of(cls))
-        missing = {each.__name__ for each in below if id(each) not in sent and _is_of_script(each)}
-        if missing:
-            yield (
-                f"__subclasses__() does not find {', '.join(sorted(missing))} in the job, because the code of the call "
-                "does not name that: name it in the function, or move the classes into a module"
-            )
+        if self.place is not None:
+            self.of_code = notes.of_code(function, self.place.host, constants)
 
     def look(self, obj: Any) -> Any:
         # `obj.__class__` may be anything, and may raise.
@@ -395,7 +288,7 @@ class Needs:
                 self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
-            if issubclass(kind, type) and _is_of_script(obj):
+            if issubclass(kind, type) and attribute(obj, "__module__") == "__main__":
                 self.classes.append(obj)
         return NotImplemented
 
@@ -442,7 +335,7 @@ class Needs:
         """Note a module that the call refers to; one of the user's own travels."""
         if isinstance(name, str) and name not in self.known:
             self.known.add(name)
-            if not _goes_by_value(name) and own_modules.is_own(name):
+            if not goes_by_value(name) and own_modules.is_own(name):
                 self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
@@ -458,24 +351,17 @@ class Needs:
     def _by_value(self, function: types.FunctionType) -> None:
         self.by_value.append(function)
         code = function.__code__
-        for name in _globals_of(code):
-            value = function.__globals__.get(name, code)
-            if value is None or value is True or value is False:
-                self._flags[name] = value, code.co_filename, function.__globals__
-        for name in imports_inside(code):
-            self.note(name or function.__globals__.get("__package__"))
+        for part in code_facts.read(code):
+            for name in part.names:
+                value = function.__globals__.get(name, code)
+                if value is None or value is True or value is False:
+                    self.flags[name] = value, code.co_filename, function.__globals__
+            for name in part.imports:
+                self.note(name or function.__globals__.get("__package__"))
         if code.co_filename not in self.texts:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
-
-
-# The method of `type` itself is used, because a metaclass may have another one.
-_subclasses_of: Callable[[type], list[type]] = type.__subclasses__
-
-
-def _is_of_script(cls: object) -> bool:
-    return bool(attribute(cls, "__module__") == "__main__")
 
 
 def reject_bound(obj: object) -> Any:
@@ -503,27 +389,6 @@ def _is_trial(obj: object) -> bool:
 
 # Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
 _NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.api.decorator")
-
-
-def _globals_of(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that a function and those inside it may look up in its globals."""
-    for each in serialization.part("code_parts").codes(code):
-        yield from each.co_names
-
-
-@functools.lru_cache(maxsize=1024)
-def imports_inside(code: types.CodeType) -> frozenset[str]:
-    """Return what a function and those inside it import in their bodies; "" for a relative import."""
-    names: set[str] = set()
-    for each in serialization.part("code_parts").codes(code):
-        # What the last two instructions put on the stack: the level of the import, and the names that it takes.
-        before: list[Any] = [0, 0]
-        for instruction in dis.get_instructions(each):
-            if instruction.opname == "IMPORT_NAME":
-                names.add("" if before[0] else instruction.argval)
-            if instruction.opname != "EXTENDED_ARG":
-                before = [before[1], instruction.argval]
-    return frozenset(names)
 
 
 def cannot_travel(

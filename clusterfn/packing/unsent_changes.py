@@ -1,16 +1,17 @@
-"""Find what this process has set in the user's own modules since their import: a job imports their files again.
+"""Find what this process has set in the user's own modules since their import, and in `os.environ`.
 
-Only numbers, strings and new names count, and only if the call may read them and nothing that is sent may set them.
+A job imports the files of the modules again. Of modules, only numbers, strings and new names count, and only if the
+call may read them and nothing that is sent may set them.
 clusterfn warns only if it is certain. docs/decisions/0069-changed-modules.md says why it does not send the changes.
 """
 
 from __future__ import annotations
 
 import ast
-import dis
 import functools
 import importlib.util
 import linecache
+import os
 import re
 import sys
 import types
@@ -20,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.hosts import serialization
-from clusterfn.packing import edited_modules
+from clusterfn.config.forms import is_set_by_clusterfn
+from clusterfn.packing import code_facts, edited_modules
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
@@ -48,6 +49,7 @@ _DYNAMIC_NAMES = frozenset([*_SETTERS, "__dict__", "patch"])
 _DYNAMIC_TEXT = re.compile(
     rf"\b(?:{'|'.join(_SETTERS)})\b(?!\(self\b)|(?<!self\.)\b__dict__\b|\bpatch(?:\.\w+)?\(".encode()
 )
+_VARIABLE_SETTERS = frozenset(["putenv", "setdefault", "update"])
 _TAKES_ALL = re.compile(rb"\bimport\s*\(?\s*\*")
 
 
@@ -88,17 +90,6 @@ class _Change(NamedTuple):
         if not _PRIVATE.search(self.name) and all(type(value) in _NUMBERS for value in (self.here, self.there)):
             return f"{self.key} is {self.here!r} on this machine, and {self.there!r} in the job, {source}"
         return f"{self.key} was changed on this machine, but not in the job, {source}"
-
-
-class _Mentions(NamedTuple):
-    """Whether the sources that are sent read a name of a module, and whether they may set it."""
-
-    are_reads: bool
-    may_set: bool
-
-
-# By the digest of the sources, the module, the name, and the value in the source.
-_mentions: dict[tuple[str, str, str, str], _Mentions] = {}
 
 
 def find(modules: Collection[str], sources: FileBundle, functions: Collection[types.FunctionType]) -> dict[str, str]:
@@ -177,89 +168,110 @@ def _is_same(here: Any, there: Any) -> bool:
 
 def _is_missed(change: _Change, sources: FileBundle, functions: Collection[types.FunctionType]) -> bool:
     """Whether the call may read what was changed, and nothing that is sent may set it."""
-    codes = [code for function in functions for code in serialization.part("code_parts").codes(function.__code__)]
-    if any(change.name in _set_by(code) or not _DYNAMIC_NAMES.isdisjoint(code.co_names) for code in codes):
+    parts = [part for function in functions for part in code_facts.read(function.__code__)]
+    stores = {store.name for part in parts for store in part.stores if store.kind != "NAME"}
+    if change.name in stores or any(_DYNAMIC_NAMES.intersection(part.names) for part in parts):
         return False
-    asked = (sources.digest, change.module, change.name, repr(change.there))
-    if asked not in _mentions:
-        _mentions[asked] = _mentions_of(change, sources)
-    mentions = _mentions[asked]
-    return not mentions.may_set and (mentions.are_reads or any(_reads(function, change) for function in functions))
-
-
-@functools.lru_cache(maxsize=1024)
-def _set_by(code: types.CodeType) -> frozenset[str]:
-    """Return the attributes and globals that code sets."""
-    kinds = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
-    return frozenset(step.argval for step in dis.get_instructions(code) if step.opname in kinds)
+    there = None if change.there is _MISSING else repr(change.there)
+    is_read = _is_read(change.path.read_bytes(), change.module, change.name, there, _texts(sources))
+    return is_read is not None and (is_read or any(_reads(function, change) for function in functions))
 
 
 def _reads(function: types.FunctionType, change: _Change) -> bool:
-    names = {name for code in serialization.part("code_parts").codes(function.__code__) for name in code.co_names}
+    names = {name for part in code_facts.read(function.__code__) for name in part.names}
     scope = function.__globals__
     # A variable of the script with the same name has its own value.
     is_own = change.name in scope and not any(scope.get(each) is sys.modules[change.module] for each in names)
     return change.name in names and not is_own
 
 
-def _mentions_of(change: _Change, sources: FileBundle) -> _Mentions:
-    own, last, name = change.path.read_bytes(), change.module.rpartition(".")[2].encode(), change.name
-    others = [data for file, data in sources.files.items() if file.endswith(".py") and data != own]
+@functools.lru_cache(maxsize=1024)
+def _is_read(own: bytes, module: str, name: str, there: str | None, texts: tuple[bytes, ...]) -> bool | None:
+    """Whether sources that are sent read a name of a module; None if they may set it.
+
+    Args:
+        own: The source of the module.
+        there: The value in it, as text; None: it has no such name.
+    """
+    others = [data for data in texts if data != own]
+    naming = [own, *(data for data in others if name.encode() in data)]
     if _TAKES_ALL.search(own) or any(map(_DYNAMIC_TEXT.search, [own, *others])):
-        return _Mentions(False, True)
+        return None
     try:
         with warnings.catch_warnings():
             # The import has shown what Python warns of.
             warnings.simplefilter("ignore")
-            tree = ast.parse(own)
-            near = [(last in data, ast.parse(data)) for data in others if name.encode() in data]
+            read = [code_facts.read(compile(data, "", "exec", dont_inherit=True)) for data in naming]
     except (SyntaxError, ValueError):
-        return _Mentions(False, True)
-    is_sure = change.there is _MISSING or (_sets(tree, name) == 1 and _has_literal(tree, change))
-    are_reads = _is_read_in(tree, name) or any(knows and _is_read_in(each, name) for knows, each in near)
-    return _Mentions(are_reads, not is_sure or any(_sets_attribute(each, name) for _, each in near))
+        return None
+    values = [repr(store.value) for part in read[0] for store in part.stores if store.name == name]
+    stores = [store[:2] for parts in read[1:] for part in parts for store in part.stores]
+    if ("ATTR", name) in stores or there not in (None, *(values if len(values) == 1 else ())):
+        return None
+    last = module.rpartition(".")[2].encode()
+    knowing = (parts for data, parts in zip(naming, read) if data is own or last in data)
+    return any(name in part.reads for parts in knowing for part in parts)
 
 
-def _has_literal(tree: ast.Module, change: _Change) -> bool:
-    """Whether the top level sets the name to this value: what `_read` found may be part of a string."""
-    value = ast.dump(ast.parse(repr(change.there), mode="eval").body)
-    for each in tree.body:
-        if isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value is not None:
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            if [getattr(target, "id", None) for target in targets] == [change.name]:
-                return ast.dump(each.value) == value
-    return False
+# what it has set in `os.environ`
 
 
-def _sets(tree: ast.Module, name: str) -> int:
-    """Count how often code sets a variable or an attribute of that name, in whatever way."""
-    count = 0
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Global, ast.Nonlocal)):
-            count += name in node.names
-        elif isinstance(node, ast.alias):
-            count += name == (node.asname or node.name.partition(".")[0])
-        elif isinstance(node, (ast.Name, ast.Attribute)):
-            count += name == _name_of(node) and not isinstance(node.ctx, ast.Load)
-        else:
-            # Those are functions, classes, handlers of exceptions, and patterns of `match`.
-            count += name in (getattr(node, "name", None), getattr(node, "rest", None))
-    return count
+def variables(functions: Collection[types.FunctionType], sources: FileBundle | None) -> tuple[str, ...]:
+    """Return the names of variables that this program has set and the call may use, but does not set itself.
+
+    A job has the variables of its host, of `env=` and of `secrets=`. A library sets variables too, so only those count
+    that the user's own code names.
+
+    Args:
+        functions: Those that are sent by value.
+        sources: The user's own modules that are sent.
+    """
+    before = _at_start()
+    names = tuple(sorted(name for name, value in os.environ.items() if before.get(name) != value))
+    # A program that has given itself a title has overwritten what the system shows.
+    if not names or before.keys().isdisjoint(os.environ):
+        return ()
+    script = attribute(sys.modules["__main__"], "__file__") or ""
+    return _missed(names, tuple(each.__code__ for each in functions), _texts(sources) if sources else (), script)
 
 
-def _sets_attribute(tree: ast.Module, name: str) -> bool:
-    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == name)
-    return any(not isinstance(each.ctx, ast.Load) for each in attributes)
+def _texts(sources: FileBundle) -> tuple[bytes, ...]:
+    return tuple(data for file, data in sources.files.items() if file.endswith(".py"))
 
 
-def _is_read_in(tree: ast.Module, name: str) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Name, ast.Attribute)) and _name_of(node) == name and isinstance(node.ctx, ast.Load):
-            return True
-        if isinstance(node, ast.ImportFrom) and any(each.name == name for each in node.names):
-            return True
-    return False
+# Searching all sources at each call of a session would take a quarter of its time.
+@functools.lru_cache(maxsize=256)
+def _missed(
+    names: tuple[str, ...], functions: tuple[types.CodeType, ...], texts: tuple[bytes, ...], script: str
+) -> tuple[str, ...]:  # fmt: skip
+    parts = [part for each in functions for part in code_facts.read(each)]
+    program = "".join(linecache.getlines(script)).encode()
+    used = (name for name in names if _is_variable_missed(name, parts, texts, program))
+    return tuple(name for name in used if not is_set_by_clusterfn(name))
 
 
-def _name_of(node: ast.Name | ast.Attribute) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr
+@functools.lru_cache(maxsize=1)
+def _at_start() -> dict[str, str]:
+    """Return the variables with which this process began; {} if the system does not show them."""
+    try:
+        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return dict(os.fsdecode(entry).partition("=")[::2] for entry in entries if b"=" in entry)
+
+
+def _is_variable_missed(
+    name: str, parts: Collection[code_facts.Facts], texts: Collection[bytes], program: bytes
+) -> bool:
+    """Whether the call may use the variable, and nothing that is sent may set it."""
+    word = os.fsencode(name)
+    near = [text for text in texts if word in text]
+    using = [part for part in parts if name in part.constants]
+    if not near and not using and word not in program:
+        return False
+    quoted = rb"""(['"])%b\1""" % re.escape(word)
+    sets = re.compile(rb"(?:environ\s*\[|putenv\(|setdefault\()\s*%b\s*(?:,|\]\s*=(?!=))" % quoted)
+    may_set = any(name in part.keys or not _VARIABLE_SETTERS.isdisjoint(part.names) for part in using)
+    if may_set or any(map(sets.search, near)):
+        return False
+    return bool(using) or any(re.search(quoted, text) for text in near) or sets.search(program) is not None

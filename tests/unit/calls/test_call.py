@@ -22,7 +22,7 @@ from clusterfn.config.spec import Interpreter
 from clusterfn.display import console
 from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.packing import payload
+from clusterfn.packing import notes, payload
 from clusterfn.scheduler import scheduler_for
 from tests.fakes.taken import Taken
 from tests.waiting import replace_here, until
@@ -64,7 +64,7 @@ def packed_for(monkeypatch):
 
     def note(function, args, kwargs, target, imports, place):
         targets.append(target)
-        return pack(function, args, kwargs)._replace(edited=("module",) if len(targets) == 1 else ())
+        return pack(function, args, kwargs)
 
     monkeypatch.setattr("clusterfn.packing.payload.pack", note)
     return targets
@@ -89,31 +89,21 @@ def test_it_is_packed_again_where_that_turns_out_to_be_another(host, monkeypatch
     prepared = call.prepare(double, (1,), {}, parse_options({"host": "local"}))
 
     assert targets == [None, OTHER]
-    assert prepared.payload.edited == ("module",), "what has changed is told once, by the first"
+    assert prepared.job.interpreter.version == OTHER
 
 
-def test_a_changed_variable_is_named_once_whatever_its_value(capsys, monkeypatch):
+def test_a_note_is_said_once_unless_the_job_has_what_it_says_it_lacks(capsys, monkeypatch):
     monkeypatch.setenv("CLUSTERFN_QUIET", "1")
-    for value in (1, 2):
-        packed = payload.pack(double, (1,), {})._replace(changed_here={"test_call.RATE": f"RATE is {value} here"})
-        call.tell_decisions(packed, True)
-
-    assert capsys.readouterr().err == "clusterfn: RATE is 1 here\n"
-
-
-def test_a_variable_of_the_script_is_named_once_unless_the_job_gets_it(capsys, monkeypatch):
-    monkeypatch.setenv("CLUSTERFN_QUIET", "1")
-    packed = payload.pack(double, (1,), {})._replace(variables=tuple(f"TEST_CALL_{each}" for each in "ABCDE"))
+    lines = {"setup": ("umask 22", "export TEST_CALL_D=1"), "prolog": (": ${TEST_CALL_E:=1}",)}
+    found = [notes.Note(notes.VARIABLE, f"TEST_CALL_{each}", f"{each} is not sent") for each in "ABCDE"]
     for is_this_machine in (True, False, False):
-        lines = {"setup": ("umask 22", "export TEST_CALL_D=1"), "prolog": (": ${TEST_CALL_E:=1}",)}
         host = SimpleNamespace(is_this_machine=is_this_machine, **lines)
         job: Any = SimpleNamespace(host=host, env={"TEST_CALL_B": "1"}, secrets={"TEST_CALL_C": "1"})
-        call.tell_variables(packed, job)
+        of_value = notes.Note(notes.CHANGED, "test_call.RATE", f"RATE is {is_this_machine} here")
+        compiled = notes.Note(notes.COMPILED, "x", "x is compiled, which is not said in quiet mode")
+        notes.tell((*found, of_value, compiled), job, is_in_place=is_this_machine)
 
-    assert capsys.readouterr().err == (
-        "clusterfn: TEST_CALL_A is set by this program, and its value is not sent to the job: write "
-        "env={'TEST_CALL_A': os.environ['TEST_CALL_A']} in @cluster, or secrets=['TEST_CALL_A'] if it is private\n"
-    )
+    assert capsys.readouterr().err == "clusterfn: RATE is True here\nclusterfn: A is not sent\n"
 
 
 def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_asked(host):

@@ -10,19 +10,20 @@ import py_compile
 import shutil
 import sys
 import types
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from clusterfn.calls import call
 from clusterfn.hosts import serialization
-from clusterfn.packing import edited_modules
-from clusterfn.packing.files import Directory, shipment
+from clusterfn.packing import edited_modules, notes
+from clusterfn.packing.files import Directory
 from clusterfn.packing.payload import Payload, imports_of
 from clusterfn.packing.project import modules
 from tests.sent import prepared
 from tests.unit.calls.own_project import sent, write
 
-PAYLOAD = Payload(b"", {}, None, (), ())
+PAYLOAD = Payload(b"", {}, None, ())
 
 
 @pytest.mark.parametrize("files", [["run-1/files/code/train.py", "log.txt"], ["cats/1.png"], ["__pycache__/x.py"], []])
@@ -61,9 +62,9 @@ def test_a_key_or_a_password_in_a_package_does_not_travel_and_is_named_once(proj
 def test_a_key_in_a_directory_argument_is_sent_and_named_once(project, capsys):
     (project / "data").mkdir()
     (project / "data" / ".env").touch()
-    payload = PAYLOAD._replace(shipments=(shipment(Directory(project / "data")),))
-    call.tell_credentials(payload)
-    call.tell_credentials(payload)
+    job: Any = SimpleNamespace(host=SimpleNamespace(setup=(), prolog=()), env={}, secrets={})
+    for _ in range(2):
+        notes.tell(prepared(len, (Directory(project / "data"),)).notes, job, is_in_place=False)
     assert capsys.readouterr().err == (
         f"clusterfn: {project}/data/.env looks like a key or a password, and is sent with its Directory\n"
     )
@@ -135,13 +136,13 @@ def test_a_module_that_was_reloaded_is_not_reported(project, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     write(project, mine_a="A = 1")
     module = importlib.import_module("mine_a")
-    edited_modules.edited(["mine_a"])
+    list(edited_modules.edited(["mine_a"]))
 
     write(project, mine_a="A = 22")
     importlib.invalidate_caches()
     importlib.reload(module)
 
-    assert edited_modules.edited(["mine_a"]) == []
+    assert not list(edited_modules.edited(["mine_a"]))
 
 
 def test_an_old_byte_code_file_says_nothing_where_none_is_written(project, monkeypatch):
@@ -151,13 +152,13 @@ def test_an_old_byte_code_file_says_nothing_where_none_is_written(project, monke
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     importlib.import_module("mine_a")
 
-    assert edited_modules.edited(["mine_a"]) == []
+    assert not list(edited_modules.edited(["mine_a"]))
 
 
 def test_modules_that_were_never_imported_are_never_edited(project):
     write(project, mine_a="")
 
-    assert edited_modules.edited(["mine_a", "not_there"]) == []
+    assert not list(edited_modules.edited(["mine_a", "not_there"]))
 
 
 def test_the_names_of_what_travels(project):

@@ -18,6 +18,7 @@ import pytest
 
 import clusterfn
 from clusterfn import File, Job, JobGroup, PayloadError, cluster
+from clusterfn.packing import notes
 from tests.fakes.taken import Taken
 from tests.fixtures import roundtrip
 from tests.sent import look_patiently, prepared
@@ -155,6 +156,11 @@ def asks_nothing(): return Other
 """
 
 
+def decided(function):
+    """What this machine has decided of a call, as sentences."""
+    return [note.text for note in prepared(function).notes if note.kind == notes.DECIDED]
+
+
 @pytest.mark.parametrize(
     ("name", "missing"),
     [("asks", "Large, Small"), ("by_a_method", "Large"), ("names_both", ""), ("asks_nothing", "")],
@@ -164,7 +170,7 @@ def test_subclasses_that_no_code_of_the_call_names_are_said_to_stay(monkeypatch,
     monkeypatch.setitem(sys.modules, "__main__", script)
     exec(FACTORY, vars(script))
 
-    said = " ".join(prepared(getattr(script, name)).decided_here)
+    said = " ".join(decided(getattr(script, name)))
 
     assert said.partition("__subclasses__() does not find ")[2].partition(" in the job")[0] == missing
 
@@ -230,11 +236,11 @@ def test_an_edited_module_of_the_same_package_is_reported(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path))
     import mine_p
 
-    assert prepared(mine_p.f).edited == ()
+    assert prepared(mine_p.f).notes == ()
     (tmp_path / "mine_p/other.py").write_text("def value():\n    return 22\n")
 
-    assert prepared(mine_p.f).edited == ("mine_p.other",)
-    assert prepared(mine_p.f).edited == ()
+    (note,) = prepared(mine_p.f).notes
+    assert note.text == "mine_p.other has changed since this process imported it; the job gets the current file"
     for name in ("mine_p", "mine_p.other"):
         del sys.modules[name]
 
@@ -314,10 +320,10 @@ ABSENT = [
 
 @pytest.mark.parametrize("source", ABSENT)
 def test_a_name_that_a_missing_module_decided_on_this_machine_is_reported(source):
-    (told,) = prepared(of_a_script(source.format(module="nowhere_mod"))).decided_here
+    (told,) = decided(of_a_script(source.format(module="nowhere_mod")))
 
     assert told.startswith("HAS is ") and "because this machine has no nowhere_mod" in told
-    assert prepared(of_a_script(source.format(module="os"))).decided_here == ()
+    assert decided(of_a_script(source.format(module="os"))) == []
 
 
 def test_it_is_reported_too_where_another_cell_of_a_notebook_has_decided_it():
@@ -325,12 +331,12 @@ def test_it_is_reported_too_where_another_cell_of_a_notebook_has_decided_it():
 
     f = of_a_script("def f():\n    return [each for each in (nowhere_mod,)]\n", In=cells, nowhere_mod=None)
 
-    assert "because this machine has no nowhere_mod" in prepared(f).decided_here[0]
+    assert "because this machine has no nowhere_mod" in decided(f)[0]
 
 
 def test_a_name_that_no_import_decides_is_not_reported():
-    assert prepared(of_a_script("DEBUG = False\ndef f():\n    return DEBUG\n")).decided_here == ()
-    assert prepared(of_a_script(ABSENT[0].format(module="nowhere_mod") + "HAS = 3\n")).decided_here == ()
+    assert decided(of_a_script("DEBUG = False\ndef f():\n    return DEBUG\n")) == []
+    assert decided(of_a_script(ABSENT[0].format(module="nowhere_mod") + "HAS = 3\n")) == []
 
 
 class Pressed:

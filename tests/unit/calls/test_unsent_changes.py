@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from clusterfn.packing import notes, payload_items
+from clusterfn.packing.dependencies import Place
 from tests.sent import prepared
 from tests.unit.calls.own_project import write
 
@@ -52,7 +54,11 @@ def script(project: Path, monkeypatch, text: str, **modules: str) -> Any:
 
 
 def changed(function: Any) -> dict[str, str]:
-    return dict(prepared(function, host="here").changed_here)
+    return {note.about: note.text for note in prepared(function, host="here").notes if note.kind == notes.CHANGED}
+
+
+def variables(function: Any) -> tuple[str, ...]:
+    return tuple(note.about for note in prepared(function, host="here").notes if note.kind == notes.VARIABLE)
 
 
 def returns(expression: str) -> str:
@@ -160,12 +166,14 @@ def test_a_module_that_is_sent_by_value_has_its_changes(project, monkeypatch):
     assert list(changed(function)) == ["conf.LR"]
 
 
-def test_a_module_that_was_edited_since_its_import_is_only_reported_as_such_and_once(project, monkeypatch):
+def test_a_module_that_was_edited_since_its_import_is_only_reported_as_such_in_a_map_too(project, monkeypatch):
     function = script(project, monkeypatch, "import conf\n" + READS_LR)
     write(project, conf="LR = 0.25\n")
 
-    first, second = (prepared(function, host="here") for _ in range(2))
-    assert (first.edited, second.edited, second.changed_here) == (("conf",), (), {})
+    of_map = payload_items.pack(function, [()], place=Place("here", "/root")).payload.notes
+    found = [prepared(function, host="here").notes for _ in range(2)]
+    assert of_map == found[0] == found[1] and [note.kind for note in found[0]] == [notes.EDITED]
+    assert found[0][0].text.startswith("conf has changed since this process imported it")
 
 
 class Odd:
@@ -203,7 +211,7 @@ def test_later_calls_parse_nothing_again(project, monkeypatch):
     function = script(project, monkeypatch, "import conf\nconf.LR = 0.5\n" + READS_LR)
     changed(function)
     parsed: list[object] = []
-    monkeypatch.setattr("ast.parse", lambda *args, **_: parsed.append(args))
+    monkeypatch.setattr("dis.get_instructions", lambda code: parsed.append(code) or [])
 
     assert list(changed(function)) == ["conf.LR"] and parsed == []
 
@@ -226,7 +234,7 @@ def test_a_variable_that_the_script_has_set_is_named(project, monkeypatch, text)
     monkeypatch.setenv("MY_DATA", "before")
     function = script(project, monkeypatch, text, reads_it='import os\nDATA = os.environ.get("MY_DATA")\n')
 
-    assert prepared(function, host="here").variables == ("MY_DATA",)
+    assert variables(function) == ("MY_DATA",)
 
 
 NO_VARIABLES = {
@@ -246,7 +254,7 @@ def test_a_variable_that_the_job_has_too_or_does_not_use_is_not_named(project, m
         monkeypatch.setenv(name, "before")
     function = script(project, monkeypatch, text, sets_it='import os\nos.environ["MY_DATA"] = "x"\n')
 
-    assert prepared(function, host="here").variables == ()
+    assert variables(function) == ()
 
 
 def test_variables_are_searched_again_only_once_others_are_set(project, monkeypatch):
@@ -254,22 +262,22 @@ def test_variables_are_searched_again_only_once_others_are_set(project, monkeypa
         monkeypatch.delenv(name, raising=False)
     text = SETS + "def f():\n    import os\n    return os.environ.get('MY_DATA'), os.environ.get('MY_MODEL')\n"
     function, searched = script(project, monkeypatch, text), []
-    assert prepared(function, host="here").variables == ("MY_DATA",)
+    assert variables(function) == ("MY_DATA",)
     with monkeypatch.context() as patch:
         patch.setattr("dis.get_instructions", lambda code: searched.append(code) or [])
-        assert prepared(function, host="here").variables == ("MY_DATA",) and searched == []
+        assert variables(function) == ("MY_DATA",) and searched == []
 
     monkeypatch.setenv("MY_MODEL", "m")
 
-    assert prepared(function, host="here").variables == ("MY_DATA", "MY_MODEL")
+    assert variables(function) == ("MY_DATA", "MY_MODEL")
 
 
 def test_the_next_script_of_a_notebook_is_searched_for_itself(project, monkeypatch):
     monkeypatch.setenv("MY_DATA", "before")
     function = script(project, monkeypatch, VARIABLES["read by a library"])
-    assert prepared(function, host="here").variables == ("MY_DATA",)
+    assert variables(function) == ("MY_DATA",)
     (project / "next.py").write_text("")
 
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(project / "next.py"))
 
-    assert prepared(function, host="here").variables == ()
+    assert variables(function) == ()
