@@ -34,9 +34,9 @@ def of_file(file: object, host: str) -> str | None:
         name = in_work[1]
     in_sources = _IN_SOURCES.fullmatch(name)
     if in_sources:
-        name = next(filter(os.path.exists, (os.path.join(each, in_sources[1]) for each in sys.path)), "")
+        name = _beside_code(in_sources[1])
     if not os.path.exists(name):
-        return None
+        return _of_folder(os.path.dirname(name), host, bool(in_sources)) if name else None
     left = _left_of_packages(in_sources[1].partition("/")[0], name) if in_sources else None
     if left is not None:
         return f"on {host}; {name} is on this machine, but was not sent: {rules.explain(left)}"
@@ -45,6 +45,23 @@ def of_file(file: object, host: str) -> str | None:
         where, here = f"on {host}", f"{name if in_sources else 'it'} is on this machine"
     kind = "Directory" if os.path.isdir(name) else "File"
     return f"{where}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
+
+
+def _beside_code(name: str) -> str:
+    """Return where a file beside the code that was sent is on this machine, or would be; "" if it is in a package."""
+    paths = [os.path.join(each, name) for each in sys.path]
+    is_sent = bool(places(name.partition("/")[0]))
+    near = () if is_sent else (each for each in paths if os.path.isdir(os.path.dirname(each)) and "/" in name)
+    return next(filter(os.path.exists, paths), next(iter(near), ""))
+
+
+def _of_folder(folder: str, host: str, is_beside_code: bool) -> str | None:
+    """Say that the job has no folder for a file that it writes; None if this machine has none either."""
+    if os.path.normpath(folder or ".") == "." or os.path.isabs(folder) != is_beside_code or not os.path.isdir(folder):
+        return None
+    if is_beside_code:
+        return f"on {host}; {folder} is not there beside the code: write to a relative path, and name it in outputs="
+    return f"in the job's own folder on {host}, which begins empty: call os.makedirs({folder!r}, exist_ok=True) there"
 
 
 def in_text(text: str, host: str) -> str | None:
@@ -103,13 +120,15 @@ def _of_module_in(project: Project, listing: Listing, name: str) -> str | None:
     paths = [os.path.join(project, root, *name.split(".")) for root in ("", *project.declared().roots)]
     if left := next(filter(None, (_first(listing.left_out, each) for each in (*paths, near or paths[0]))), None):
         return f"{left.name} is here, but was not sent: {rules.explain(left)}"
-    if near is None:
+    # Python names `a.b` only if it has found `a`.
+    if near is None or "." in name:
         return None
     above = os.path.commonpath([near, project])
-    begin = f"begin the command with PYTHONPATH={os.path.relpath(os.path.dirname(near), above)}"
+    place = os.path.relpath(os.path.dirname(near), above)
+    add = f"add --env PYTHONPATH={place} (in Python: env={{'PYTHONPATH': {place!r}}})"
     if above != str(project):
-        return f"{near} is outside of the project {project}: run the command from {above}, and {begin}"
-    return f"{os.path.relpath(near, project)} is sent, but no import looks there: {begin}"
+        return f"{near} is outside of the project {project}: run the command from {above}, and {add}"
+    return f"{os.path.relpath(near, project)} is sent, but no import looks there: {add}"
 
 
 def _first(left_out: Sequence[Exclusion], path: str) -> Exclusion | None:

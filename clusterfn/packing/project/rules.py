@@ -26,8 +26,12 @@ _WHY = {
     "unreadable": ("you may not read it", "chmod u+r {path}"),
 }  # fmt: skip
 _KEYS = (
-    "not sent, because they look like keys or passwords: {}. To send one, pass clusterfn.File(PATH); for a variable of "
-    "this process use secrets=[NAME]"
+    "not sent, because they look like keys or passwords: {}. To send one, pass clusterfn.File(PATH) to a function; for "
+    "a variable of this process use secrets=[NAME], or --secret NAME"
+)
+_DATA = (
+    "not sent, because git ignores them: {}. A program that looks there finds nothing: take them out of .gitignore, or "
+    "keep them on the host and pass the path"
 )
 _LINKS = "not sent, because they are links out of the project: {}. To send one, copy what it leads to into the project"
 _KEPT_LINKS = "sent as links, because they lead out of the project: {}. The host must have what they lead to"
@@ -42,22 +46,31 @@ def explain(left: Exclusion) -> str:
     why, remedy = _WHY[left.rule]
     if left.rule == "git" and git.above(left.path, ".git") is None:
         remedy = "take it out of .gitignore"
-    root, target, here = left.path[: -len(left.name) - 1], os.path.realpath(left.path), os.path.join(os.getcwd(), "")
-    shown = left.path[len(here) :] if left.path.startswith(here) else left.path
-    return f"{why}; to send it: {remedy}".format(shown=shlex.quote(shown), path=left.path, root=root, target=target)
+    root, target, shown = left.path[: -len(left.name) - 1], os.path.realpath(left.path), shlex.quote(_shown(left.path))
+    return f"{why}; to send it: {remedy}".format(shown=shown, path=left.path, root=root, target=target)
+
+
+def _shown(path: str) -> str:
+    here = os.path.join(os.getcwd(), "")
+    return path[len(here) :] if path.startswith(here) else path
 
 
 def tell_of(listing: Listing) -> None:
-    """Name once what a user does not expect: keys, links out of the project, and code that git ignores."""
-    kept_links = {name for name, _ in listing.links}
+    """Name once what a user does not expect: keys, links out of the project, code and data that git ignores."""
+    kept_links, ignored = {name for name, _ in listing.links}, [each for each in listing.left_out if each.rule == "git"]
+    # A file that is missed by its own name is an error of its own, unlike a folder in which a program looks for files.
+    folders = [each.path for each in ignored if each.name in listing.folders]
+    folders += [os.path.join(os.path.dirname(each.path), f"*{os.path.splitext(each.path)[1]}")
+                for each in ignored if "/" in each.name and os.path.isfile(each.path)]  # fmt: skip
     for sentence, paths in (
         (_KEYS, [each.path for each in listing.left_out if each.rule == "credentials"]),
         (_LINKS, [each.path for each in listing.left_out if each.rule == "link" and each.name not in kept_links]),
         (_KEPT_LINKS, [each.path for each in listing.left_out if each.rule == "link" and each.name in kept_links]),
         (_UNREADABLE, [each.path for each in listing.left_out if each.rule == "unreadable"]),
         (_IGNORED, listing.ignored),
+        (_DATA, folders),
     ):
-        new = [each for each in paths if each not in _told]
+        new = [each for each in dict.fromkeys(map(_shown, paths)) if each not in _told]
         _told.update(new)
         if new:
             more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""

@@ -131,6 +131,30 @@ def test_git_says_what_belongs_to_a_project_or_nothing_is_sent(tmp_path, monkeyp
         assert {*(each.name for each in found.files), *found.folders} - {".git"} == names - {".git"}
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([".gitignore: data/", "data/train/a.csv", "data/b.csv"], ": data. A"),
+        ([".gitignore: *.jpg", "data/README", "data/a.jpg", "data/b.jpg"], ": data/*.jpg. A"),
+        ([".gitignore: raw/", "mine/__init__.py", "mine/raw/a.csv"], ": mine/raw. A"),
+        # These are missed by their names, or nothing is.
+        ([".gitignore: *.pkl\n.cache/", "a.pkl", ".cache/b", "empty/"], ""),
+    ],
+)  # fmt: skip
+def test_folders_whose_files_git_ignores_are_named_once_because_a_program_finds_nothing_there(
+    tmp_path, monkeypatch, capsys, files, said
+):
+    root = tmp_path / "project"
+    lay_out(root, files)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(root)
+
+    for _ in range(2):
+        Project(root).contents()
+    told = capsys.readouterr().err
+    assert told.count("because git ignores them") == bool(said) and said in told
+
+
 def test_a_repository_without_git_is_refused_and_a_gitignore_without_git_is_named(tmp_path, monkeypatch, capsys):
     lay_out(tmp_path, ["plain/.gitignore: x.csv", "plain/x.csv", "repository/x.csv"])
     whole(tmp_path / "repository")
@@ -257,11 +281,14 @@ MISSED = {
         {"big/x.npy"},
     ),
     "a module where no import looks": (
-        ["lib/mine.py", "train.py"], "No module named 'mine'", "begin the command with PYTHONPATH=lib", None, set(),
+        ["lib/mine.py", "train.py"], "No module named 'mine'", "add --env PYTHONPATH=lib ", None, set(),
     ),
     "a module beside the project": (
-        ["../src/mine.py", "train.py"], "No module named 'mine'", "and begin the command with PYTHONPATH=src", None,
+        ["../src/mine.py", "train.py"], "No module named 'mine'", "and add --env PYTHONPATH=src ", None,
         set(),
+    ),
+    "a module that is nowhere, of a package that is found": (
+        ["src/mine/__init__.py"], "No module named 'mine.b'", "", None, set(),
     ),
     "what was sent": (["a.csv"], "cannot open a.csv", "", None, set()),
 }  # fmt: skip
@@ -298,6 +325,10 @@ def test_a_file_of_a_package_that_a_function_misses_is_named_with_its_rule(proje
     monkeypatch.chdir(project)
     assert "clusterfn.File('assets/y.csv')" in (explain.of_file("/r/jobs/1a/work/assets/y.csv", "h") or "")
     assert explain.of_file(f"{sources}/mine/nowhere.csv", "h") is None
+    # A folder for what the function writes is on this machine alone.
+    assert "makedirs('assets', exist_ok=True)" in (explain.of_file("assets/new.pt", "h") or "")
+    assert f"{project}/assets is not there beside the code" in (explain.of_file(f"{sources}/assets/new.pt", "h") or "")
+    assert explain.of_file("nowhere/new.pt", "h") is explain.of_file("new.pt", "h") is None
     (project / ".git/HEAD").unlink()
     (project / "mine/b.py").touch()  # what git has said before no longer holds
     assert "clusterfn.File(" in (explain.of_file(f"{sources}/mine/raw/x.csv", "h") or "")
