@@ -64,10 +64,11 @@ def _of_folder(folder: str, host: str, is_beside_code: bool) -> str | None:
     return f"in the job's own folder on {host}, which begins empty: call os.makedirs({folder!r}, exist_ok=True) there"
 
 
-def in_text(text: str, host: str) -> str | None:
-    """Say the same of the first file that an error has in its text alone."""
+def in_text(text: str, host: str, *, paths_alone: bool = False) -> str | None:
+    """Say the same of the first file that is in the text of an error, or of the first relative path with a slash."""
     words = (each.rstrip(".") for each in _WORDS.findall(text))
-    hints = (of_file(each, host) for each in words if "." in each or "/" in each or f"'{each}'" in text)
+    names = (each for each in words if "/" in each or not paths_alone and ("." in each or f"'{each}'" in text))
+    hints = (of_file(each, host) for each in names if each.strip("./") and not (paths_alone and os.path.isabs(each)))
     return next(filter(None, hints), None)
 
 
