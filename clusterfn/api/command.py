@@ -49,7 +49,7 @@ _OF_A_SHELL = frozenset(
 _CALLS_SRUN = re.compile(r"^[ \t]*srun\b", re.MULTILINE)
 _REQUEUES_TASK = re.compile(r"\bscontrol\s+requeue.*SLURM_ARRAY_TASK_ID")
 _HAS_SRUN = re.compile(r"\bsrun *\(\)")
-_ONE_TASK = (
+ONE_TASK = (
     "to start one task there, add this line to the script: "
     'command -v srun >/dev/null || srun() { env -u SLURM_NTASKS "$@"; }'
 )
@@ -302,7 +302,7 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
     if found is None:
         return None, options
     if not has_slurm and _CALLS_SRUN.search(text) and not _HAS_SRUN.search(text):
-        raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=_ONE_TASK)
+        raise ConfigError(f"{script.name} calls srun, which {host.name} does not have", hint=ONE_TASK)
     env: dict[str, str | None] = {**found.env, "SLURM_JOB_NAME": {**found.options, **given}.get("name", script.name)}
     if has_slurm:
         usual = {

@@ -34,8 +34,10 @@ def note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str 
     if isinstance(error, RecursionError) and sys.getrecursionlimit() > _USUAL_DEPTH:
         return f"the job has the usual limit: call sys.setrecursionlimit({sys.getrecursionlimit()}) in the function"
     hint = about_unsent_name(error, outcome)
-    if hint is None and isinstance(error, FileNotFoundError) and error.filename is None:
-        said = explain.in_text(serialization.part("exceptions").text_of(error), host)
+    if hint is None and isinstance(error, Exception) and getattr(error, "filename", None) is None:
+        # A program that finds no files in a folder says so with an exception of any class.
+        text = serialization.part("exceptions").text_of(error)
+        said = explain.in_text(text, host, paths_alone=not isinstance(error, FileNotFoundError))
         hint = said and f"not {said}"
     return hint or about_gpus(outcome, host) or about_missing_module(outcome, host)
 

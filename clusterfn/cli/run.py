@@ -23,7 +23,14 @@ import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from clusterfn.api.command import CommandText, PreparedCommand, command_as_shown, line_of_one_word, make_command
+from clusterfn.api.command import (
+    ONE_TASK,
+    CommandText,
+    PreparedCommand,
+    command_as_shown,
+    line_of_one_word,
+    make_command,
+)
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.api.shell_line import places_in
 from clusterfn.bridge.supervisor.text import format_size
@@ -250,11 +257,15 @@ _ADVICE = (
      "the command already runs in the environment of the host; for another: --environment conda:NAME"),
     (re.compile(r"\bmodule: (?:command )?not found"),
      "the host loads modules before the command: modules: [NAME] below the host in clusterfn.yml"),
+    (re.compile(r"\bsrun: (?:command )?not found"), f"the host has no srun; {ONE_TASK}"),
+    (re.compile(r"\bcd: "),
+     "a script runs in a copy of its project: leave out that cd; --cwd names a folder of the host instead"),
     (re.compile(r"Requested operation is presently disabled"),
      "SLURM may not start this job again: allow it with --requeue preempted"),
     (re.compile(r"not a git repository|InvalidGitRepositoryError"),
      "the copy of the project has no .git: $CLUSTERFN_GIT_COMMIT names its commit"),
 )  # fmt: skip
+_UNSET = re.compile(r"KeyError: '(\w+)'$|\b(\w+): (?:unbound variable|parameter not set)")
 
 
 def advise(error: CommandFailed, project: Project | None, args: argparse.Namespace) -> str | None:
@@ -266,10 +277,15 @@ def advise(error: CommandFailed, project: Project | None, args: argparse.Namespa
         place = "the script" if args.command_words is None else "--"
         return f"{stray} went to the command: options of clusterfn come before {place}"
     lines = error.evidence or ()
-    for pattern, what in _ADVICE:
-        if any(pattern.search(line) for line in lines):
+    if project is not None and (said := explain.of_command(lines, project)):
+        return said
+    # Scripts go on after `module load` and `conda activate` have failed, so the last line counts.
+    for line in reversed(lines):
+        if (unset := _UNSET.search(line)) and (name := unset[1] or unset[2]) in os.environ:
+            return f'{name} is set here, and not in the job: --env {name}="${name}", or --secret {name}'
+        if what := next((what for pattern, what in _ADVICE if pattern.search(line)), None):
             return what
-    return explain.of_command(lines, project) if project is not None else None
+    return None
 
 
 # All of the input is sent with the job, so larger input belongs into a file on the host.

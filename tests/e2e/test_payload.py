@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import cluster
+from clusterfn import PayloadError, cluster
 
 pytestmark = pytest.mark.lab
 on_box = cluster(host="tensor01")
@@ -25,6 +26,19 @@ def test_a_closure(hosts):
 
     assert on_box(scale)(4) == (12, ["a", "b"])
     assert words == ["a"]
+
+
+def test_a_module_that_reads_a_file_beside_it_as_it_is_imported_is_named(hosts, tmp_path, monkeypatch):
+    (tmp_path / "needs_root.py").write_text(
+        "from pathlib import Path\nROOT = Path(__file__).with_name('pyproject.toml').read_text()\n\n\n"
+        "def root():\n    return ROOT\n"
+    )
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with pytest.raises(PayloadError) as caught:
+        on_box(importlib.import_module("needs_root").root)()
+    assert "importing needs_root fails there" in (caught.value.hint or "")
 
 
 def test_an_async_function(hosts):

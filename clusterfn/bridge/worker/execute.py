@@ -13,7 +13,7 @@ from typing import Any
 
 from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
-from ..layout import DISK, DISK_ERRORS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, ROOM_PAUSES_S, VALUE
+from ..layout import DISK, DISK_ERRORS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, ROOM_PAUSES_S, SOURCES, VALUE
 from ..supervisor.publish import once_there_is_room
 from . import children, devices, full_disk, payload, warning
 from .descriptors import flush_output, out_of_reach
@@ -162,6 +162,18 @@ def _is_in_user_site(module: str) -> bool:
     return PathFinder.find_spec(module, [site.getusersitepackages()]) is not None
 
 
+def _own_module_in(error: BaseException) -> str:
+    """Return the name of the module of the user whose import has raised an error; "" if it was none."""
+    import traceback
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [
+        str(frame.f_globals.get("__name__")) for frame in frames
+        if frame.f_code.co_name == "<module>" and "/%s/" % SOURCES in frame.f_code.co_filename
+    ]  # fmt: skip
+    return names[-1] if names else ""
+
+
 def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in sys.modules:
         return "install the package that provides %r in the environment" % error.name
@@ -175,6 +187,12 @@ def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again
         return "use an environment with Python %d.%d, or use only syntax that both versions support" % caller
     if isinstance(error, ImportError):
         return "the environment has another version of %s than the caller" % (error.name or "a package")
+    own = _own_module_in(error)
+    if own:
+        return (
+            "importing %s fails there: a function has no files beside its code, but a command has a copy of the "
+            "project: clusterfn run HOST -- python ..." % own
+        )
     made = failure.name or "the object"
     return "make %s inside the function, or pass the data that it is made from" % made
 

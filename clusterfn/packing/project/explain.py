@@ -34,11 +34,11 @@ def of_file(file: object, host: str) -> str | None:
         name = in_work[1]
     in_sources = _IN_SOURCES.fullmatch(name)
     if in_sources:
-        name = next(filter(os.path.exists, (os.path.join(folder, in_sources[1]) for folder in sys.path)), "")
+        name = _beside_code(in_sources[1])
     if not os.path.exists(name):
-        return None
-    left = in_sources and _left_of_packages(in_sources[1].partition("/")[0], name)
-    if left:
+        return _of_folder(os.path.dirname(name), host, bool(in_sources)) if name else None
+    left = _left_of_packages(in_sources[1].partition("/")[0], name) if in_sources else None
+    if left is not None:
         return f"on {host}; {name} is on this machine, but was not sent: {rules.explain(left)}"
     where, here = f"in the job's own folder on {host}", "it is in your working directory"
     if os.path.isabs(name):
@@ -47,10 +47,28 @@ def of_file(file: object, host: str) -> str | None:
     return f"{where}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
 
 
-def in_text(text: str, host: str) -> str | None:
-    """Say the same of the first file that an error has in its text alone."""
-    words = (word.rstrip(".") for word in _WORDS.findall(text))
-    hints = (of_file(word, host) for word in words if "." in word or "/" in word or f"'{word}'" in text)
+def _beside_code(name: str) -> str:
+    """Return where a file beside the code that was sent is on this machine, or would be; "" if it is in a package."""
+    paths = [os.path.join(each, name) for each in sys.path]
+    is_sent = bool(places(name.partition("/")[0]))
+    near = () if is_sent else (each for each in paths if os.path.isdir(os.path.dirname(each)) and "/" in name)
+    return next(filter(os.path.exists, paths), next(iter(near), ""))
+
+
+def _of_folder(folder: str, host: str, is_beside_code: bool) -> str | None:
+    """Say that the job has no folder for a file that it writes; None if this machine has none either."""
+    if os.path.normpath(folder or ".") == "." or os.path.isabs(folder) != is_beside_code or not os.path.isdir(folder):
+        return None
+    if is_beside_code:
+        return f"on {host}; {folder} is not there beside the code: write to a relative path, and name it in outputs="
+    return f"in the job's own folder on {host}, which begins empty: call os.makedirs({folder!r}, exist_ok=True) there"
+
+
+def in_text(text: str, host: str, *, paths_alone: bool = False) -> str | None:
+    """Say the same of the first file that is in the text of an error, or of the first relative path with a slash."""
+    words = (each.rstrip(".") for each in _WORDS.findall(text))
+    names = (each for each in words if "/" in each or not paths_alone and ("." in each or f"'{each}'" in text))
+    hints = (of_file(each, host) for each in names if each.strip("./") and not (paths_alone and os.path.isabs(each)))
     return next(filter(None, hints), None)
 
 
@@ -91,14 +109,16 @@ def of_command(lines: Sequence[str], project: Project) -> str | None:
         near = _near(top, [Path(project)]) if module else None
         if left := next(filter(None, (_first(left_out, path) for path in [*paths, *filter(None, [near])])), None):
             return f"{left.name} is here, but was not sent: {rules.explain(left)}"
-        if near:
+        # Python names `a.b` only if it has found `a`.
+        if near and module and "." not in module[1]:
             return _of_module_elsewhere(near, str(project))
     return None
 
 
 def _of_module_elsewhere(near: str, project: str) -> str:
     above = os.path.commonpath([near, project])
-    add = f"add --env PYTHONPATH={os.path.relpath(os.path.dirname(near), above)}"
+    place = os.path.relpath(os.path.dirname(near), above)
+    add = f"add --env PYTHONPATH={place} (in Python: env={{'PYTHONPATH': {place!r}}})"
     if above != project:
         return f"{near} is outside of the project {project}: run the command from {above}, and {add}"
     return f"{os.path.relpath(near, project)} is sent, but no import looks there: {add}"

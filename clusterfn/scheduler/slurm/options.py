@@ -36,7 +36,11 @@ class SbatchOption(NamedTuple):
 # clusterfn itself sends it, so that below `slurm:` it can only be dropped, by null.
 SENT = "sent"
 _REMOVE = "remove this line"
-_LOGS = ("`clusterfn logs` shows the output", "", f"{_REMOVE}: the output of a job is in `clusterfn logs`")
+_LOGS = (
+    "the log has that name in the job's folder alone; `clusterfn logs` shows it",
+    "",
+    f"{_REMOVE}: the output of a job is in `clusterfn logs`",
+)
 # The first three fields, and the options that have them: NAME or NAME=LETTER, each with the sign of its form behind it.
 _GROUPS: tuple[tuple[str, str, str, str], ...] = (
     (

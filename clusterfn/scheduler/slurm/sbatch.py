@@ -324,6 +324,7 @@ _ADDED = re.compile(r"--(export|mem|cpus-per-task|open-mode|requeue)(?![\w-])")
 def submit_hint(output: str, host: Host) -> str:
     """Return one thing to do about a refusal."""
     lower = output.lower()
+    where = f"host {host.name}, {host.source}; slurm= of a call, --slurm NAME=VALUE and #SBATCH lines come first"
     added = _ADDED.search(lower)
     if _PER_CPU in lower and host.memory_as != _PER_CPU and not host.scheduler_options.get(_PER_CPU):
         return f"write `memory_as: {_PER_CPU}` for this host ({host.source})"
@@ -336,8 +337,8 @@ def submit_hint(output: str, host: Host) -> str:
             # The user may not know what a call without memory= asks for.
             memory = host.defaults.memory_bytes and exact_memory(host.defaults.memory_bytes)
             usual = f"; a call without memory= asks for {memory}, set by `defaults: {{memory: …}}`" if memory else ""
-            return f"{hint.replace('{usual}', usual)} (host {host.name}, {host.source}; slurm= of the call comes first)"
-    return f"compare `slurm:` of host {host.name} ({host.source}) with the site's documentation"
+            return f"{hint.replace('{usual}', usual)} ({where})"
+    return f"compare `slurm:` with the site's documentation ({where})"
 
 
 # Where slurm.conf does not state the nodes' memory, sinfo shows 1 MB. Such a site does not track memory, and rejects

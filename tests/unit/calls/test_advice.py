@@ -73,6 +73,25 @@ def test_the_hint_at_a_file_that_a_library_names_only_in_its_words(tmp_path, mon
     assert hint in printed(raised(error))
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("No pairs found in data/real and data/synth"), "pass clusterfn.Directory('data/real')"),
+        (RuntimeError("Found 0 files in subfolders of: ./data/real/"), "pass clusterfn.Directory('./data/real/')"),
+        (AssertionError("data/x.csv is empty"), "pass clusterfn.File('data/x.csv')"),
+        (ValueError("a b: x.csv is 'data' .. / ../ ./ {here}/data 1/2"), ""),
+    ],
+)
+def test_the_hint_at_a_path_that_an_exception_of_the_program_names(tmp_path, monkeypatch, error, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/real").mkdir(parents=True)
+    for name in ("x.csv", "data/x.csv"):
+        (tmp_path / name).touch()
+
+    shown = printed(raised(thrown(type(error)(str(error).format(here=tmp_path)))))
+    assert said in shown and ("pass clusterfn." in shown) == bool(said)
+
+
 def test_the_hint_at_a_file_of_this_home_that_nobody_there_may_look_at(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))

@@ -253,11 +253,14 @@ MISSED = {
         {"big/x.npy"},
     ),
     "a module where no import looks": (
-        ["lib/mine.py", "train.py"], "No module named 'mine'", "add --env PYTHONPATH=lib", None, set(),
+        ["lib/mine.py", "train.py"], "No module named 'mine'", "add --env PYTHONPATH=lib ", None, set(),
     ),
     "a module beside the project": (
-        ["../src/mine.py", "train.py"], "No module named 'mine'", "and add --env PYTHONPATH=src", None,
+        ["../src/mine.py", "train.py"], "No module named 'mine'", "and add --env PYTHONPATH=src ", None,
         set(),
+    ),
+    "a module that is nowhere, of a package that is found": (
+        ["src/mine/__init__.py"], "No module named 'mine.b'", "", None, set(),
     ),
     "what was sent": (["a.csv"], "cannot open a.csv", "", None, set()),
 }  # fmt: skip
@@ -294,6 +297,10 @@ def test_a_file_of_a_package_that_a_function_misses_is_named_with_its_rule(proje
     monkeypatch.chdir(project)
     assert "clusterfn.File('assets/y.csv')" in (explain.of_file("/r/jobs/1a/work/assets/y.csv", "h") or "")
     assert explain.of_file(f"{sources}/mine/nowhere.csv", "h") is None
+    # A folder for what the function writes is on this machine alone.
+    assert "makedirs('assets', exist_ok=True)" in (explain.of_file("assets/new.pt", "h") or "")
+    assert f"{project}/assets is not there beside the code" in (explain.of_file(f"{sources}/assets/new.pt", "h") or "")
+    assert explain.of_file("nowhere/new.pt", "h") is explain.of_file("new.pt", "h") is None
     (project / ".git/HEAD").unlink()
     (project / "mine/b.py").touch()  # what git has said before no longer holds
     assert "clusterfn.File(" in (explain.of_file(f"{sources}/mine/raw/x.csv", "h") or "")

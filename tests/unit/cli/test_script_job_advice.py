@@ -23,7 +23,7 @@ def project(tmp_path):
 
 
 def advice(project, stderr, status=1, script_words=(), command_words=None):
-    error = CommandFailed("train: exit status", evidence=[stderr])
+    error = CommandFailed("train: exit status", evidence=stderr.splitlines())
     error.exit_status = status
     given = argparse.Namespace(script_words=list(script_words), command_words=command_words)
     return advise(error, project, given) or ""
@@ -57,10 +57,20 @@ def test_nothing_is_said_of_files_that_were_sent_or_are_not_here(project, stderr
     [("bash: line 1: conda: command not found", "--environment conda:NAME"),
      ("CondaError: Run 'conda init' before 'conda activate'", "--environment conda:NAME"),
      ("job.sh: line 9: module: command not found", "modules: [NAME]"),
-     ("Requested operation is presently disabled for job 7", "--requeue preempted")],
+     ("Requested operation is presently disabled for job 7", "--requeue preempted"),
+     ("./train.sh: line 39: srun: command not found", "srun() {"),
+     ("job.sh: line 26: cd: /home/ada/project: No such file or directory", "leave out that cd"),
+     ("sh: 3: cd: can't cd to /home/ada/project", "leave out that cd"),
+     ("KeyError: 'DATASET'", '--env DATASET="$DATASET"'),
+     ("job.sh: line 3: DATASET: unbound variable", "--env DATASET"),
+     # A script goes on after these, so what ends it is what counts.
+     ("conda: command not found\nsrun: command not found", "srun() {"),
+     ("conda: command not found\nopen: data/train.csv: No such file\nconda: command not found", "git ignores it")],
 )  # fmt: skip
-def test_what_a_login_shell_would_have_is_set_elsewhere(project, stderr, said):
+def test_what_a_login_shell_or_this_machine_would_have_is_set_elsewhere(project, stderr, said, monkeypatch):
+    monkeypatch.setenv("DATASET", "/data")
     assert said in advice(project, stderr, 127)
+    assert advice(project, "KeyError: 'label'") == ""
 
 
 @pytest.mark.parametrize("words", [["--lr", "1", "--gpus", "1"], ["--gpus=1"], ["--outputs", "*.pt"]])

@@ -100,7 +100,9 @@ def test_a_refusal_is_reported_in_sbatchs_own_words(name, hint, kind, maybe):
     assert type(caught.value) is kind
     assert ("SLURM on hpc can never run it" in caught.value.message) is (kind is Unsatisfiable)
     assert caught.value.evidence == tuple(said.splitlines())
-    assert hint in caught.value.hint and "clusterfn.yml:2" in caught.value.hint
+    assert hint in caught.value.hint and "clusterfn.yml:2; slurm= of a call, --slurm NAME=VALUE and #SBATCH lines" in (
+        caught.value.hint
+    )
     assert (caught.value.host, caught.value.stage, caught.value.retryable) == ("hpc", "submit", maybe)
 
 

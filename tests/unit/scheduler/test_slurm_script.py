@@ -97,7 +97,7 @@ def test_the_signal_is_the_one_that_the_script_waits_for():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("--output=%x.out", "`clusterfn logs` shows the output"), ("-e err.txt", "`clusterfn logs` shows the output"),
+        ("--output=%x.out", "in the job's folder alone"), ("-e err.txt", "`clusterfn logs` shows it"),
         ("--chdir=/home/ada", "--cwd names a folder of the host"), ("--time=0", "--time=0 (the host's limit counts)"),
         ("--export=TOKEN,A=geheim", "--export=TOKEN (use --env)"), ("--wrap=ls", "clusterfn runs the script"),
         ("--hold", "submit it later"), ("--nodefile=x", "--nodelist"), ("--container=/oci", "in the script"),
