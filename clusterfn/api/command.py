@@ -340,6 +340,8 @@ def _with_header(script: Path, options: dict[str, Any]) -> dict[str, Any]:
         return options
     host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
     if host.environment:
+        told = 'does not count, as the host names an environment; use it with environment="script"'
+        console.tell(f"the header of {script.name} (# /// script) {told}")
         return options
     console.tell(f"the environment is what the header of {script.name} names (# /// script)")
     return {**options, "environment": str(script)}

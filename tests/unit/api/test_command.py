@@ -264,7 +264,9 @@ def test_what_a_script_asks_for_is_read_or_named(project, two_hosts, capsys, nam
     assert said in capsys.readouterr().err
 
 
-def test_a_script_that_names_its_packages_has_them_where_its_host_names_no_environment(project, two_hosts, tmp_path):
+def test_a_script_that_names_its_packages_has_them_where_its_host_names_no_environment(
+    project, two_hosts, tmp_path, capsys
+):
     (project / "train.py").write_text('# /// script\n# dependencies = ["numpy"]\n# ///\n')
     environments = [
         clusterfn.command("python train.py", host="tensor01", **options).options.environment
@@ -274,7 +276,9 @@ def test_a_script_that_names_its_packages_has_them_where_its_host_names_no_envir
     path.write_text(path.read_text().replace("{scheduler: bare}", '{scheduler: bare, environment: "venv:~/w"}'))
 
     assert environments == [str(project / "train.py"), str(project / "train.py"), "venv:~/v", None]
+    assert "does not count" not in capsys.readouterr().err
     assert clusterfn.command("python train.py", host="tensor01").options.environment is None
+    assert "the header of train.py (# /// script) does not count" in capsys.readouterr().err
 
 
 def test_a_command_finds_the_commit_of_its_project_which_has_no_repository_there(project):
