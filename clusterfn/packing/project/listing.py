@@ -265,8 +265,8 @@ def is_below(path: str, folder: str) -> bool:
 
 def _stem(path: str) -> str:
     """Return how an import names a file or a folder; "" if none can."""
-    name = os.path.basename(path).removesuffix(".py")
-    return name if name.isidentifier() else ""
+    name = os.path.basename(os.path.dirname(path) if os.path.basename(path) == "__init__.py" else path)
+    return name.removesuffix(".py") if name.removesuffix(".py").isidentifier() else ""
 
 
 def imported_words(member: Member) -> frozenset[str]:

@@ -14,7 +14,8 @@ _NAMED = 5
 _WHY = {
     "environment": ("it is a virtual environment", "name its packages in environment= or packages="),
     "credentials": (
-        "it looks like a key or a password", "pass clusterfn.File({path!r}), or for a variable secrets=[NAME]"
+        "it looks like a key or a password",
+        "pass clusterfn.File({path!r}) to a function, or the variable with --secret NAME"
     ),
     "git": ("git ignores it", "git add --force {shown}"),
     "hidden": ("it is a hidden folder outside of a git repository", "git init {root}"),
@@ -22,6 +23,7 @@ _WHY = {
     "link": ("it is a link to {target}, outside of the project", "copy that into the project"),
     "unreadable": ("you may not read it", "chmod u+r {path}"),
 }  # fmt: skip
+_FINDS_NOTHING = "A program that looks there finds nothing: take it out of .gitignore, or pass a path of the host"
 _TOLD = ("credentials", "link", "unreadable")
 # What users of this process have read about.
 _told: set[str] = set()
@@ -38,13 +40,20 @@ def explain(left: Exclusion) -> str:
 
 
 def tell_of(listing: Listing) -> None:
-    """Name once what a user does not expect: keys, links out of the project, and code that git ignores."""
+    """Name once what a user does not expect: keys, links out of the project, code and data that git ignores."""
     for rule in _TOLD:
         left_out = {left.path: left for left in listing.left_out if left.rule == rule}
         if new := _new(left_out):
             console.warn(f"{_joined(new)}: not sent, because {explain(left_out[new[0]])}")
     if new := _new(listing.ignored):
         console.warn(f"{_joined(new)}: sent although git ignores it, because it is code that is imported")
+    ignored = [left for left in listing.left_out if left.rule == "git"]
+    # A file that is missed by its own name is an error of its own, unlike a folder in which a program looks for files.
+    looked_through = [left.path for left in ignored if left.name in listing.folders]
+    looked_through += [os.path.join(os.path.dirname(left.path), f"*{os.path.splitext(left.path)[1]}")
+                       for left in ignored if "/" in left.name and os.path.isfile(left.path)]  # fmt: skip
+    if new := _new(dict.fromkeys(looked_through)):
+        console.warn(f"{_joined(new)}: not sent, because git ignores it. {_FINDS_NOTHING}")
 
 
 def _new(names: Iterable[str]) -> list[str]:

@@ -130,6 +130,30 @@ def test_git_says_what_belongs_to_a_project_or_nothing_is_sent(tmp_path, monkeyp
         assert {*(each.name for each in found.files), *found.folders} - {".git"} == names - {".git"}
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([".gitignore: data/", "data/train/a.csv", "data/b.csv"], "/data: not sent"),
+        ([".gitignore: *.jpg", "data/README", "data/a.jpg", "data/b.jpg"], "/data/*.jpg: not sent"),
+        ([".gitignore: raw/", "mine/__init__.py", "mine/raw/a.csv"], "/mine/raw: not sent"),
+        # These are missed by their names, or nothing is.
+        ([".gitignore: *.pkl\n.cache/", "a.pkl", ".cache/b", "empty/"], ""),
+    ],
+)  # fmt: skip
+def test_folders_whose_files_git_ignores_are_named_once_because_a_program_finds_nothing_there(
+    tmp_path, monkeypatch, capsys, files, said
+):
+    root = tmp_path / "project"
+    lay_out(root, files)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(root)
+
+    for _ in range(2):
+        Project(root).contents()
+    told = capsys.readouterr().err
+    assert told.count("because git ignores it") == bool(said) and said in told
+
+
 def test_a_repository_without_git_is_refused_and_a_gitignore_without_git_is_named(tmp_path, monkeypatch, capsys):
     lay_out(tmp_path, ["plain/.gitignore: x.csv", "plain/x.csv", "repository/x.csv"])
     whole(tmp_path / "repository")
@@ -161,6 +185,10 @@ ROWS = {
          "local.py"],
         {".gitignore", "pkg/__init__.py", "pkg/_version.py", "protos/a_pb2.py", "train.py"},
         {"pkg/__init__.py", "pkg/_version.py"},
+    ),
+    "an __init__.py that git ignores, of a package that is imported": (
+        [".gitignore: __init__.py", "pkg/__init__.py", "pkg/a.py", "other/__init__.py", "main.py: from pkg import a"],
+        {".gitignore", "pkg/__init__.py", "pkg/a.py", "main.py", "other"}, {"pkg/__init__.py", "pkg/a.py"},
     ),
     "folders named dist and build in a package": (
         ["pkg/dist/rank.py", "pkg/build/lib/a.py"], {"pkg/dist/rank.py", "pkg/build/lib/a.py"},
