@@ -24,7 +24,7 @@ LINGER_S = 0.7
 
 _CARD = "GPU-@session"
 _SMI = """case "$*" in
-*query-gpu=pci*) echo "00000000:01:00.0, 0, @card, 49140, NVIDIA RTX A6000" ;;
+*query-gpu=pci*) echo "00000000:01:00.0, 0, @card, 49140, [N/A], NVIDIA RTX A6000" ;;
 *query-gpu=uuid*) echo "@card, 3" ;;
 esac"""
 _TIMED_OUT = 'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1'

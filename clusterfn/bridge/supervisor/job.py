@@ -192,7 +192,12 @@ def _refuse_shared(root: str, folder: str) -> None:
     """Raise PermissionError if another user could put a result into a job's folder, or another in its place."""
     above = folder
     while above.startswith(root + "/"):
-        status = os.stat(above)
+        try:
+            status = os.stat(above)
+        except FileNotFoundError:
+            # The function has removed it, so there is nothing in it to be planted.
+            above = os.path.dirname(above)
+            continue
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             # This import is late, because nearly all of these folders are private.
             from ..agent.trusted import Trusted

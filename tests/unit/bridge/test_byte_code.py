@@ -84,7 +84,7 @@ def test_an_environment_gets_no_cut_byte_code(tmp_path: Path) -> None:
     (tmp_path / source.path).parent.mkdir(parents=True)
     (tmp_path / source.path).write_text("".join(f"v{number} = {number} + 0.5\n" for number in range(2000)))
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nulimit -f 8\nexec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nulimit -f 8\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     layout.python = str(python)
     layout.add(source)

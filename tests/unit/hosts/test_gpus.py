@@ -115,6 +115,7 @@ def test_a_process_may_have_any_name(smi: Callable[[str], None], tmp_path: Path,
 
 
 def test_what_is_no_table_is_asked_for_again(smi: Callable[[str], None], tmp_path: Path):
-    smi(f"mkdir {tmp_path / 'asked'} 2>/dev/null && echo garbage || {TABLE.replace('0, ', '0, 0, ', 1)}")
+    table = TABLE.replace("0, ", "0, 0, ", 1).replace("NV", "[N/A], NV")
+    smi(f"mkdir {tmp_path / 'asked'} 2>/dev/null && echo garbage || {table}")
 
     assert [card.uuid for card in bridge_gpus.list_gpus()] == ["GPU-1"]

@@ -10,7 +10,7 @@ import pytest
 from clusterfn.bridge.layout import HOLDS
 from clusterfn.bridge.queue import lease_names, machine, plan, report, tickets
 from clusterfn.bridge.queue.lease_names import HeldNames
-from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, UserLimits, Waiting
+from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, Used, UserLimits, Waiting
 from clusterfn.bridge.queue.report import gpu_holders
 from clusterfn.bridge.supervisor.gpus import GpuLoad, GpuProcess
 from tests.unit.bridge.queue.test_plan import NONE, ticket
@@ -92,6 +92,7 @@ def test_a_list_of_the_queue_reads_only_the_tickets_that_the_spooler_has_not_rep
     assert [line["asked"]["cores"] for line in waiting] == [1] * 5
 
 
+MEMORY = "waiting for 200 MB of free memory"
 CORES, HELD = "cores held by 990001 (3); waiting for 2 free cores", "2 of 2 GPUs held by 990001 (2); waiting for 2"
 
 
@@ -101,7 +102,7 @@ CORES, HELD = "cores held by 990001 (3); waiting for 2 free cores", "2 of 2 GPUs
         ((0, 3, 0), (2, 2, 0), NONE, CORES, CORES),
         ((2, 0, 0), (2, 2, 0), NONE, HELD, "waiting for 2 GPUs"),
         ((2, 3, 0), (2, 2, 0), NONE, f"{HELD}; {CORES}", f"waiting for 2 GPUs; {CORES}"),
-        ((0, 0, 900), (2, 2, 200), NONE, "waiting for 200 MB of free memory", "waiting for 200 MB of free memory"),
+        ((0, 0, 900), (2, 2, 200), NONE, f"MB of memory held by {ADA} (900); {MEMORY}", MEMORY),
         (
             (0, 0, 0),
             (2, 2, 0),
@@ -124,7 +125,9 @@ def test_what_a_job_lacks_is_what_it_is_said_to_wait_for(
     )  # fmt: skip
     assert plan.plan_starts([ticket("1", Demand(*asked), limits=limits)], view).reasons == {"1": own}
 
-    waits = lease_names.wait(Waiting(5, BOB, "c0de000011112222", Demand(*asked), ANY, None), machine.now_s() + 999)
+    waits = lease_names.wait(
+        Waiting(5, BOB, "c0de000011112222", Demand(*asked), ANY, Used(0, 0, 0)), machine.now_s() + 30
+    )
     monkeypatch.setattr(report, "leases_of_kind", lambda kind: Mock(binders=lambda: dict.fromkeys([*running, waits])))
     loads = [GpuLoad(gpu, "NVIDIA RTX A6000", int(gpu), 49140, 0, 0, False) for gpu in gpus]
     monkeypatch.setattr(report.gpus, "gpu_loads", lambda: (loads, []))
