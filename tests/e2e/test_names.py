@@ -39,4 +39,4 @@ def test_a_job_has_the_name_of_its_function_everywhere(hosts, host, capsys, monk
         told = capsys.readouterr()
         assert "länge" in told.out and "2 jobs are named" in told.err
     assert main(["cancel", host, NAME]) == 0
-    assert "no such job is waiting or running" in capsys.readouterr().err
+    assert "already ended" in capsys.readouterr().err

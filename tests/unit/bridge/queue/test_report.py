@@ -92,7 +92,7 @@ def test_a_list_of_the_queue_reads_only_the_tickets_that_the_spooler_has_not_rep
     assert [line["asked"]["cores"] for line in waiting] == [1] * 5
 
 
-MEMORY = "waiting for 200 MB of free memory"
+MEMORY = "MB of memory held by 990001 (900); waiting for 200 MB of free memory"
 CORES, HELD = "cores held by 990001 (3); waiting for 2 free cores", "2 of 2 GPUs held by 990001 (2); waiting for 2"
 
 
@@ -102,7 +102,7 @@ CORES, HELD = "cores held by 990001 (3); waiting for 2 free cores", "2 of 2 GPUs
         ((0, 3, 0), (2, 2, 0), NONE, CORES, CORES),
         ((2, 0, 0), (2, 2, 0), NONE, HELD, "waiting for 2 GPUs"),
         ((2, 3, 0), (2, 2, 0), NONE, f"{HELD}; {CORES}", f"waiting for 2 GPUs; {CORES}"),
-        ((0, 0, 900), (2, 2, 200), NONE, f"MB of memory held by {ADA} (900); {MEMORY}", MEMORY),
+        ((0, 0, 900), (2, 2, 200), NONE, MEMORY, MEMORY),
         (
             (0, 0, 0),
             (2, 2, 0),
@@ -136,4 +136,5 @@ def test_what_a_job_lacks_is_what_it_is_said_to_wait_for(
         monkeypatch.setattr(machine, name, lambda amount=amount: amount)
 
     (job,) = report.look_at_gpus(str(tmp_path), "socket")["waiting"]
-    assert job["reason"] == f"{of_another_user}; what becomes free is reserved for it"
+    said = f"{of_another_user}; what becomes free is reserved for it; used 0 s of all GPUs lately"
+    assert job["reason"] == said
