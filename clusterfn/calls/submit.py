@@ -25,7 +25,7 @@ from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
 from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit
-from clusterfn.hosts.rpc.file_requests import Head
+from clusterfn.hosts.rpc.file_requests import FileHead
 from clusterfn.hosts.transfer import Sending
 from clusterfn.packing.files import FileUpload
 from clusterfn.scheduler import job_script
@@ -271,7 +271,9 @@ def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
         return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes or "later")
     # Files shared by their content are read-only; a program stays executable.
     files = [
-        TreeFile(each.name, Head(each.path, each.facts.st_size), _READABLE | (stat.S_IXUSR & each.facts.st_mode), crc)
+        TreeFile(
+            each.name, FileHead(each.path, each.facts.st_size), _READABLE | (stat.S_IXUSR & each.facts.st_mode), crc
+        )
         for each, crc in zip(what.contents.files, what.crcs)
     ]
     if what.is_directory:

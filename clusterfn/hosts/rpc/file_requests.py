@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 RESUMED_FROM = 1 << 20
 
 
-class Head(NamedTuple):
+class FileHead(NamedTuple):
     """The first bytes of a local file, which may grow. It is opened when it is sent, and never in memory as a whole."""
 
     path: str
     size: int
 
 
-Data = Union[bytes, memoryview, Path, Head]
+Data = Union[bytes, memoryview, Path, FileHead]
 SendAgain = Callable[["list[str]"], Coroutine[Any, Any, Union[HostError, None]]]
 
 
@@ -124,8 +124,8 @@ class UploadRequest(SimpleRequest[T]):
 def pieces_of(source: Data, begin: int = 0) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a source from one on, a chunk at a time."""
     if isinstance(source, Path):
-        source = Head(str(source), size_of(source))
-    if not isinstance(source, Head):
+        source = FileHead(str(source), size_of(source))
+    if not isinstance(source, FileHead):
         for start in range(begin, len(source), CHUNK):
             yield source[start : start + CHUNK]
         return
@@ -141,7 +141,7 @@ def size_of(source: Data) -> int:
     """Return how many bytes a source has now."""
     if isinstance(source, Path):
         return source.stat().st_size
-    return source.size if isinstance(source, Head) else len(source)
+    return source.size if isinstance(source, FileHead) else len(source)
 
 
 class GetRequest(OpenRequest[int]):

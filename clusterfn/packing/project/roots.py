@@ -25,7 +25,7 @@ _ROOT = re.compile(
 _SCRIPT = re.compile(r"""(?:^|["'])\s*([\w.-]+)\s*=\s*([\w.]+:[\w.]+)""", re.MULTILINE)
 
 
-class Installed(NamedTuple):
+class InstalledProject(NamedTuple):
     """A project that is installed here: its metadata, its folder if editable, the one it came from, its names."""
 
     metadata: Path
@@ -43,24 +43,24 @@ def metadata_of(places: Mapping[str, str]) -> Iterator[Path]:
             yield from metadata_files(each)
 
 
-def metadata_files(project: Installed) -> list[Path]:
+def metadata_files(project: InstalledProject) -> list[Path]:
     """Return those files of its metadata that programs read."""
     return [path for path in (project.metadata / name for name in _METADATA) if path.is_file()]
 
 
-def installed() -> list[Installed]:
+def installed() -> list[InstalledProject]:
     """List the projects with metadata on the path of imports."""
     folders = [each or os.curdir for each in sys.path if os.path.isdir(each or os.curdir)]
     return _installed(tuple((each, os.stat(each).st_mtime_ns) for each in folders))
 
 
 @functools.lru_cache(maxsize=4)
-def _installed(folders: tuple[tuple[str, int], ...]) -> list[Installed]:
+def _installed(folders: tuple[tuple[str, int], ...]) -> list[InstalledProject]:
     projects = []
     for folder, _ in folders:
         for path in sorted(Path(folder).glob("*.*-info")):
             top_level = frozenset(_text(path / "top_level.txt").split())
-            projects.append(Installed(path, *_origin(_text(path / "direct_url.json")), top_level))
+            projects.append(InstalledProject(path, *_origin(_text(path / "direct_url.json")), top_level))
     return projects
 
 

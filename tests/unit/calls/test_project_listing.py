@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.rpc.file_requests import Head, pieces_of
+from clusterfn.hosts.rpc.file_requests import FileHead, pieces_of
 from clusterfn.packing.files import Directory, shipment
 from clusterfn.packing.project import explain
 from clusterfn.packing.project.git import GitRefused
@@ -400,5 +400,5 @@ def test_of_a_file_that_grows_while_it_is_sent_the_bytes_that_were_listed_travel
         file.write(" and more")
 
     (member,) = upload.contents.files
-    data = b"".join(pieces_of(Head(member.path, member.facts.st_size)))
+    data = b"".join(pieces_of(FileHead(member.path, member.facts.st_size)))
     assert data == b"first" and upload.crcs == (zlib.crc32(data),)
