@@ -48,7 +48,7 @@ class GroupState(GroupItems):
         backend: What follows it; None if nothing of it was sent.
         send_again: Sends the items of these indices as a new group; None if nothing of it was sent.
         on_interrupt: "detach" or "stop".
-        on_error: What becomes of the exception of an item: "collect", "raise", or None if nobody has said that.
+        on_error: What becomes of the exception of an item: "collect", "raise", or None if the call does not say.
         shown: How many ended items have been shown to the user.
         asked: What each item asked for, if that is known.
         sent_here: Whether this process has sent it, and saw all of it.

@@ -31,7 +31,7 @@ _LOGIND_SETTING = re.compile(r"\s*(#?)\s*(KillUserProcesses|KillOnlyUsers|KillEx
 _YES = ("yes", "true", "on", "1")
 # Below the root, as `layout` names them. Only what is in `cache` belongs to the user's libraries.
 _FOLDERS = (
-    "bridge", "blobs", "sources", "files", "shims", "jobs", "machines", "cards", "held", "pkgs", "envs", "builds",
+    "bridge", "blobs", "sources", "files", "shims", "jobs", "machines", "cards", "pkgs", "envs", "builds",
     "uses",
 )  # fmt: skip
 PATH = "PATH"

@@ -105,7 +105,7 @@ class AgentServices:
         self.watcher = FileWatcher(self.readers, self.at)
         self.stills = StillWatcher(self.at)
         self.root = self.machine = ""
-        # Who may write below the root; nobody has said it before the hello.
+        # The users who may write below the root; the hello names them.
         self.trusted: "Optional[Trusted]" = None
         self.umask = 0o077
 

@@ -103,7 +103,7 @@ class Trusted:
             try:
                 status = os.stat(folder)
             except OSError:
-                # What is not there, or cannot be entered, is reported by whoever opens the file.
+                # What is not there, or cannot be entered, is reported when the file is opened.
                 break
             if not self.owns(status):
                 return folder, "it belongs to %s" % user_name(status.st_uid)
