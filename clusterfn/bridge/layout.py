@@ -171,6 +171,8 @@ BEGUN = "begun"
 FOLLOWED = "followed"
 STDOUT = "stdout"
 STDERR = "stderr"
+# In which order both came, if both did: see StreamOrder.
+STREAM_ORDER = "order"
 WORK = "work"
 EVENTS = "events.jsonl"
 HEARTBEAT = "heartbeat"

@@ -104,9 +104,8 @@ def attach(
         tracker.time_s = None if entry.asked.time_s is None else float(entry.asked.time_s)
     entry.has_value = bool(spec.get("has_value", True))
     tracker.attach(claim or b"", started or b"")
-    if not live:
-        sizes = remote_state.read_sizes(attempts, sizes_reply)
-        remote_state.wait_until_caught_up(lambda: job.done() or tracker.is_caught_up(sizes))
+    sizes = remote_state.read_sizes(attempts, sizes_reply)
+    remote_state.wait_until_caught_up(lambda: job.done() or tracker.is_caught_up(sizes))
     return job
 
 

@@ -313,11 +313,23 @@ class ItemResults:
         return [self._on_host[index] for index in indices]
 
     def read_log(self, connection: HostConnection, index: int, stream: str) -> str:
-        """Read what an item has printed."""
+        """Read what an item has printed to one stream."""
         if stream not in (layout.STDOUT, layout.STDERR):
             raise ValueError(f"{stream!r}: an item has stdout and stderr")
         if self._on_host[index] not in self._places:
             return ""
+        path = posixpath.join(self._attempt_folder(index), stream)
+        return remote_files.read_part(connection, path, *self._part_of(index, stream)).decode("utf-8", "replace")
+
+    def read_output(self, connection: HostConnection, index: int) -> list[tuple[str, bytes]]:
+        """Read what an item has printed to both streams, in the order in which it came."""
+        if self._on_host[index] not in self._places:
+            return []
+        out, err = self._part_of(index, layout.STDOUT), self._part_of(index, layout.STDERR)
+        return remote_files.read_output(connection, self._attempt_folder(index), out, err)
+
+    def _part_of(self, index: int, stream: str) -> tuple[int, int | None]:
+        """Return where the output of an item begins in that of its element, and its size; None is to the end."""
         name = "out" if stream == layout.STDOUT else "err"
         at, following = self._places[self._on_host[index]][2].get(name, 0), self._next.get(self._on_host[index])
         with reading(self._place.host, "where the output of an item is"):
@@ -327,7 +339,7 @@ class ItemResults:
                 size = max(size, count(following.get(name, 0)) - begin)
             elif self._group.done():
                 size = None
-        return remote_files.read_part(connection, posixpath.join(self._attempt_folder(index), stream), begin, size)
+        return begin, size
 
     def element_folder(self, index: int) -> str:
         """Return the folder of the element that runs or ran the item."""

@@ -14,7 +14,7 @@ import posixpath
 import queue
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -55,25 +55,29 @@ def logs(args: argparse.Namespace) -> int:
         raise ConfigError(f"-f follows one job, not {len(selection.jobs)}", hint="leave out -f, or give one id")
 
     def show(job: AnyJob) -> None:
-        if isinstance(job, Job) and args.follow:
+        if isinstance(job, Job) and args.follow and not job.done():
             _follow(job, streams)
         elif isinstance(job, Job):
-            _write({stream: job.logs(stream) for stream in streams})
+            _write(streams, _printed(job, streams))
         elif args.follow or args.stream == "scheduler":
             attach = f"clusterfn attach {job.id[:SHORT]} follows it; without -f its items' output is shown"
             hint = attach if args.follow else "leave out --scheduler"
             raise ConfigError(f"{job.id} is a group of {len(job)} items", hint=hint)
         else:
             for index, state, printed in _items(job, streams):
-                if any(printed.values()):
-                    print(f"==> item {index}: {in_one_line(job.label(index))} ({state.lower()}) <==")
-                    _write(printed)
+                if any(data for _, data in printed):
+                    print(f"==> item {index}: {in_one_line(job.label(index))} ({state.lower()}) <==", flush=True)
+                    _write(streams, printed)
 
     def tell(job: AnyJob) -> dict[str, Any]:
         if not isinstance(job, JobGroup):
             return {**facts_of(job), **{stream: job.logs(stream) for stream in streams}}
-        items = [{"index": index, "label": job.label(index), "state": state, **printed}
-                 for index, state, printed in _items(job, streams)]  # fmt: skip
+        items = [
+            {"index": index, "label": job.label(index), "state": state,
+             **{stream: b"".join(data for name, data in printed if name == stream).decode("utf-8", "replace")
+                for stream in streams}}
+            for index, state, printed in _items(job, streams)
+        ]  # fmt: skip
         return {**facts_of(job), "items": items}
 
     return print_each(selection, args.json, show, tell, live=args.follow)
@@ -120,18 +124,36 @@ def facts_of(job: AnyJob) -> dict[str, Any]:
     return {"id": job.id, "name": job.name, "host": job.host, "state": job.state}
 
 
-def _write(printed: Mapping[str, str]) -> None:
+def _printed(job: Job[Any], streams: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Return what a job has printed; where both streams are asked for, in the order in which it came."""
+    if streams != STREAMS:
+        return [(stream, job.logs(stream).encode()) for stream in streams]
+    tracker = entry_of(job).tracker
+    return remote_files.read_output(tracker.connection, tracker.attempt_folder)
+
+
+def _write(streams: Sequence[str], printed: Iterable[tuple[str, bytes]]) -> None:
     """Write the function's output as it is; what the scheduler or the host's shell said, without escapes."""
-    for stream, text in printed.items():
-        # A stream that was chosen by itself is what a pipe gets.
-        target = sys.stderr if stream == layout.STDERR and len(printed) > 1 else sys.stdout
-        console.write(target, printable(text) if stream == "scheduler" else text)
+    writer = OutputWriter()
+    for stream, data in printed:
+        if stream == "scheduler":
+            console.write(sys.stdout, printable(data.decode()))
+        else:
+            # A stream that was chosen by itself is what a pipe gets.
+            writer.write(stream if len(streams) > 1 else layout.STDOUT, data)
 
 
-def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[int, str, dict[str, str]]]:
+def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[int, str, list[tuple[str, bytes]]]]:
     group.wait(_MOMENT_S)
+    known = state_of_group(group)
     for index, state in enumerate(group.states):
-        yield index, state, {name: "" if state == PENDING else group.logs(index, name) for name in streams}
+        if state == PENDING:
+            yield index, state, []
+        elif streams == STREAMS:
+            which, backend = known.at(index), known.require_backend()
+            yield index, state, backend.results_of(which).read_output(backend.connection, which)
+        else:
+            yield index, state, [(stream, group.logs(index, stream).encode()) for stream in streams]
 
 
 def _has_value(job: AnyJob) -> bool:

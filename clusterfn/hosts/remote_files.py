@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import posixpath
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
+from clusterfn.bridge.supervisor.output import put_in_order
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config import places, units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
@@ -129,15 +131,39 @@ def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | 
     return contents
 
 
-def read_part(connection: HostConnection, path: str, begin: int, size: int | None) -> str:
-    """Read a part of a file as text, to its end if `size` is None; return "" if there is no such file."""
+def read_part(connection: HostConnection, path: str, begin: int = 0, size: int | None = None) -> bytes:
+    """Read a part of a file, to its end if `size` is None; return b"" if there is no such file."""
     out = io.BytesIO()
     try:
         connection.get(path, out.write, begin, on_size=_fits(path), until=_GROWS).result(None)
     except HostError as error:
         if error.kind != "missing":
             raise
-    return out.getvalue()[:size].decode("utf-8", "replace")
+    return out.getvalue()[:size]
+
+
+def read_output(
+    connection: HostConnection, folder: str, stdout: tuple[int, int | None] = (0, None),
+    stderr: tuple[int, int | None] = (0, None),
+) -> list[tuple[str, bytes]]:  # fmt: skip
+    """Read what an attempt has printed, both streams in the order in which they came.
+
+    Args:
+        connection: To the host.
+        folder: The attempt's.
+        stdout: Where the part that is asked for begins, and its size; None is to the end of the file.
+        stderr: The same.
+
+    Returns:
+        Pieces, each with its stream.
+    """
+    out, err = (
+        read_part(connection, posixpath.join(folder, name), *part)
+        for name, part in ((layout.STDOUT, stdout), (layout.STDERR, stderr))
+    )
+    order = read_part(connection, posixpath.join(folder, layout.STREAM_ORDER)) if out and err else b""
+    names = (layout.STDOUT, layout.STDERR)
+    return [(names[which], piece) for which, piece in put_in_order(order, (out, err), (stdout[0], stderr[0]))]
 
 
 class CheckpointFolder:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run
 
 Ran = subprocess.CompletedProcess[str]
 WORK = """
+import sys
 import time
 from pathlib import Path
 from clusterfn import cluster
@@ -53,6 +54,13 @@ def tick(number):
         print("tick", each, flush=True)
         time.sleep(0.2)
     return number
+
+def warn(number):
+    for each in range(3):
+        print("step", number, each, flush=True)
+        time.sleep(0.05)  # two pipes that are full at once have no order
+        print("warning", number, each, file=sys.stderr, flush=True)
+        time.sleep(0.05)
 
 def held(path):
     print("waits", flush=True)
@@ -226,6 +234,22 @@ def test_a_job_that_has_ended_can_still_be_asked_for(run, ask):
     assert ask("logs", job).stdout == "tick 0\ntick 1\n"
     assert ask("attach", job).stdout == "tick 0\ntick 1\n"
     assert "had already ended: RETURNED" in run("stop", job).stderr
+
+
+def test_the_logs_of_what_has_ended_have_both_streams_in_the_order_in_which_they_came(folder, run):
+    def logs(*words: str) -> list[str]:
+        ran = subprocess.run(argv("logs", *words), cwd=folder, stdout=-1, stderr=subprocess.STDOUT, timeout=150)
+        return ran.stdout.decode().splitlines()
+
+    def said(number: int) -> list[str]:
+        return [f"{word} {number} {each}" for each in range(3) for word in ("step", "warning")]
+
+    call = id_in(run("run", "work.py::warn", "7").stderr.splitlines())
+    told = ["python", "-c", "import work, sys; work.warn(sys.argv[1])", "{n}"]
+    assert run("run", "--map", "n=1,2", "--", *told).returncode == 0
+
+    assert logs(call) == said(7) == logs("-f", call)
+    assert [line for line in logs("python") if "==>" not in line] == [*said(1), *said(2)]
 
 
 def test_logs_follow_until_the_end(run, started):

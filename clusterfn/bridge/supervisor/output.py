@@ -1,16 +1,80 @@
-"""Output of the function: copy what it prints into files, and list what it leaves in its folder."""
+"""Output of the function: copy what it prints into files, note the order, and list what it leaves in its folder."""
 
 import errno
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable, Iterator, Optional
 
 _CHUNK = 65536
 _TAIL = 16384
 _DRAIN = 4 << 20
 _MOST_HELD = 1 << 20
+_MOST_NOTED = 1 << 20
+
+
+class StreamOrder:
+    """Note in which order two streams come: a line with the sizes of both files each time that the other one grows.
+
+    A job that prints to one stream alone has no such file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._sizes = [0, 0]
+        self._last: "Optional[int]" = None
+        # These lines could not be written yet: the folder is made later, or the disk is full.
+        self._waiting = bytearray()
+        self._noted = 0
+
+    def begin(self, which: int, size: int) -> None:
+        """Take the size of a file that exists: items of an element share it."""
+        self._sizes[which] = size
+
+    def grow(self, which: int, count: int) -> None:
+        """Take that a stream, 0 for stdout or 1 for stderr, has got `count` more bytes."""
+        if self._last not in (None, which) and self._noted < _MOST_NOTED:
+            line = b"%d %d\n" % (self._sizes[0], self._sizes[1])
+            self._waiting += line
+            self._noted += len(line)
+            self.write()
+        self._last = which
+        self._sizes[which] += count
+
+    def write(self) -> None:
+        """Write the lines that are not in the file yet, if it can be written."""
+        if not self._waiting:
+            return
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                del self._waiting[: os.write(file, self._waiting)]
+            finally:
+                os.close(file)
+        except OSError:
+            # The streams are kept without their order.
+            return
+
+
+def put_in_order(
+    order: bytes, streams: "tuple[bytes, bytes]", begins: "tuple[int, int]" = (0, 0)
+) -> "Iterator[tuple[int, bytes]]":
+    """Yield the pieces of two streams in the order in which they came, each with 0 for stdout or 1 for stderr.
+
+    Args:
+        order: What `StreamOrder` has written.
+        streams: What was read of both files.
+        begins: Where that begins in each file.
+    """
+    points = [line.split() for line in order.splitlines() if len(line.split()) == 2]
+    done = [0, 0]
+    for point in [*points, [b"%d" % (begin + len(data)) for begin, data in zip(begins, streams)]]:
+        for which, (end, begin, data) in enumerate(zip(point, begins, streams)):
+            piece = data[done[which] : max(done[which], int(end) - begin)]
+            if piece:
+                done[which] += len(piece)
+                yield which, piece
 
 
 class Pump:
@@ -20,6 +84,8 @@ class Pump:
         path: The file that gets what comes.
         limit: How many bytes are kept.
         is_late: Whether the file is made only when something has come.
+        order: Gets how much has come of it, as stream `which`.
+        which: 0 for stdout, 1 for stderr.
 
     Attributes:
         fd: The pipe's reading end; -1 once it has ended.
@@ -28,18 +94,29 @@ class Pump:
         on_kept: Gets what was written to the file; None if no client listens.
     """
 
-    def __init__(self, fd: int, path: str, limit: int, is_late: bool = False) -> None:
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        limit: int,
+        is_late: bool = False,
+        order: "Optional[StreamOrder]" = None,
+        which: int = 0,
+    ) -> None:
         self.fd = fd
         self.tail = b""
         self.full: "Optional[OSError]" = None
         self.on_kept: "Optional[Callable[[bytes], None]]" = None
         self._path, self._limit = path, limit
+        self._order, self._which = order, which
         self._kept = self._lost = 0
         # These bytes came while the file could not be made.
         self._held = bytearray()
         self._file = -1
         if not is_late:
             self._open()
+            if order is not None:
+                order.begin(which, os.fstat(self._file).st_size)
 
     def _open(self) -> None:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -90,8 +167,8 @@ class Pump:
         self._kept += written
         if len(self._held) > _MOST_HELD:
             self._write_held()
-        if written and self.on_kept is not None:
-            self.on_kept(wanted[:written])
+        if written:
+            self._tell(wanted[:written])
         self._lost += len(data) - written
 
     def _write(self, data: bytes) -> int:
@@ -110,6 +187,8 @@ class Pump:
         """End the file with a line about what is missing, and return that line."""
         if self._held:
             self._write_held()
+        if self._order is not None:
+            self._order.write()
         if not self._lost:
             return None
         why = os.strerror(self.full.errno or 0) if self.full else "log_limit_bytes is %d" % self._limit
@@ -120,9 +199,14 @@ class Pump:
         except OSError:
             # The disk is still full, and the line is in the outcome.
             return line
-        if self.on_kept is not None:
-            self.on_kept(data)
+        self._tell(data)
         return line
+
+    def _tell(self, kept: bytes) -> None:
+        if self._order is not None:
+            self._order.grow(self._which, len(kept))
+        if self.on_kept is not None:
+            self.on_kept(kept)
 
     def _write_held(self) -> None:
         try:

@@ -16,7 +16,7 @@ from . import classify_exit, environ, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
 from .job import describe_place
 from .limits import clock
-from .output import Pump, copy, list_files_left
+from .output import Pump, StreamOrder, copy, list_files_left
 from .process_tree import RunProcesses
 from .publish import last_bytes, once_there_is_room
 from .text import last_lines, masked
@@ -153,7 +153,11 @@ class AttemptRun:
         self.processes.worker = child
         self._suspension.begin()
         limit, streams = self.job.spec["log_limit_bytes"], ((child.out, layout.STDOUT), (child.err, layout.STDERR))
-        self.pumps = [Pump(fd, self.attempt.path(name), limit, self._late_output) for fd, name in streams]
+        order = StreamOrder(self.attempt.path(layout.STREAM_ORDER))
+        self.pumps = [
+            Pump(fd, self.attempt.path(name), limit, self._late_output, order, which)
+            for which, (fd, name) in enumerate(streams)
+        ]
 
     def _take_gpus(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]

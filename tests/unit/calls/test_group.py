@@ -224,6 +224,25 @@ def test_what_an_item_prints_after_its_end_belongs_to_its_output():
     assert results.read_log(connection, 1, "stdout") == "two last"
 
 
+def test_the_output_of_an_item_is_in_the_order_in_which_it_came_among_that_of_its_element():
+    known, _ = group(2)
+    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
+    results = ItemResults(known, range(2), place, lambda *_: None, lambda: None, Mock())
+    files = {"stdout": b"a1 a2 b1 b2", "stderr": b"A1 B1 ", "order": b"3 0\n3 3\n6 3\n9 3\n9 6\n"}
+    connection, stream = Mock(), ItemStream(1, 1)
+    connection.get.side_effect = lambda path, write, begin, **_: Mock(
+        result=lambda _: write(files[path.rpartition("/")[2]][begin:])
+    )
+    for line in [
+        {"begin": 0, "out": 0, "err": 0}, {"index": 0, "kind": "cancelled", "out": [0, 6], "err": [0, 3]},
+        {"begin": 1, "out": 6, "err": 3}, {"index": 1, "kind": "cancelled", "out": [6, 5], "err": [3, 3]},
+    ]:  # fmt: skip
+        results.take_lines(stream, json.dumps(line).encode() + b"\n")
+
+    assert results.read_output(connection, 0) == [("stdout", b"a1 "), ("stderr", b"A1 "), ("stdout", b"a2 ")]
+    assert results.read_output(connection, 1) == [("stdout", b"b1 "), ("stderr", b"B1 "), ("stdout", b"b2")]
+
+
 def look(tracker, seen):
     tracker.on_scheduler(seen)
     settle()

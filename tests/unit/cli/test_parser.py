@@ -82,6 +82,12 @@ def group(monkeypatch) -> None:
         "logs": lambda _, index, stream: printed[index].get(stream, ""), "__len__": lambda _: 3, "state": "RUNNING",
     }.items():  # fmt: skip
         monkeypatch.setattr(JobGroup, name, value, raising=False)
+    results = SimpleNamespace(
+        read_output=lambda _, index: [(name, text.encode()) for name, text in printed[index].items()]
+    )
+    backend = SimpleNamespace(connection=None, results_of=lambda _: results)
+    known = SimpleNamespace(at=lambda index: index, require_backend=lambda: backend)
+    monkeypatch.setattr(output, "state_of_group", lambda _: known)
     monkeypatch.setattr(output, "find", lambda *_, live: found)
 
 
@@ -105,18 +111,20 @@ def test_logs_shows_both_streams_of_a_job_each_on_its_own_or_the_one_that_was_ch
     job, order, write = object.__new__(Job), [], console.write
     for name, value in {
         "id": "7f3a9b00aa112233", "name": "f", "host": "lab8", "state": "RUNNING", "cancelled": lambda _: False,
-        "exception": lambda *_: None,
+        "exception": lambda *_: None, "done": lambda _: False,
         "logs": lambda _, stream: b"".join(data for name, data in printed if name == stream).decode(),
     }.items():  # fmt: skip
         monkeypatch.setattr(Job, name, value, raising=False)
     monkeypatch.setattr(output, "find", lambda *_, live: job)
-    monkeypatch.setattr(
-        output, "entry_of", lambda _: SimpleNamespace(listen=lambda tell: [tell(*each) for each in printed])
-    )
+    tracker = SimpleNamespace(connection=None, attempt_folder="attempts/1")
+    entry = SimpleNamespace(tracker=tracker, listen=lambda tell: [tell(*each) for each in printed])
+    monkeypatch.setattr(output, "entry_of", lambda _: entry)
+    monkeypatch.setattr(output.remote_files, "read_output", lambda *_: printed[:-1])
     monkeypatch.setattr(console, "write", lambda stream, text: (order.append(text), write(stream, text)))
 
     assert main(["logs", "7f3a", *words]) == 0
     assert capsys.readouterr() == (out, err)
+    assert "".join(order) == "".join(data.decode() for stream, data in printed[:-1] if stream in told)
     order.clear()
     assert main(["logs", "-f", "7f3a", *words]) == 0
     assert capsys.readouterr() == (out, err)

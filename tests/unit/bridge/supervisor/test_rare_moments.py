@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.bridge.supervisor import classify_exit, gpus, limits
-from clusterfn.bridge.supervisor.output import Pump
+from clusterfn.bridge.supervisor.output import Pump, StreamOrder, put_in_order
 
 
 def test_processes_that_end_between_two_readings_leave_nothing_that_counts_twice(monkeypatch: pytest.MonkeyPatch):
@@ -109,3 +109,29 @@ def test_a_job_is_idle_from_when_it_printed_or_computed_last(
         printed += does.get(second) == "prints"
         used_s += does.get(second) == "computes"
         assert stall.over([1], 0.0, printed) == (second == over_at)
+
+
+def test_the_order_of_two_streams_is_noted_also_where_the_folder_comes_later(tmp_path):
+    path = tmp_path / "attempt" / "order"
+    order = StreamOrder(str(path))
+    printed = [(0, b"one "), (1, b"ONE "), (1, b"TWO "), (0, b"two "), (1, b"THREE")]
+    for which, data in printed[:3]:
+        order.grow(which, len(data))
+    path.parent.mkdir()
+    for which, data in printed[3:]:
+        order.grow(which, len(data))
+    streams = [b"".join(data for which, data in printed if which == stream) for stream in (0, 1)]
+
+    found = list(put_in_order(path.read_bytes(), (streams[0], streams[1])))
+
+    assert found == [(0, b"one "), (1, b"ONE TWO "), (0, b"two "), (1, b"THREE")]
+    assert list(put_in_order(b"", (streams[0], streams[1]))) == [(0, streams[0]), (1, streams[1])]
+
+
+def test_one_stream_alone_leaves_no_order(tmp_path):
+    order = StreamOrder(str(tmp_path / "order"))
+    for _ in range(3):
+        order.grow(1, 10)
+    order.write()
+
+    assert not list(tmp_path.iterdir())
