@@ -33,6 +33,7 @@ from clusterfn.api.command import (
 )
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.api.shell_line import places_in
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import call
 from clusterfn.calls.group import JobGroup
@@ -210,6 +211,9 @@ def columns(texts: list[str]) -> dict[str, list[str]]:
             raise ConfigError(f"--map {text!r} names no values", hint=hint)
         if name in by_name:
             raise ConfigError(f"--map names {name} twice", hint=f"write all of its values once: --map {name}=A,B,C")
+        if "\n" in values:
+            message = f"--map {name}=… has a line break in its values"
+            raise ConfigError(message, hint=f"put commas between them: --map {name}=$(seq -s, 0 9), or {name}=0..9")
         by_name[name] = values.split(",")
         if between := _RANGE.fullmatch(values):
             first, last = int(between[1]), int(between[2])
@@ -229,8 +233,10 @@ def _run_for_each(
         return leave(group, args.json)
     try:
         values = group.results()
-    except MapError:
+    except MapError as error:
         if not args.json:
+            # The hint of this error names Python calls, so replace it by a command.
+            error.hint = f"clusterfn logs {group.id[:SHORT]} shows what each item printed"
             raise
         values = list(group.failed.values())
     if args.json:

@@ -203,6 +203,8 @@ def test_each_value_of_a_map_is_a_run_and_one_failure_is_the_exit_code(here, pro
     assert ran.returncode == 1
     assert [each["exit_status"] for each in told] == [0, 0, 3, 3]
     assert told[3]["arguments"] == {"fail": "3", "lr": "2"}
+    all_failed = cli("run", "--map", "fail=3,4", "--", "python", "train.py", "--fail", "{fail}")
+    assert re.search(r"next:  clusterfn logs \w{4} shows what each item printed", all_failed.stderr)
 
 
 def test_a_job_shows_its_command(here, project):

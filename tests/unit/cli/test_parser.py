@@ -341,8 +341,11 @@ def test_the_id_of_a_sessions_call_leads_to_the_session(two_hosts, monkeypatch, 
     assert main(["logs", "7f3a000011112222/12", "cluster"]) == 2
 
     said = capsys.readouterr().err
-    assert "there is no job named '7f3a000011112222/12' on cluster; that is a call of a session" in said
-    assert said.endswith("next:  clusterfn logs 7f3a000011112222 is for the session itself\n")
+    assert (
+        "there is no job named '7f3a000011112222/12' on cluster; that is a call of a session, or an item of a map"
+        in said
+    )
+    assert said.endswith("next:  clusterfn logs 7f3a000011112222 is for all of it\n")
 
 
 def test_a_state_that_there_is_not_is_rejected_with_those_that_there_are(two_hosts, monkeypatch, capsys):
