@@ -63,6 +63,17 @@ def test_a_job_that_nobody_stops_is_refused_at_once(job, tmp_path):
         checkpoint.to_resume(session(tmp_path), "7f3a")
 
 
+def test_digits_that_several_jobs_begin_with_are_rejected(job, tmp_path):
+    other = job.with_name("7f3b000000000000")
+    job.rename(other)
+    (tmp_path / layout.JOBS / JOB).mkdir()
+    (tmp_path / layout.JOBS / JOB / layout.SPEC).write_text("{}")
+
+    with pytest.raises(ConfigError, match="resume='7f3' matches 2 jobs on here") as refused:
+        checkpoint.to_resume(session(tmp_path), "7f3")
+    assert list(refused.value.evidence) == [JOB, other.name] and refused.value.hint == "use a longer id"
+
+
 def test_a_job_has_ended_whichever_of_its_attempts_says_so(job, tmp_path):
     """The names of their folders are in the order of texts: 1, 10, 2."""
     for attempt, final in ((1, False), (2, False), (10, True)):

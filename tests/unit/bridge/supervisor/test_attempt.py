@@ -46,6 +46,22 @@ def test_a_job_that_is_to_end_while_it_copies_a_checkpoint_leaves_none(tmp_path:
     assert resume(job, lambda: None) == [] and (own / CHECKPOINT / "model.pt").stat().st_size == 100
 
 
+def test_the_checkpoint_that_another_element_has_copied_meanwhile_stays(tmp_path: Path):
+    theirs, own = Path(job_dir(str(tmp_path), "before")) / CHECKPOINT, tmp_path / "own"
+    theirs.mkdir(parents=True)
+    (theirs / "model.pt").write_bytes(b"theirs")
+    job: Any = SimpleNamespace(spec={"resume": "before"}, root=str(tmp_path), has_checkpoint=lambda: False)
+    job.path = lambda name: str(own / name)
+
+    def look() -> None:
+        (own / CHECKPOINT).mkdir(exist_ok=True)
+        (own / CHECKPOINT / "model.pt").write_bytes(b"of the first")
+
+    own.mkdir()
+    assert resume(job, look) == []
+    assert [path.read_bytes() for path in own.rglob("*") if path.is_file()] == [b"of the first"]
+
+
 BUILDING = {"id": "7f3a", "root": "/scratch/me/.clusterfn", "purged": False, "cuda": ""}
 
 
