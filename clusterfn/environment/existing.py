@@ -63,6 +63,8 @@ done | head -n 500
 # By these words the complaint of the program below differs from other failures.
 _NONE = "none of these can be executed"
 # Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
+# A script that was named is what jobs run: it may enter a container, where its interpreter has a path that is another
+# file outside. The shims of pyenv and its like are no such scripts: what they choose depends on the folder.
 # `~/.conda/environments.txt:NAME` is what has that name in the list that conda keeps of all environments.
 _FIND = (
     r"""
@@ -75,6 +77,11 @@ listed() {
   done <"$HOME/.conda/environments.txt"
   return 1
 }
+script() {
+  case $1 in */shims/*) return ;; esac
+  IFS= read -r line <"$1"
+  case $line in "#!"*) printf %s "$1" ;; esac
+}
 for p in "$@"; do
   case $p in
     "~/.conda/environments.txt:"*) p=$(listed "${p#*:}") || continue ;;
@@ -82,7 +89,7 @@ for p in "$@"; do
     /*) ;;
     *) p=$(command -v "$p" 2>/dev/null) || continue ;;
   esac
-  [ -x "$p" ] && [ ! -d "$p" ] && exec "$p" -I -c "$code"
+  [ -x "$p" ] && [ ! -d "$p" ] && exec "$p" -I -c "$code" "$(script "$p")"
 done
 echo "none of these can be executed: $*" >&2
 """
@@ -95,8 +102,9 @@ echo "none of these can be executed: $*" >&2
 # is installed on the machine has no part in it.
 _DESCRIBE = r"""
 import json, os, sys
+script = sys.argv[1]
 folder, real = os.path.dirname(sys.executable), os.path.realpath
-named = all(real(os.path.join(folder, name)) == real(sys.executable) for name in ("python", "python3"))
+named = bool(script) or all(real(os.path.join(folder, name)) == real(sys.executable) for name in ("python", "python3"))
 conda = os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
 source = 'for f in "$1"/etc/conda/activate.d/*.sh; do [ -r "$f" ] && . "$f"; done >/dev/null 2>&1; exec env -0'
 shell = next((each for each in ("/bin/bash", "/bin/sh") if os.path.exists(each)), "/bin/sh")
@@ -116,7 +124,8 @@ has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "
 def lacks(name):
     import importlib.util
     return importlib.util.find_spec(name) is None
-print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]), "prefix": sys.prefix, "named": named,
+print(json.dumps({"path": script or sys.executable, "script": bool(script), "named": named,
+               "version": list(sys.version_info[:2]), "prefix": sys.prefix,
                "missing": [name for name in needed if lacks(name)],
                "conda": conda, "venv": sys.prefix != sys.base_prefix,
                "set": activated(sys.prefix) if has_scripts else {}}))
@@ -192,7 +201,7 @@ class ExistingEnvironment(NamedTuple):
         with reading("the host", "what its interpreter says of itself"):
             path, prefix, missing = str(said["path"]), str(said["prefix"]), list(map(str, said["missing"]))
             major, minor = map(int, said["version"])
-            shaped(said, {"named": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
+            shaped(said, {"named": bool, "script": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
         if missing:
             what = f"no environment was named, and {path} has no {', '.join(missing)}"
             raise EnvironmentBuildError(what, stage="environment", hint=CHOOSE_ENVIRONMENT)
@@ -202,7 +211,8 @@ class ExistingEnvironment(NamedTuple):
                 f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer", evidence=[path], stage="environment",
                 hint=f"name an environment with a newer Python, ideally {CALLER[0]}.{CALLER[1]} as on this machine",
             )  # fmt: skip
-        folders, in_path = dict[str, Mapping[str, bytes]](), [posixpath.dirname(path)]
+        # A script that calls a bare `python3` would find itself, were its folder the first.
+        folders, in_path = dict[str, Mapping[str, bytes]](), [] if said["script"] else [posixpath.dirname(path)]
         # Programs of the job look for `python`, and nothing beside this interpreter has that name.
         if not said["named"]:
             encoded = path.encode("utf-8", "surrogateescape")

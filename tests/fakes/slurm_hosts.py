@@ -30,7 +30,8 @@ from clusterfn.hosts.serialization import part
 from tests.fakes.transport import FakeTransport, Far, agent
 
 _FOUND = {
-    "path": "/usr/bin/python3", "version": list(sys.version_info[:2]), "prefix": "/usr", "named": True, "missing": [],
+    "path": "/usr/bin/python3", "version": list(sys.version_info[:2]), "prefix": "/usr", "named": True, "script": False,
+    "missing": [],
     "conda": False, "venv": False, "set": {},
 }  # fmt: skip
 _OK = {"end": True, "ok": True}

@@ -45,6 +45,20 @@ def test_a_name_is_searched_for_below_every_place_of_conda(tmp_path, place):
     assert ran(tmp_path, "conda:ml") == python
 
 
+@pytest.mark.parametrize(("folder", "is_run"), [("wrappers", True), (".pyenv/shims", False)])
+def test_a_script_that_was_named_is_what_jobs_run_and_stands_in_no_path(tmp_path, folder, is_run):
+    """It may enter a container; but what a shim of pyenv chooses depends on the folder."""
+    python = put(tmp_path, folder)
+    wanted = parse_existing(f"python:{python}", "bare")
+    told = subprocess.run(wanted.probe(), capture_output=True, check=False, env={"HOME": str(tmp_path), "PATH": ""})
+
+    found, made = wanted.read(told.returncode, told.stdout, told.stderr, "/root")
+
+    assert (found.path == str(python)) is is_run
+    in_path = found.activation["prepend"]["PATH"]
+    assert in_path == [] and not made if is_run else str(Path(found.path).parent) in in_path
+
+
 @pytest.mark.parametrize("place", HOMES)
 def test_base_is_the_installation_itself(tmp_path, place):
     put(tmp_path, f"{place}/envs/ml")

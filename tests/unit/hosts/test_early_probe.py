@@ -17,7 +17,8 @@ from clusterfn.hosts.host_state import HostState
 from tests.fakes.transport import FakeTransport, agent
 
 PYTHON = "/opt/py/bin/python3"
-FOUND = {"path": PYTHON, "version": list(sys.version_info[:2]), "prefix": "/opt/py", "named": True, "missing": [],
+FOUND = {"path": PYTHON, "version": list(sys.version_info[:2]), "prefix": "/opt/py", "named": True, "script": False,
+    "missing": [],
          "conda": False, "venv": False, "set": {}}  # fmt: skip
 
 
