@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-long long-together long-alone report faults chaos \
-	test-jupyterlab dist evidence bench bench-peers files survey docs
+	test-jupyterlab dist evidence bench bench-peers survey docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,14 +120,11 @@ test-jupyterlab: venv  ## notebooks in a headless Chromium, where one is install
 	$(BIN)/python -m pip install -q -e '.[test,browser]'
 	SCREENSHOTS=$(CURDIR)/.jupyterlab $(BIN)/python -m pytest -q --long tests/e2e/test_jupyterlab.py
 
-bench: venv  ## measure again what the documentation claims; ROWS="calls:1-100 bytes:1-64" measures a part
+bench: venv  ## measure again what the documentation claims; ROWS="latency round-trips transfers" chooses a part
 	$(BIN)/python -m benchmarks $(ROWS)
 
 bench-peers: venv  ## 1, 10 and 1,000 calls by us and by others, in 15 minutes
 	$(BIN)/python -m benchmarks peers
-
-files: venv  ## how the environment files of public projects are read and locked: a section of docs/explanation/compatibility.md
-	$(BIN)/python -m benchmarks.files
 
 survey: venv  ## what of 344 packages survives the way to a job and back, in an hour: docs/explanation/compatibility.md
 	$(BIN)/python -m benchmarks.survey

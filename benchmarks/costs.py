@@ -1,4 +1,4 @@
-"""What it costs beside time on the path: the import, printing, large buffers, memory, and what runs on the host."""
+"""What it costs beside time on the path: the import, printing, memory, and what runs on the host."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from benchmarks import limits
 from benchmarks.measure import Series, in_turns, seconds
-from benchmarks.place import MINOR, Place
+from benchmarks.place import Place
 from benchmarks.report import Row
 from tests.bridge.apart import apart
 from tests.bridge.host import Bench
@@ -26,7 +23,6 @@ from tests.waiting import until
 
 _RETURNS, _SLEEPS = "def f():\n    return 1\n", "def f():\n    import time\n    time.sleep(3600)\n"
 _ONE_JOB = {"jobs": 1}
-_PEAK_OF = "size of the buffer, above a call without one"
 
 
 def imports(place: Place) -> list[Row]:
@@ -104,35 +100,3 @@ def _cpu_s(work: Callable[[], object]) -> float:
     work()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def large(place: Place, lab: Lab) -> list[Row]:
-    """Large arrays over SSH: time, and the peak memory of this process."""
-    rows = [Row("200 MB by ssh aes128-gcm into a synced file", in_turns({"": limits.large_up(lab, 200)}, 2)[""], "s")]
-    base = _told(place, "none", 0)["peak_mb"]
-    for way, size in (("up", 60), ("up", 200), ("down", 200)):
-        told = [_told(place, way, size) for _ in range(2)]
-        first, second = (Series(tuple(each["seconds"][number] for each in told)) for number in (0, 1))
-        if way == "up":
-            rows += [Row(f"{size} MB argument, first time", first, "s"), Row(f"{size} MB argument, again", second, "s")]
-        else:
-            rows.append(Row(f"{size} MB result", Series(first.values + second.values), "s"))
-        peak = Series(tuple(each["peak_mb"] for each in told))
-        ratio = (peak.median - base) / size
-        rows.append(Row(f"client's peak memory, {size} MB {way}", peak, "MB", _PEAK_OF, ratio))
-    return rows
-
-
-def _told(place: Place, way: str, size: int) -> dict[str, Any]:
-    """What large.py says; with arrays where an environment of the lab has numpy, which is then lent to this one."""
-    ran = with_arrays(place).run(place.script("large.py", "arrays" if place.arrays else "bare", way, str(size)))
-    told: dict[str, Any] = json.loads(ran.stdout)
-    return told
-
-
-def with_arrays(place: Place) -> Place:
-    """The same place with numpy for this machine's processes, where an environment of the lab has it."""
-    if not place.arrays:
-        return place
-    packages = place.arrays.parents[1] / "lib" / f"python{MINOR}" / "site-packages"
-    return replace(place, env={**place.env, "PYTHONPATH": str(packages)})

@@ -90,15 +90,5 @@ def _ask_slurm(place: Place, lab: Lab, *argv: str) -> None:
     )  # fmt: skip
 
 
-def large_up(lab: Lab, megabytes: int) -> Sample:
-    """That many MB through ssh's fastest cipher into a file and onto the disk."""
-    argv = [
-        "ssh", "-F", str(lab.ssh_config), "-o", "BatchMode=yes", "-c", "aes128-gcm@openssh.com", "py36-bash",
-        "cat > bench-large && sync bench-large && rm bench-large",
-    ]  # fmt: skip
-    data = bytes(megabytes * 2**20)
-    return _timed(lambda: subprocess.run(argv, input=data, check=True, capture_output=True))
-
-
 def _timed(work: Callable[[], object]) -> Sample:
     return lambda: seconds(work)

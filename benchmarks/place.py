@@ -33,7 +33,6 @@ class Place:
         lab: None if there is none.
         env: Variables of every process that is measured.
         old, new: Interpreters of the host and of the environment.
-        arrays: One with numpy for the host `arrays`; None if there is none.
         root: The root of all hosts of the lab.
     """
 
@@ -41,7 +40,6 @@ class Place:
     env: Mapping[str, str]
     old: Path
     new: Path
-    arrays: Path | None
     root: Path
 
     @property
@@ -108,7 +106,6 @@ def made() -> Iterator[Place]:
     env = {key: value for key, value in os.environ.items() if key not in _SET_HERE and not key.startswith("CLUSTERFN_")}
     env.update(CLUSTERFN_CONFIG=str(folder / "clusterfn.yml"), XDG_STATE_HOME=str(folder / "state"))
     old, new = (lab.python("3.6"), lab.python(MINOR)) if lab else (Path(sys.executable), Path(sys.executable))
-    arrays = _arrays(lab) if lab else None
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.callback(shutil.rmtree, root, ignore_errors=True)
@@ -117,14 +114,13 @@ def made() -> Iterator[Place]:
         if lab:
             near, far = (stack.enter_context(_proxy(lab, delay)) for delay in (0.0, ROUND_TRIP_S / 2))
             configs = {"near": _through(lab, folder / "near", near), "far": _through(lab, folder / "far", far)}
-            for host in ("bare", "near", "far", *(["arrays"] if arrays else [])):
-                python = arrays if host == "arrays" else new
-                blocks[host] = _block(name, "py36-bash", configs.get(host, lab.ssh_config), python) + _BARE
+            for host in ("bare", "near", "far"):
+                blocks[host] = _block(name, "py36-bash", configs.get(host, lab.ssh_config), new) + _BARE
             blocks["slurm"] = _block(name, "slurm-bash", lab.ssh_config, new) + (
                 "scheduler: slurm\nslurm: {partition: {cpu: short}}\ndefaults: {time: 10min}\npoll_floor: 1s"
             )
         _write_config(folder / "clusterfn.yml", blocks)
-        yield Place(lab, env, old, new, arrays, root)
+        yield Place(lab, env, old, new, root)
 
 
 def _spread_folders(home: Path) -> None:
@@ -150,13 +146,6 @@ def _lab(patience_s: float) -> Lab | None:
         time.sleep(1.0)
 
 
-def _arrays(lab: Lab) -> Path | None:
-    try:
-        return lab.torch_python
-    except LabMissing:
-        return None
-
-
 def _proxy(lab: Lab, one_way_s: float) -> DelayProxy:
     return DelayProxy(0, lab.host("py36-bash").port, one_way_s)
 
@@ -169,7 +158,7 @@ def _through(lab: Lab, path: Path, proxy: DelayProxy) -> Path:
     return path
 
 
-def _block(root: str, address: str, ssh_config: Path, python: Path | None) -> str:
+def _block(root: str, address: str, ssh_config: Path, python: Path) -> str:
     return f'root: ~/{root}\nenvironment: "python:{python}"\naddress: {address}\nssh_config: {ssh_config}\n'
 
 

@@ -83,18 +83,10 @@ def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {text} |" if number != 1 else f"|-{text}-|" for number, text in enumerate(texts))
 
 
-def write(sections: Sequence[tuple[str, Sequence[Row]]], took_s: float, more: Sequence[str] = ()) -> Path:
-    """Write the report of this commit; its path.
-
-    Args:
-        more: Further sections, in Markdown.
-    """
-    said = (
-        "Medians. In the tables with limits, ratios are medians of the ratios within one round, in which everything "
-        "was measured once. In those of the charts, they are ratios of medians."
-    )
-    parts = [f"{took_s:.0f} s. {said}\n", *(f"## {title}\n\n{table(rows)}\n" for title, rows in sections if rows)]
-    return keep("", "Speed", "\n".join([*parts, *(f"{text}\n" for text in more)]))
+def write(texts: Sequence[str], took_s: float) -> Path:
+    """Write the report of this commit with these sections; return its path."""
+    said = "Medians. Ratios are medians of the ratios within one round, in which everything was measured once."
+    return keep("", "Speed", "\n".join([f"{took_s:.0f} s. {said}\n", *texts]))
 
 
 def keep(name: str, title: str, text: str) -> Path:

@@ -1,8 +1,7 @@
-"""`python -m benchmarks.round_trips`: how often each action goes to its host and back; `make bench` does it too."""
+"""How often each action goes to its host and back: `make bench ROWS=round-trips`."""
 
 from __future__ import annotations
 
-from benchmarks.report import keep
 from tests.e2e.round_trips import ACTIONS, DELAYS_MS, behind, counted
 from tests.lab import Lab
 
@@ -17,13 +16,3 @@ def table(lab: Lab) -> str:
     lines += [[action.name, *found, str(action.limit)] for action, *found in zip(ACTIONS, *columns)]
     said = "Where a connection was made, its round trips stand first; the limit is for the others."
     return said + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def main() -> None:
-    """Count, print, and write."""
-    text = table(Lab())
-    print(f"{text}\n{keep('round-trips-', 'Round trips', text)}")
-
-
-if __name__ == "__main__":
-    main()

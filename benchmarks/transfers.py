@@ -1,6 +1,6 @@
-"""`python -m benchmarks.transfers`: 200 MB and 10,000 files by both transports, against ssh; `make bench` does it too.
+"""200 MB and 10,000 files by both transports, against ssh: `make bench ROWS=transfers`.
 
-Delays are 0, 50 and 150 ms, or those given as arguments. Each ratio is of times in the same round: ssh into a synced
+Delays are 0, 50 and 150 ms. Each ratio is of times in the same round: ssh into a synced
 file, and tar through ssh, through the same proxy. There is none without delay: it would use as much CPU time as ssh.
 Each ssh makes a connection of its own; our process has one. It does not wait until the host's disk has an argument, so
 there is also a ratio to ssh without sync.
@@ -12,16 +12,14 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.measure import Series, seconds, use_free_memory
-from benchmarks.place import MINOR, Place, made
-from benchmarks.report import aligned, keep
+from benchmarks.place import MINOR, Place
+from benchmarks.report import aligned
 from tests.lab import DelayProxy, Lab
 
 DELAYS_MS = (0, 50, 150)
@@ -37,7 +35,6 @@ SMALL = {"files there": ("files there", "files up"), "files back": ("files back"
 LIMITS = {"argument": 1.1, "result": 1.25}
 _MB = 2**20
 _ON_HOST = "bench-transfers"
-_CONNECT_S = 30.0
 _MOST_S = 900.0  # of one transfer
 
 
@@ -61,34 +58,10 @@ def behind(place: Place, lab: Lab, delay_ms: int, transport: str) -> Iterator[Pl
         yield replace(place, env={**place.env, "CLUSTERFN_CONFIG": str(config), "SSH_CONFIG": str(ssh_config)})
 
 
-@contextlib.contextmanager
-def connected(there: Place) -> Iterator[Place]:
-    """The place with an open connection, which its commands of ssh use."""
-    with tempfile.TemporaryDirectory() as folder:
-        socket, config = Path(folder, "socket"), Path(folder, "ssh_config")
-        config.write_text(f"ControlPath {socket}\n\n" + Path(there.env["SSH_CONFIG"]).read_text())
-        held = replace(there, env={**there.env, "SSH_CONFIG": str(config)})
-        with subprocess.Popen([*_ssh(held).split(), "-M", "-N"], stdin=subprocess.DEVNULL) as master:
-            try:
-                until = time.monotonic() + _CONNECT_S
-                while not socket.exists():
-                    if master.poll() is not None or time.monotonic() > until:
-                        raise RuntimeError("ssh cannot hold a connection to the host")
-                    time.sleep(0.05)
-                yield held
-            finally:
-                master.terminate()
-
-
-def check_connected(held: Place) -> None:
-    """Raise CalledProcessError if the open connection has ended: ssh would have made another each time."""
-    subprocess.run([*_ssh(held).split(), "-O", "check"], check=True, capture_output=True, timeout=_CONNECT_S)
-
-
 def by_ssh(there: Place, folder: Path, megabytes: int, files: int) -> dict[str, float]:
     """Seconds of the same by ssh, each with its own connection. Its files stay until the last round, as ours do."""
     small = folder / "small"
-    make_data(folder, megabytes)
+    _make_data(folder, megabytes)
     small.mkdir()
     for each in range(files):
         small.joinpath(f"{each}.txt").write_bytes(os.urandom(170))
@@ -106,7 +79,7 @@ def by_ssh(there: Place, folder: Path, megabytes: int, files: int) -> dict[str, 
     return {way: timed(there, folder, command) for way, command in commands.items()}
 
 
-def make_data(folder: Path, megabytes: int) -> None:
+def _make_data(folder: Path, megabytes: int) -> None:
     """Make a file of that size to send, and a folder for what comes back."""
     with Path(folder, "data").open("wb") as file:
         piece = os.urandom(_MB)
@@ -120,12 +93,12 @@ def timed(there: Place, folder: Path, command: str) -> float:
     on_host = f"{_ON_HOST}/{folder.name}"
     command = command.replace("ON_HOST", f"mkdir -p {on_host} && cd {on_host}")
     use_free_memory()
-    return seconds(lambda: in_shell(there, command, folder))
+    return seconds(lambda: _in_shell(there, command, folder))
 
 
 def tidy(there: Place, folder: Path) -> None:
     """Remove what the commands left on the host."""
-    in_shell(there, f"SSH rm -rf {_ON_HOST}", folder)
+    _in_shell(there, f"SSH rm -rf {_ON_HOST}", folder)
 
 
 def ours(there: Place, megabytes: int, files: int, folder: str) -> dict[str, float]:
@@ -135,7 +108,7 @@ def ours(there: Place, megabytes: int, files: int, folder: str) -> dict[str, flo
     return took
 
 
-def in_shell(there: Place, command: str, folder: Path) -> None:
+def _in_shell(there: Place, command: str, folder: Path) -> None:
     """Run a shell command, in which SSH is the command that reaches the host."""
     subprocess.run(["/bin/sh", "-c", command.replace("SSH", _ssh(there))], check=True, capture_output=True, cwd=folder,
                    timeout=_MOST_S)  # fmt: skip
@@ -162,10 +135,10 @@ def measured(there: Place, rounds: int) -> dict[str, list[tuple[float, float]]]:
     return took
 
 
-def table(place: Place, lab: Lab, delays_ms: Sequence[int] = DELAYS_MS) -> str:
+def table(place: Place, lab: Lab) -> str:
     """Every way at each delay by each transport, in Markdown; each is printed when it has been measured."""
     lines = []
-    for delay in delays_ms:
+    for delay in DELAYS_MS:
         for transport in TRANSPORTS:
             with behind(place, lab, delay, transport) as there:
                 # without delay, each takes about a second, of which what else runs here may take a third
@@ -176,16 +149,3 @@ def table(place: Place, lab: Lab, delays_ms: Sequence[int] = DELAYS_MS) -> str:
                     lines.append([way, f"{delay} ms", transport, f"{took.median:.2f} s", ratio, limit])
             print(*map(" ".join, lines[-len(LARGE) - len(SMALL) :]), sep="\n", flush=True)
     return aligned(["what", "delay", "transport", "seconds", "ratio to ssh", "limit"], lines) + "\n"
-
-
-def main() -> None:
-    """Measure, print, and write."""
-    with made() as place:
-        if place.lab is None:
-            sys.exit("this needs the lab")
-        text = table(place, place.lab, [int(word) for word in sys.argv[1:]] or DELAYS_MS)
-    print(f"\n{text}\n{keep('transfers-', TITLE, text)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.files.report import SECTION
 from benchmarks.report import commit, machine
 from benchmarks.survey import environments
 from benchmarks.survey.environments import HERE, ROOT
@@ -21,6 +20,7 @@ from benchmarks.survey.environments import HERE, ROOT
 PAGE = ROOT / "docs" / "explanation" / "compatibility.md"
 RESULTS = ROOT / "benchmarks" / "results"
 _TEMPLATE = HERE / "page.md"
+_FILES = HERE / "files.md"  # what a program found in November 2026
 _SUITES = HERE.parent / "suites" / "section.md"  # what another command has found
 _TOOLS = ("clusterfn", "cloudpickle", "dill", "pickle")
 _WRONG = ("rejected wrongly", "rejected without a line", "does not load", "differs")
@@ -175,7 +175,7 @@ def _page(found: Totals, report: str, ended: Sequence[str]) -> str:
         nobody=_by_package(name for name, _, other in found.values.failed if not other),
         pairs=_of_groups(found.pairs), classes=_of_groups(found.classes),
         rejected=_listed([(each, f"{n} functions") for each, n in syntax.most_common()]),
-        files=SECTION.read_text(),
+        files=_FILES.read_text(),
         ended=_fenced(ended) if ended else "None.", versions=_fenced([line.replace("==", " ") for line in surveyed]),
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 Counted are the round trips that a caller waits for (`waits`), through a proxy that delays; no time is measured.
 Every action is also seen to do what it should. `test_delay.py` holds the counts below `Action.limit`, and
-`python -m benchmarks.round_trips` writes them to benchmarks/results.
+`make bench ROWS=round-trips` writes them to benchmarks/results.
 """
 
 from __future__ import annotations

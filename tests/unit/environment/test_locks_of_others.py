@@ -2,55 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 
-from benchmarks.files import read
-from benchmarks.files.collect import kind_of
 from tests.builder import toys
 from tests.lock.conftest import sha256
 from tests.unit.environment.shelf import Shelf
-
-FILES = Path(__file__).parents[2] / "fixtures" / "environment_files"
-of_pip = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-@of_pip
-@pytest.mark.parametrize("name", sorted(each.name for each in FILES.iterdir() if each.is_file()))
-def test_a_file_is_read_as_its_own_tools_read_it(tmp_path: Path, name: str):
-    shutil.copytree(FILES, tmp_path / "files")
-
-    verdict = read.judge(tmp_path / "files" / name)
-
-    assert verdict.word in (read.SAME, read.TOLD), verdict.why
-
-
-@of_pip
-@pytest.mark.parametrize(
-    ("name", "before", "after"),
-    [
-        ("requirements-options.txt", "~=2.1", "~=2.2"),
-        ("environment-mixed.yml", "numpy=1.26", "numpy=1.27"),
-        ("pyproject.toml", '"numba"', '"cython"'),
-        ("pylock.toml", "2.1.0", "2.2.0"),
-    ],
-)
-def test_a_difference_between_two_readings_is_seen(tmp_path: Path, monkeypatch, name: str, before: str, after: str):
-    shutil.copytree(FILES, tmp_path / "files")
-    theirs = {kind: reader for kind, reader in read.THEIRS.items()}
-
-    def other(path: Path) -> object:
-        beside = tmp_path / "other"
-        shutil.copytree(FILES, beside)
-        for file in beside.rglob("*.*"):
-            file.write_text(file.read_text().replace(before, after))
-        return theirs[kind_of(name)](beside / name)
-
-    monkeypatch.setitem(read.THEIRS, kind_of(name), other)
-
-    assert read.judge(tmp_path / "files" / name).word == read.DIFFERS
 
 
 def test_what_uv_says_of_its_work_is_no_reason(shelf: Shelf):
