@@ -162,15 +162,6 @@ def test_a_value_waits_for_room_on_the_disk_and_that_is_said(small: Bench, tmp_p
     assert len(job.attempt.joinpath("value.pkl").read_bytes()) == outcome["value"]["size"] > 7000
 
 
-def test_a_value_that_finds_no_room_for_a_minute_is_lost_by_name(small: Bench, tmp_path: Path, impatient: None):
-    job = small.job(RETURNS, str(small.root / "ballast"), str(tmp_path / "full"))
-    script = job.start()
-    script.wait(150)
-
-    assert (job.outcome()["kind"], job.outcome()["stage"]) == ("disk", "result")
-    assert job.outcome()["message"] == "the value could not be written: No space left on device, for 1 s"
-
-
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
     """While this file is there, jobs of `own_disk` wait in their setup; each leaves a file `waits-PID` beside it."""
@@ -212,13 +203,6 @@ def test_a_map_onto_a_full_disk_ends_names_the_disk_and_leaves_no_temporaries(ow
     assert [info.state for info in clusterfn.jobs()].count("PENDING") == 1, "what is there can still be listed"
 
 
-def test_a_map_that_finds_no_room_for_its_items_names_the_disk(own_disk: Path):
-    fill(own_disk / "ballast")
-
-    with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/jobs/"):
-        clusterfn.cluster(abs).map(range(6)).results()
-
-
 def test_a_disk_without_inodes_is_named_as_that(own_disk: Path):
     disk = os.statvfs(own_disk)
     wanted = f"remount,nr_inodes={disk.f_files - disk.f_ffree + 2}"
@@ -231,16 +215,6 @@ def test_a_disk_without_inodes_is_named_as_that(own_disk: Path):
         clusterfn.cluster(abs)(-2)
 
     assert "MB free" in caught.value.evidence[-1] and (caught.value.hint or "").startswith("remove files (old jobs")
-
-
-def test_a_call_onto_a_full_disk_names_it_and_the_next_one_runs_once_there_is_room(own_disk: Path):
-    fill(own_disk / "ballast")
-    with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/jobs/"):
-        clusterfn.cluster(abs)(-2)
-
-    (own_disk / "ballast").unlink()
-
-    assert clusterfn.cluster(abs)(-3) == 3
 
 
 def wait_for(path: str, index: int) -> int:

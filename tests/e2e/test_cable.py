@@ -138,30 +138,6 @@ def test_five_seconds_without_a_cable_are_not_even_noticed(far: Far) -> None:
     assert first.troubles == [] and first.connection.facts.pid == agent
 
 
-@pytest.mark.long
-@pytest.mark.fault("28")
-def test_after_a_minute_without_a_cable_everything_is_there(far: Far) -> None:
-    """One job ends meanwhile, one goes on, one is submitted before anybody knows, one after."""
-    ends, goes_on = far.talk(200, 0.1), far.talk(900, 0.1)
-    until(lambda: len(ends.output) > 200 and len(goes_on.output) > 200)
-    far.cable.down()
-    began = time.monotonic()
-    unknowing = far.talk(3, 0.0)
-    until(lambda: goes_on.troubles)
-    assert 40 < time.monotonic() - began < 90
-    assert LOST.search(goes_on.job.status), goes_on.job.status
-    knowing = far.talk(3, 0.0)
-    assert knowing.job.status == f"PENDING ({goes_on.job.reason})"
-    assert len(ends.outcomes) == 1 and not ends.job.done()
-    time.sleep(max(0.0, 60 - (time.monotonic() - began)))
-    far.cable.up()
-
-    for talk in (ends, goes_on, unknowing, knowing):
-        talk.is_whole()
-    assert ends.troubles[-1] == goes_on.troubles[-1] == ""
-    assert goes_on.job.status == "RETURNED"
-
-
 def test_a_job_that_ends_behind_a_cable_that_never_comes_back_is_found_by_another_way(far: Far) -> None:
     """And whoever waited may stop waiting."""
     talk = far.talk(20, 0.1, waits=True)

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterfn import EnvironmentBuildError, Unsatisfiable, cluster
-from tests.e2e.conftest import MINOR, NUMPY, Hosts, environment_yml, give_to, root_in_home
+from clusterfn import EnvironmentBuildError, cluster
+from tests.e2e.conftest import MINOR, NUMPY, Hosts, environment_yml, root_in_home
 from tests.programs import main
 from tests.waiting import until
 
@@ -101,13 +101,6 @@ def fresh(place: Place) -> Iterator[Place]:
         yield place
 
 
-def refusal(host: str, **options: Any) -> EnvironmentBuildError:
-    """How a call in the environment fails."""
-    with pytest.raises(EnvironmentBuildError) as caught:
-        cluster(host=host, environment="environment.yml", **options)(compute)()
-    return caught.value
-
-
 @pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=long)])
 def test_from_nothing_to_a_value(fresh, host, capsys):
     fresh.lock.unlink()
@@ -157,20 +150,6 @@ def test_a_host_without_network_is_sent_what_it_lacks(fresh, channel, lab):
         assert not list((fresh.root / "blobs").glob("*"))
 
 
-@long
-@pytest.mark.parametrize("fetch_on", ["host", "client"])
-def test_who_fetches_can_be_said(fresh, channel, fetch_on):
-    with channel.served() as server:
-        served(fresh, channel, server.url)
-        fresh.configure(f"fetch_on: {fetch_on}")
-
-        assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
-
-        fetched = json.loads(fresh.environments[0].read_text())["fetched"]
-        here = list(Path(os.environ["XDG_CACHE_HOME"], "clusterfn").glob("pkgs/*"))
-        assert (fetched > 10**6, len(here)) == ((True, 0) if fetch_on == "host" else (False, 3))
-
-
 @pytest.mark.long
 def test_a_host_can_leave_building_to_its_jobs(fresh):
     fresh.configure("build_on: node", ("tensor01",))
@@ -199,21 +178,6 @@ def test_a_batch_job_of_its_own_builds_where_a_partition_is_named(fresh, lab, ca
 
 def wrong_hash(packages: list[dict[str, Any]]) -> None:
     next(each for each in packages if each["name"] == "numpy")["hash"]["sha256"] = "0" * 64
-
-
-@pytest.mark.long
-def test_what_was_damaged_on_its_way_is_sent_again(fresh, lab):
-    fresh.configure("fetch_on: client")
-    packages = yaml.safe_load(fresh.lock.read_text())["package"]
-    numpy = next(each for each in packages if each["name"] == "numpy")["hash"]["sha256"]
-    blob = fresh.root / "blobs" / numpy
-    blob.parent.mkdir()
-    blob.write_bytes(b"half of it")
-    for path in (blob.parent, blob):
-        give_to("cfbash", path)
-
-    assert "numpy" in str(refusal("tensor01")) and not blob.exists()
-    assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
 
 
 def test_a_queued_job_does_not_wait_for_an_environment_that_cannot_be(place, lab, request):
@@ -299,55 +263,6 @@ def test_the_commands_of_env(fresh, capsys):
     assert "used by job" not in told("remove", "ffff", "tensor01", code=2)[1]
     assert f"removed {env_id}" in told("remove", env_id, "tensor01")[0]
     assert not fresh.environments and not list(fresh.root.glob("pkgs/*/manifest.json"))
-
-
-def test_what_a_job_uses_is_not_removed(place, capsys):
-    @cluster(host="tensor01", environment="environment.yml")
-    def wait():
-        import pathlib
-        import sys
-        import time
-
-        print(sys.prefix, flush=True)
-        while not pathlib.Path("go").exists():
-            time.sleep(0.05)
-
-    job = wait.submit()
-    prefix = until(lambda: job.logs().strip())
-    env_id = Path(prefix).name
-    capsys.readouterr()
-
-    assert main(["env", "remove", env_id, "tensor01"]) == 1
-    assert f"used by job {job.id}" in capsys.readouterr().err
-    main(["env", "list", "tensor01"])
-    assert job.id[:8] in capsys.readouterr().out
-
-    attempt = place.hosts.root / "jobs" / job.id / "attempts" / "1"
-    told = map(json.loads, (attempt / "events.jsonl").read_text().splitlines())
-    starting = next(event for event in told if event["event"] == "starting")
-    assert starting["environment"] == env_id
-    assert NUMPY in Path(starting["lock"]).read_text() and "sha256" in Path(starting["lock"]).read_text()
-    (attempt / "work" / "go").touch()
-    assert job.result(150) is None
-
-
-def test_a_lock_is_out_of_date_once_its_file_has_changed(place, channel, capsys):
-    assert main(["env", "lock", "tensor01", "--check", "--gpus", "0"]) == 0
-    environment_yml(place.folder, channel.url, "six")
-
-    assert main(["env", "lock", "tensor01", "--check", "--gpus", "0"]) == 1
-    assert "environment.yml has changed" in capsys.readouterr().err
-
-
-def test_more_gpus_than_the_host_has_are_refused_before_anything_is_solved(place, gpubox_reset, capsys):
-    place.lock.unlink()
-
-    with pytest.raises(Unsatisfiable, match="gpus=9 is more than tensor01 has: 8"):
-        cluster(host="tensor01", gpus=9, environment="environment.yml")(compute)()
-    assert main(["env", "lock", "tensor01", "--gpus", "9"]) == 1
-
-    assert "solving" not in capsys.readouterr().err
-    assert not place.lock.exists()
 
 
 def test_the_build_for_the_gpus_is_chosen_explained_and_tried(place, channel, gpubox_reset, capsys):

@@ -286,15 +286,6 @@ def test_how_far_a_job_is_is_known_when_attach_returns(hosts, gate):
     runs.stop()
 
 
-def test_attaching_to_what_is_not_there_says_so(hosts):
-    cluster(host="tensor01")(lambda: 1)()
-
-    with pytest.raises(ConfigError, match="there is no job 0123456789abcdef"):
-        attach("0123456789abcdef", "tensor01")
-    with pytest.raises(ConfigError, match="four digits"):
-        attach("ab")
-
-
 @pytest.mark.lab
 def test_a_job_that_a_cluster_on_the_same_home_shows_is_taken_from_the_server_it_was_sent_to(hosts):
     job = cluster(host="tensor01")(abs).submit(-1)

@@ -108,17 +108,6 @@ def test_a_map_and_a_session_run_on_a_host_that_has_lost_what_they_need(root):
         assert session.submit(double, 4).result(150) == 8
 
 
-def test_many_calls_at_once_on_a_host_that_has_lost_its_root_send_one_bridge(root):
-    f = cluster(double)
-    assert f(1) == 2
-
-    everything(root)
-
-    jobs = [f.submit(number) for number in range(8)]
-    assert [job.result(timeout=150) for job in jobs] == [2 * number for number in range(8)]
-    assert len(list(root.glob("bridge/*"))) == 1
-
-
 def test_the_error_of_a_job_whose_files_were_removed_says_so(root):
     begun = root.with_name("begun")
     job = cluster(waits_to_be_killed).submit(str(begun))
@@ -184,13 +173,6 @@ def pids_with(text: str) -> list[int]:
     return [int(pid) for pid in found.split()]
 
 
-@pytest.mark.parametrize("asked, has", [({"cores": 9999}, "cores=9999"), ({"memory": "900TB"}, "memory=")])
-def test_more_than_the_machine_has_is_refused_before_anything_is_sent(root, asked, has):
-    with pytest.raises(errors.Unsatisfiable, match=f"{has}.* is more than "):
-        cluster(**asked)(double)(1)
-    assert not list(root.glob("jobs/*"))
-
-
 def test_a_stream_that_cannot_show_a_character_costs_no_value(root, monkeypatch):
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="latin-1"))
@@ -231,28 +213,6 @@ def test_an_array_may_be_reused_after_submit(root):
     job = cluster(lambda data: bytes(data[:3])).submit(large)
     large[:3] = b"bbb"
     assert job.result(timeout=150) == b"aaa"
-
-
-@pytest.mark.lab
-def test_a_withdrawn_job_leaves_slurms_queue(lab, tmp_path, monkeypatch):
-    config = tmp_path / "clusterfn.yml"
-    python = lab.python(f"{sys.version_info[0]}.{sys.version_info[1]}")
-    host = (
-        f"{{address: slurm-dash, ssh_config: {lab.ssh_config}, scheduler: slurm, slurm: {{partition: closed}}, "
-        f"environment: 'python:{python}'"
-    )
-    config.write_text(f"hosts:\n  patient: {host}}}\n  hasty: {host}, queue_timeout: 1s}}\n")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-
-    stopped = cluster(double, host="patient").submit(1)  # with a limit it may be over before it is stopped
-    stopped.stop()
-
-    with pytest.raises(errors.Cancelled):
-        stopped.result(timeout=150)
-    assert stopped.id not in lab.slurm.run("squeue", "-h", "-t", "PENDING", "-o", "%j").stdout
-
-    with pytest.raises(errors.Unsatisfiable, match="queue_timeout"):
-        cluster(double, host="hasty").submit(1).result(timeout=150)
 
 
 # Another user takes the place of a job with a job of their own that has ended.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -117,17 +115,6 @@ def test_each_end_in_the_middle_is_its_own(hosts, host):
     assert "troubled" in str(results[3].__cause__) and results[5].code == 7
 
 
-def test_each_item_has_a_line_in_a_pipe(hosts, capfd):
-    cluster(host="tensor01")(lambda x: 1 // x).map([1, 0], max_parallel=1).results(150)
-
-    shown = capfd.readouterr().err.splitlines()[-6:]
-    assert shown[0] == "[1/2] Evaluating 1…" and shown[1].startswith("[1/2] 1 ✓ 1, ")
-    assert shown[2] == "[2/2] Evaluating 0…"
-    assert shown[3].startswith("[2/2] 0 ✗ failed: ZeroDivisionError: ")
-    assert shown[4].startswith("clusterfn: 1/2 returned, completed in ")
-    assert shown[5].startswith("  1 x ZeroDivisionError: ") and shown[5].endswith(" (item 1)")
-
-
 def test_what_is_tried_again_has_its_secrets(hosts, gate, monkeypatch):
     folder = str(gate)
 
@@ -231,32 +218,6 @@ def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, 
     assert [len(began(gate, x)) for x in range(12)] == [1] * 12
 
 
-@pytest.mark.long
-def test_when_every_element_is_killed_with_its_script_others_are_started(hosts, gate):
-    group = cluster(host="tensor01")(counted_until_told(gate, (0, 3))).map(range(6), max_parallel=2, chunksize=3)
-    until(lambda: began(gate, 0) and began(gate, 3))
-
-    for script in elements_of(group):
-        os.killpg(script, signal.SIGKILL)
-    (gate / "go").touch()
-
-    results = group.results(150)
-    assert isinstance(results[0], WorkerLost) and isinstance(results[3], WorkerLost), results
-    assert results[1:3] == [1, 2] and results[4:] == [4, 5]
-    assert [len(began(gate, x)) for x in range(6)] == [1] * 6
-
-
-def elements_of(group):
-    """The process groups of the job scripts of a group."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-            if words[0] == b"/bin/sh" and words[1].endswith(f"/{group.id}/job.sh".encode()):
-                found.append(int(name))
-    return found
-
-
 def test_where_the_running_items_are_can_be_asked(hosts, gate):
     group = cluster(host="tensor01")(counted_until_told(gate, (1, 2))).map(range(3), max_parallel=2)
     until(lambda: began(gate, 1) and began(gate, 2))
@@ -312,22 +273,6 @@ print(json.dumps(group.id))
     assert "chunksize=1 makes 501 elements of job arrays" in done.stderr
 
 
-def test_two_items_take_turns_on_one_gpu(hosts, lab, gpubox_reset, capfd):
-    def card(x):
-        import os
-
-        return os.environ["CUDA_VISIBLE_DEVICES"]
-
-    function = cluster(host="tensor01", gpus=1)(card)
-
-    cards = function.map(range(12)).results(150)
-    said = "Using PARALLEL processing, each item on GPUs of its own, waiting while others have them (card: 12)\n"
-    assert len(set(cards)) > 1 and said in capfd.readouterr().err
-    halves = cluster(host="tensor01", gpus=8)(card).map(range(2)).results(150)
-    assert halves[0] == halves[1]
-    assert "Using SEQUENTIAL processing to avoid GPU deadlock (card: 2)" in capfd.readouterr().err
-
-
 MANY = """
 import os, sys
 from clusterfn import cluster
@@ -362,17 +307,6 @@ def waiting(hosts, tmp_path, request):
     yield process, group_id
     process.kill()
     clusterfn.attach(group_id).stop()
-
-
-def test_ctrl_c_lets_go_of_a_group_and_says_how_to_get_it(waiting):
-    process, group_id = waiting
-
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=150)[1]
-
-    assert f"clusterfn result {group_id[:4]}" in said and ".results()" in said and "KeyboardInterrupt" in said
-    group = clusterfn.attach(group_id)
-    until(lambda: group.states == ["RETURNED", "RUNNING", "RUNNING"])
 
 
 @pytest.mark.parametrize("waiting", [PATIENT], ids=["patient"], indirect=True)

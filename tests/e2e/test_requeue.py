@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
-import clusterfn
 from clusterfn import ConfigError, cluster
-from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
@@ -34,24 +29,6 @@ def counting(enough):
 
 
 counting.__module__ = "__main__"
-
-
-def test_a_job_that_was_interrupted_by_a_reboot_resumes_at_the_next_connection(hosts):
-    """Killed with all of its processes, with files that another boot has written."""
-    job = cluster(host="tensor01", requeue=["node"])(counting).submit(2)
-    until(lambda: [file.size for file in job.checkpoint.files] == [1])
-    folder = hosts.root / "jobs" / job.id
-    (kept,) = hosts.root.glob(f"machines/*/interrupted/{job.id}")
-    boot, script, _ = (folder / "claim").read_text().split(":")
-    os.killpg(int(script), signal.SIGKILL)
-    other = "00000000" + boot[8:]
-    for path in (kept, folder / "claim"):
-        path.write_text(path.read_text().replace(boot, other))
-
-    clusterfn.jobs("tensor01")
-
-    assert job.result(150) == 2
-    assert "requeued (1 of 3)" in job.notes[0]
 
 
 def test_what_requeue_cannot_do_is_rejected_before_anything_is_sent(hosts):

@@ -113,25 +113,6 @@ def test_slurm_is_asked_to_start_a_lost_node_s_job_again_and_tries_again_within_
     assert "Requeue=1" in line and "Restarts=0" in line
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_job_whose_node_is_lost_begins_elsewhere_and_never_runs_twice_at_the_same_time(hosts, lab):
-    """slurmd is killed: SLURM calls the node dead, and what ran there goes on until it sees that it is fenced."""
-    job = cluster(host="slurm", retries=1, time="10min")(beats).submit()
-    path = hosts.root / "jobs" / job.id / "checkpoint" / "beats"
-    until(lambda: path.exists() and path.read_text())
-    lost = path.read_text().split()[1]
-    lab.slurmd(lost).kill()
-    try:
-        lines = job.result(200)
-    finally:
-        lab.slurm.heal()
-
-    attempts = [line.split()[0] for line in lines]
-    assert attempts == sorted(attempts) and set(attempts) == {"1", "2"}
-    assert lines[-1].split()[1] != lost
-
-
 @ON_SLURM
 def test_a_job_that_ran_out_of_time_says_how_to_resume_it_and_the_next_one_begins_where_it_was(hosts, host):
     patient = cluster(host=host, time="10s")(waiting)

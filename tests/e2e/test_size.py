@@ -31,17 +31,6 @@ def with_lines(count):
     return f"def steps():\n{first}{''.join(middle)}{last}"
 
 
-def with_calls(count):
-    """Source of `calls`, which starts so many processes, each by its own statement, and uses what each printed."""
-    body = "".join(
-        f"    code = 'import sys; print({n} * 3)'\n"
-        "    done = subprocess.run(['python', '-c', code], capture_output=True, text=True)\n"
-        "    total = total * 7 + int(done.stdout) + done.returncode\n"
-        for n in range(count)
-    )
-    return f"import subprocess\n\n\ndef calls():\n    total = 1\n{body}    return total\n"
-
-
 def with_literal(size):
     """Source of `literal`, which holds a text of that size, full of quotes."""
     text = (ODD + LONE) * (size // len(ODD + LONE) + 1)
@@ -68,13 +57,6 @@ def load(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("lines", [1, 5000])
-def test_a_function_of_any_length_in_a_module(hosts, load, lines):
-    function = load(with_lines(lines), "steps", "tensor01")
-
-    assert function() == function.local()
-
-
 def test_functions_of_all_lengths_in_a_script(hosts, run_script):
     text = ["import json", "from clusterfn import cluster"]
     for lines in SIZES:
@@ -87,19 +69,6 @@ def test_functions_of_all_lengths_in_a_script(hosts, run_script):
     there, here = run_script("\n".join(text))
 
     assert there == here
-
-
-def test_any_number_of_child_processes(hosts, load):
-    function = load(with_calls(50), "calls", "tensor01")
-
-    assert function() == function.local()
-
-
-def test_a_large_string_literal_in_a_module(hosts, load):
-    function = load(with_literal(100 << 10), "literal", "tensor01")
-
-    assert function() == function.local()
-    assert function.local()[0] == 100 << 10
 
 
 def test_a_string_literal_of_ten_megabytes_in_a_script(hosts, run_script):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from clusterfn import ClusterfnError, ConfigError, cluster
+from clusterfn import ClusterfnError, cluster
 from tests.e2e.conftest import ON_SLURM, Hosts
 from tests.fixtures.standing import waits_for
 from tests.waiting import until
@@ -38,10 +38,3 @@ def test_who_has_ended_is_nowhere(here: Path):
         job.stack()
 
     until(lambda: not (here / "jobs" / job.id / "stack").exists())
-
-
-def test_a_time_without_a_unit_is_refused_under_its_own_name():
-    with pytest.raises(ConfigError, match="stall_timeout='10' is not a duration") as caught:
-        cluster(time.sleep).with_options(stall_timeout="10")
-
-    assert 'stall_timeout="10min"' in caught.value.hint

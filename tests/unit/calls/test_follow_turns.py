@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -22,7 +20,6 @@ from clusterfn.hosts import host_state, loop
 from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.rpc.requests import Followed
-from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fakes.slurm_hosts import SlurmHosts
 from tests.waiting import WAIT_S, until
 
@@ -33,46 +30,6 @@ def made(session: Any, digit: int = 0) -> tuple[Tracker, Job[int]]:
     job: Job[int] = Job("7f3a", "train", "tensor01", tracker.folder, tracker)
     tracker.entry = entry_of(job)
     return tracker, job
-
-
-def test_a_job_that_waits_for_long_asks_the_host_for_nothing_but_looks(
-    hosts: Callable[[int], SlurmHosts], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Slurm, "looks_s", ((0.2, 3.0), (0.4, 4.0), (float("inf"), 60.0)))
-    world = hosts(1)
-    node = world.nodes["node0"]
-    job = Executor("node0").submit(abs, -1)
-    until(lambda: node.asked["still"])
-    for _ in range(3):
-        time.sleep(0.25)
-        node.look()
-    time.sleep(0.25)
-
-    assert node.asked["squeue"] <= 3
-    node.end_all()
-    assert job.result(60) == 7
-
-
-def test_jobs_whose_heartbeats_stop_together_cost_a_controller_one_look(
-    hosts: Callable[[int], SlurmHosts], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Slurm, "looks_s", ((float("inf"), 60.0),))  # the age of the jobs changes nothing
-    node = hosts(1).nodes["node0"]
-    jobs = [Executor("node0").submit(abs, -1) for _ in range(10)]
-    until(lambda: node.asked["still"] == 10)
-    node.run_all()
-    node.look()
-
-    node.fall_silent()
-    until(lambda: node.asked["squeue"] >= 2)
-    node.look()
-    node.fall_silent()
-    jobs[0].logs()  # all before it has been answered
-
-    assert node.asked["scontrol"] == 0
-    assert node.asked["squeue"] <= 5, "once at first, then for each silence a look soon, and the long interval again"
-    node.end_all()
-    assert [job.result(60) for job in jobs] == [7] * 10
 
 
 def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(
@@ -157,24 +114,6 @@ def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of
         if each.path.endswith("/stdout"):
             each.on_data(b"epoch 1")
     shown.assert_called_once_with("stdout", b"epoch 1")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
-def test_a_forked_child_has_a_window_of_its_own(
-    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
-    (name,) = hosts(1).nodes
-    session = open_session(config_file.load().resolve(name)[0])
-    assert session.follow_window.enter("one") and not session.follow_window.enter("another")
-
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if session.follow_window.enter("the child's") else 1)
-
-    assert os.waitpid(pid, 0)[1] == 0
-    assert not session.follow_window.enter("a third"), "its parent keeps its own"
 
 
 def test_a_refused_job_keeps_no_place_among_those_that_are_followed(

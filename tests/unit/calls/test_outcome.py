@@ -214,17 +214,6 @@ def test_a_job_that_had_gpus_is_not_advised_to_ask_for_one():
     assert told.__notes__ == ["the job had GPUs: `clusterfn check tensor01 --gpus 1` shows why PyTorch cannot use them"]
 
 
-def test_the_last_error_of_several_attempts_names_those_before_it():
-    earlier = ["attempt 1 failed: its node is gone; retried (1 of 1)"]
-    published, value = written(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
-    published = {**published, "kind": layout.LOST, "message": "the supervisor died", "earlier": earlier}
-
-    error = outcome_errors.exception_of(published, value, PLACE)
-
-    assert error.message == "the supervisor died; this was the last of 2 attempts"
-    assert list(error.evidence)[:1] == earlier
-
-
 @pytest.mark.parametrize("facts", [{}, {"exception": None}, {"exception": {"type": "mod.Odd"}}])
 @pytest.mark.parametrize("value", [None, bytearray(), bytearray(b"nonsense")])
 def test_an_exception_of_which_little_is_left_is_a_function_error(facts, value):

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import copy
-import gc
 import io
 import re
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.bridge.job_states import RETURNED, RUNNING, UNKNOWN
+from clusterfn.bridge.job_states import RUNNING, UNKNOWN
 from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
@@ -27,7 +25,7 @@ from clusterfn.hosts.rpc import link
 from clusterfn.hosts.rpc.link import describe_trouble
 from tests.fakes.taken import Taken
 from tests.fakes.transport import FakeTransport, agent
-from tests.unit.calls.waiters import HOST, Garbling, followed, in_a_group, in_a_session, no_agent, of_a_session, silent
+from tests.unit.calls.waiters import HOST, Garbling, followed, in_a_group, in_a_session, no_agent, silent
 from tests.waiting import until
 
 LOST = "no connection to lab8 since 14:03:07, reconnecting: the host no longer answered"
@@ -62,36 +60,6 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_again_once_it_was_back(m
     again = waits.index(0, 1)
     for round_of in (waits[:again], waits[again:]):
         assert round_of == [min(number, link.MOST_WAITS) for number in range(len(round_of))]
-
-
-def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_the_next_agent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(link, "pause_s", lambda _: 0.001)
-    asked: list[str] = []
-
-    def answers(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
-        asked.append(request["do"])
-        return [({"end": True, "ok": True}, b"")] if request.get("paths") == [] else []
-
-    transport = FakeTransport(agent(answers))
-    connection = HostConnection(HOST, transport)
-    upload = connection.put("/root/jobs/7f3a/payload.pkl", b"x")
-    start = connection.run(["sh", "job.sh"], after=[upload])
-    until(lambda: "run" in asked)
-    transport.error = Unreachable("gone", host="lab8")
-    transport.drop()
-    until(lambda: connection.state.name == "reconnecting")
-    asked.clear()
-
-    upload.cancel()
-    transport.error = None
-
-    with pytest.raises(HostError, match="it was cancelled"):
-        start.result(150)
-    connection.ping().result(150)
-    assert "run" not in asked
-    connection.close()
 
 
 def test_what_is_lost_and_since_when_is_said_in_words() -> None:
@@ -211,19 +179,3 @@ def test_a_host_that_lets_in_and_starts_no_agent_is_tried_for_ten_minutes(monkey
     home = "the home is not there"
     assert told[:-1] == [(Unreachable, words) for words in (home, home, home, "away", home, home)]
     assert told[-1] == (HostError, home)
-
-
-def test_a_call_of_a_session_that_has_ended_keeps_no_value_for_the_garbage_collector(
-    on_fake: tuple[HostState, FakeTransport],
-) -> None:
-    session, _ = on_fake
-    call = of_a_session(session)
-    entry_of(call).finish(RETURNED, "", lambda ended: ended.set_result(bytes(1 << 20)))
-    kept = weakref.ref(call)
-
-    gc.disable()
-    try:
-        del call
-        assert kept() is None
-    finally:
-        gc.enable()

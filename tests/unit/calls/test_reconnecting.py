@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from clusterfn import Cancelled, HostError, JobError, ResultError, Unreachable
+from clusterfn import Cancelled, HostError, JobError, Unreachable
 from tests.fakes.transport import FakeTransport
 from tests.unit.calls.waiters import answered, followed, in_a_group, in_a_session, no_agent, of_a_session
 from tests.waiting import until
@@ -53,37 +52,6 @@ def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[Any
     transport.program.handler = superseded  # type: ignore[attr-defined]
 
     with pytest.raises(JobError, match="attempts \\[1, 2\\] name one another"):
-        followed(session).result(150)
-
-
-def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(on_fake: tuple[Any, FakeTransport]) -> None:
-    session, transport = on_fake
-    sent = []
-
-    def flood(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        if "until" in request:
-            yield {"content": True}, b'{"kind": "returned", "value": {"size": 123, "crc": 0}}'
-            while not job_done.is_set():
-                sent.append(1)
-                yield {"file": 0, "size": 123}, bytes(100)
-
-    job_done = threading.Event()
-    transport.program.handler = flood  # type: ignore[attr-defined]
-    job = followed(session)
-    try:
-        with pytest.raises(ResultError, match="more bytes arrived than the 123 that were written"):
-            job.result(150)
-    finally:
-        job_done.set()
-    assert sent
-
-
-def test_a_value_that_does_not_fit_into_memory_stays_on_the_host(on_fake: tuple[Any, FakeTransport]) -> None:
-    session, transport = on_fake
-    announced = json.dumps({"kind": "returned", "value": {"size": 2**60, "crc": 0}}).encode()
-    transport.program.handler = answered(announced, b"x")  # type: ignore[attr-defined]
-
-    with pytest.raises(ResultError, match="the value is 1048576 TB, and this machine has .* of free memory"):
         followed(session).result(150)
 
 

@@ -22,7 +22,7 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostError, Unreachable
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts import host_state, keepalive, loop
+from clusterfn.hosts import host_state, loop
 from clusterfn.hosts.connection import ConnectionState, Followed, HostConnection, Reply
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, link
@@ -31,7 +31,7 @@ from clusterfn.hosts.rpc.frames import CHUNK, FRAME, LONGEST_HEADER, pack
 from clusterfn.hosts.rpc.requests import MemorySink
 from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, agent
 from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, is_ping, silent
-from tests.waiting import WAIT_S, replace_here, until
+from tests.waiting import WAIT_S, until
 
 FOLLOWED = Followed("/p", print)
 GROWN = ({"file": 0, "offset": 0}, b"x")  # of a file that is followed
@@ -296,22 +296,6 @@ def test_the_reason_of_a_refused_connection_is_not_that_of_its_requests(connecte
     assert (caught.value.kind, caught.value.path) == ("", "")
 
 
-def test_a_host_that_starts_no_agent_has_some_minutes_from_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, tries = [0.0], link.Tries()
-    replace_here(monkeypatch, time, "monotonic", lambda: now[0])
-
-    def fail() -> Any:
-        raise HostError("there is no Python yet")
-
-    for now[0] in (0.0, link.NO_AGENT_S / 2, link.NO_AGENT_S - 1):
-        with pytest.raises(Unreachable):
-            tries.once(fail)
-    now[0] = link.NO_AGENT_S
-    with pytest.raises(HostError) as caught:
-        tries.once(fail)
-    assert not isinstance(caught.value, Unreachable)
-
-
 def test_an_agent_that_starts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot, "HELLO_S", 0.2)
 
@@ -418,39 +402,6 @@ def test_what_may_wait_for_a_disk_is_written_by_the_reader_alone(connected: Conn
     assert set(sinks[1].takers) == {READER}
 
 
-def test_a_sink_that_cannot_say_where_it_keeps_its_bytes_fails_its_request_alone(connected: Connected) -> None:
-    connection, transport = connected(two_pieces)
-
-    class Dropped(Memory):
-        @property
-        def is_in_memory(self) -> bool:
-            return len(self.data) < PIECE + 4096 or 1 / 0 > 0
-
-    reply = connection.get("/p", Dropped())
-
-    if transport.stream_type is FakeStream:
-        reply.result(WAIT_S)
-    else:
-        with pytest.raises(ZeroDivisionError):
-            reply.result(WAIT_S)
-    connection.ping().result(WAIT_S)
-    assert len(transport.commands) == 1
-
-
-def test_the_thread_that_receives_cannot_wait_for_what_it_has_to_receive(connected: Connected) -> None:
-    connection, _ = connected(two_pieces)
-
-    class Waits(Memory):
-        def write(self, part: bytes) -> None:
-            super().write(part)
-            if len(self.data) > PIECE + 4096:
-                connection.ping().result(WAIT_S)
-
-    with pytest.raises(RuntimeError):
-        connection.get("/p", Waits()).result(WAIT_S)
-    connection.ping().result(WAIT_S)
-
-
 @pytest.mark.parametrize(
     ("hello", "words"),
     [
@@ -487,22 +438,6 @@ def test_a_part_of_a_long_answer_shows_that_a_slow_line_is_alive(connected: Conn
     assert not reply.done()
     transport.streams[0].far.write(answer[500:])
     reply.result(WAIT_S)
-
-
-def test_the_check_of_a_link_keeps_no_link_that_nobody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keepalive, "PERIOD_S", 0.01)
-    looked = threading.Event()
-
-    class Watched:
-        async def check(self, now: float) -> None:
-            looked.set()
-
-    link = Watched()
-    loop.begin(keepalive.watch(weakref.ref(link)))
-    assert looked.wait(150)
-    ended = weakref.ref(link)
-    del link
-    until(lambda: ended() is None)
 
 
 def test_a_process_keeps_no_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -551,15 +486,6 @@ def test_streams_that_break_at_once_are_made_after_pauses(
 
     until(lambda: len(waits) == 5)
     assert waits == [0, 1, 2, 3, 4]
-
-
-def test_a_callback_that_exits_ends_its_request_and_no_other(connected: Connected) -> None:
-    connection, _ = connected(lambda request, body: [GROWN] if request["do"] == "follow" else [(OK, b"")])
-
-    reply = connection.follow([Followed("/p", lambda data: sys.exit(3))])
-
-    assert isinstance(reply.exception(WAIT_S), SystemExit)
-    connection.ping().result(WAIT_S)
 
 
 def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: Connected) -> None:
@@ -634,18 +560,6 @@ def test_no_marker_shows_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(HostError, match="did not start within 0.2 s") as caught:
         HostConnection(HOST, Chatty(chatty))
     assert caught.value.evidence == ("Welcome!", "Enter your PIN:")
-
-
-def test_a_process_shares_one_connection_until_it_is_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
-
-    first, again = hosts.connection_for(HOST), hosts.connection_for(HOST)
-    first.close()
-    second = hosts.connection_for(HOST)
-
-    assert first is again
-    assert second is not first
-    second.close()
 
 
 @pytest.mark.parametrize(
