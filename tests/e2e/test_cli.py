@@ -314,15 +314,6 @@ def test_stack_shows_where_a_job_is_and_lets_it_go_on(run, started, folder):
     assert run("result", job).stdout == "None\n"
 
 
-def test_cancel_ends_every_job_that_it_is_given(run, started):
-    first, second = started("work.py::tick", "3000"), started("work.py::tick", "3000")
-
-    ran = run("cancel", first, "0123456789abcdef", second)
-
-    assert ran.returncode == 1 and ran.stderr.count("was stopped: CANCELLED") == 2
-    assert "clusterfn: 0123456789abcdef: there is no job 0123456789abcdef" in ran.stderr
-
-
 def test_jobs_are_listed_newest_first(run, ask):
     run("run", "work.py::add", "1")
     run("run", "work.py::box", "1")
@@ -621,24 +612,6 @@ def test_a_stdout_that_takes_nothing_is_no_defect_of_ours(folder, words, status,
 
     assert ran.returncode == status
     assert said in ran.stderr and "Traceback" not in ran.stderr
-
-
-def test_debug_shows_our_own_traceback(folder):
-    env = {**os.environ, "CLUSTERFN_DEBUG": "1"}
-    ran = subprocess.run(argv("run", "none.py::f"), cwd=folder, env=env, capture_output=True, text=True, timeout=150)
-
-    assert "Traceback (most recent call last)" in ran.stderr
-    assert ran.returncode == 2
-
-
-@pytest.mark.lab
-def test_check_of_a_lab_host_finds_gpus_and_the_old_python(run, lab_config):
-    ran = run("check", "tensor01", "--no-job", "--environment", "python:/usr/bin/python3")
-
-    assert "PASS  gpus" in ran.stdout and "jobs wait their turn for cores, memory and GPUs; " in ran.stdout
-    assert "8 x NVIDIA RTX A6000" in ran.stdout
-    assert "(3.6." in ran.stdout
-    assert re.search("^PASS  shell +silent", ran.stdout, re.MULTILINE)
 
 
 @pytest.mark.lab

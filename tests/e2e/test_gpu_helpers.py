@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import threading
-from pathlib import Path
 
 import pytest
 
 from clusterfn import cluster
-from tests.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("hosts", "gpubox_reset")]
 
@@ -98,46 +94,3 @@ def test_with_a_real_pytorch_that_lacks_cuda(lab):
     assert isinstance(total, float)
     assert faults == [("cuda", "PyTorch without CUDA"), ("runtime", "RuntimeError")]
     assert used == pytest.approx(4 / 1024)
-
-
-def naming(words):
-    """Live processes whose command line or environment names one of these."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            said = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-        except OSError:  # ended meanwhile, or not ours
-            continue
-        found += [folder.name] * any(word.encode() in said for word in words)
-    return found
-
-
-@pytest.mark.long
-def test_many_jobs_with_gpus_leave_no_process_thread_or_file_behind(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-
-    @cluster(host="tensor01", gpus=1)
-    def score(number):
-        import subprocess
-
-        from clusterfn import gpu
-
-        subprocess.Popen(["sleep", "150"], start_new_session=True)
-        with gpu.sync_model_context(lambda: ["weights"]):
-            if number == 2:
-                raise RuntimeError("CUDA error: device-side assert triggered")
-            return number
-
-    async def awaited(numbers):
-        jobs = [score.submit(number) for number in numbers]
-        return jobs, await asyncio.gather(*jobs, return_exceptions=True)
-
-    assert score(0) == 0
-    threads = set(threading.enumerate())
-    jobs, values = asyncio.run(awaited(range(4)))
-
-    assert [value for value in values if not isinstance(value, RuntimeError)] == [0, 1, 3]
-    until(lambda: not naming([job.id for job in jobs]))
-    until(lambda: set(threading.enumerate()) <= threads)
-    assert list(tmp_path.iterdir()) == []

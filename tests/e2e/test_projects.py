@@ -19,10 +19,9 @@ from typing import Any
 import pytest
 from uv import find_uv_bin
 
-from clusterfn import EnvironmentBuildError, LockError, cluster
+from clusterfn import cluster
 from tests.builder import toys
 from tests.e2e.conftest import MINOR, Hosts, give_to
-from tests.programs import main
 
 pytestmark = [
     pytest.mark.lab,
@@ -112,12 +111,6 @@ def project(lab: Any, hosts: Hosts, mirror: str, tmp_path: Path, monkeypatch: py
     shutil.rmtree(root, ignore_errors=True)
 
 
-def uv_lock(folder: Path) -> None:
-    """Write uv.lock as the user does."""
-    done = subprocess.run([find_uv_bin(), "lock", "--quiet"], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
 def test_a_pyproject_with_an_extra_a_marker_and_a_local_package_cold_and_warm(project, host, capsys):
     function = cluster(host=host, environment="pyproject.toml[names]")(report)
@@ -131,16 +124,6 @@ def test_a_pyproject_with_an_extra_a_marker_and_a_local_package_cold_and_warm(pr
     assert "idna-3.10" in locked and "colorama" not in locked and "helper" not in locked
     assert function() == REPORTED
     assert "solving" not in capsys.readouterr().err
-
-
-def test_a_uv_lock_is_used_as_it_is_and_refused_when_it_is_old(project):
-    uv_lock(project)
-
-    assert cluster(host="tensor01", environment="uv.lock[names]")(report)() == REPORTED
-
-    (project / "pyproject.toml").write_text(PYPROJECT.replace("idna==3.10", "idna==3.9"))
-    with pytest.raises((LockError, EnvironmentBuildError), match=r"uv\.lock is out of date"):
-        cluster(host="tensor01", environment="uv.lock[names]")(report)()
 
 
 @pytest.mark.long
@@ -165,16 +148,6 @@ def test_what_has_no_wheel_is_built_on_the_host_and_imported(project, tmp_path, 
     assert "antlr4-python3-runtime-4.9.3.tar.gz" in locked and "build-antlr4-python3-runtime" in locked
 
 
-def test_a_requirements_txt_with_hashes(project):
-    (project / "requirements.txt").write_text(SIX)
-
-    assert cluster(host="tensor01", environment="requirements.txt")(only_six)() == "1.17.0"
-
-    (project / "requirements.txt").write_text(SIX.replace("4721", "0000"))
-    with pytest.raises(LockError, match=r"six 1\.17\.0 has another hash than the file allows"):
-        cluster(host="tensor01", environment="requirements.txt")(only_six)()
-
-
 def version_of(python: Path) -> str:
     argv = [str(python), "-c", "import platform; print(platform.python_version())"]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
@@ -197,54 +170,6 @@ def test_the_hosts_own_python_is_the_base_of_an_isolated_environment(lab, projec
     assert (project / f"requirements-host-python-{version}.conda-lock.yml").exists()
     assert function()[0] == version
     assert "solving" not in capsys.readouterr().err
-
-
-@pytest.fixture
-def own_python(lab: Any) -> Iterator[Path]:
-    """An interpreter of the host that only this test has."""
-    real = lab.python(MINOR).resolve()
-    folder = Path(pwd.getpwnam("cfbash").pw_dir) / f"e2e-{secrets.token_hex(4)}-python"
-    (folder / "bin").mkdir(parents=True)
-    shutil.copy(real, folder / "bin" / real.name)
-    (folder / "lib").symlink_to(real.parents[1] / "lib")
-    give_to("cfbash", folder)
-    yield folder / "bin" / real.name
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_an_interpreter_that_changed_or_vanished_since_is_named(project, own_python, capsys):
-    (project / "requirements.txt").write_text(SIX)
-    environment = f"requirements.txt[python:{own_python}]"
-    function = cluster(host="tensor01", environment=environment)(only_six)
-    assert function() == "1.17.0"
-    version = version_of(own_python)
-    capsys.readouterr()
-    assert main(["env", "show", environment, "tensor01"]) == 0
-    assert f"{version}, the host's own: {own_python}" in capsys.readouterr().out
-
-    own_python.unlink()
-    own_python.write_text("#!/bin/sh\necho 3.11.99\n")
-    own_python.chmod(0o755)
-    with pytest.raises(EnvironmentBuildError) as changed:
-        function()
-    assert f"it is built on Python {version} of the host, and {own_python} is Python 3.11.99" in changed.value.message
-
-    own_python.unlink()
-    with pytest.raises(EnvironmentBuildError, match="cannot be started: No such file or directory"):
-        function()
-    capsys.readouterr()
-    assert main(["env", "lock", environment, "tensor01"]) != 0
-    assert f"{own_python} cannot be executed" in capsys.readouterr().err
-
-
-def test_a_python_that_the_project_does_not_admit_is_refused_before_anything_is_sent(lab, project):
-    (project / "pyproject.toml").write_text(PYPROJECT.replace('">=3.9"', '">=3.99"'))
-
-    with pytest.raises((LockError, EnvironmentBuildError)) as caught:
-        cluster(host="tensor01", environment=f"pyproject.toml[python:{lab.python(MINOR)}]")(only_six)()
-
-    assert any("pyproject.toml requires >=3.99" in line for line in caught.value.evidence)
-    assert list(project.glob("*.conda-lock.yml")) == []
 
 
 @pytest.fixture(scope="module")
@@ -293,19 +218,3 @@ def _standalone(python: Path, folder: Path) -> Path:
     for name in ("python", "python3"):
         (folder / "bin" / name).symlink_to(f"python{MINOR}")
     return folder
-
-
-@pytest.mark.long
-def test_python_build_standalone_from_a_mirror(lab, project, mirror, capsys):
-    (project / "requirements.txt").write_text(SIX)
-    function = cluster(host="tensor01", environment="requirements.txt")(about_python)
-
-    version, base, prefix, foreign = function()
-
-    assert version == version_of(lab.python(MINOR))
-    assert "/envs/" in base  # its own Python, and no other's
-    assert prefix == base  # not /install
-    assert foreign == []
-    assert f"comes from python-build-standalone: {mirror}" in capsys.readouterr().err
-    locked = (project / "requirements.conda-lock.yml").read_text()
-    assert f"{mirror}/" in locked and "manager: standalone" in locked

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job
 from clusterfn.calls.outcome_errors import RemoteTraceback
 from clusterfn.cli import argument_parser, jobs, main, output, parser, screen, selection, target
 from clusterfn.cli.check import function as check_function
@@ -28,7 +27,7 @@ from clusterfn.cli.run import written
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory
 from clusterfn.hosts import connection
-from clusterfn.hosts.connection import Completed, Reply
+from clusterfn.hosts.connection import Completed
 from tests.fakes.slurm_hosts import slurm_hosts
 from tests.unit.cli import test_cancel_many as cancel_many
 
@@ -160,26 +159,6 @@ def two_hosts(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
     return path
-
-
-def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():
-    pages = {"": ["01", "02"], "02": ["03"], "03": ["04"]}
-    asked: list[str] = []
-
-    def supervise(command: str, root: str, after: str = "") -> Reply[Completed]:
-        asked.append(after)
-        job = {"name": "f", "host": "box", "state": "RUNNING", "message": "", "started": 1.0}
-        last = {"after": {"": "02", "02": "03", "03": "03"}[after]}
-        lines: list[dict[str, Any]] = [*({**job, "id": job_id} for job_id in pages[after]), last]
-        reply: Reply[Completed] = Reply(lambda: None)
-        reply.resolve(Completed(0, None, "".join(json.dumps(line) + "\n" for line in lines).encode(), b""))
-        return reply
-
-    box = SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
-    told = remote_state.list_host_jobs(box)  # type: ignore[arg-type]
-
-    assert [line["id"] for line in told] == ["01", "02", "03", "04"]
-    assert asked == ["", "02", "03"]
 
 
 def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypatch, tmp_path, capsys):
@@ -319,22 +298,6 @@ def test_a_job_that_is_named_by_itself_ends_without_a_question(several, monkeypa
         assert selection.agreed(selection.select(read("cancel", *words), "cancel"), read("cancel", *words), "cancel")
 
 
-def test_a_host_that_does_not_answer_hides_no_jobs_of_others(several, monkeypatch, capsys):
-    answers = selection.jobs_on
-
-    def unreachable(host):
-        if host == "tensor01":
-            raise HostError("tensor01 does not answer", host=host)
-        return answers(host)
-
-    monkeypatch.setattr(selection, "jobs_on", unreachable)
-    assert [job for job, _ in meant("logs", "train", "--all")] == ["aaaa", "bbbb"]
-    assert "jobs of tensor01 are left out: tensor01 does not answer" in capsys.readouterr().err
-    several["cluster"].clear()
-    with pytest.raises(HostError):
-        selection.select(read("logs", "train"), "logs")
-
-
 def test_the_id_of_a_sessions_call_leads_to_the_session(two_hosts, monkeypatch, capsys):
     monkeypatch.setattr(selection, "jobs_on", lambda host: [])
 
@@ -346,16 +309,6 @@ def test_the_id_of_a_sessions_call_leads_to_the_session(two_hosts, monkeypatch, 
         in said
     )
     assert said.endswith("next:  clusterfn logs 7f3a000011112222 is for all of it\n")
-
-
-def test_a_state_that_there_is_not_is_rejected_with_those_that_there_are(two_hosts, monkeypatch, capsys):
-    monkeypatch.setattr(selection, "jobs_on", lambda host: [])
-
-    assert main(["jobs", "cluster", "--state", "faild"]) == 2
-
-    said = capsys.readouterr().err
-    assert "--state has no value 'faild'; did you mean failed?" in said
-    assert "the states are " in said and "returned, " in said
 
 
 def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
@@ -422,10 +375,6 @@ def test_name_and_value_make_a_keyword_which_is_given_once():
         target.arguments(["a=1", "a=2"])
 
 
-def test_remote_text_cannot_move_the_cursor():
-    assert in_one_line("a\x1b[2J\x07b\r\nc\u202ed\te") == "ab cd e"
-
-
 def test_table_cells_are_cleaned_and_aligned():
     shown = screen.table(("ID", "NAME"), [("7f3a", "train"), ("1", "\x1b[31mred")])
 
@@ -447,20 +396,6 @@ def test_json_cannot_obey_on_the_terminal_and_means_the_same():
 
     assert screen.as_json(value) == '{"name": "\\u001b[2J\\u009b1m\\u202eü\\n"}'
     assert json.loads(screen.as_json(value)) == value
-
-
-def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
-    console.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
-    console.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
-
-    assert capsys.readouterr().err == "clusterfn: 7f3a x\n\ty\n\r\x1b[K7f3a pending (used by train  x)"
-
-
-def test_the_status_of_a_job_is_one_line_without_escapes():
-    job = Job("7f3a" * 4, "f", "lab8", "/x", SimpleNamespace(submitted_at=0.0))
-    entry_of(job).set_state("PENDING", "2 in use without a lease: \x1b]0;PWNED\x07\x1b[2Jtr\nain")
-
-    assert job.status == "PENDING (2 in use without a lease: tr ain)" and repr(job).endswith("tr ain)>")
 
 
 class Terminal(io.StringIO):

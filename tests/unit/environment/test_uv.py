@@ -12,7 +12,6 @@ from clusterfn.environment.uv import file_rank, names_indexes, wheel_tags
 from clusterfn.errors import LockError
 from tests.unit.environment.shelf import HOST, Shelf
 from tests.unit.environment.test_found_wheels import ARM
-from tests.unit.environment.test_outdated_locks import MEMBER, ROOT, ROOT_INDEX
 
 
 @pytest.mark.parametrize(
@@ -86,12 +85,3 @@ def test_pips_settings_count_where_uv_has_none(shelf: Shelf, own: tuple[bool, bo
 def test_uvs_own_settings_are_known(shelf: Shelf, file: str, text: str, expected: tuple[bool, bool]):
     shelf.write(text, file)
     assert names_indexes(shelf.project) == expected
-
-
-def test_the_settings_of_a_workspace_count_for_its_members(shelf: Shelf):
-    shelf.write(MEMBER + "[tool.uv]\n", "libs/train/pyproject.toml")
-    shelf.write(MEMBER + "[tool.uv]\n", "libs/old/pyproject.toml")
-    shelf.write(ROOT + ROOT_INDEX)
-
-    assert names_indexes(shelf.project / "libs" / "train") == (True, False)
-    assert names_indexes(shelf.project / "libs" / "old") == (False, False)

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +14,7 @@ import pytest
 
 from clusterfn.bridge.agent import site_rules
 from clusterfn.bridge.supervisor.classify_exit import classify_silence
-from tests.unit.bridge.session.serving import Client, Server, of_main, part
-from tests.waiting import until
+from tests.unit.bridge.session.serving import part
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="hosts are no Windows machines")
 SPEC = {
@@ -64,27 +62,6 @@ def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path
 
     assert said == ["end"]
     assert sorted(os.listdir(folder)) == ["outcome.json", "work"]
-
-
-@of_main
-def leave_to_the_end(path: str) -> None:
-    import atexit
-    import sys
-    from pathlib import Path
-
-    main = sys.modules["__main__"]
-    main.kept = Path(path).open("w")  # type: ignore[attr-defined] # noqa: SIM115 - it is left open
-    atexit.register(main.kept.write, "an exit function\n")  # type: ignore[attr-defined]
-
-
-def test_what_a_call_leaves_to_the_end_of_its_process_is_done(start: Callable[..., Server], tmp_path: Path):
-    path = tmp_path / "kept"
-    client = Client(start())
-
-    client.send(1, leave_to_the_end, str(path))
-
-    assert client.end(1)[0]["kind"] == "returned"
-    until(lambda: path.read_text() == "an exit function\n")
 
 
 def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_learns(

@@ -10,23 +10,10 @@ import pytest
 
 pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 
-from clusterfn.bridge.layout import CHECKPOINT, SECRETS, job_dir
+from clusterfn.bridge.layout import CHECKPOINT, job_dir
 from clusterfn.bridge.supervisor import job as bridge_job
-from clusterfn.bridge.supervisor.attempt import Attempt
 from clusterfn.bridge.supervisor.checkpoint import resume
 from clusterfn.bridge.supervisor.verdict import AttemptEnded, Verdict
-from tests.fakes.job_spec import lay_job
-
-
-def test_secrets_stay_until_an_outcome_is_final(tmp_path: Path):
-    folder = lay_job(tmp_path)
-    (folder / SECRETS).write_text("{}")
-    job = bridge_job.JobFolder(str(folder))
-
-    assert Attempt.new(job).publish(Verdict("preempted", "its node was lost"))
-    assert (folder / SECRETS).exists()
-    assert Attempt.new(job).publish(Verdict("returned"))
-    assert not (folder / SECRETS).exists()
 
 
 def test_a_job_that_is_to_end_while_it_copies_a_checkpoint_leaves_none(tmp_path: Path):
