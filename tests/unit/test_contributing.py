@@ -209,6 +209,25 @@ def steps_of(title: str) -> set[str]:
     return set(re.findall(r"`((?:clusterfn|docs)/[\w/.]+|(?:README|CHANGELOG)\.md)`", section))
 
 
+def lines_of(folder: str) -> int:
+    """Count the lines of its Python files; `folder/*.py` means those beside its folders."""
+    place, is_top = ROOT / folder.partition("/*")[0], folder.endswith("*.py")
+    files = place.glob("*.py") if is_top else place.rglob("*.py")
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+
+
+def test_each_folder_keeps_within_its_budget_of_lines() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w/*.]+)` \| ([\d,]+) \|", text, re.MULTILINE)
+    budget = {folder: int(most.replace(",", "")) for folder, most in rows}
+    places = [path.parent for top in ("clusterfn", "tests") for path in (ROOT / top).glob("*/__init__.py")]
+    folders = {path.relative_to(ROOT).as_posix() for path in places} | {"clusterfn/*.py", "tests/*.py", "benchmarks"}
+
+    assert budget.keys() == folders
+    too_long = {folder: lines_of(folder) for folder, most in budget.items() if lines_of(folder) > most}
+    assert not too_long, "write less, or change the table of CONTRIBUTING.md with a reason"
+
+
 def edited_copy(folder: Path, edits: list[Edit]) -> None:
     """Copy the sources to a folder, and make these edits there."""
     for name in ("clusterfn", "docs"):
