@@ -103,23 +103,29 @@ def test_a_disk_with_room_for_the_outcome_alone(small: Bench):
 
 
 FILLS = """def f(ballast, said):
-    import glob, os, time
-    while not os.path.getsize('../events.jsonl'):  # its start would be lost: it is told after it
-        time.sleep(0.01)
-    for path in glob.glob('../.reserve-*'):
-        os.unlink(path)
     with open(ballast, 'wb', buffering=0) as file:
         try:
             while True:
                 file.write(b'x' * 4096)
         except OSError:
             open(said, 'w').close()
-            os._exit(3)
 """
+RETURNS = f"{FILLS}    return 'a value' * 1000\n"
+# Its start would be lost, as it is told after it; and nothing is left that was reserved for its end.
+DIES = FILLS.replace(
+    "    with",
+    """    import glob, os, time
+    while not os.path.getsize('../events.jsonl'):
+        time.sleep(0.01)
+    for path in glob.glob('../.reserve-*'):
+        os.unlink(path)
+    with""",
+)
+DIES += "            os._exit(3)\n"
 
 
 def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path: Path):
-    job = small.job(FILLS, str(small.root / "ballast"), str(tmp_path / "full"))
+    job = small.job(DIES, str(small.root / "ballast"), str(tmp_path / "full"))
     script = job.start()
     until((tmp_path / "full").exists)
     worker = job.worker_pid()
@@ -131,17 +137,6 @@ def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path
 
     assert script.wait(150) == 10
     assert (job.outcome()["kind"], job.outcome()["by"]) == ("disk", "supervisor")
-
-
-RETURNS = """def f(ballast, said):
-    with open(ballast, 'wb', buffering=0) as file:
-        try:
-            while True:
-                file.write(b'x' * 4096)
-        except OSError:
-            open(said, 'w').close()
-    return 'a value' * 1000
-"""
 
 
 @pytest.mark.parametrize("fails", ["value", "exception"])

@@ -220,39 +220,26 @@ async def all_of(each):
 
 
 # What a program writes, and what it gets of the items 0 and 1, of which 1 ends first.
-IN_ORDER = {
-    "list": list,
-    "for": lambda made: [value for value in made],
-    "async for": lambda made: asyncio.run(all_of(made)),
-    "zip": lambda made: [value for value, _ in zip(made, range(len(made)))],
-    "enumerate": lambda made: [value for _, value in enumerate(made)],
-    "unpacked": lambda made: [*made],
-}
-AS_THEY_END = {
-    "for": lambda made: list(made.as_completed()),
-    "next": lambda made: [next(ends := made.as_completed()), next(ends)],
-    "async for": lambda made: asyncio.run(all_of(made.as_completed())),
+IN_ORDER, AS_THEY_END = ["a", "b"], [(1, "b"), (0, "a")]
+READ = {
+    "list": (list, IN_ORDER),
+    "for": (lambda made: [value for value in made], IN_ORDER),
+    "async for": (lambda made: asyncio.run(all_of(made)), IN_ORDER),
+    "zip": (lambda made: [value for value, _ in zip(made, range(len(made)))], IN_ORDER),
+    "as_completed": (lambda made: list(made.as_completed()), AS_THEY_END),
+    "next of as_completed": (lambda made: [next(ends := made.as_completed()), next(ends)], AS_THEY_END),
+    "async for of as_completed": (lambda made: asyncio.run(all_of(made.as_completed())), AS_THEY_END),
 }
 
 
-@pytest.mark.parametrize("read", IN_ORDER.values(), ids=IN_ORDER)
-def test_iterating_gives_the_values_in_the_order_of_the_items(read):
+@pytest.mark.parametrize(("read", "expected"), READ.values(), ids=READ)
+def test_iterating_gives_the_values_in_the_order_of_the_items_and_as_completed_each_as_it_ends(read, expected):
     known, made = group(2)
     end(known, 1, "b")
-    later = threading.Timer(0.05, end, (known, 0, "a"))
-    later.start()
+    threading.Timer(0.05, end, (known, 0, "a")).start()
 
-    assert read(made) == ["a", "b"] == made.results()
-
-
-@pytest.mark.parametrize("read", AS_THEY_END.values(), ids=AS_THEY_END)
-def test_as_completed_gives_each_as_it_ends_with_its_index(read):
-    known, made = group(2)
-    end(known, 1, "b")
-    later = threading.Timer(0.05, end, (known, 0, "a"))
-    later.start()
-
-    assert read(made) == [(1, "b"), (0, "a")]
+    assert read(made) == expected
+    assert made.results() == IN_ORDER
 
 
 @pytest.mark.parametrize("on_error", [None, "raise", "collect"])
