@@ -68,6 +68,16 @@ def test_another_scheduler_refuses_the_options_before_anything_is_sent(hosts):
     assert elsewhere("NO_SUCH_VARIABLE") == {"NO_SUCH_VARIABLE": None}
 
 
+def test_a_secret_that_is_not_set_here_is_rejected_before_anything_is_sent(hosts, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    before = hosts.jobs()
+
+    with pytest.raises(ConfigError, match="HF_TOKEN, which is not set in this process"):
+        cluster(host="tensor01", secrets=["HF_TOKEN"])(variables)()
+
+    assert hosts.jobs() == before
+
+
 @ON_SLURM
 def test_what_the_section_of_the_host_names_is_given_to_its_jobs_where_it_is_set(hosts, host, tmp_path, monkeypatch):
     text = hosts.config.read_text()

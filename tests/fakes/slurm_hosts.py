@@ -124,10 +124,6 @@ class LoginNode(agent):
         header, out = self._look()
         self._say({**header, "id": self._looks[-1]}, out)
 
-    def run_all(self) -> None:
-        """Let the scheduler say from now on that all jobs run."""
-        self._names = dict.fromkeys(self._names, "RUNNING")
-
     def forget_all(self) -> None:
         """Let the scheduler list no job any more."""
         self._names = {}

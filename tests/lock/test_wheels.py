@@ -122,7 +122,7 @@ def make_source(folder: Path) -> None:
             archive.addfile(member, io.BytesIO(text.encode()))
 
 
-@pytest.mark.long  # tests/e2e/test_real_torch.py installs what is locked so
+@pytest.mark.long  # tests/e2e/test_workloads.py installs what is locked so
 def test_torch_from_where_this_machines_pip_has_it_is_locked_by_its_hash(bench: Bench):
     lock = bench.lock("  - pip:\n    - torch ==2.13.0\n")
 

@@ -49,19 +49,6 @@ def test_a_variable_sends_every_call_to_this_machine(monkeypatch, value, host):
     assert parsed(TWO).resolve("b")[0].name == host
 
 
-def test_several_hosts_without_a_default_are_listed(monkeypatch):
-    monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
-    with pytest.raises(ConfigError, match="several hosts and no default_host: a, b") as caught:
-        parsed(TWO).resolve(None)
-    assert 'host="a"' in caught.value.hint
-
-
-def test_an_unknown_host_names_the_nearest_and_who_asked(monkeypatch):
-    monkeypatch.setenv("CLUSTERFN_HOST", "tensor1")
-    with pytest.raises(ConfigError, match=r"no host 'tensor1'; did you mean tensor01\? \(\$CLUSTERFN_HOST=tensor1\)"):
-        parsed("hosts: {tensor01: {scheduler: bare}}").resolve(None)
-
-
 def test_every_key_becomes_its_fact():
     got = host(
         "scheduler: slurm\naddress: ada@hpc.example.org:2222\ntransport: openssh\nssh_config: ssh/config\n"
@@ -199,15 +186,6 @@ def test_without_a_file_an_unknown_host_leads_to_one(tmp_path, monkeypatch):
         config_file.Config({"local": config_file.LOCAL}).resolve("uni")
     assert caught.value.evidence == (f"no clusterfn.yml in {tmp_path} or above",)
     assert "clusterfn init ADDRESS" in caught.value.hint and "$CLUSTERFN_CONFIG" in caught.value.hint
-
-
-def test_the_hosts_that_exist_are_evidence_and_not_advice():
-    known = parsed("hosts: {gpu: {scheduler: bare}, hpc: {scheduler: slurm}}\n")
-
-    with pytest.raises(ConfigError, match="there is no host 'hcp'; did you mean hpc") as caught:
-        known.resolve("hcp")
-    assert caught.value.evidence == (f"{known.title} describes the hosts gpu, hpc",)
-    assert caught.value.hint == f"choose one of them or local, or add hcp to {known.title}"
 
 
 @pytest.mark.parametrize(

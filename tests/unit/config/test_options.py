@@ -8,29 +8,7 @@ from clusterfn.config import config_file
 from clusterfn.config.keys import HOST_KEYS
 from clusterfn.config.options import ALIASES, OF_HOSTS, CallOptions, Options, keywords, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
-from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
-
-
-@pytest.mark.parametrize("value", ["0d", "0s", "00:00:00", 0, "-5min", -5, timedelta(0), timedelta(-1)])
-def test_a_time_of_zero_or_less_names_the_shortest(value):
-    with pytest.raises(ConfigError) as caught:
-        parse_time(value, "--older")
-    assert '--older="1s" is the shortest' in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [
-        *((value, "more than zero") for value in ("0GB", "0", "0.0 MB", "-1GB", 0, -1, -1.5)),
-        *((value, 'write memory="16GB"') for value in ("16Go", "16 Gio", "16 gigaoctets")),
-        *((value, "write it with a unit") for value in ("", "GB", "0x10", True)),
-    ],
-)
-def test_the_advice_on_an_amount_of_memory_is_about_its_mistake(value, hint):
-    with pytest.raises(ConfigError) as caught:
-        parse_memory(value)
-    assert hint in caught.value.hint
 
 
 def test_every_keyword_is_read():

@@ -42,16 +42,3 @@ def test_a_download_that_runs_ends_when_another_fails(tmp_path: Path, monkeypatc
     with pytest.raises(EnvironmentBuildError, match="HTTP 404"):
         list(download.download_packages(packages, lambda *_: None))
     assert ended == ["large"]
-
-
-@pytest.mark.parametrize(
-    ("url", "bare"),
-    [
-        ("https://ada:sekret@e.org/x", "https://e.org/x"), ("ssh://git@e.org/x.git", "ssh://git@e.org/x.git"),
-        ("ssh://git:sekret@e.org:22/x.git", "ssh://git@e.org:22/x.git"),
-    ],
-)  # fmt: skip
-def test_a_password_does_not_get_into_the_lock_and_the_user_of_ssh_does(url: str, bare: str):
-    vcs = {"type": "git", "url": url, "commit-id": "a" * 40, "subdirectory": "inner"}
-
-    assert download.commit_of(vcs, "uv.lock") == f"git+{bare}@{'a' * 40}#subdirectory=inner"

@@ -21,29 +21,6 @@ def test_the_newest_version_that_the_hosts_glibc_can_load_is_found(shelf: Shelf)
     assert shelf.found() == {"toy": "2.0"}
 
 
-def test_of_several_wheels_that_fit_the_most_specific_is_taken(shelf: Shelf):
-    tags = ["py3-none-any", "cp39-abi3-manylinux_2_28_x86_64", "cp311-cp311-manylinux_2_17_x86_64",
-            "cp311-cp311-manylinux_2_28_x86_64", "cp312-cp312-manylinux_2_28_x86_64"]  # fmt: skip
-    for tag in tags:
-        shelf.wheel("toy", "1.0", tag)
-    shelf.pyproject('"toy"')
-
-    assert shelf.wheels()[0].url.endswith("toy-1.0-cp311-cp311-manylinux_2_28_x86_64.whl")
-
-
-def test_markers_mean_the_host_and_not_this_machine(shelf: Shelf):
-    for name in ("arm", "intel", "win", "old", "patch"):
-        shelf.wheel(name)
-    shelf.pyproject(
-        "\"arm; platform_machine == 'aarch64'\", \"intel; platform_machine == 'x86_64'\", "
-        "\"win; sys_platform == 'win32'\", \"old; python_version < '3.11'\", \"patch; python_full_version < '3.10.5'\""
-    )
-
-    assert set(shelf.found()) == {"intel"}
-    assert set(shelf.found(target=ARM, python="3.10")) == {"arm", "old", "patch"}
-    assert set(shelf.found(target=ARM, python="3.10.9")) == {"arm", "old"}
-
-
 def test_extras_and_groups_that_are_named_are_found_and_no_others(shelf: Shelf):
     for name in ("base", "fast", "slow", "tester", "linter"):
         shelf.wheel(name)
@@ -86,17 +63,6 @@ def test_a_local_package_that_is_not_editable_is_named(shelf: Shelf):
 
     assert shelf.found() == {"deep": "1.0"}
     assert "helper: make it editable" in shelf.said[-1]
-
-
-def test_requirements_name_other_files_constraints_and_projects(shelf: Shelf):
-    for name, version in (("toy", "1.0"), ("toy", "2.0"), ("more", "1.0"), ("deep", "1.0")):
-        shelf.wheel(name, version)
-    shelf.write(LOCAL.format("deep"), "helper/pyproject.toml")
-    shelf.write("toy<2\n", "constraints.txt")
-    shelf.write("more  # of another file\n", "more.txt")
-    shelf.write("-c constraints.txt\n-r more.txt\ntoy\n-e ./helper\n", "requirements.txt")
-
-    assert shelf.found("requirements.txt") == {"toy": "1.0", "more": "1.0", "deep": "1.0"}
 
 
 def test_hashes_of_requirements_are_compared(shelf: Shelf):
@@ -189,14 +155,6 @@ def test_a_pylock_is_read_without_asking_its_server(shelf: Shelf):
     assert (near_found.name, near_found.version, near_found.url) == ("near", "3.0", near.as_uri())
 
 
-def test_of_two_builds_of_one_version_a_lock_gives_the_one_whose_marker_holds(shelf: Shelf):
-    other = where("platform_machine != 'aarch64'")
-    shelf.pylock(locked("toy", more=other), locked("toy", "1.0+cpu", more=other.replace("!=", "==")))
-
-    assert shelf.found("pylock.toml") == {"toy": "1.0"}
-    assert shelf.found("pylock.toml", target=ARM) == {"toy": "1.0+cpu"}
-
-
 @pytest.mark.parametrize(("python", "server"), [("3.10", "a"), ("3.11", "b")])
 def test_of_one_version_from_two_indexes_a_lock_gives_the_file_whose_marker_holds(
     shelf: Shelf, python: str, server: str
@@ -229,17 +187,6 @@ def test_variables_of_uv_that_narrow_the_choice_do_not_count(shelf: Shelf, monke
 def test_a_repository_of_another_kind_than_git_in_a_pylock_is_refused_by_name(shelf: Shelf):
     shelf.write('[[packages]]\nname = "x"\nvcs = {type = "hg", url = "https://ada:sekret@e.org/x"}\n', "pylock.toml")
     assert "https://***@e.org/x is no commit of a git repository" in shelf.refusal("pylock.toml").message
-
-
-def test_a_choice_of_pytorch_for_one_host_reaches_uv(shelf: Shelf):
-    shelf.wheel("torch", "2.6.0")
-    shelf.wheel("torch", "2.7.1")
-    shelf.pyproject('"torch"')
-    pinned = replace(shelf.read(), pins=("torch==2.6.*",))
-
-    found = shelf.find(pinned)
-
-    assert [(each.name, each.version) for each in found] == [("torch", "2.6.0")]
 
 
 DYNAMIC = """\

@@ -19,15 +19,6 @@ def test_what_uv_says_of_its_work_is_no_reason(shelf: Shelf):
     assert not any("constraints.txt" in each for each in evidence)
 
 
-@pytest.mark.parametrize("written", ["numpy=1.2=py39_0", "numpy=1.2=py39_0  # a note", "conda-forge::numpy=1.2=0"])
-def test_a_version_of_an_export_is_exact_without_its_build_too(shelf: Shelf, written: str):
-    shelf.write(f"dependencies:\n- {written}\n- python=3.11\nprefix: /opt/conda\n", "environment.yml")
-
-    spec = shelf.read("environment.yml")
-
-    assert [each.text.rpartition("::")[2] for each in spec.conda] == ["numpy ==1.2", "python=3.11"]
-
-
 def test_the_keys_in_brackets_of_conda_are_no_extras(shelf: Shelf):
     shelf.write("dependencies:\n- \"numpy[version='>=1.2',build=py*]\"\n", "environment.yml")
 

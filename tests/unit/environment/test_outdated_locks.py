@@ -68,16 +68,6 @@ def test_members_of_a_workspace_are_local_packages(shelf: Shelf):
     assert shelf.read("train/pyproject.toml").input_hash != before.input_hash
 
 
-def test_other_extras_of_a_local_package_make_the_lock_out_of_date(shelf: Shelf):
-    shelf.pyproject('"base"', EXTRAS)
-    found = []
-    for extras in ("", "[gpu]", "[my-extra]"):
-        shelf.write(f"-e .{extras}\n", "requirements.txt")
-        found.append(shelf.read("requirements.txt"))
-
-    assert len({each.input_hash for each in found}) == 3
-
-
 @pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
 def test_a_wheel_that_was_built_again_makes_the_lock_out_of_date(shelf: Shelf, name: str):
     wheel = shelf.write("one", "dist/x-0.1-py3-none-any.whl")

@@ -85,20 +85,6 @@ def test_a_line_means_the_same_in_each_place(shelf: Shelf, written: Written, tex
     assert "skipped" not in "".join(shelf.said)
 
 
-@pytest.mark.parametrize("file", ["more.txt", "limits.txt", "pyproject.toml"])
-def test_what_a_line_names_makes_the_lock_out_of_date(shelf: Shelf, written: Written, file: str):
-    shelf.write("toy\n", "more.txt")
-    shelf.write("toy<3\n", "limits.txt")
-    shelf.pyproject('"toy"')
-    text = "-r more.txt\n-c limits.txt\n-e .\n"
-    before = written(text).input_hash
-
-    assert written(text).input_hash == before
-    path = shelf.project / file
-    path.write_text(path.read_text().replace("toy", "deep"))
-    assert written(text).input_hash != before
-
-
 def test_what_conda_brings_is_kept_and_what_cannot_go_with_it_is_reported(shelf: Shelf):
     """The channel of the shelf brings python and setuptools 80.0."""
     for version in ("80.0", "81.0"):
