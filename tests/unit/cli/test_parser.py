@@ -398,6 +398,13 @@ def test_json_cannot_obey_on_the_terminal_and_means_the_same():
     assert json.loads(screen.as_json(value)) == value
 
 
+def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
+    console.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
+    console.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
+
+    assert capsys.readouterr().err == "clusterfn: 7f3a x\n\ty\n\r\x1b[K7f3a pending (used by train  x)"
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
