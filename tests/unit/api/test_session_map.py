@@ -42,16 +42,6 @@ def test_a_generator_is_read_only_as_far_as_calls_are_on_their_way(calls: Calls)
     assert (next(values), calls.items) == (20, [1, 2, 3, 4, 5])
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 6, 100])
-def test_all_items_are_called_whatever_the_buffer(calls: Calls, size: int) -> None:
-    values, found = mapped(calls, range(6), size=size), []
-    for index in range(6):
-        calls.end(index)
-        found.append(next(values))
-
-    assert found == [0, 10, 20, 30, 40, 50] and list(values) == []
-
-
 def test_a_failure_is_raised_at_its_turn_and_the_calls_after_it_are_withdrawn(calls: Calls) -> None:
     values = mapped(calls, [1, 2, 3, 4])
     calls.end(0)

@@ -74,25 +74,6 @@ def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_follow
     assert isinstance(jobs[-1].exception(0), ClusterfnError)
 
 
-def test_a_turn_comes_only_by_the_connection_by_which_the_job_was_sent(
-    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
-    ((name, node),) = hosts(1).nodes.items()
-    session = open_session(config_file.load().resolve(name)[0])
-    tracker, job = made(session)
-    session.follow_window.enter("another")
-    tracker.follow(in_turn=True)
-    first = session.connection
-    first.close()
-    assert session.connection is not first, "it is opened again"
-
-    tracker.skip_turn()
-
-    assert isinstance(job.exception(60), ClusterfnError)
-    assert node.asked["follow"] == 0
-
-
 def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of_the_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -285,15 +285,6 @@ def test_a_group_without_items_has_returned():
     assert group(0)[1].state == "RETURNED"
 
 
-def test_the_first_error_of_a_lost_group_is_the_one_that_is_raised():
-    known, made = group(1)
-    known.fail(ClusterfnError("its files are gone"))
-    known.fail(ClusterfnError("the connection is closed"))
-
-    with pytest.raises(ClusterfnError, match="its files are gone"):
-        made.results()
-
-
 def test_what_is_lost_ends_an_async_for():
     known, made = group(1)
 

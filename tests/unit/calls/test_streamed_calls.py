@@ -121,30 +121,6 @@ def test_calls_that_are_withdrawn_together_do_not_wait_for_one_another(
         assert running.result(150) == "through"
 
 
-def test_calls_are_withdrawn_even_where_no_thread_can_be_started(
-    sent: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    start = threading.Thread.start
-
-    def start_others(thread: threading.Thread) -> None:
-        if thread.name.startswith("clusterfn-withdraw"):
-            raise RuntimeError("can't create new thread at interpreter shutdown")
-        start(thread)
-
-    with Session() as session:
-        through_the_socket(session, sent)
-        running = session.submit(talk_around, str(tmp_path / "gate"))
-        until(lambda: running.state == "RUNNING")
-        waiting = [session.submit(speak, "never") for _ in range(3)]
-        monkeypatch.setattr(threading.Thread, "start", start_others)
-
-        session.shutdown(wait=False, cancel_futures=True)
-        (tmp_path / "gate").touch()
-
-        assert [call.cancelled() for call in waiting] == [True] * 3
-        assert running.result(150) == "through"
-
-
 def test_a_session_is_closed_even_if_ctrl_c_interrupts_the_withdrawal_of_its_calls(
     sent: list[int], tmp_path: Path, withdrawing: list[Callable[[], object]]
 ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from concurrent.futures import Future
@@ -11,8 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.bridge import layout
-from clusterfn.calls import conclusion, job_tracker, submit
+from clusterfn.calls import job_tracker, submit
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.queue_tracker import Entry
@@ -286,30 +284,6 @@ def test_a_suspended_job_runs_again_once_its_scheduler_says_so(phase, state):
     tracker.on_scheduler(SlurmState(phase, phase.upper(), "None", "7"))
 
     assert job.state == state
-
-
-@pytest.mark.parametrize("queued", [{"13"}, {"10", "13", "15"}, set()])
-def test_jobs_that_one_scancel_did_not_remove_together_are_cancelled_one_by_one(queued):
-    """Those that it knows by number, in halves, and the rest by name."""
-    ids = [f"7f3a0000111122{number}" for number in range(10, 16)]
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", host=SimpleNamespace(name="hpc"))
-    lines = "".join(json.dumps({"id": each, "name": "f"}) + "\n" for each in ids)
-    session.bridge.supervise.side_effect = lambda *_, **__: printed(lines.encode())
-    by_name = []
-
-    def run(argv, **_):
-        if argv[1].startswith("--"):
-            by_name.append(argv[-1][-2:])
-            return printed()
-        return printed(rc=1 if queued & set(argv) else 0)
-
-    session.connection.run = run
-    numbers = {layout.job_name("f", each): each[-2:] for each in ids}
-
-    withdrawn = conclusion.Withdrawal(session, ids, numbers).request()
-
-    assert [each.error for each in withdrawn] == [None] * 6
-    assert set(by_name) == queued
 
 
 class Told(WaitingJob):

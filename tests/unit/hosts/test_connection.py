@@ -199,18 +199,6 @@ def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connec
     until(lambda: connection.line.pulse.moved > before)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_leaves_the_streams_of_its_parent_alone(connected: Connected) -> None:
-    connection, _ = connected(silent)
-    connection.run(["x"])
-    pid = os.fork()
-    if not pid:
-        found = step(connection, 100)
-        os._exit(0 if found >= 100 else 1)
-
-    assert os.waitpid(pid, 0)[1] == 0
-
-
 GARBAGE = {
     "text": b"Warning: your quota is nearly used up\n" * 9,
     "absurd header": FRAME.pack(LONGEST_HEADER + 1, 0),

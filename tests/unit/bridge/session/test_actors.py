@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -58,11 +57,6 @@ class Counter:
         threading.Thread(target=lambda: (self.wait_for(path), print("from a thread", flush=True))).start()
 
 
-@of_main
-class Box:
-    """Travels by value with each call that has one."""
-
-
 class Proxy:
     """An actor of a test."""
 
@@ -73,23 +67,6 @@ class Proxy:
     def send(self, number: int, method: str, *args: Any, **facts: Any) -> None:
         facts = {"actor": self.number, "name": method, **facts}
         self.client.send(number, attrgetter(method), *args, facts=facts)
-
-
-def test_an_exception_of_a_method_or_a_value_that_cannot_be_pickled_leaves_the_actor_as_it_is(client: Client):
-    actor = Proxy(client, 1)
-
-    for number, method in enumerate(["add", "fail", "unpicklable", "no_method", "loop", "loop", "add"], 2):
-        actor.send(number, method)
-    actor.send(9, "types", Box())
-    actor.send(10, "types", Box())
-    ended = [client.end(number) for number in range(1, 11)]
-
-    kinds = ["returned", "returned", "raised", "result", "raised", *["returned"] * 5]
-    assert [outcome["kind"] for outcome, _ in ended] == kinds
-    assert ended[5][1] == ended[6][1], "async methods share one loop"
-    assert ended[7][1] == 2
-    assert ended[9][1] == 1, "a class of the script is one class for all calls"
-    assert all("actor_gone" not in outcome for outcome, _ in ended)
 
 
 def test_an_actor_has_the_share_of_one_worker_and_the_others_run_calls_beside_it(
@@ -108,26 +85,6 @@ def test_an_actor_has_the_share_of_one_worker_and_the_others_run_calls_beside_it
 
     assert {its_gpu, other} == {"GPU-a", "GPU-b"}
     assert client.end(3)[1] == "through"
-
-
-def test_a_runner_that_dies_takes_its_actor_with_it_and_is_replaced(client: Client, tmp_path: Path):
-    actor = Proxy(client, 1)
-    actor.send(2, "places")
-    runner = client.end(2)[1][1]
-    actor.send(3, "wait_for", str(tmp_path / "gate"))
-    actor.send(4, "add")
-    until(lambda: client.sock and (tmp_path / "job0" / "calls" / "3" / "taken").exists())
-
-    os.kill(runner, signal.SIGKILL)
-    running, waiting = client.end(3)[0], client.end(4)[0]
-    client.send(5, abs, -1)
-
-    assert running["kind"] == "lost"
-    assert running["message"] == "worker 1 of the session, which ran the call, was killed by SIGKILL"
-    assert running["actor_gone"] == running["message"]
-    assert waiting["kind"] == "actor_lost"
-    assert "worker 1 of the session, which had it, was killed by SIGKILL" in waiting["message"]
-    assert client.end(5)[1] == 1
 
 
 def test_calls_of_an_actor_whose_session_is_started_again_say_that(start: Callable[..., Server]):

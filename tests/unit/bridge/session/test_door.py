@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import signal
 import socket
 import sys
 import time
@@ -115,27 +113,6 @@ def test_a_session_whose_worker_dies_in_a_long_call_is_idle_only_from_then_on(st
 
 
 @of_main
-def start_and_kill_the_runner(path: str) -> None:
-    import os
-    import signal
-    import subprocess
-
-    started = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    Path(path).write_text(str(started.pid))
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(600)
-
-
-def test_what_a_call_has_started_ends_with_its_worker(client: Client, tmp_path: Path):
-    client.send(1, start_and_kill_the_runner, str(tmp_path / "pid"))
-    assert client.end(1)[0]["kind"] == "lost"
-    client.send(2, abs, -2)
-
-    assert client.end(2)[1] == 2
-    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
-
-
-@of_main
 def note_and_stay(path: str) -> None:
     import os
 
@@ -235,19 +212,6 @@ def test_the_end_of_a_call_that_has_removed_its_folder_is_on_the_disk_even_if_it
     assert client.end(2)[1] == 1
 
 
-def test_a_call_whose_folder_another_call_removes_costs_no_worker(server: Server, client: Client, tmp_path: Path):
-    client.send(1, wait_for, str(tmp_path / "gate"))
-    client.send(2, abs, -2)
-    client.send(3, os.getppid)
-    until(lambda: (server.folder / "calls" / "3").exists())
-    shutil.rmtree(server.folder / "calls" / "2")
-    (tmp_path / "gate").touch()
-
-    assert "worker 1" not in client.end(2)[0]["message"]
-    assert json.loads(server.outcome(2).read_text())["kind"] == "lost"
-    assert client.end(3)[0]["kind"] == "returned"
-
-
 def test_a_damaged_call_json_fails_its_call_alone(server: Server, tmp_path: Path):
     aside = tmp_path / "aside"
     aside.mkdir()
@@ -260,41 +224,6 @@ def test_a_damaged_call_json_fails_its_call_alone(server: Server, tmp_path: Path
 
     assert client.end(2)[1] == 2
     assert "its call.json is damaged" in json.loads(server.outcome(1).read_text())["message"]
-
-
-NO_NEW_FOLDERS = """
-import errno, os
-
-make = os.mkdir
-
-def mkdir(path, *rest, **more):
-    if os.path.exists({mark!r}) and not os.path.exists(path):
-        raise OSError(errno.ENOSPC, "no space left on device")
-    return make(path, *rest, **more)
-
-os.mkdir = mkdir
-"""
-
-
-def test_a_full_disk_fails_calls_that_wait_by_name_and_ends_no_worker(start: Callable[..., Server], tmp_path: Path):
-    server = start(before=NO_NEW_FOLDERS.format(mark=str(tmp_path / "full")))
-    client = Client(server)
-    client.send(1, speak, "one")
-    runner = client.end(1)[1][1]
-    client.send(2, wait_for, str(tmp_path / "gate"))
-    client.send(3, speak, "three")
-    until(lambda: (server.folder / "calls" / "2" / "taken").exists() and (server.folder / "calls" / "3").exists())
-
-    (tmp_path / "full").touch()
-    (tmp_path / "gate").touch()
-    refused = client.end(3)[0]
-    (tmp_path / "full").unlink()
-    client.send(4, speak, "four")
-
-    assert client.end(2)[1] == "through"
-    assert (refused["kind"], refused["message"]) == ("host_disk", "the disk of the host is full")
-    assert "make room there" in refused["hint"]
-    assert client.end(4)[1][1] == runner
 
 
 NO_NEW_FILES = """
@@ -390,19 +319,6 @@ def test_a_call_that_removes_its_folder_and_prints_keeps_its_value_and_all_that_
     assert (folder / "stdout").read_text() == "line 0\nline 1\nline 2\n"
     assert json.loads((folder / "outcome.json").read_text()) == outcome
     assert "".join(body.decode() for header, body in client.frames if header["what"] == "stdout").count("line") == 3
-
-
-def test_a_process_that_was_forked_ahead_and_killed_costs_no_call(client: Client):
-    client.send(1, speak, "one")
-    own, runner = client.end(1)[1]
-    children = Path(f"/proc/{runner}/task/{runner}/children")
-    next_one = until(lambda: [pid for pid in children.read_text().split() if int(pid) != own])
-
-    os.kill(int(next_one[0]), signal.SIGKILL)
-    until(lambda: ") Z " in Path(f"/proc/{next_one[0]}/stat").read_text())  # else it may take the call and die with it
-    client.send(2, speak, "two")
-
-    assert client.end(2)[1][1] == runner
 
 
 def test_what_is_no_frame_ends_its_connection_and_nothing_else(server: Server):
