@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-long long-together long-alone report faults chaos \
-	test-jupyterlab dist evidence bench bench-peers survey docs
+	test-jupyterlab dist bench bench-peers survey docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,9 +112,6 @@ dist: $(STAMP)  ## wheel and sdist in dist/, and the conda-forge recipe of that 
 
 report: venv  ## `make test`, whose report goes to benchmarks/results
 	$(call keep_report,test,$(MAKE) test)
-
-evidence: venv  ## docs/evidence.md from the last report of test-long, or of `make report`
-	$(BIN)/python packaging/evidence.py "$$(ls -t benchmarks/results/test-*.txt | head -n 1)"
 
 test-jupyterlab: venv  ## notebooks in a headless Chromium, where one is installed; screenshots go to .jupyterlab
 	$(BIN)/python -m pip install -q -e '.[test,browser]'

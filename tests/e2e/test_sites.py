@@ -290,17 +290,6 @@ print("stopped", type(job.exception(100)).__name__)
 with Session("site", time="5min", memory="200MB") as session:
     print("session", session.submit(max, 1, 2).result(100))
 """
-WAITING = """
-import time
-from clusterfn import cluster
-
-@cluster(time="5min", memory="200MB")
-def wait():
-    print("waits", flush=True)
-    time.sleep(200)
-
-wait()
-"""
 
 
 @pytest.mark.long
@@ -315,29 +304,3 @@ def test_every_command_of_clusterfn_finds_the_schedulers(site: Any, machine: Mac
     for line in ("map 3", "stopped Cancelled", "session 2"):
         assert re.search(f"^{line}$", shown, re.MULTILINE), shown
     assert "n1" in machine.run("clusterfn", "gpus", "site")
-
-
-@pytest.mark.long
-def test_a_shell_next_to_a_job_finds_srun(site: Any, machine: Machine) -> None:
-    by_bash_profile(site)
-    site.start()
-    assert "site is ready." in machine.run(*machine.init_words())
-    (machine.laptop.project / "waiting.py").write_text(WAITING)
-    laptop = machine.laptop
-    terminal = Terminal(laptop.inside("bash", "--norc", "--noprofile", "-i"), laptop.project, laptop.env)
-    with subprocess.Popen(
-        laptop.inside("python", "waiting.py"), cwd=laptop.project, env=laptop.env, stdout=subprocess.PIPE
-    ) as job:
-        try:
-            assert job.stdout is not None and job.stdout.readline() == b"waits\n"
-            number = machine.run("clusterfn", "jobs", "--json")
-            found = re.search(r'"id": "([0-9a-f]{16})"', number)
-            assert found, number
-            terminal.type(f"clusterfn shell {found[1]}")
-            terminal.wait_for(r"\$ $")
-            terminal.type("echo of job $SLURM_JOB_ID")
-            terminal.wait_for(r"of job [0-9]+")
-            machine.run("clusterfn", "cancel", found[1])
-        finally:
-            terminal.close()
-            job.terminate()

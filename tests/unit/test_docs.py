@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import configparser
 import functools
 import re
 import textwrap
@@ -134,14 +133,6 @@ def test_the_starter_configuration_is_right():
 
     assert read.resolve(None)[0].name == "tensor01"
     assert read.hosts["cluster"].scheduler == "slurm"
-
-
-def test_pip_install_brings_every_folder_of_the_library():
-    declared = configparser.ConfigParser()
-    declared.read(ROOT / "setup.cfg", encoding="utf-8")
-    wanted = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "clusterfn").rglob("*.py")}
-
-    assert wanted - set(declared["options"]["packages"].split()) == set()
 
 
 def test_the_readme_shows_what_check_prints_of_gpus():

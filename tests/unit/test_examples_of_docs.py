@@ -145,20 +145,6 @@ def test_no_page_names_a_folder_of_this_machine():
     assert [(page, word) for page, text in texts.items() for word in folders if word in text] == []
 
 
-def test_the_steps_that_add_a_scheduler_name_every_file_that_one_needs():
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    steps = page.partition("## Add a scheduler")[2].partition("\n## ")[0]
-    own = ("clusterfn/scheduler/grid_engine/", "clusterfn/bridge/schedulers/grid_engine.py")
-    files = [*(ROOT / "clusterfn").rglob("*.py"), *(ROOT / "templates").glob("*.*"), ROOT / "setup.cfg"]
-    knowing = [path for path in files if re.search("grid_engine|SGE_", path.read_text(encoding="utf-8"))]
-    needed = {name for name in map(name_of, knowing) if not name.startswith(own)}
-    named = set(re.findall(r"`((?:clusterfn|templates|tests)/[\w/.]+|setup\.cfg)`", steps))
-
-    assert 3 < len(needed) <= 6, needed  # besides the folder and the module of its own
-    assert needed - named == set()
-    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
-
-
 def test_every_page_of_the_documents_is_reached_from_the_readme():
     reached, open_pages = set(), [ROOT / "README.md"]
     while open_pages:
