@@ -19,21 +19,6 @@ def rows(lock: Any, platform: str = "linux-64") -> list[tuple[str, str, str]]:
     return sorted((each.manager, each.name, each.version) for each in lock.on(platform))
 
 
-def test_the_lock_has_python_from_the_mirror_and_wheels_from_the_index(shelf: Shelf):
-    wheel = shelf.wheel("toy", requires="deep")
-    shelf.wheel("deep")
-    shelf.pyproject('"toy"')
-
-    lock = shelf.lock()
-
-    assert lock.path == shelf.project / "pyproject.conda-lock.yml"
-    assert rows(lock) == [("pip", "deep", "1.0"), ("pip", "toy", "1.0"), ("standalone", "python", "3.11.7")]
-    toy = next(each for each in lock.packages if each.name == "toy")
-    assert (toy.sha256, toy.url) == (sha256(wheel), wheel.as_uri())
-    assert lock.virtual_packages("linux-64")["__glibc"] == "2.28"
-    assert lock.python("linux-64") == (3, 11)
-
-
 def test_a_lock_that_fits_asks_neither_uv_nor_a_mirror(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
     shelf.wheel("toy")
     shelf.pyproject('"toy"')
