@@ -25,9 +25,8 @@ from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import merged
 from clusterfn.config.text_file import header_of_script
-from clusterfn.display import console
+from clusterfn.display import console, labels
 from clusterfn.errors import CommandFailed, ConfigError, did_you_mean
-from clusterfn.packing import labels
 from clusterfn.packing.files import File
 from clusterfn.packing.project import explain
 from clusterfn.packing.project.git import commit_of

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from clusterfn.calls.job import Job
+from clusterfn.display import argument_table
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.packing import files, payload_items
@@ -54,11 +55,11 @@ def test_a_table_of_arguments_names_them_as_the_function_does():
 
     calls = [(0.5, "mlp", 3, Fraction(1, 2)), (True, None, [1])]
 
-    assert payload_items.argument_table(train, calls, {"epochs": 10}) == [
+    assert argument_table.argument_table(train, calls, {"epochs": 10}) == [
         {"lr": 0.5, "model": "mlp", "layers_0": 3, "layers_1": "1/2", "epochs": 10},
         {"lr": True, "model": None, "layers_0": "[1]", "epochs": 10},
     ]
-    assert payload_items.argument_table(max, [(1, 2)], {}) == [{"argument_0": 1, "argument_1": 2}]
+    assert argument_table.argument_table(max, [(1, 2)], {}) == [{"argument_0": 1, "argument_1": 2}]
 
 
 class Ended(Job[Any]):
