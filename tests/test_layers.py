@@ -51,7 +51,7 @@ BLIND = {
     "hosts/exit_flush.py": "a thread's outermost frame: it does the next work too",
     "hosts/loop.py": "the outermost frame of a thread: who waits for it gets the error",
     "display/labels.py": "the user's own `__repr__` and properties",
-    "packing/unsent_changes.py": "the user's own modules, classes and values",
+    "packing/module_notes.py": "the user's own modules, classes and values",
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/executor.py": "sends a call on behalf of a caller who has gone on",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.packing import notes, payload_items
+from clusterfn.packing import payload_items
 from clusterfn.packing.dependencies import Place
 from tests.sent import prepared
 from tests.unit.calls.own_project import write
@@ -54,11 +54,11 @@ def script(project: Path, monkeypatch, text: str, **modules: str) -> Any:
 
 
 def changed(function: Any) -> dict[str, str]:
-    return {note.about: note.text for note in prepared(function, host="here").notes if note.kind == notes.CHANGED}
+    return {note.about: note.text for note in prepared(function, host="here").notes if note.id == "module-value"}
 
 
 def variables(function: Any) -> tuple[str, ...]:
-    return tuple(note.about for note in prepared(function, host="here").notes if note.kind == notes.VARIABLE)
+    return tuple(note.about for note in prepared(function, host="here").notes if note.id == "variable")
 
 
 def returns(expression: str) -> str:
@@ -172,7 +172,7 @@ def test_a_module_that_was_edited_since_its_import_is_only_reported_as_such_in_a
 
     of_map = payload_items.pack(function, [()], place=Place("here", "/root")).payload.notes
     found = [prepared(function, host="here").notes for _ in range(2)]
-    assert of_map == found[0] == found[1] and [note.kind for note in found[0]] == [notes.EDITED]
+    assert of_map == found[0] == found[1] and [note.id for note in found[0]] == ["edited"]
     assert found[0][0].text.startswith("conf has changed since this process imported it")
 
 
