@@ -27,6 +27,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState, OnError, check_on_error
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.sent_group import in_words, limits_of, track
+from clusterfn.calls.taken_values import as_lists
 from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
@@ -35,7 +36,7 @@ from clusterfn.display import argument_table, console, labels
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
-from clusterfn.packing.dependencies import Place, as_lists
+from clusterfn.packing.dependencies import Place
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:

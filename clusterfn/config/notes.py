@@ -1,6 +1,6 @@
 """The notes before a call: what its job would lack, or find otherwise, without an error.
 
-This table is also the page docs/reference/notes.md. `notes: {hide: […]}` in clusterfn.yml names those that are not said.
+This table is also the page docs/reference/notes.md. `notes: {hide: […]}` in clusterfn.yml names those that stay unsaid.
 """
 
 from __future__ import annotations

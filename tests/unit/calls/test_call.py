@@ -116,7 +116,7 @@ def test_a_note_that_clusterfn_yml_hides_is_not_said(monkeypatch, capsys, tmp_pa
     for id_ in ("global", "edited"):
         console.note(Finding(id_, f"{tmp_path} {id_}", f"a note on {id_}"))
 
-    path.write_text("")
+    path.write_text("quiet: false\n")
     config_file.load()
     console.note(Finding("global", f"{tmp_path} global", "a note on global"))
 
