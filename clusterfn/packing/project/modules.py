@@ -21,6 +21,7 @@ from clusterfn.hosts.bridge_bundle import FileBundle, make
 from clusterfn.packing import code_facts
 from clusterfn.packing.files import Member
 from clusterfn.packing.project import listing, roots, rules
+from clusterfn.packing.project.beside import data_beside
 
 MOST_BYTES = 50 << 20
 # The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
@@ -105,15 +106,18 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
         done.add(name)
         own = _source_members(name, words)
         files.update((member.name, member) for member in own)
-        code = (member for member in own if member.name.endswith(".py"))
-        facts = (code_facts.of_file(member.path, member.facts.st_mtime_ns) for member in code)
+        texts = (member for member in own if member.name.endswith(".py"))
+        facts = (code_facts.of_file(member.path, member.facts.st_mtime_ns) for member in texts)
         waiting |= {name for each in facts for name in each.imports} - done
-    if sum(member.facts.st_size for member in files.values()) > MOST_BYTES:
+    room = MOST_BYTES - sum(member.facts.st_size for member in files.values())
+    if room < 0:
         raise PayloadError(
             f"the modules that the function needs are larger than {format_size(MOST_BYTES)}",
             evidence=listing.largest(files.values()),
             hint="list data in .gitignore, and pass it as clusterfn.File or clusterfn.Directory",
         )
+    code = [member for member in files.values() if member.name.endswith(".py")]
+    files = {**{member.name: member for member in data_beside(code, room)}, **files}
     read = {name: Path(member.path).read_bytes() for name, member in files.items()}
     tops = {name.partition("/")[0].removesuffix(".py"): member.path for name, member in files.items()}
     read.update({f"{path.parent.name}/{path.name}": path.read_bytes() for path in roots.metadata_of(tops)})
