@@ -323,6 +323,10 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
     if found.array and _REQUEUES_TASK.search(text):
         problem = f"{script.name} has itself requeued by its number in the array, which is another one here"
         raise ConfigError(problem, hint="write in it: scontrol requeue $SLURM_JOB_ID")
+    if has_slurm and found.array and found.signal and "SLURM_ARRAY_JOB_ID" not in text:
+        # Lightning and submitit would have another task requeued when the signal comes; without this variable they
+        # take $SLURM_JOB_ID.
+        env["SLURM_ARRAY_JOB_ID"] = None
     if has_slurm:
         # Of a file that says nothing about it, the site decides whether SLURM starts it again.
         found.request = merged({"requeue": host.scheduler_options.get("requeue")}, found.request)
