@@ -37,6 +37,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
 from clusterfn.packing.dependencies import Place
+from clusterfn.public_api import check_calls
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def run(
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
     calls = _calls_of(iterables, name, how.strict)
-    payload_items.check_calls(function, calls, constants or {})
+    check_calls(function, calls, constants or {})
     name = options.name or job_name(name)
     names = given_labels or labels.labels(labels.rows_to_show(function, calls))
     if not calls:

@@ -11,7 +11,7 @@ import functools
 import re
 import types
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,6 +125,14 @@ class Guarded(NamedTuple):
     is_fallback: bool
 
 
+class Call(NamedTuple):
+    """A call that is a statement of its own: its line, its function and all of it, as text."""
+
+    line: int
+    function: str
+    text: str
+
+
 class Source(NamedTuple):
     """What the text of a module says.
 
@@ -133,12 +141,14 @@ class Source(NamedTuple):
         literals: What statements at its top level set to a number, a string, a bool, None or a tuple of these.
         guards: The names that they set in a `try: import …` or its `except`.
         strings: All strings in it, if it looks for files beside itself.
+        calls: Those that run whenever it does.
     """
 
     imports: frozenset[str] = frozenset()
     literals: Mapping[str, object] = {}
     guards: Mapping[str, Guarded] = {}
     strings: frozenset[str] = frozenset()
+    calls: tuple[Call, ...] = ()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -179,7 +189,19 @@ def of_text(text: bytes | str) -> Source:
     if ("__file__" if isinstance(text, str) else b"__file__") in text:  # type: ignore[operator]
         constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
         strings = {each for each in constants if isinstance(each, str)}
-    return Source(frozenset(_imported(tree)), literals, guards, frozenset(strings))
+    values = (each.value for each in _always_run(tree.body) if isinstance(each, ast.Expr))
+    nodes = (each for each in values if isinstance(each, ast.Call))
+    calls = tuple(Call(each.lineno, ast.unparse(each.func), ast.unparse(each)) for each in nodes)
+    return Source(frozenset(_imported(tree)), literals, guards, frozenset(strings), calls)
+
+
+def _always_run(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run whenever the text does; many scripts have them in a function `main`."""
+    for each in body:
+        yield each
+        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or each.name == "main":
+            for part in ("body", "orelse", "finalbody"):
+                yield from _always_run(getattr(each, part, ()))
 
 
 def _names(node: ast.Assign | ast.AnnAssign) -> list[str]:

@@ -6,8 +6,6 @@ Read from byte code before anything is sent. What may happen or not, such as a c
 
 from __future__ import annotations
 
-import ast
-import functools
 import glob
 import linecache
 import os
@@ -186,12 +184,6 @@ def _scope(function: types.FunctionType) -> dict[str, Any]:
     return scope
 
 
-class _Call(NamedTuple):
-    line: int
-    function: str
-    text: str
-
-
 def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterator[Finding]:
     """Yield the calls by which the script sets what no job gets, such as `np.random.seed(0)`.
 
@@ -208,7 +200,7 @@ def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterato
     if "random" not in names or not _OWN_GENERATORS.isdisjoint(names):
         used.discard("numpy")
     is_likely = any(name.partition("(")[0].rpartition(".")[2] in text for name in named)
-    for line, function, shown in _calls(text) if is_likely else ():
+    for line, function, shown in code_facts.of_text(text).calls if is_likely else ():
         first, _, rest = function.partition(".")
         last = function.rpartition(".")[2]
         module = vars(script).get(first)
@@ -218,23 +210,3 @@ def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterato
         is_set_there = not (_SEEDS if last in _SEEDS else {last}).isdisjoint(names)
         if sets is not None and (not sets or not sets.isdisjoint(used)) and not is_set_there:
             yield found("script-setting", call=shown, line=line)
-
-
-@functools.lru_cache(maxsize=8)
-def _calls(text: str) -> tuple[_Call, ...]:
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return ()
-    statements = (each.value for each in _statements(body) if isinstance(each, ast.Expr))
-    calls = [each for each in statements if isinstance(each, ast.Call)]
-    return tuple(_Call(each.lineno, ast.unparse(each.func), ast.unparse(each)) for each in calls)
-
-
-def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run whenever the script does; many scripts have them in a function `main`."""
-    for each in body:
-        yield each
-        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or each.name == "main":
-            for part in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(each, part, ()))

@@ -1,15 +1,14 @@
 """Notes on the user's own modules: their files were edited since their import here, or this process has set what a job,
 which imports the files again, finds otherwise.
 
-Of what was set, only numbers, strings and new names count, and only if the call may read them and nothing that is sent
-may set them. docs/decisions/0069-changed-modules.md says why the changes are not sent.
+Of what was set, only numbers, strings and tuples count, and only if the call may read them and nothing that is sent may
+set them; a job without a new name has an error. docs/decisions/0069-changed-modules.md says why changes are not sent.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import linecache
 import re
 import struct
 import sys
@@ -117,11 +116,7 @@ def _compiled_from(name: str) -> tuple[int, int] | None:
 
 
 class _Change(NamedTuple):
-    """A name of a module whose value is not the one that importing the module gives it.
-
-    Attributes:
-        there: The value by the source; `_MISSING` if the source does not have the name.
-    """
+    """A name of a module whose value `here` is not the one that importing the module gives it."""
 
     module: str
     name: str
@@ -132,8 +127,6 @@ class _Change(NamedTuple):
     def describe(self) -> str:
         """Say what the job finds. A string may be a password, so only numbers are shown."""
         key = f"{self.module}.{self.name}"
-        if self.there is _MISSING:
-            return f"{key} does not exist in the job"
         if not _PRIVATE.search(self.name) and all(type(value) in _NUMBERS for value in (self.here, self.there)):
             return f"{key} is {self.here!r} on this machine, and {self.there!r} in the job"
         return f"{key} was changed on this machine, but not in the job"
@@ -149,21 +142,6 @@ def _changes(name: str) -> Iterator[_Change]:
         here = scope.get(key, _MISSING)
         if here is not there and here is not _MISSING and not _is_same(here, there):
             yield _Change(name, key, path, here, there)
-    # An import sets a module in its package. Libraries set names too, as `sympy.var` does. A module with `__getattr__`
-    # may have any name.
-    new = () if "__getattr__" in scope else sorted(_set_by_script() & scope.keys())
-    for key in new:
-        if f"{name}.{key}" not in sys.modules and not re.search(rb"\b%b\b" % key.encode(), path.read_bytes()):
-            yield _Change(name, key, path, scope[key], _MISSING)
-
-
-def _set_by_script() -> frozenset[str]:
-    return _attributes_set("".join(linecache.getlines(attribute(sys.modules["__main__"], "__file__") or "")))
-
-
-@functools.lru_cache(maxsize=8)
-def _attributes_set(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\.(?!__)(\w+)\s*(?::[^=\n]*)?=(?!=)", text, re.ASCII))
 
 
 def _is_same(here: Any, there: Any) -> bool:
@@ -183,8 +161,8 @@ def _is_missed(change: _Change, sources: FileBundle, functions: Collection[types
     stores = {store.name for part in parts for store in part.stores if store.kind != "NAME"}
     if change.name in stores or any(_DYNAMIC_NAMES.intersection(part.names) for part in parts):
         return False
-    there = None if change.there is _MISSING else repr(change.there)
-    is_read = _is_read(change.path.read_bytes(), change.module, change.name, there, own_modules.texts_in(sources))
+    own, texts = change.path.read_bytes(), own_modules.texts_in(sources)
+    is_read = _is_read(own, change.module, change.name, repr(change.there), texts)
     return is_read is not None and (is_read or any(_reads(function, change) for function in functions))
 
 
@@ -197,12 +175,12 @@ def _reads(function: types.FunctionType, change: _Change) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_read(own: bytes, module: str, name: str, there: str | None, texts: tuple[bytes, ...]) -> bool | None:
+def _is_read(own: bytes, module: str, name: str, there: str, texts: tuple[bytes, ...]) -> bool | None:
     """Whether sources that are sent read a name of a module; None if they may set it.
 
     Args:
         own: The source of the module.
-        there: The value in it, as text; None: it has no such name.
+        there: The value in it, as text.
     """
     others = [data for data in texts if data != own]
     naming = [own, *(data for data in others if name.encode() in data)]
@@ -217,7 +195,7 @@ def _is_read(own: bytes, module: str, name: str, there: str | None, texts: tuple
         return None
     values = [repr(store.value) for part in read[0] for store in part.stores if store.name == name]
     stores = [store[:2] for parts in read[1:] for part in parts for store in part.stores]
-    if ("ATTR", name) in stores or there not in (None, *(values if len(values) == 1 else ())):
+    if ("ATTR", name) in stores or values != [there]:
         return None
     last = module.rpartition(".")[2].encode()
     knowing = (parts for data, parts in zip(naming, read) if data is own or last in data)

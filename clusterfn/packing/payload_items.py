@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.attributes import attribute
 from clusterfn.errors import PayloadError
 from clusterfn.packing.dependencies import Place
 from clusterfn.packing.payload import Large, Needs, Payload, keep_registrations, name_of, of_program, pack_object
-from clusterfn.public_api import check_arguments
 
 
 @dataclass(frozen=True)
@@ -50,36 +48,6 @@ class Items:
     def described_inputs(self) -> bytes:
         """Return the file by which the host knows which items can run."""
         return json.dumps({"all": self.inputs_of_all, "items": self.inputs}).encode()
-
-
-def check_calls(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:
-    """Reject calls `function(*args, **constants)` that the function would reject.
-
-    Raises:
-        TypeError: The function does not take these arguments.
-    """
-    for args in {len(args): args for args in calls}.values():
-        try:
-            check_arguments(function, args, constants)
-        except TypeError as error:
-            if not _are_packed(function, calls, constants):
-                raise
-            name = attribute(function, "__name__", "")
-            call = f"{name if str(name).isidentifier() else 'f'}.map(*zip(*items))"
-            tip = f"each item is one argument: to pass its parts as arguments, call {call}"
-            raise TypeError(f"{error}; {tip}") from None
-
-
-def _are_packed(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> bool:
-    """Whether each call has one tuple or list, whose parts the function would take as arguments."""
-    if not all(len(args) == 1 and type(args[0]) in (tuple, list) for args in calls):
-        return False
-    try:
-        for parts in {len(args[0]): args[0] for args in calls}.values():
-            check_arguments(function, tuple(parts), constants)
-    except TypeError:
-        return False
-    return True
 
 
 def pack(
