@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clusterfn.packing.dependencies import Place
 
 _NUMBERS = (bool, int, float, complex)
-_MISSING = object()
 # With these, code can set names that it does not name. The last one makes globals of the members of an enumeration.
 _SETTERS = (
     "__globals__", "__setattr__", "_convert_", "delattr", "exec", "f_globals", "f_locals", "globals", "locals",
@@ -49,9 +48,7 @@ _MOST = 20
 _seen: dict[Path, tuple[int, int]] = {}
 
 
-def find(
-    sources: FileBundle, functions: Collection[types.FunctionType], place: Place | None
-) -> Iterator[Finding]:  # fmt: skip
+def find(sources: FileBundle, functions: Collection[types.FunctionType], place: Place | None) -> Iterator[Finding]:
     """Yield the notes on modules.
 
     Args:
@@ -139,9 +136,8 @@ def _changes(name: str) -> Iterator[_Change]:
         return
     scope = vars(module)
     for key, there in code_facts.of_file(str(path), path.stat().st_mtime_ns).literals.items():
-        here = scope.get(key, _MISSING)
-        if here is not there and here is not _MISSING and not _is_same(here, there):
-            yield _Change(name, key, path, here, there)
+        if key in scope and scope[key] is not there and not _is_same(scope[key], there):
+            yield _Change(name, key, path, scope[key], there)
 
 
 def _is_same(here: Any, there: Any) -> bool:

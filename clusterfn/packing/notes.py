@@ -86,9 +86,7 @@ def of_code(function: Callable[..., Any], host: str, constants: Mapping[str, Any
     return read[host]
 
 
-def find(
-    call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]
-) -> Iterator[Finding]:  # fmt: skip
+def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]) -> Iterator[Finding]:
     """Yield the notes about a call that has been packed."""
     yield from _decided_here(call)
     yield from _unnamed_subclasses(call)

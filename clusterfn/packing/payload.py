@@ -248,15 +248,7 @@ class Needs(notes.Watched):
         )  # fmt: skip
 
     def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
-        """Note what the function's code does otherwise in a job.
-
-        Args:
-            function: The function.
-            constants: As for `code_notes.find`.
-
-        Raises:
-            ConfigError: It sends jobs from its job.
-        """
+        """Note what the function's code does otherwise in a job; it takes and raises what `code_notes.find` does."""
         if self.place is not None:
             self.of_code = notes.of_code(function, self.place.host, constants)
 

@@ -34,14 +34,14 @@ def data_beside(modules: Iterable[Member], room: int) -> list[Member]:
                 continue
             try:
                 named = {each.name: each for each in _named(root, name) if each.name not in members}
-                fits = sum(each.facts.st_size for each in named.values()) <= room
-            except ConfigError as error:
-                if isinstance(error, git.GitRefused):
-                    raise
-                fits = False
-            if fits:
+                size = sum(each.facts.st_size for each in named.values())
+            except git.GitRefused:
+                raise
+            except ConfigError:
+                named, size = {}, room + 1
+            if size <= room:
                 members.update(named)
-                room -= sum(each.facts.st_size for each in named.values())
+                room -= size
             else:
                 console.note(found("beside-code", path=os.path.join(root, name), module=module.name))
     return list(members.values())
