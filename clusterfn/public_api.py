@@ -8,11 +8,11 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn.bridge.attributes import signature_of
+from clusterfn.bridge.attributes import attribute, signature_of
 from clusterfn.config import options as call_options
 from clusterfn.config.quiet import is_verbose
 from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
@@ -142,6 +142,36 @@ def check_arguments(
             where = call_options.where_to_write(option, owner, plain.__name__)
             message += f"; {option}= is an option of clusterfn: {where}"
         raise TypeError(message) from None
+
+
+def check_calls(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:
+    """Reject calls `function(*args, **constants)` that the function would reject.
+
+    Raises:
+        TypeError: The function does not take these arguments.
+    """
+    for args in {len(args): args for args in calls}.values():
+        try:
+            check_arguments(function, args, constants)
+        except TypeError as error:
+            if not _are_packed(function, calls, constants):
+                raise
+            name = attribute(function, "__name__", "")
+            call = f"{name if str(name).isidentifier() else 'f'}.map(*zip(*items))"
+            tip = f"each item is one argument: to pass its parts as arguments, call {call}"
+            raise TypeError(f"{error}; {tip}") from None
+
+
+def _are_packed(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> bool:
+    """Whether each call has one tuple or list, whose parts the function would take as arguments."""
+    if not all(len(args) == 1 and type(args[0]) in (tuple, list) for args in calls):
+        return False
+    try:
+        for parts in {len(args[0]): args[0] for args in calls}.values():
+            check_arguments(function, tuple(parts), constants)
+    except TypeError:
+        return False
+    return True
 
 
 def _misfit(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -1,19 +1,21 @@
 """`python packaging/configuration.py`: write what docs/reference says of the keys of clusterfn.yml, from their table.
 
-That is the tables of configuration.md, and clusterfn.schema.json.
+That is the tables of configuration.md, clusterfn.schema.json, and the table of notes in notes.md.
 """
 
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Mapping
 from pathlib import Path
 
 from clusterfn.config import keys
+from clusterfn.config.notes import NOTES
 from clusterfn.config.value_kinds import Key
 
 REFERENCE = Path(__file__).parents[1] / "docs/reference"
-PAGE, SCHEMA = REFERENCE / "configuration.md", REFERENCE / "clusterfn.schema.json"
+PAGE, SCHEMA, NOTES_PAGE = (REFERENCE / name for name in ("configuration.md", "clusterfn.schema.json", "notes.md"))
 TABLES = {
     "## Keys of the file": keys.FILE_KEYS,
     "## Keys of a host": keys.HOST_KEYS,
@@ -31,6 +33,16 @@ def with_tables(page: str) -> str:
     return page
 
 
+def with_notes(page: str) -> str:
+    """Return the page of notes with its table, which is its end, as the code has it."""
+    lines = ["| id | when | what clusterfn says | hidden by quiet mode |", "|---|---|---|---|"]
+    for note in NOTES.values():
+        parts = string.Formatter().parse(": ".join(filter(None, (note.text, note.hint))))
+        said = "".join(text + ("" if place is None else "…") for text, place, *_ in parts)
+        lines.append(f"| `{note.id}` | {note.when} | `{said}` | {'yes' if note.is_progress else 'no'} |")
+    return page.partition("\n## The notes\n\n")[0] + "\n## The notes\n\n" + "\n".join(lines) + "\n"
+
+
 def rows(table: Mapping[str, Key]) -> str:
     """Return a table in Markdown, without a newline at its end."""
     has_examples = any(key.example for key in table.values())
@@ -44,4 +56,5 @@ def rows(table: Mapping[str, Key]) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    NOTES_PAGE.write_text(with_notes(NOTES_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     SCHEMA.write_text(f"{json.dumps(keys.file_schema(), indent=2)}\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterfn.hosts import serialization
-from clusterfn.packing import inner_calls, payload
+from clusterfn.packing import code_notes, payload
 from clusterfn.packing.dependencies import Place
 
 container, exceptions = serialization.part("container"), serialization.part("exceptions")
@@ -55,7 +55,7 @@ def said_of_code(
     function: Callable[..., Any], host: str, constants: Mapping[str, Any] | None = None
 ) -> list[str]:  # fmt: skip
     """What is said before a call, or with constants a map, is sent there of what its code does otherwise in a job."""
-    return inner_calls.notes(function, host, constants)
+    return [each.text for each in code_notes.find(function, host, constants)]
 
 
 def look_patiently(patch: pytest.MonkeyPatch) -> None:

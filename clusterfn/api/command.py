@@ -25,9 +25,8 @@ from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import merged
 from clusterfn.config.text_file import header_of_script
-from clusterfn.display import console
+from clusterfn.display import console, labels
 from clusterfn.errors import CommandFailed, ConfigError, did_you_mean
-from clusterfn.packing import labels
 from clusterfn.packing.files import File
 from clusterfn.packing.project import explain
 from clusterfn.packing.project.git import commit_of
@@ -324,6 +323,10 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
     if found.array and _REQUEUES_TASK.search(text):
         problem = f"{script.name} has itself requeued by its number in the array, which is another one here"
         raise ConfigError(problem, hint="write in it: scontrol requeue $SLURM_JOB_ID")
+    if has_slurm and found.array and found.signal and "SLURM_ARRAY_JOB_ID" not in text:
+        # Lightning and submitit would have another task requeued when the signal comes; without this variable they
+        # take $SLURM_JOB_ID.
+        env["SLURM_ARRAY_JOB_ID"] = None
     if has_slurm:
         # Of a file that says nothing about it, the site decides whether SLURM starts it again.
         found.request = merged({"requeue": host.scheduler_options.get("requeue")}, found.request)

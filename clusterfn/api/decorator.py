@@ -224,9 +224,10 @@ class ClusterFunction(Generic[P, R]):
 
     def _on_its_way(self) -> tuple[Any, ...]:
         """Tell `bridge.serialization.pickler` how to pickle it for a job."""
-        from clusterfn.packing import by_name
+        from clusterfn.hosts import serialization
 
-        return by_name.reduce_decorated(self.__wrapped__)
+        going: tuple[Any, ...] = serialization.part("named").reduce_decorated(self.__wrapped__)
+        return going
 
     # A type checker that saw `__getattr__` would accept every misspelled attribute.
     if not TYPE_CHECKING:

@@ -21,6 +21,7 @@ from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.job import Job
 from clusterfn.calls.session_job import SessionJob
 from clusterfn.calls.session_tracker import ActorCall, actor_lost
+from clusterfn.calls.taken_values import as_lists
 from clusterfn.config import import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
@@ -31,7 +32,7 @@ from clusterfn.display.summary import Summary
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.packing import payload as payloads
-from clusterfn.packing.dependencies import NotEnded, as_lists
+from clusterfn.packing.dependencies import NotEnded
 from clusterfn.public_api import check_arguments, public_api, show_options
 
 if TYPE_CHECKING:

@@ -30,11 +30,11 @@ from clusterfn.config.forms import is_set_by_clusterfn
 from clusterfn.config.job_spec import JobSpec, options_passed_on
 from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
-from clusterfn.display import console
+from clusterfn.display import console, labels
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
-from clusterfn.packing import labels, notes
+from clusterfn.packing import notes
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import Place
 from clusterfn.public_api import check_arguments

@@ -19,12 +19,13 @@ from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import group_state, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.taken_values import JobPart
 from clusterfn.config.units import parse_memory
 from clusterfn.display.notebook_display import NotebookDisplay
 from clusterfn.display.summary import Summary, describe_request
 from clusterfn.errors import ClusterfnError, ResultTooLarge
 from clusterfn.hosts import remote_files
-from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference
+from clusterfn.packing.dependencies import ArgumentSource, JobArgument, Reference
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
-from clusterfn.calls import outcome, outcome_errors
+from clusterfn.calls import given_paths, outcome, outcome_errors
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.display import console
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import loop, remote_files
-from clusterfn.packing import files
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
@@ -279,7 +278,7 @@ class ItemResults:
 
     def _load(self, published: Mapping[str, Any], value: bytearray | None, place: outcome.JobLocation) -> Any:
         loaded = outcome.value_of(published, value, place)
-        return files.as_given(loaded, self._group.given) if self._group.given else loaded
+        return given_paths.as_given(loaded, self._group.given) if self._group.given else loaded
 
     # what a user asks about one item, by its index in the group
 

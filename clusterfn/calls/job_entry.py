@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.calls import failure_hints, outcome, outcome_errors
+from clusterfn.calls import failure_hints, given_paths, outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Transfer
-from clusterfn.packing import files
 
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend
@@ -267,7 +266,7 @@ class JobEntry(JobStatus):
 
     def _load(self, value: Value | None) -> Any:
         result = outcome.value_of(self.published, value, self._place())
-        return files.as_given(result, self.given) if self.given else result
+        return given_paths.as_given(result, self.given) if self.given else result
 
     def _fetch_value(self, timeout: float | None = None) -> Value | None:
         """Fetch the value, or the exception, which the host has kept.

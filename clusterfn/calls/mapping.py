@@ -27,15 +27,17 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState, OnError, check_on_error
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.sent_group import in_words, limits_of, track
+from clusterfn.calls.taken_values import as_lists
 from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
-from clusterfn.display import console
+from clusterfn.display import argument_table, console, labels
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
-from clusterfn.packing import labels, payload_items
-from clusterfn.packing.dependencies import Place, as_lists
+from clusterfn.packing import payload_items
+from clusterfn.packing.dependencies import Place
+from clusterfn.public_api import check_calls
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def run(
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
     calls = _calls_of(iterables, name, how.strict)
-    payload_items.check_calls(function, calls, constants or {})
+    check_calls(function, calls, constants or {})
     name = options.name or job_name(name)
     names = given_labels or labels.labels(labels.rows_to_show(function, calls))
     if not calls:
@@ -99,8 +101,8 @@ def run(
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
     made.given = submit.given_paths(session.root, one.payload)
     if not given_labels:
-        made.arguments = payload_items.argument_table(function, calls, constants or {})
-        made.kept_arguments = payload_items.kept_arguments(function, calls, constants or {})
+        made.arguments = argument_table.argument_table(function, calls, constants or {})
+        made.kept_arguments = argument_table.kept_arguments(function, calls, constants or {})
     if job.outputs:
         made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")

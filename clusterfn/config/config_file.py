@@ -76,6 +76,7 @@ class Config:
         path: The file, or None where there is none, or `configure` was called.
         named: The hosts of the file itself, in its order.
         quiet: Whether progress is hidden.
+        hidden_notes: The ids of notes that are not said.
         title: What messages call it: the file's path.
     """
 
@@ -86,6 +87,12 @@ class Config:
     default_place: str = field(default="", compare=False)
     quiet: bool = False
     title: str = ""
+    hidden_notes: tuple[str, ...] = ()
+
+    def obey(self) -> Config:
+        """Let what prints sentences know what is not said; return it."""
+        quiet.in_file, quiet.hidden_notes = self.quiet, self.hidden_notes
+        return self
 
     def resolve(self, name: str | None) -> tuple[Host, str]:
         """Return the host for a call that says `host=name`, and what decided: a clause for messages.
@@ -183,9 +190,7 @@ def load(start: Path | None = None) -> Config:
     if _configured is not None:
         return _configured
     path = places.file_of_variable() or places.find_file(start or Path.cwd(), running_file or places.running_script())
-    config = Config({LOCAL.name: LOCAL}) if path is None else read(path)
-    quiet.in_file = config.quiet
-    return config
+    return (Config({LOCAL.name: LOCAL}) if path is None else read(path)).obey()
 
 
 def configure(content: Mapping[str, Any] | None) -> None:
@@ -204,7 +209,7 @@ def configure(content: Mapping[str, Any] | None) -> None:
     finally:
         _configured = config
     if config is not None:
-        quiet.in_file = config.quiet
+        config.obey()
 
 
 def _config_of(content: Mapping[str, Any]) -> Config:
@@ -267,7 +272,8 @@ def parse(data: bytes, path: Path) -> Config:
         raise default.error(f'there is no host "{default.text}"{near}', hint)
     place = default.place if default else ""
     silent = "quiet" in keys and FILE_KEYS["quiet"].kind.read(keys["quiet"])
-    return Config(hosts, default.text if default else None, path, tuple(named), place, silent, str(path))
+    hidden_notes = FILE_KEYS["notes"].kind.read(keys["notes"]) if "notes" in keys else ()
+    return Config(hosts, default.text if default else None, path, tuple(named), place, silent, str(path), hidden_notes)
 
 
 def _host(key: Value, value: Value, folder: Path) -> Host:

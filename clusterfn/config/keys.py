@@ -38,6 +38,8 @@ FILE_KEYS: Mapping[str, Key] = {
     "quiet": Key(
         "quiet", Kind(lambda value: value.as_choice(("true", "false")) == "true", {"type": "boolean"}), "`false`", "",
         "`true` hides progress, as described below; `$CLUSTERFN_QUIET` overrides it"),
+    "notes": Key("notes", kinds.NOTES, "none", "",
+        "`{hide: [ID, …]}`: [notes](notes.md) that clusterfn does not print"),
 }  # fmt: skip
 
 # The keys below `defaults:`, with the attribute of Resources that each becomes. `environment` becomes the host's own.

@@ -5,6 +5,8 @@ import os
 _VERBOSE = "CLUSTERFN_DEBUG"
 # The value of `quiet:` in the configuration that was loaded last.
 in_file = False
+# The ids that `notes: {hide: …}` has there.
+hidden_notes: tuple[str, ...] = ()
 
 
 def is_verbose() -> bool:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.supervisor.eligible_gpus import is_gpu_id
-from clusterfn.config import forms, units
+from clusterfn.config import forms, notes, units
 from clusterfn.config.forms import ENVIRONMENT_KINDS, NOTIFY_KEYS, Notify, parse_notify
 from clusterfn.config.yamlfile import Value
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, did_you_mean
 
 # A JSON Schema.
 Form = Mapping[str, Any]
@@ -243,6 +243,20 @@ def _notify(value: Value) -> Notify:
 
 _NOTIFY: Form = {"type": "object", "properties": dict.fromkeys(NOTIFY_KEYS, TEXT), "additionalProperties": False}
 NOTIFY = Kind(_notify, {"anyOf": [TEXT, _NOTIFY], "examples": ["mail -s done ada@example.edu"]})
+
+
+def _notes(value: Value) -> tuple[str, ...]:
+    """Return the ids of notes that are not said, from `{hide: [ID, …]}`."""
+    hide = value.mapping(["hide"]).get("hide")
+    ids = hide.as_lines() if hide else ()
+    for id_ in ids:
+        if hide and id_ not in notes.NOTES:
+            raise hide.error(f'no note has the id "{id_}"{did_you_mean(id_, notes.NOTES)}', "the reference lists them")
+    return ids
+
+
+_IDS: Form = {"type": "array", "items": {"enum": list(notes.NOTES)}}
+NOTES = Kind(_notes, {"type": "object", "properties": {"hide": _IDS}, "additionalProperties": False})
 
 
 _COUNT_OR_ONLY = "write it below `defaults:`, as `defaults: {gpus: 1}`; to use only some, `gpus: {only: [3]}`"

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Optional, TextIO
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
 from clusterfn.config import quiet
+from clusterfn.config.notes import NOTES, Finding
 from clusterfn.config.units import is_on
 from clusterfn.hosts import spoken_wait
 
@@ -290,6 +291,12 @@ def is_new(kind: str, about: str) -> bool:
     is_first = (kind, about) not in _said
     _said.add((kind, about))
     return is_first
+
+
+def note(finding: Finding) -> None:
+    """Say a note on a call, unless it has been said, or clusterfn.yml hides it."""
+    if finding.id not in quiet.hidden_notes and is_new(finding.id, finding.about):
+        (tell if NOTES[finding.id].is_progress else warn)(finding.text)
 
 
 def redraw(line: str, progress: Progress = None) -> None:

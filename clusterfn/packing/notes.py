@@ -1,21 +1,27 @@
-"""Notes: what a user should know of a call before it is sent, as its job lacks it or finds it otherwise.
+"""What a user should know of a call before it is sent: the notes of `config.notes` that are true of it.
 
 They are found while the call is packed, and each is said once.
 """
 
 from __future__ import annotations
 
+import functools
+import linecache
+import os
 import re
+import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.attributes import attribute
+from clusterfn.config.forms import is_set_by_clusterfn
+from clusterfn.config.notes import Finding, found
 from clusterfn.display import console
 from clusterfn.hosts import serialization
-from clusterfn.packing import code_facts, edited_modules, inner_calls, unsent_changes
-from clusterfn.packing.by_name import goes_by_value
+from clusterfn.packing import code_facts, code_notes, module_notes
 from clusterfn.packing.files import holds_credentials
 from clusterfn.packing.project import modules as own_modules
 
@@ -25,22 +31,11 @@ if TYPE_CHECKING:
     from clusterfn.packing.dependencies import Place
     from clusterfn.packing.files import FileUpload
 
-# Kinds of notes. Those of `_PROGRESS` are not said in quiet mode.
-ARGUMENT, CHANGED, COMPILED, CREDENTIAL = "argument", "changed", "compiled", "credential"
-DECIDED, EDITED, VARIABLE = "decided", "edited", "variable"
-_PROGRESS = (ARGUMENT, COMPILED, DECIDED)
+_VARIABLE_SETTERS = frozenset(["putenv", "setdefault", "update"])
 # Most functions are sent often, so what was noted about their code is kept for each host.
-_of_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[str]]] = weakref.WeakKeyDictionary()
+_of_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[Finding]]] = weakref.WeakKeyDictionary()
 # The method of `type` itself is used, because a metaclass may have another one.
 _subclasses_of: Callable[[type], list[type]] = type.__subclasses__
-
-
-class Note(NamedTuple):
-    """A sentence about a call, which is said once for each thing that it is about."""
-
-    kind: str
-    about: str
-    text: str
 
 
 class Watched:
@@ -55,8 +50,8 @@ class Watched:
 
     def __init__(self, place: Place | None) -> None:
         self.place = place
-        self.sent_along: list[str] = []
-        self.of_code: Sequence[str] = ()
+        self.sent_along: dict[Finding, None] = {}
+        self.of_code: Sequence[Finding] = ()
         self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
         self.by_value: list[types.FunctionType] = []
@@ -66,7 +61,7 @@ class Watched:
         serialization.part("pickler").notes.clear()
 
 
-def tell(notes: tuple[Note, ...], job: JobSpec, is_in_place: bool) -> None:
+def tell(notes: Sequence[Finding], job: JobSpec, is_in_place: bool) -> None:
     """Say what is true of the job, and has not been said.
 
     Args:
@@ -76,75 +71,52 @@ def tell(notes: tuple[Note, ...], job: JobSpec, is_in_place: bool) -> None:
     lines = "\n".join((*job.host.setup, *job.host.prolog))
     given = {*job.env, *job.secrets, *re.findall(r"\w+", lines)}
     for note in notes:
-        has_variable = note.kind == VARIABLE and (job.host.is_this_machine or note.about in given)
-        if not has_variable and not (note.kind == COMPILED and is_in_place) and console.is_new(note.kind, note.about):
-            (console.tell if note.kind in _PROGRESS else console.warn)(note.text)
+        has_variable = note.id == "variable" and (job.host.is_this_machine or note.about in given)
+        if not has_variable and not (note.id == "compiled" and is_in_place):
+            console.note(note)
 
 
-def of_code(function: Callable[..., Any], host: str, constants: Mapping[str, Any] | None) -> list[str]:
-    """Return what `inner_calls.notes` does; raise what it does."""
-    read: dict[str, list[str]] = {}
+def of_code(function: Callable[..., Any], host: str, constants: Mapping[str, Any] | None) -> list[Finding]:
+    """Return what `code_notes.find` does; raise what it does."""
+    read: dict[str, list[Finding]] = {}
     if isinstance(function, types.FunctionType) and constants is None:
         read = _of_code.setdefault(function, {})
     if host not in read:
-        read[host] = inner_calls.notes(function, host, constants)
+        read[host] = code_notes.find(function, host, constants)
     return read[host]
 
 
-def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]) -> Iterator[Note]:
+def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]) -> Iterator[Finding]:
     """Yield the notes about a call that has been packed."""
-    decided = (*_decided_here(call), *_unnamed_subclasses(call), *call.sent_along, *call.of_code)
-    yield from (Note(DECIDED, text, text) for text in decided)
-    yield from (Note(ARGUMENT, text, f"in the arguments {text}") for text in serialization.part("pickler").notes)
-    for each in compiled:
-        text = (
-            f"{each.name} is not sent, because {each.extension.name} is compiled for this machine: the job imports it "
-            "from its environment"
-        )
-        yield Note(COMPILED, text, text)
+    yield from _decided_here(call)
+    yield from _unnamed_subclasses(call)
+    yield from (*call.sent_along, *call.of_code)
+    yield from (found("argument", text, said=text) for text in serialization.part("pickler").notes)
+    yield from (found("compiled", name=each.name, file=each.extension.name) for each in compiled)
     folders = (each for each in call.shipments.values() if each.is_directory)
-    for path in (member.path for each in folders for member in each.contents.files):
-        if holds_credentials(path):
-            yield Note(CREDENTIAL, path, f"{path} looks like a key or a password, and is sent with its Directory")
-    names = own_modules.modules_in(sources) if sources else ()
-    for name, stamp in edited_modules.edited(names):
-        text = f"{name} has changed since this process imported it; the job gets the current file"
-        # A worker of a session keeps the modules that it has.
-        if call.place is None or not call.place.in_session:
-            yield Note(EDITED, stamp, text)
-    if call.place is None:
-        return
+    paths = (member.path for each in folders for member in each.contents.files)
+    yield from (found("key", path, path=path) for path in paths if holds_credentials(path))
     if sources:
-        # The functions that use a module by value have its changes.
-        changed = unsent_changes.find([name for name in names if not goes_by_value(name)], sources, call.by_value)
-        # The sentence has the value, which may be another one at each call.
-        yield from (Note(CHANGED, name, text) for name, text in changed.items())
-    for name in unsent_changes.variables(call.by_value, sources) if call.by_value or sources else ():
-        yield Note(
-            VARIABLE,
-            name,
-            (
-                f"{name} is set by this program, and its value is not sent to the job: write "
-                f"env={{{name!r}: os.environ[{name!r}]}} in @cluster, or secrets=[{name!r}] if it is private"
-            ),
-        )
+        yield from module_notes.find(sources, call.by_value, call.place)
+    if call.place is not None and (call.by_value or sources):
+        yield from (found("variable", name, name=name) for name in _variables(call.by_value, sources))
 
 
-def _decided_here(call: Watched) -> Iterator[str]:
+def _decided_here(call: Watched) -> Iterator[Finding]:
     """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
     for name, (value, file, scope) in call.flags.items():
         # A notebook keeps the text of its cells in `In`.
         cells = [each for each in scope.get("In") or () if isinstance(each, str)]
-        guards = (own_modules.guarded(text).get(name) for text in (call.texts.get(file, ""), *cells))
-        missing = next((module for each in guards if each and (module := each.missing(value))), "")
-        if missing:
-            yield (
-                f"{name} is {value!r} in the job, because this machine has no {missing}; to decide it on the "
-                "host, set it inside the function, or move the function into a module of its own"
-            )
+        guards = (code_facts.of_text(text).guards.get(name) for text in (call.texts.get(file, ""), *cells))
+        missing = (
+            module
+            for guard in guards if guard and (value is guard.value) is guard.is_fallback
+            for module in guard.modules if module not in sys.modules and own_modules.find_spec(module) is None
+        )  # fmt: skip
+        yield from (found("optional-import", name=name, value=value, module=each) for each in [*missing][:1])
 
 
-def _unnamed_subclasses(call: Watched) -> Iterator[str]:
+def _unnamed_subclasses(call: Watched) -> Iterator[Finding]:
     """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
     parts = (part for each in call.by_value for part in code_facts.read(each.__code__)) if call.classes else ()
     if not any("__subclasses__" in part.names for part in parts):
@@ -153,7 +125,56 @@ def _unnamed_subclasses(call: Watched) -> Iterator[str]:
     below = (each for cls in call.classes for each in _subclasses_of(cls) if id(each) not in sent)
     missing = {each.__name__ for each in below if attribute(each, "__module__") == "__main__"}
     if missing:
-        yield (
-            f"__subclasses__() does not find {', '.join(sorted(missing))} in the job, because the code of the call "
-            "does not name that: name it in the function, or move the classes into a module"
-        )
+        yield found("subclasses", names=", ".join(sorted(missing)))
+
+
+def _variables(functions: Collection[types.FunctionType], sources: FileBundle | None) -> tuple[str, ...]:
+    """Return the names of variables that this program has set and the call may use, but does not set itself.
+
+    A job has the variables of its host, of `env=` and of `secrets=`. A library sets variables too, so only those count
+    that the user's own code names.
+    """
+    before = _at_start()
+    names = tuple(sorted(name for name, value in os.environ.items() if before.get(name) != value))
+    # A program that has given itself a title has overwritten what the system shows.
+    if not names or before.keys().isdisjoint(os.environ):
+        return ()
+    script = attribute(sys.modules["__main__"], "__file__") or ""
+    texts = own_modules.texts_in(sources) if sources else ()
+    return _missed(names, tuple(each.__code__ for each in functions), texts, script)
+
+
+@functools.lru_cache(maxsize=1)
+def _at_start() -> dict[str, str]:
+    """Return the variables with which this process began; {} if the system does not show them."""
+    try:
+        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return dict(os.fsdecode(entry).partition("=")[::2] for entry in entries if b"=" in entry)
+
+
+# Searching all sources at each call of a session would take a quarter of its time.
+@functools.lru_cache(maxsize=256)
+def _missed(
+    names: tuple[str, ...], functions: tuple[types.CodeType, ...], texts: tuple[bytes, ...], script: str
+) -> tuple[str, ...]:  # fmt: skip
+    parts = [part for each in functions for part in code_facts.read(each)]
+    program = "".join(linecache.getlines(script)).encode()
+    used = (name for name in names if _is_missed(name, parts, texts, program))
+    return tuple(name for name in used if not is_set_by_clusterfn(name))
+
+
+def _is_missed(name: str, parts: Collection[code_facts.Facts], texts: Collection[bytes], program: bytes) -> bool:
+    """Whether the call may use the variable, and nothing that is sent may set it."""
+    word = os.fsencode(name)
+    near = [text for text in texts if word in text]
+    using = [part for part in parts if name in part.constants]
+    if not near and not using and word not in program:
+        return False
+    quoted = rb"""(['"])%b\1""" % re.escape(word)
+    sets = re.compile(rb"(?:environ\s*\[|putenv\(|setdefault\()\s*%b\s*(?:,|\]\s*=(?!=))" % quoted)
+    may_set = any(name in part.keys or not _VARIABLE_SETTERS.isdisjoint(part.names) for part in using)
+    if may_set or any(map(sets.search, near)):
+        return False
+    return bool(using) or any(re.search(quoted, text) for text in near) or sets.search(program) is not None

@@ -23,13 +23,12 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
+from clusterfn.config.notes import Finding, found
 from clusterfn.errors import ConfigError, DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts, notes
-from clusterfn.packing.by_name import found_by_name, goes_by_value
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
 from clusterfn.packing.files import Directory, File, FileUpload, shipment
-from clusterfn.packing.notes import Note
 from clusterfn.packing.project import modules as own_modules
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Payload(NamedTuple):
     sources: FileBundle | None
     shipments: tuple[FileUpload, ...]
     needs: frozenset[str] = frozenset()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Finding, ...] = ()
     given: Mapping[str, PurePath] = {}
     crcs: Mapping[str, int] = {}
     inputs: tuple[Reference, ...] = ()
@@ -172,9 +171,8 @@ def pack_object(
 
 def imports_of(payload: Payload) -> frozenset[str]:
     """Return the top-level names of modules that a call and its own modules need, and that do not travel."""
-    files = payload.sources.files if payload.sources else {}
-    modules = (data for name, data in files.items() if name.endswith(".py"))
-    names = payload.needs.union(*map(own_modules.imported, modules))
+    texts = own_modules.texts_in(payload.sources) if payload.sources else ()
+    names = payload.needs.union(*(code_facts.of_text(text).imports for text in texts))
     compiled = {each.name.partition(".")[0] for each in payload.compiled}
     return frozenset(name for name in names if name in compiled or not own_modules.is_own(name))
 
@@ -250,15 +248,7 @@ class Needs(notes.Watched):
         )  # fmt: skip
 
     def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
-        """Note what the function's code does otherwise in a job.
-
-        Args:
-            function: The function.
-            constants: As for `inner_calls.notes`.
-
-        Raises:
-            ConfigError: It sends jobs from its job.
-        """
+        """Note what the function's code does otherwise in a job; it takes and raises what `code_notes.find` does."""
         if self.place is not None:
             self.of_code = notes.of_code(function, self.place.host, constants)
 
@@ -326,20 +316,20 @@ class Needs(notes.Watched):
         for key in reference.keys:
             value = value[key]
         why = "a session call cannot read it there" if place.in_session else f"it ran on {reference.host}"
-        sentence = f"the value of {reference.label} is sent from this machine to {place.host}, as {why}"
-        if sentence not in self.sent_along:
-            self.sent_along.append(sentence)
+        self.sent_along[found("sent-value", label=reference.label, host=place.host, why=why)] = None
         return references.given, (value,)
 
     def note(self, name: object) -> None:
         """Note a module that the call refers to; one of the user's own travels."""
         if isinstance(name, str) and name not in self.known:
             self.known.add(name)
-            if not goes_by_value(name) and own_modules.is_own(name):
+            if name.partition(".")[0] in own_modules.NEVER or serialization.part("named").goes_by_value(name):
+                return
+            if own_modules.is_own(name):
                 self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
-        by_name = found_by_name(function)
+        by_name = serialization.part("named").found_by_name(function)
         if by_name is None:
             self._by_value(function)
             return NotImplemented

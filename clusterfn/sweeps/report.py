@@ -14,10 +14,9 @@ from clusterfn.bridge.supervisor import text
 from clusterfn.calls import group_state, map_display, outcome_errors
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
-from clusterfn.display import console
+from clusterfn.display import console, labels
 from clusterfn.display.notebook_display import NotebookDisplay
 from clusterfn.display.summary import Summary
-from clusterfn.packing import labels
 from clusterfn.sweeps import scoring
 from clusterfn.sweeps.space import Configuration
 

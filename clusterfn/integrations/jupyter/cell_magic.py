@@ -25,7 +25,7 @@ from clusterfn.config.option_checks import read_requeue
 from clusterfn.config.options import ALIASES, OF_SLURM, CallOptions, Options, parse_options
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 from clusterfn.hosts import serialization
-from clusterfn.packing.project import modules
+from clusterfn.packing import code_facts
 from clusterfn.public_api import public_api
 
 _NAME = "cell"
@@ -69,7 +69,7 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
     try:
         options = request.options if request.options.name else request.options._replace(name=_NAME)
         cell_call = (source, file, values, request.outputs)
-        result = call.run_call(wire.run_cell, cell_call, {}, options, modules.imported(source))
+        result = call.run_call(wire.run_cell, cell_call, {}, options, code_facts.of_text(source).imports)
     except Exception as error:
         # The code of the cell may raise anything. What it displayed before is sent with the exception.
         _show(vars(error).pop(wire.SHOWN, ()))

@@ -7,27 +7,27 @@ with a compiled extension is used in place on this machine, and elsewhere belong
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib.machinery
 import importlib.util
 import os
-import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import PayloadError
 from clusterfn.hosts.bridge_bundle import FileBundle, make
+from clusterfn.packing import code_facts
 from clusterfn.packing.files import Member
 from clusterfn.packing.project import listing, roots, rules
+from clusterfn.packing.project.beside import data_beside
 
 MOST_BYTES = 50 << 20
 # The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
-_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
-_IMPORT_ERRORS = re.compile(r"\b(?:ImportError|ModuleNotFoundError|Exception)\b")
+NEVER = frozenset(
+    ["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle", *sys.builtin_module_names]
+)
 
 
 class Compiled(NamedTuple):
@@ -51,7 +51,7 @@ def is_own(name: str) -> bool:
 
 def places(name: str) -> list[str]:
     """Return the file of a module, or the folders of a package, if it is the user's own."""
-    if name in _NEVER or name in sys.builtin_module_names:
+    if name in NEVER:
         return []
     spec = find_spec(name)
     if spec is None:
@@ -106,14 +106,18 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
         done.add(name)
         own = _source_members(name, words)
         files.update((member.name, member) for member in own)
-        code = (member for member in own if member.name.endswith(".py"))
-        waiting |= {name for member in code for name in _imports(member.path, member.facts.st_mtime_ns)} - done
-    if sum(member.facts.st_size for member in files.values()) > MOST_BYTES:
+        texts = (member for member in own if member.name.endswith(".py"))
+        facts = (code_facts.of_file(member.path, member.facts.st_mtime_ns) for member in texts)
+        waiting |= {name for each in facts for name in each.imports} - done
+    room = MOST_BYTES - sum(member.facts.st_size for member in files.values())
+    if room < 0:
         raise PayloadError(
             f"the modules that the function needs are larger than {format_size(MOST_BYTES)}",
             evidence=listing.largest(files.values()),
             hint="list data in .gitignore, and pass it as clusterfn.File or clusterfn.Directory",
         )
+    code = [member for member in files.values() if member.name.endswith(".py")]
+    files = {**{member.name: member for member in data_beside(code, room)}, **files}
     read = {name: Path(member.path).read_bytes() for name, member in files.items()}
     tops = {name.partition("/")[0].removesuffix(".py"): member.path for name, member in files.items()}
     read.update({f"{path.parent.name}/{path.name}": path.read_bytes() for path in roots.metadata_of(tops)})
@@ -162,77 +166,6 @@ def modules_in(bundle: FileBundle) -> list[str]:
     return sorted(".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in files)
 
 
-@functools.lru_cache(maxsize=4096)
-def _imports(path: str, mtime_ns: int) -> frozenset[str]:
-    return imported(Path(path).read_bytes())
-
-
-def imported(source: bytes | str) -> frozenset[str]:
-    """Return the top-level names that a source imports anywhere, but not those for type checkers alone.
-
-    Example:
-        >>> sorted(imported("import numpy.linalg, os\\nfrom torch import nn\\nfrom . import x"))
-        ['numpy', 'os', 'torch']
-    """
-    try:
-        return frozenset(_imported(ast.parse(source)))
-    except (SyntaxError, ValueError):
-        return frozenset()
-
-
-def _imported(node: ast.AST) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            yield from [child.module.partition(".")[0]] if child.module and not child.level else []
-        elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            yield from (name for part in child.orelse for name in _imported(ast.Module([part], [])))
-        else:
-            yield from _imported(child)
-
-
-class Guarded(NamedTuple):
-    """A name of a module that `try: import …` sets.
-
-    Attributes:
-        modules: What is imported there, any of which may be missing.
-        value: The constant that it is set to.
-        is_fallback: Whether it is set where the import fails, rather than where it succeeds.
-    """
-
-    modules: tuple[str, ...]
-    value: object
-    is_fallback: bool
-
-    def missing(self, value: object) -> str:
-        """Return the module whose absence on this machine gave the name its value; "" if that is not its cause."""
-        if (value is self.value) is not self.is_fallback:
-            return ""
-        unknown = (name for name in self.modules if name not in sys.modules and find_spec(name) is None)
-        return next(unknown, "")
-
-
-@functools.lru_cache(maxsize=256)
-def guarded(source: str) -> Mapping[str, Guarded]:
-    """Return the names that a source's top level sets to a constant in a `try: import …` or its `except`."""
-    guards: dict[str, Guarded] = {}
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        # A cell of a notebook may have magics, which are not Python.
-        return guards
-    for node in tree.body:
-        if isinstance(node, ast.Try) and (handlers := list(filter(_catches_import, node.handlers))):
-            modules = tuple(_imported(ast.Module(node.body, [])))
-            lines = [(line, False) for line in (*node.body, *node.orelse)]
-            lines += [(line, True) for handler in handlers for line in handler.body]
-            for line, is_fallback in lines:
-                if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
-                    guard = Guarded(modules, line.value.value, is_fallback)
-                    guards.update((name.id, guard) for name in line.targets if isinstance(name, ast.Name))
-    return guards
-
-
-def _catches_import(handler: ast.ExceptHandler) -> bool:
-    return handler.type is None or _IMPORT_ERRORS.search(ast.unparse(handler.type)) is not None
+def texts_in(bundle: FileBundle) -> tuple[bytes, ...]:
+    """Return the texts of these modules."""
+    return tuple(data for file, data in bundle.files.items() if file.endswith(".py"))

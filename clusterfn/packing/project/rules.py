@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Mapping
 
+from clusterfn.config.notes import found
 from clusterfn.display import console
 from clusterfn.packing.project import git
 from clusterfn.packing.project.listing import Exclusion, Listing
@@ -23,10 +24,7 @@ _WHY = {
     "link": ("it is a link to {target}, outside of the project", "copy that into the project"),
     "unreadable": ("you may not read it", "chmod u+r {path}"),
 }  # fmt: skip
-_FINDS_NOTHING = "A program that looks there finds nothing: take it out of .gitignore, or pass a path of the host"
 _TOLD = ("credentials", "link", "unreadable")
-# What users of this process have read about.
-_told: set[str] = set()
 
 
 def explain(left: Exclusion) -> str:
@@ -42,25 +40,20 @@ def explain(left: Exclusion) -> str:
 def tell_of(listing: Listing) -> None:
     """Name once what a user does not expect: keys, links out of the project, code and data that git ignores."""
     for rule in _TOLD:
-        left_out = {left.path: left for left in listing.left_out if left.rule == rule}
-        if new := _new(left_out):
-            console.warn(f"{_joined(new)}: not sent, because {explain(left_out[new[0]])}")
-    if new := _new(listing.ignored):
-        console.warn(f"{_joined(new)}: sent although git ignores it, because it is code that is imported")
+        _tell("left-out", {left.path: left for left in listing.left_out if left.rule == rule})
+    _tell("ignored-code", dict.fromkeys(listing.ignored))
     ignored = [left for left in listing.left_out if left.rule == "git"]
     # A file that is missed by its own name is an error of its own, unlike a folder in which a program looks for files.
     looked_through = [left.path for left in ignored if left.name in listing.folders]
     looked_through += [os.path.join(os.path.dirname(left.path), f"*{os.path.splitext(left.path)[1]}")
                        for left in ignored if "/" in left.name and os.path.isfile(left.path)]  # fmt: skip
-    if new := _new(dict.fromkeys(looked_through)):
-        console.warn(f"{_joined(new)}: not sent, because git ignores it. {_FINDS_NOTHING}")
+    _tell("ignored-data", dict.fromkeys(looked_through))
 
 
-def _new(names: Iterable[str]) -> list[str]:
-    new = [name for name in names if name not in _told]
-    _told.update(new)
-    return new
-
-
-def _joined(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+def _tell(id_: str, names: Mapping[str, Exclusion | None]) -> None:
+    """Say a note about those of the names about which it has not been said; the first of them says why."""
+    new = [name for name in names if console.is_new(id_, name)]
+    if new:
+        more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
+        first = names[new[0]]
+        console.note(found(id_, names=", ".join(new[:_NAMED]) + more, why=first and explain(first)))

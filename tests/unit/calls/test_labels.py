@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import clusterfn
-from clusterfn.packing import labels, payload_items
+from clusterfn.display import argument_table, labels
 
 numpy = pytest.importorskip("numpy")
 attrs = pytest.importorskip("attrs")
@@ -130,8 +130,8 @@ def test_a_value_whose_own_code_raises_is_one_all_the_same(make: Any):
     assert labels.opened(row)[0] is value
     assert len(labels.labels([row, [("x", 1)]])) == 2
     assert labels.leaves("x", value)
-    assert payload_items.plain(value)
-    payload_items.is_small(value)
+    assert argument_table.plain(value)
+    argument_table.is_small(value)
 
 
 def test_a_number_of_too_many_digits_is_shown_by_its_type():
@@ -177,13 +177,13 @@ def test_what_is_short_is_shown_whole():
 
 
 def test_a_table_has_a_column_for_each_field():
-    assert payload_items.columns("cfg", Config(0.1)) == {
+    assert argument_table.columns("cfg", Config(0.1)) == {
         "cfg": "Config(lr=0.1, depth=3, optimizer=Optimizer(name='adam', lr=0.1))",
         "cfg.lr": 0.1, "cfg.depth": 3, "cfg.optimizer.name": "adam", "cfg.optimizer.lr": 0.1,
     }  # fmt: skip
-    assert payload_items.columns("x", numpy.float64(0.5)) == {"x": 0.5}
-    assert payload_items.columns("x", None) == {"x": None}
-    assert payload_items.columns("x", [1, 2]) == {"x": "[1, 2]"}
+    assert argument_table.columns("x", numpy.float64(0.5)) == {"x": 0.5}
+    assert argument_table.columns("x", None) == {"x": None}
+    assert argument_table.columns("x", [1, 2]) == {"x": "[1, 2]"}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_table_has_a_column_for_each_field():
      ([1] * 999, False), ({"a": b"x"}, False), (object(), False)],
 )  # fmt: skip
 def test_only_small_values_are_kept(value: object, small: bool):
-    assert payload_items.is_small(value) is small
+    assert argument_table.is_small(value) is small
 
 
 def test_the_text_of_a_secret_is_in_no_label():
@@ -201,8 +201,8 @@ def test_the_text_of_a_secret_is_in_no_label():
     for text in (labels.label((), given), *labels.labels([list(given.items()), [("token", "geheim2")]], most=20)):
         assert "geheim" not in text
     assert labels.label((), given, 200) == "token='***', cfg={'api_key': '***', 'max_tokens': 5, 'tokenizer': 'bpe'}"
-    assert payload_items.columns("password", "geheim") == {"password": "***"}
-    assert "geheim" not in str(payload_items.columns("cfg", given["cfg"]))
+    assert argument_table.columns("password", "geheim") == {"password": "***"}
+    assert "geheim" not in str(argument_table.columns("cfg", given["cfg"]))
 
 
 @pytest.mark.parametrize(

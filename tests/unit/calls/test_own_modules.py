@@ -46,6 +46,50 @@ def test_a_package_travels_whole_with_its_data(project):
     assert sent("mine.deep") == {"mine/__init__.py", "mine/deep/x.py", "mine/table.csv", "mine/large.bin"}
 
 
+BESIDE = {
+    "a pattern": ("glob.glob(os.path.join(os.path.dirname(__file__), '*.yaml'))", {"a.yaml"}),
+    "a pattern in a folder": ("Path(__file__).parent.glob('configs/*.yaml')", {"configs/b.yaml"}),
+    "a folder": ("os.listdir(os.path.join(os.path.dirname(__file__), 'configs'))", {"configs/b.yaml", "configs/c/d"}),
+    "a file": ("open(Path(__file__).with_name('vocab.txt'))", {"vocab.txt"}),
+    "a path that does not depend on the module": ("open('vocab.txt')", set()),
+    "no file of that name": ("Path(__file__).parent.glob('*.csv')", set()),
+    "a key": ("Path(__file__).with_name('.env')", set()),
+    "a folder above": ("Path(__file__).parent / '../other'", set()),
+    "what git ignores": ("Path(__file__).parent.glob('*.pt')", set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("expression", "travels"), BESIDE.values(), ids=BESIDE)
+def test_data_that_a_module_looks_for_beside_itself_travels(project, expression, travels):
+    write(project, mine_a=f"def f():\n return {expression}")
+    for name in ("a.yaml", "configs/b.yaml", "configs/c/d", "vocab.txt", ".env", "x.pt", "unnamed.txt"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x")
+    (project / ".gitignore").write_text("*.pt\n")
+
+    assert sent("mine_a") == {"mine_a.py", *travels}
+
+
+def test_data_above_a_package_that_its_code_names_travels_and_what_is_in_it_is_not_looked_for_above(project):
+    write(project, mine__init="", mine__a="ROOT = Path(__file__).parents[1]\nNAMES = 'configs', 'data'")
+    for name in ("configs/a.yaml", "data/large.csv", "mine/data/small.csv"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x")
+
+    assert sent("mine") == {"mine/__init__.py", "mine/a.py", "mine/data/small.csv", "configs/a.yaml"}
+
+
+def test_data_beside_a_module_that_does_not_fit_is_named_and_the_rest_travels(project, capsys):
+    write(project, mine_a="PATHS = [Path(__file__).parent / name for name in ('large', 'small.txt')]")
+    (project / "large").mkdir()
+    with (project / "large/x.bin").open("wb") as file:
+        file.truncate(51 << 20)
+    (project / "small.txt").write_text("x")
+
+    assert sent("mine_a") == {"mine_a.py", "small.txt"}
+    assert f"{project}/large: not sent beside mine_a.py" in capsys.readouterr().err
+
+
 def test_links_of_a_package_travel_as_what_they_lead_to(project):
     write(project, mine__init="", mine__a="", shared__common__init="", shared__common__b="")
     (project / "shared/data").mkdir()

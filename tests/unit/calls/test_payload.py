@@ -18,7 +18,6 @@ import pytest
 
 import clusterfn
 from clusterfn import File, Job, JobGroup, PayloadError, cluster
-from clusterfn.packing import notes
 from tests.fakes.taken import Taken
 from tests.fixtures import roundtrip
 from tests.sent import look_patiently, prepared
@@ -158,7 +157,7 @@ def asks_nothing(): return Other
 
 def decided(function):
     """What this machine has decided of a call, as sentences."""
-    return [note.text for note in prepared(function).notes if note.kind == notes.DECIDED]
+    return [note.text for note in prepared(function).notes]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from clusterfn.calls import given_paths
 from clusterfn.calls.job import Job
+from clusterfn.display import argument_table
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.packing import files, payload_items
+from clusterfn.packing import payload_items
 from clusterfn.packing.dependencies import Place
 
 
@@ -54,11 +56,11 @@ def test_a_table_of_arguments_names_them_as_the_function_does():
 
     calls = [(0.5, "mlp", 3, Fraction(1, 2)), (True, None, [1])]
 
-    assert payload_items.argument_table(train, calls, {"epochs": 10}) == [
+    assert argument_table.argument_table(train, calls, {"epochs": 10}) == [
         {"lr": 0.5, "model": "mlp", "layers_0": 3, "layers_1": "1/2", "epochs": 10},
         {"lr": True, "model": None, "layers_0": "[1]", "epochs": 10},
     ]
-    assert payload_items.argument_table(max, [(1, 2)], {}) == [{"argument_0": 1, "argument_1": 2}]
+    assert argument_table.argument_table(max, [(1, 2)], {}) == [{"argument_0": 1, "argument_1": 2}]
 
 
 class Ended(Job[Any]):
@@ -108,13 +110,13 @@ GIVEN = {THERE: PurePath("model1.zip"), BELOW: PurePath("/home/ada/data")}
     ],
 )
 def test_a_path_of_an_argument_in_a_value_is_the_callers_again(value, mine):
-    assert files.as_given(value, GIVEN) == mine
+    assert given_paths.as_given(value, GIVEN) == mine
 
 
 def test_a_list_that_holds_itself_stays_that_list():
     value = [THERE]
     value.append(value)
 
-    found = files.as_given(value, GIVEN)
+    found = given_paths.as_given(value, GIVEN)
 
     assert found is value and found[1] is value and found[0] == "model1.zip"

@@ -14,7 +14,9 @@ import yaml
 
 from clusterfn.config import config_file
 from clusterfn.config.keys import DEFAULT_KEYS, FILE_KEYS, HOST_KEYS, LIMIT_KEYS, file_schema
+from clusterfn.config.notes import NOTES
 from clusterfn.config.scheduler_keys import keys_by_scheduler
+from clusterfn.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,6 +63,15 @@ def test_the_page_and_the_schema_in_the_reference_are_those_of_the_table(writer:
     assert writer.with_tables(page) == page, "python packaging/configuration.py"
     assert json.loads(kept) == file_schema(), "python packaging/configuration.py"
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*FILE_KEYS, *HOST_KEYS, *DEFAULT_KEYS}
+
+
+def test_the_page_of_notes_has_the_table_of_them_and_each_can_be_hidden(writer: ModuleType) -> None:
+    page = writer.NOTES_PAGE.read_text(encoding="utf-8")
+
+    assert writer.with_notes(page) == page, "python packaging/configuration.py"
+    assert accept(f"notes: {{hide: [{', '.join(NOTES)}]}}").hidden_notes == tuple(NOTES)
+    with pytest.raises(ConfigError, match='no note has the id "globals"; did you mean'):
+        config_file.parse(b"notes: {hide: [globals]}", Path("/work/clusterfn.yml"))
 
 
 def test_the_example_at_the_top_of_the_page_is_accepted(writer: ModuleType) -> None:

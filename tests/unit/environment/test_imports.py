@@ -15,7 +15,7 @@ from clusterfn import EnvironmentBuildError, LockError
 from clusterfn.config.spec import Host
 from clusterfn.environment import existing, packages
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
-from clusterfn.packing.project import modules
+from clusterfn.packing import code_facts
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def wanted(source: str) -> list[str]:
-    return [each.text for each in packages.automatic(modules.imported(source), (3, 11)).pip]
+    return [each.text for each in packages.automatic(code_facts.of_text(source).imports, (3, 11)).pip]
 
 
 def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
@@ -46,7 +46,7 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
     installed("toytorch", "toytorch", "2.7.1+cu118")
     installed("unused", "unused")
 
-    names = modules.imported("import toylearn.svm, os, mine\ndef f():\n    from toytorch import nn")
+    names = code_facts.of_text("import toylearn.svm, os, mine\ndef f():\n    from toytorch import nn").imports
     spec = packages.automatic(names, (3, 11))
 
     assert [each.text for each in spec.pip] == ["toy-learn==1.4.2", "toytorch==2.7.1"]
@@ -59,7 +59,7 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
 def test_an_editable_project_is_not_listed_and_that_is_said(installed):
     installed("toyproject", "toyproject", direct_url={"url": "file:///p", "dir_info": {"editable": True}})
 
-    spec = packages.automatic(modules.imported("import toyproject"), (3, 11))
+    spec = packages.automatic(code_facts.of_text("import toyproject").imports, (3, 11))
 
     assert spec.pip == ()
     assert spec.sentences[1:] == ("toyproject is editable: clusterfn sends it as source, unless it is compiled",)
@@ -69,7 +69,7 @@ def test_a_project_from_a_repository_is_left_out_aloud_but_not_one_that_conda_in
     installed("toygit", "toygit", direct_url={"url": "https://e.org/x", "vcs_info": {"vcs": "git"}})
     installed("toyconda", "toyconda", direct_url={"url": "file:///croot/x", "dir_info": {}}, installer="conda\n")
 
-    spec = packages.automatic(modules.imported("import toygit, toyconda"), (3, 11))
+    spec = packages.automatic(code_facts.of_text("import toygit, toyconda").imports, (3, 11))
 
     assert [each.name for each in spec.pip] == ["toyconda"]
     assert spec.sentences[1] == "toygit was installed from https://e.org/x, which a lock cannot name: it is skipped"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +89,25 @@ def test_a_script_that_would_have_another_task_requeued_is_rejected(
         clusterfn.command(["./job.sbatch"])
 
     assert caught.value.hint == "write in it: scontrol requeue $SLURM_JOB_ID"
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_taken_away"),
+    [
+        ("#SBATCH --array=0-3\n#SBATCH --signal=SIGUSR1@90\npython train.py", True),
+        ("#SBATCH --array=0-3\npython train.py", False),
+        ("#SBATCH --signal=SIGUSR1@90\npython train.py", False),
+        ("#SBATCH --array=0-3\n#SBATCH --signal=SIGUSR1@90\nmkdir $SLURM_ARRAY_JOB_ID", False),
+    ],
+)
+def test_a_library_that_requeues_its_task_finds_no_number_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, is_taken_away: bool
+) -> None:
+    """Lightning and submitit take SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID where both are set, else SLURM_JOB_ID."""
+    options_of("function, map, command, session", tmp_path, monkeypatch)
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/sh\n{lines}\n")
+
+    called: Any = clusterfn.command(["./job.sbatch"]).__wrapped__
+
+    env = called.args[0]["env"]
+    assert ("SLURM_ARRAY_JOB_ID" in env and env["SLURM_ARRAY_JOB_ID"] is None) is is_taken_away

@@ -1,15 +1,12 @@
-"""What a function's code does that has another effect in a job: calls of decorated functions, assigned globals,
-random numbers from a generator that all items of a map share, and numbers that depend on a seed of the script.
+"""Notes on what a function's code does that has another effect in a job: calls of decorated functions, globals that it
+sets, random numbers from a generator that all items of a map share, and numbers that depend on a seed of the script.
 
-Read from byte code before anything is sent. What may happen or not, such as a call in a branch, gets a warning.
+Read from byte code before anything is sent. What may happen or not, such as a call in a branch, gets a note.
 """
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import fnmatch
-import functools
+import glob
 import linecache
 import os
 import sys
@@ -18,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
+from clusterfn.config.notes import Finding, found
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts
@@ -35,6 +33,8 @@ _SEEDING = ("bit_generator", "jumped", "manual_seed", "seed", "set_state", "sets
 _SEEDS = frozenset(["manual_seed", "seed", "seed_everything", "set_random_seed", "set_seed"])
 # Code with one of these has a generator of its own.
 _OWN_GENERATORS = frozenset(["Generator", "RandomState", "default_rng"])
+# A search for files by a pattern, which is no error where it finds none.
+_LOOKING = frozenset(["glob", "iglob", "rglob"])
 # At most this many functions are read.
 _MOST = 300
 
@@ -55,8 +55,8 @@ class _Used(NamedTuple):
     is_certain: bool
 
 
-def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[str]:
-    """Say what a call of `function` on a host does otherwise than a call in this process.
+def find(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[Finding]:
+    """Return the notes on what a call of `function` on a host does otherwise than a call in this process.
 
     Args:
         constants: Keyword arguments of all items of a map; None: it is one call.
@@ -68,30 +68,24 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
     if plain is None:
         return []
     reached = _reached(plain)
-    parts = [(each.__name__, part) for each in reached for part in code_facts.read(each.__code__)]
+    parts = [(each, part) for each in reached for part in code_facts.read(each.__code__)]
     names = {name for _, part in parts for name in part.names}
     # IPython makes calls of it of magics; its shell is a variable of the notebook.
     if "get_ipython" in names and "get_ipython" in plain.__globals__:
         message = f"{plain.__name__} uses a magic of the notebook (%, ! or get_ipython), which no job has"
         raise ConfigError(message, stage="submit", hint="write it in Python: subprocess.run([…]) in place of !command")
-    lines = [f"{outer} sets the global {store.name} in its job only: no other call finds it, return it instead"
+    lines = [found("global", function=outer.__name__, name=store.name)
              for outer, part in parts for store in part.stores if store.kind == "GLOBAL"]  # fmt: skip
     used = [each for uses in reached.values() for each in uses]
     modules = (*(name for _, part in parts for name in part.imports), *(_home(each.variable) for each in used))
     lines += _lost_settings({name.partition(".")[0] for name in modules}, names)
-    for folder, pattern in _patterns(plain) if not names.isdisjoint(["glob", "iglob"]) else ():
-        lines.append(f"the files here that match {pattern!r} are not in the job, where a pattern without a match is no "
-                     f"error: pass clusterfn.Directory({folder!r}) as an argument")  # fmt: skip
+    lines += _patterns(parts)
     if constants is not None:
         paths = ((use.name, *use.attributes) for _, part in parts for use in part.uses)
         seeded = {name for path in paths for name, after in zip(path, path[1:]) if after in _SEEDING}
         given = {**{each.name: each.variable for each in used}, **constants}
-        lines += [
-            f"each item of {plain.__name__}.map() begins with the same state of {name}, and draws the same random "
-            "numbers from it: make it in the function, from a seed that is an argument"
-            for name, value in given.items()
-            if _is_generator(value) and name not in seeded
-        ]
+        unseeded = (name for name, value in given.items() if _is_generator(value) and name not in seeded)
+        lines += [found("shared-generator", function=plain.__name__, name=name) for name in unseeded]
     for outer, use in ((each.__name__, use) for each, uses in reached.items() for use in uses):
         # The attributes of other objects may be computed by the user's code.
         options = attribute(use.object, "options") if type(use.object).__module__ == _DECORATED else None
@@ -99,24 +93,34 @@ def notes(function: Any, host: str, constants: Mapping[str, Any] | None = None) 
             continue
         name = attribute(use.object, "__name__", "a function")
         if use.attribute in _SENDING:
-            message = f"{outer} calls {name}.{use.attribute}(), and a job cannot submit jobs"
-            hint = f"call {name}(…), which runs in the same job, or send it from your own machine"
+            line = found("inner-submit", function=outer, name=name, word=use.attribute)
             if use.is_certain:
+                message, _, hint = line.text.partition(": ")
                 raise ConfigError(message, stage="submit", hint=hint)
-            lines.append(f"{message}: {hint}")
+            lines.append(line)
         elif use.attribute not in _PLAIN and options.host not in (None, host):
-            lines.append(f"{outer} calls {name}, which then runs in the same job on {host}, not on {options.host}")
+            lines.append(found("inner-host", function=outer, name=name, host=host, other=options.host))
     return list(dict.fromkeys(lines))
 
 
-def _patterns(function: types.FunctionType) -> Iterator[tuple[str, str]]:
-    """Yield the folders, and the patterns in them, that the code of a function names and that match files here."""
-    for part in code_facts.read(function.__code__):
-        for text in (each for each in part.constants if isinstance(each, str)):
-            folder, _, name = text.rpartition("/")
-            if folder and "*" in name and "*" not in folder and not folder.startswith("/"):
-                with contextlib.suppress(OSError):
-                    yield from [(folder, text) for _ in fnmatch.filter(os.listdir(folder), name)[:1]]
+def _patterns(parts: Sequence[tuple[types.FunctionType, code_facts.Facts]]) -> Iterator[Finding]:
+    """Yield the patterns in the code of these functions that match files here, in a folder that the code names.
+
+    That folder may be the one of the script. What lies beside an own module, and its code names, is sent.
+    """
+    for function, part in parts:
+        texts = [each for each in part.constants if isinstance(each, str) and each and not os.path.isabs(each)]
+        if _LOOKING.isdisjoint(part.names) or ("__file__" in part.names and function.__module__ != "__main__"):
+            continue
+        patterns = [each for each in texts if "*" in each and "*" not in os.path.dirname(each)]
+        paths = [each for each in patterns if "/" in each]
+        if "__file__" in part.names:
+            beside = os.path.dirname(function.__code__.co_filename)
+            folders = ("", *(each for each in texts if "*" not in each))
+            paths = [os.path.join(beside, folder, each) for folder in folders for each in patterns]
+        for path in paths:
+            if next(glob.iglob(path), None):
+                yield found("pattern", pattern=path, folder=os.path.dirname(path))
 
 
 def _plain(function: Any) -> types.FunctionType | None:
@@ -180,14 +184,8 @@ def _scope(function: types.FunctionType) -> dict[str, Any]:
     return scope
 
 
-class _Call(NamedTuple):
-    line: int
-    function: str
-    text: str
-
-
-def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterator[str]:
-    """Yield the calls by which the script sets what no job gets, such as `np.random.seed(0)`, as sentences.
+def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterator[Finding]:
+    """Yield the calls by which the script sets what no job gets, such as `np.random.seed(0)`.
 
     Only those count that the code of the call may use; `settings.NAMED` has them.
 
@@ -202,7 +200,7 @@ def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterato
     if "random" not in names or not _OWN_GENERATORS.isdisjoint(names):
         used.discard("numpy")
     is_likely = any(name.partition("(")[0].rpartition(".")[2] in text for name in named)
-    for line, function, shown in _calls(text) if is_likely else ():
+    for line, function, shown in code_facts.of_text(text).calls if is_likely else ():
         first, _, rest = function.partition(".")
         last = function.rpartition(".")[2]
         module = vars(script).get(first)
@@ -211,24 +209,4 @@ def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterato
         sets = next((named[key] for key in (full, last, full + argument) if key in named), None)
         is_set_there = not (_SEEDS if last in _SEEDS else {last}).isdisjoint(names)
         if sets is not None and (not sets or not sets.isdisjoint(used)) and not is_set_there:
-            yield f"{shown} in line {line} of your script has no effect in a job: call it in the function, too"
-
-
-@functools.lru_cache(maxsize=8)
-def _calls(text: str) -> tuple[_Call, ...]:
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return ()
-    statements = (each.value for each in _statements(body) if isinstance(each, ast.Expr))
-    calls = [each for each in statements if isinstance(each, ast.Call)]
-    return tuple(_Call(each.lineno, ast.unparse(each.func), ast.unparse(each)) for each in calls)
-
-
-def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run whenever the script does; many scripts have them in a function `main`."""
-    for each in body:
-        yield each
-        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or each.name == "main":
-            for part in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(each, part, ()))
+            yield found("script-setting", call=shown, line=line)

@@ -276,3 +276,14 @@ def test_a_pattern_whose_files_are_only_here_is_named_as_the_job_would_find_noth
 
     (said,) = said_of_code(count, "tensor01")
     assert "match 'data/*.csv' are not in the job" in said and "clusterfn.Directory('data')" in said
+
+
+def test_a_pattern_beside_the_script_is_named_with_its_folder_and_one_beside_data_of_the_host_is_not(tmp_path):
+    (tmp_path / "x.csv").touch()
+    scope = {"__name__": "__main__", "__file__": str(tmp_path / "train.py")}
+    text = "def beside(): return glob(dirname(__file__), '*.csv')\ndef there(folder): return glob(folder, '*.csv')"
+    exec(compile(text, scope["__file__"], "exec"), scope)
+
+    (said,) = said_of_code(scope["beside"], "tensor01")
+    assert f"clusterfn.Directory('{tmp_path}')" in said
+    assert said_of_code(scope["there"], "tensor01") == []

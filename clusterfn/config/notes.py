@@ -1,0 +1,96 @@
+"""The notes before a call: what its job would lack, or find otherwise, without an error.
+
+This table is also the page docs/reference/notes.md. `notes: {hide: […]}` in clusterfn.yml names those that stay unsaid.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Note(NamedTuple):
+    """A kind of note.
+
+    Attributes:
+        id: What clusterfn.yml calls it.
+        when: When it is said.
+        text: The sentence, with places for what was found.
+        hint: What to do; "" for nothing.
+        is_progress: Whether quiet mode hides it.
+    """
+
+    id: str
+    when: str
+    text: str
+    hint: str = ""
+    is_progress: bool = False
+
+
+class Finding(NamedTuple):
+    """A note on one call: its id, what it is about, and the sentence. It is said once for each thing."""
+
+    id: str
+    about: str
+    text: str
+
+
+# In the order in which they are said.
+NOTES = {
+    note.id: note
+    for note in (
+        Note("optional-import", "`try: import …` at the top of the script decides a variable on this machine",
+             "{name} is {value!r} in the job, because this machine has no {module}",
+             "to decide it on the host, set it inside the function, or move the function into a module of its own",
+             True),
+        Note("subclasses", "the code calls `__subclasses__()`, and does not name all subclasses of the script",
+             "__subclasses__() does not find {names} in the job, because the code of the call does not name that",
+             "name it in the function, or move the classes into a module", True),
+        Note("sent-value", "a job or group among the arguments has its value on another host",
+             "the value of {label} is sent from this machine to {host}, as {why}", "", True),
+        Note("global", "the function sets a global variable", "{function} sets the global {name} in its job only",
+             "no other call finds it, return it instead", True),
+        Note("script-setting", "the script sets a seed, or a setting of a library, that the code of the call may use",
+             "{call} in line {line} of your script has no effect in a job", "call it in the function, too", True),
+        Note("pattern", "the code names a pattern that matches files on this machine",
+             "the files here that match {pattern!r} are not in the job, where a pattern without a match is no error",
+             "pass clusterfn.Directory({folder!r}) as an argument", True),
+        Note("shared-generator", "all items of a map get the same generator of random numbers",
+             "each item of {function}.map() begins with the same state of {name}, and draws the same random numbers "
+             "from it", "make it in the function, from a seed that is an argument", True),
+        Note("inner-submit", "the code may submit a job; code that always does is an error",
+             "{function} calls {name}.{word}(), and a job cannot submit jobs",
+             "call {name}(…), which runs in the same job, or send it from your own machine", True),
+        Note("inner-host", "the code calls a function that is decorated for another host",
+             "{function} calls {name}, which then runs in the same job on {host}, not on {other}", "", True),
+        Note("argument", "an argument arrives as another object, such as a tensor of a GPU",
+             "in the arguments {said}", "", True),
+        Note("compiled", "an own module has a compiled extension", "{name} is not sent, because {file} is compiled for "
+             "this machine", "the job imports it from its environment", True),
+        Note("key", "a `Directory` among the arguments has a file that looks like a key or a password",
+             "{path} looks like a key or a password, and is sent with its Directory"),
+        Note("edited", "the file of an own module was edited after its import",
+             "{name} has changed since this process imported it; the job gets the current file"),
+        Note("module-value", "the program has set a variable of an own module",
+             "{difference}, which imports {module} from its file", "set it inside the function"),
+        Note("variable", "the program has set a variable of the environment that the code of the call uses",
+             "{name} is set by this program, and its value is not sent to the job",
+             "write env={{{name!r}: os.environ[{name!r}]}} in @cluster, or secrets=[{name!r}] if it is private"),
+        Note("left-out", "a file of the project looks like a key, is a link to the outside, or is unreadable",
+             "{names}: not sent, because {why}"),
+        Note("beside-code", "the data that an own module names, and looks for by its `__file__`, is larger than 50 MB",
+             "{path}: not sent beside {module}, because modules and their data may have 50 MB in all",
+             "pass clusterfn.Directory({path!r}) as an argument"),
+        Note("ignored-code", "an import names code that git ignores",
+             "{names}: sent although git ignores it, because it is code that is imported"),
+        Note("ignored-data", "git ignores a folder of the project, or a file below one",
+             "{names}: not sent, because git ignores it. A program that looks there finds nothing",
+             "take it out of .gitignore, or pass a path of the host"),
+    )
+}  # fmt: skip
+
+
+def found(id_: str, about: str = "", **facts: Any) -> Finding:
+    """Return a note with what was found; without `about` it is about its own sentence."""
+    note = NOTES[id_]
+    text = ": ".join(filter(None, (note.text, note.hint))).format(**facts)
+    return Finding(id_, about or text, text)
