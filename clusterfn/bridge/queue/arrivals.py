@@ -6,8 +6,8 @@ for admission. Where /proc has no lists of children, no job waits. Then it takes
 
 import os
 import time
+from collections import namedtuple
 
-from ..fast_start import namedtuple
 from ..layout import ELEMENTS, SCRIPT
 from ..supervisor import process_tree
 from ..supervisor.verdict import say

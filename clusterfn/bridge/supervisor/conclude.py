@@ -10,11 +10,11 @@ They depend on nothing that a dead supervisor may have failed to write.
 import errno
 import json
 import os
+import signal
 import sys
 import time
 
 from .. import layout
-from ..fast_start import signal
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, dependencies, notify, process_tree, retries, watch

@@ -8,10 +8,10 @@ Where there is no scheduler, the agent may have a template of such workers start
 (`agent/job_template.py`).
 """
 
+import json
 import os
 
 from .. import layout
-from ..fast_start import loads
 from ..schedulers.registry import gives_out_gpus
 from .environ import DescribedJob, add_script_variables, depends_on_cwd, expand_cwd, worker_environment
 from .publish import names_in
@@ -157,7 +157,7 @@ def _read(path: str) -> "Optional[dict[str, Any]]":
     try:
         with open(path, "rb") as file:
             text = file.read().decode("ascii")
-        found = loads(text)
+        found = json.loads(text)
         if "\\u" in text:
             # This import is late, because few jobs have such names.
             from .text import native

@@ -4,11 +4,11 @@ It is a process of the environment's Python (`worker/template.py`). An item gets
 long as the template is not there yet, if it has gone, or if the item needs what only a new interpreter reads.
 """
 
+import json
 import os
 import select
 import time
 
-from ..fast_start import dumps, loads
 from ..layout import TEMPLATE
 from .environ import depends_on_cwd, may_still_get
 from .process_tree import STOPPED, apart, state_of
@@ -85,7 +85,7 @@ class ItemTemplate(WorkerSource):
             return None
         order = {"argv": argv[2:], "parent": os.getpid()}
         with Pipes() as pipes:
-            if template.order((dumps(portable(order)) + "\n").encode(), pipes.theirs):
+            if template.order((json.dumps(portable(order)) + "\n").encode(), pipes.theirs):
                 pid = (_read(template, _ANSWER_S) or {}).get("pid", 0)
                 if pid:
                     # The worker gets its other variables with `begin`.
@@ -113,7 +113,7 @@ def _read(template: "WorkerProcess", limit_s: float) -> "Optional[dict[str, Any]
         if time.monotonic() >= until or state_of(template.pid) == STOPPED:
             return None
     line = os.read(template.report, 65536)
-    return dict(loads(line.decode())) if line.endswith(b"\n") else {"trouble": "it has ended"}
+    return dict(json.loads(line.decode())) if line.endswith(b"\n") else {"trouble": "it has ended"}
 
 
 def _is_readable(fd: int, limit_s: float = 0.0) -> bool:

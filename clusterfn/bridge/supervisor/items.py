@@ -6,12 +6,12 @@ journal. Between two items, the element may yield to another user who waits for 
 and waits in the queue like a job that has not begun.
 """
 
+import contextlib
 import errno
 import os
 import time
 
 from .. import layout
-from ..fast_start import suppress
 from . import group, publish
 from .attempt import SETTLE_S, WholeAttempt
 from .attempt_loop import AttemptLoop, nothing_can_be_written
@@ -308,7 +308,7 @@ class ItemAttempt(WholeAttempt):
         out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
         self._journal.end(self._index, verdict.replace(earlier=self.before), self.path(layout.VALUE), out=out, err=err)
         # The line has the usage now.
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             os.unlink(self.path(layout.USAGE))
         return True
 

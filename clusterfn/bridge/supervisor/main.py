@@ -6,9 +6,9 @@ and would wait for: they double the time to the start of its worker.
 """
 
 import os
+import signal
 import time
 
-from ..fast_start import signal
 from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, LOOKED_SOON, NOTIFY, TAKERS
 from . import process_tree, worker_process
 from .job import JobFolder

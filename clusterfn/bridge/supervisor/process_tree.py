@@ -5,10 +5,11 @@ the tag in their environment, and on a bare host by the session that job.sh lead
 both a clean environment and a session of its own. Never touches another user's processes.
 """
 
+import contextlib
 import os
+import signal
 import time
 
-from ..fast_start import signal, suppress
 from ..layout import TAG
 
 TYPE_CHECKING = False
@@ -363,7 +364,7 @@ def end_all_but(spared: "Callable[[], Iterable[int]]") -> None:
     def reap() -> None:
         for pid in killed:
             # It is the child of another process, or collected already.
-            with suppress(ChildProcessError):
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
     end(others, reap)
@@ -383,7 +384,7 @@ def send_signal(pids: "Iterable[int]", number: int) -> None:
     """Send a signal to each of these processes that is still there, and is this user's."""
     for pid in pids:
         # The process ended meanwhile, or it changed its user.
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             os.kill(pid, number)
 
 

@@ -7,10 +7,10 @@ does without, such as subprocess.
 
 import os
 import select
+import signal
 import time
 
 from .. import layout
-from ..fast_start import signal
 from ..schedulers.registry import given_gpus
 from . import classify_exit, environ, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions

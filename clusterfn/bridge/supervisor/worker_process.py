@@ -9,11 +9,12 @@ share."""
 
 # The C half alone, because `socket` costs 4 ms.
 import _socket
+import json
 import os
+import signal
 import sys
 
 from ..agent.libc import libc_function
-from ..fast_start import dumps, signal
 from .environ import changed_names, may_still_get
 
 TYPE_CHECKING = False
@@ -67,7 +68,7 @@ class WorkerProcess:
 
         late = {name: env.get(name) for name in changed_names(self.env, env)}
         line = {"cwd": portable(cwd), "env": portable(late), "cpus": sorted(cpus or ())}
-        self.order((dumps(line) + "\n").encode(), keep)
+        self.order((json.dumps(line) + "\n").encode(), keep)
         self._control.close()
         return late
 
@@ -287,7 +288,7 @@ def _enter_own_group() -> None:
 
 def say_not_started(report: int, program: str, cwd: str, error: BaseException) -> None:
     """Report, in the place of a worker, that it could not be started."""
-    os.write(report, (dumps(_not_started(program, cwd, error)) + "\n").encode())
+    os.write(report, (json.dumps(_not_started(program, cwd, error)) + "\n").encode())
 
 
 def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":
