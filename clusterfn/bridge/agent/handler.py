@@ -14,7 +14,7 @@ from .timers import Timers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Sequence, Set, Tuple
+    from typing import Any, Callable, Dict, Optional, Set, Tuple
 
     from .frames import Frame, Header
     from .timers import Timer
@@ -109,10 +109,8 @@ class AgentServices:
         self.trusted: "Optional[Trusted]" = None
         self.umask = 0o077
 
-    def fork_job(
-        self, header: "Header", env: "Dict[str, str]", fds: "Sequence[int]", *calls: "Callable[..., None]"
-    ) -> "Any":
-        """Fork a job from a template; None if there is none for it (`JobTemplates.fork_job`)."""
+    def forked_job(self, header: "Header") -> "Any":
+        """Return a job to be forked from this process (`ForkedJob`); None if it must start by its script."""
         raise NotImplementedError
 
     def forget(self, request: "RequestHandler", error: "Optional[Header]") -> None:

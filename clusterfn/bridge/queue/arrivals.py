@@ -59,13 +59,27 @@ def _older_than(script: int) -> "list[EarlierJob]":
     starts = ((_start_of(pid), pid) for pid in process_tree.children_of_thread(agent, agent))
     earlier = []
     for start, pid in sorted((start, pid) for start, pid in starts if start is not None):
-        words = [os.fsdecode(word) for word in process_tree.command_line(pid)] if (start, pid) < (own, script) else []
-        if len(words) in (2, 3) and os.path.basename(words[1]) == SCRIPT:
-            home = os.path.dirname(words[1])
-            job = ".".join([os.path.basename(home)] + words[2:])
-            folder = os.path.join(home, ELEMENTS, words[2]) if words[2:] else home
-            earlier.append(EarlierJob(pid, start, job, folder))
+        found = _job_of(pid) if (start, pid) < (own, script) else None
+        if found is not None:
+            earlier.append(EarlierJob(pid, start, *found))
     return earlier
+
+
+def _job_of(pid: int) -> "Optional[tuple[str, str]]":
+    """Return the job of a child of the agent, and the folder where its claim will be; None if it has none."""
+    words = [os.fsdecode(word) for word in process_tree.command_line(pid)]
+    if len(words) in (2, 3) and os.path.basename(words[1]) == SCRIPT:
+        home, element = os.path.dirname(words[1]), words[2:]
+    else:
+        # A fork shows the words of the agent, and is in the job's folder (`supervisor/in_place`).
+        home, element = process_tree.folder_of(pid), []
+        above, number = os.path.split(home)
+        if os.path.basename(above) == ELEMENTS:
+            home, element = os.path.dirname(above), [number]
+        if not os.path.exists(os.path.join(home, SCRIPT)):
+            return None
+    job = ".".join([os.path.basename(home), *element])
+    return job, os.path.join(home, ELEMENTS, *element) if element else home
 
 
 def _start_of(pid: int) -> "Optional[int]":

@@ -353,9 +353,10 @@ class JobTicket:
 
 
 def environment_of(pid: int) -> "dict[str, str]":
-    """Return the variables with which a process was started: job.sh may have changed this one's own."""
-    of_process = process_tree.environment_of(pid)
-    # The process of job.sh may have been killed; then its variables are no longer known.
+    """Return the variables with which job.sh was started in this process: it may have changed this one's own."""
+    is_script = any(word.endswith(os.fsencode(layout.SCRIPT)) for word in process_tree.command_line(pid)[1:2])
+    of_process = process_tree.environment_of(pid) if is_script else None
+    # A fork of the agent has changed none. The process of job.sh may also have been killed.
     variables = dict(os.environ) if of_process is None else of_process
     return {name: value for name, value in variables.items() if name != layout.TURN}
 

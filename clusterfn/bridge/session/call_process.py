@@ -13,7 +13,6 @@ import faulthandler
 import gc
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,10 +21,11 @@ from ..layout import FAILED_RANK, WORK
 from ..supervisor.environ import expand_cwd
 from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
-from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
+from ..supervisor.worker_process import Pipes, WorkerProcess
 from ..worker import children, execute, finish, payload, preload
-from ..worker.descriptors import flush_output, out_of_reach, take_output
+from ..worker.descriptors import out_of_reach
 from ..worker.fork_rules import reseed
+from ..worker.keeper import fork_worker
 from ..worker.report import Report, open_orders, peak_bytes, receive_order
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def fork_call_process(spec: dict[str, Any], loaded: preload.Preloader, foreign: 
     Args:
         foreign: Descriptors of this process that it must not keep open.
     """
-    parent = os.getpid()
-    flush_output()
     with Pipes() as pipes:
-        pid = os.fork()
+        out, err, *ways = pipes.theirs
+        pid = fork_worker((out, err), foreign)
         if pid == 0:
-            _live(spec, loaded, parent, pipes, foreign)
-        return CallProcess([], {}, pid, *pipes.take_ours())
+            pipes.take_theirs()
+            _live(spec, loaded, *ways)
+        return CallProcess({}, pid, *pipes.take_ours())
 
 
 class Ahead:
@@ -146,24 +146,13 @@ class Ahead:
             self._reserve.release()
 
 
-def _live(
-    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: Pipes, foreign: Iterable[int]
-) -> NoReturn:
+def _live(spec: dict[str, Any], loaded: preload.Preloader, report: int, control: int) -> NoReturn:
     """Wait for the call, run it, and end this process."""
     status = 1
     # All that is left at the end has come after this.
     gc.freeze()
     known, exit_functions = finish.last_loaded(), atexit._ncallbacks()
     try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        # A runner that dies must leave no call behind without an outcome.
-        die_with_parent(signal.SIGKILL, parent)
-        out, err, report, control = pipes.take_theirs()
-        for fd in foreign:
-            os.close(fd)
-        take_output(out, err)
         # The stack of a crash belongs to the output of this call, and not to that of the session.
         faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
