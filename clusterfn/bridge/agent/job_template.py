@@ -28,6 +28,8 @@ USED_S = 60.0
 ANSWER_S = 3.0
 # A fork holds the memory of what the agent has still to send.
 _MOST_UNSENT = 4 << 20
+# Of these, one waits for the last that has not asked for its place in the queue.
+_MOST_EARLIER = 64
 
 
 class JobTemplates:
@@ -55,7 +57,9 @@ class JobTemplates:
         python, supervise = template["argv"][0], template["argv"][3]
         if python != sys.executable or not os.path.exists(supervise):
             return None
-        return ForkedJob(header, self.keeper_for(header)) if can_fork_jobs(os.path.dirname(supervise)) else None
+        if not can_fork_jobs(os.path.dirname(supervise)):
+            return None
+        return ForkedJob(header, self.keeper_for(header), dict(list(self._agent.jobs.items())[-_MOST_EARLIER:]))
 
     def keeper_for(self, header: "Header") -> int:
         """Return the socket of a keeper, forked from the template of this job's environment; -1 if there is none yet.

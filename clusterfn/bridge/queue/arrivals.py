@@ -16,7 +16,7 @@ from .lease import holder_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional
+    from typing import Callable, Mapping, Optional
 
     from .lease import Lease, Leases
 
@@ -32,6 +32,16 @@ _POLL_S, _TRIES = 0.002, 25
 # A job that was sent before this one: the pid of its job.sh, and when that was started (in ticks since boot). Then the
 # job's id (that of an element with its number), and the folder where its claim will be.
 EarlierJob = namedtuple("EarlierJob", ("pid", "start", "job", "folder"))
+
+
+# What the agent has said of the jobs before, in a fork of it: the words of their scripts, by their pids.
+_named: "Optional[Mapping[int, list[str]]]" = None
+
+
+def name_earlier(scripts: "Mapping[int, list[str]]") -> None:
+    """Take the scripts that were started before from the agent: /proc may show those of the last moment as forks."""
+    global _named
+    _named = scripts
 
 
 def wait_for_earlier_submissions(script: int, has_come: "Callable[[EarlierJob], bool]") -> None:
@@ -56,7 +66,8 @@ def _older_than(script: int) -> "list[EarlierJob]":
     agent, own = process_tree.parent_of(script), _start_of(script)
     if agent <= 1 or own is None:
         return []
-    starts = ((_start_of(pid), pid) for pid in process_tree.children_of_thread(agent, agent))
+    pids = process_tree.children_of_thread(agent, agent) if _named is None else list(_named)
+    starts = ((_start_of(pid), pid) for pid in pids)
     earlier = []
     for start, pid in sorted((start, pid) for start, pid in starts if start is not None):
         found = _job_of(pid) if (start, pid) < (own, script) else None
@@ -67,7 +78,8 @@ def _older_than(script: int) -> "list[EarlierJob]":
 
 def _job_of(pid: int) -> "Optional[tuple[str, str]]":
     """Return the job of a child of the agent, and the folder where its claim will be; None if it has none."""
-    words = [os.fsdecode(word) for word in process_tree.command_line(pid)]
+    named = (_named or {}).get(pid)
+    words = named or [os.fsdecode(word) for word in process_tree.command_line(pid)]
     if len(words) in (2, 3) and os.path.basename(words[1]) == SCRIPT:
         home, element = os.path.dirname(words[1]), words[2:]
     else:

@@ -8,24 +8,25 @@ import os
 import signal
 
 from .. import layout
-from ..queue import admission, launch  # noqa: F401 - each job needs what is loaded here, before the fork
+from ..queue import admission, arrivals, launch  # noqa: F401 - each job needs what is loaded here, before the fork
 from . import attempt_loop, keeper, main, program  # noqa: F401 - as above
 from .process_tree import boot_id, read_proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, NoReturn
+    from typing import Dict, List, NoReturn
 
 _ENDED_WELL = (layout.EXIT_RETURNED, layout.EXIT_PUBLISHED, layout.EXIT_QUEUED)
 
 
-def run_in_place(script: "List[str]", folder: str, fd: int) -> int:
+def run_in_place(script: "List[str]", folder: str, fd: int, earlier: "Dict[int, List[str]]") -> int:
     """Run a job; return in its supervisor alone, with its exit status.
 
     Args:
         script: The words of job.sh, in whose folder this process is, with its variables and descriptors.
         folder: Of the job or element.
         fd: The supervisor's end of the socket of its keeper; -1 if it has none.
+        earlier: The words of the scripts that the agent has started before, by their pids.
     """
     home = os.getcwd()
     # An element of a group has none yet.
@@ -54,6 +55,7 @@ def run_in_place(script: "List[str]", folder: str, fd: int) -> int:
     for number in numbers:
         signal.signal(number, signal.SIG_DFL)
     os.chdir(home)
+    arrivals.name_earlier(earlier)
     return program.run_job(folder, keeper=fd)
 
 
