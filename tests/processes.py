@@ -10,6 +10,12 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
 
 
+def supervisor_of(folder: Path) -> int:
+    """Return the supervisor that has claimed a job or an element last, whose folder this is."""
+    lines = (folder / "processes").read_text().splitlines()
+    return int(next(line.split()[2] for line in reversed(lines) if line.startswith("supervisor ")))
+
+
 def children_of(pid: int) -> list[int]:
     """Return the processes that any thread of this one has started and that it has not waited for."""
     found: list[int] = []

@@ -93,6 +93,8 @@ PROGRESS = "progress.jsonl"
 SPEC = "spec.json"
 PAYLOAD = "payload.pkl"
 SCRIPT = "job.sh"
+# Which processes are the supervisor of a job, or of an element, and its keeper.
+PROCESSES = "processes"
 # Identifies the process of job.sh, by the boot id and its line of /proc/PID/stat.
 STARTED = "started"
 # What `module` has said, where a job loads modules.
@@ -202,9 +204,9 @@ BUILD = "build.py"
 WORKER = "worker.py"
 # The argument of worker.py that starts a process which forks workers.
 TEMPLATE = "template"
-# The word after it of one that forks jobs, and not the workers of items.
+# The word after it of one whose forks are the keepers of several supervisors.
 JOBS = "jobs"
-# The variable by which job.sh learns how a supervisor ended that was forked by a template.
+# The variable by which job.sh learns how a supervisor ended that the agent has forked.
 SUPERVISOR_STATUS = "CLUSTERFN_SUPERVISOR_STATUS"
 
 HEARTBEAT_S = 5.0

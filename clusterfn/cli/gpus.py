@@ -66,7 +66,7 @@ def add_allowed(gpus: Sequence[dict[str, Any]], session: HostState) -> None:
         if gpu["holder"] is not None and gpu["holder"]["since"] is not None:
             gpu["holder"]["since"] = session.here(gpu["holder"]["since"])
         gpu["allowed"] = not host.gpus_only or any(
-            is_called(GpuInfo(gpu["index"], gpu["uuid"], "", None, False), name) for name in host.gpus_only
+            is_called(GpuInfo(gpu["index"], gpu["uuid"], "", None, False, False), name) for name in host.gpus_only
         )
 
 

@@ -50,7 +50,7 @@ _OF_THE_AGENT = tuple(
     f"agent/{name}.py"
     for name in ("__init__", "byte_code", "files", "frames", "inotify", "libc", "pipes", "site_rules", "trusted")
 )
-_SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "fast_start.py", "removal.py", *_OF_THE_AGENT)
+_SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "removal.py", *_OF_THE_AGENT)
 
 
 class FileBundle(NamedTuple):

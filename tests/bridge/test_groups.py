@@ -16,6 +16,7 @@ from tests.bridge.group import Group, once
 from tests.bridge.host import Bench, is_running
 from tests.bridge.layout import layout_bridge
 from tests.interpreters import interpreter
+from tests.processes import supervisor_of
 from tests.waiting import until
 
 
@@ -150,7 +151,9 @@ def f(x):
     left = subprocess.Popen(["sleep", "603"], start_new_session=True)
     with open(os.path.join({folder!r}, "began-%d" % x), "w") as file:
         file.write("%d\\n" % left.pid)
-    resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (1, 1))
+    with open("../../../../processes") as file:
+        supervisor = int(file.read().split()[2])
+    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (1, 1))
 """
 
 
@@ -261,7 +264,7 @@ def test_the_script_of_a_killed_supervisor_goes_on_with_its_items_and_leaves_not
     for x in (1, 3):
         until(lambda x=x: group.began(x) and has_usage(group, x))
         (ran,) = group.began(x)
-        os.kill(supervisor_of(ran), signal.SIGKILL)
+        os.kill(supervisor_of(group.folder_of(1)), signal.SIGKILL)
         until(lambda ran=ran: not is_running(ran))
 
     assert script.wait(150) == 0 and once(group, 5)
@@ -273,10 +276,6 @@ def test_the_script_of_a_killed_supervisor_goes_on_with_its_items_and_leaves_not
     lost, returned = (group.line(index)["usage"] for index in (1, 2))
     assert lost["last_known"] and lost["wall_s"] > 0 and lost["peak_memory_bytes"] > 1 << 20
     assert "last_known" not in returned
-
-
-def supervisor_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.mark.parametrize(("told", "kind"), [(True, None), (False, "lost")])

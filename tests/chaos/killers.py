@@ -16,12 +16,11 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from tests.chaos.onhost import parent_of, session_of
-from tests.chaos.reaper import job_of, kind_of
+from tests.chaos.onhost import session_of
+from tests.chaos.reaper import job_of, kind_of, words_of
 from tests.lab import layout
 from tests.lab.handle import SlurmControls
 from tests.lab.network import DelayProxy
-from tests.processes import command_line
 
 Act = Callable[[random.Random], "str | None"]
 
@@ -83,13 +82,11 @@ def of_process(kind: str, is_ours: Callable[[int, list[bytes]], bool]) -> Act:
     """
 
     def act(rng: random.Random) -> str | None:
-        there = [(pid, words) for pid in _pids() if kind_of(words := command_line(pid)) == kind and is_ours(pid, words)]
-        # A child that has not become itself yet has its parent's words.
-        there = [(pid, words) for pid, words in there if kind_of(command_line(parent_of(pid))) != kind]
+        there = [(pid, words) for pid in _pids() if kind_of(words := words_of(pid)) == kind and is_ours(pid, words)]
         if not there:
             return None
         pid, words = rng.choice(there)
-        if command_line(pid) != words:
+        if words_of(pid) != words:
             return None
         return job_of(words) if kill(pid) else None
 
@@ -118,7 +115,7 @@ class Agents:
 
     def serving(self) -> list[int]:
         """Those that serve a client now."""
-        return [pid for pid in _pids() if kind_of(command_line(pid)) == "agent" and self.is_ours(pid, [])]
+        return [pid for pid in _pids() if kind_of(words_of(pid)) == "agent" and self.is_ours(pid, [])]
 
     def living(self) -> list[str]:
         """All that were seen and have not ended, in words."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.processes import supervisor_of
+
 _RESERVED = 131072
 
 
@@ -66,18 +68,19 @@ class JobOnHost:
         found: dict[str, int] = {}
         for pid in _newest():
             words = _cmdline(pid)
-            if b"supervise.py" in words and b"\0run\0" in words and self.id.encode() in words:
-                found["supervisor"] = pid
-            elif b"worker.py" in words and self.id.encode() in words:
+            if b"worker.py" in words and self.id.encode() in words:
                 found["worker"] = pid
             elif (b"job.sh" in words or b"slurm_script" in words) and _cwd(pid) == str(self.folder):
                 found["script"] = pid
+        with contextlib.suppress(OSError, StopIteration):
+            supervisor = supervisor_of(self.folder)
+            found.update({"supervisor": supervisor} if _lives(supervisor) else {})
         return found
 
     def by_event(self) -> dict[str, int]:
         """The same, from the supervisor's own word about the worker. Never 0 or 1, which stand for one that is gone."""
         worker = next(event["pid"] for event in self.events() if event["event"] == "starting")
-        supervisor = parent_of(worker)
+        supervisor = supervisor_of(self.folder)
         found = {"worker": worker, "supervisor": supervisor, "script": parent_of(supervisor)}
         return {name: pid for name, pid in found.items() if pid > 1}
 

@@ -34,6 +34,22 @@ def kind_of(words: list[bytes]) -> str:
     return {b"run": "supervisor", b"spool": "spooler"}.get(after[0] if after else b"", "")
 
 
+def words_of(pid: int) -> list[bytes]:
+    """Its command line, and what stands for that of a supervisor or worker that is a fork; else nothing of a fork."""
+    words, depth, above = command_line(pid), 0, parent_of(pid)
+    while above > 1 and command_line(above) == words:
+        depth, above = depth + 1, parent_of(above)
+    if depth != 2:
+        return [] if depth else words
+    folder = b""
+    with contextlib.suppress(OSError):
+        folder = os.readlink(b"/proc/%d/cwd" % pid)
+    if kind_of(words) == "agent":  # agent, the process in the place of job.sh, supervisor
+        return [b"/supervise.py", b"run", folder]
+    # template, keeper, worker
+    return [b"/worker.py", folder] if b"template" in words else []
+
+
 def job_of(words: list[bytes]) -> str:
     """The job that a process belongs to, of an element with its number; empty if it is nobody's."""
     found = next((match for word in words if (match := _JOB.search(word))), None)
@@ -44,7 +60,7 @@ def staff(box: OwnBox) -> dict[str, list[int]]:
     """Kind -> processes on the box."""
     found: dict[str, list[int]] = collections.defaultdict(list)
     for pid in box.cable.pids():
-        found[kind_of(command_line(pid))].append(pid)
+        found[kind_of(words_of(pid))].append(pid)
     return found
 
 
@@ -85,9 +101,8 @@ class Reaper:
                 self._kill(kind, self._rng.choice(there[kind]))
 
     def _kill(self, kind: str, pid: int) -> None:
-        words = command_line(pid)
-        # A child that has not become itself yet has its parent's words.
-        if kind_of(words) != kind or kind_of(command_line(parent_of(pid))) == kind:
+        words = words_of(pid)
+        if kind_of(words) != kind:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

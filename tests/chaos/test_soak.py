@@ -48,7 +48,7 @@ def left(sharing: Sharing, before: set[str]) -> list[str]:
     tickets = [str(path) for path in root.glob("machines/*/queue/*")]
     commands = ((pid, _command(pid)) for pid in sharing.box.cable.pids())
     processes = [f"{pid} {words}" for pid, words in commands if str(root) in words]
-    templates = [each for each in processes if each.endswith(" template jobs ")]
+    templates = [each for each in processes if " template jobs " in each]
     others = [each for each in processes if each not in templates]
     return [*sorted(sharing.names() - before), *tickets, *others, *templates[1:]]
 

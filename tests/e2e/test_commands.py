@@ -416,9 +416,10 @@ def test_torchrun_uses_the_gpus_of_the_job(hosts, project):
             "starts threads",
         ),
         ("print('hello')", "prints"),
-        ("import os; os.environ['CHANGED'] = '1'", "changes variables"),
+        ("import atexit, os; os.environ['CHANGED'] = '1'; atexit.register(int)", "forked"),
+        ("import os; os.environ['OMP_NUM_THREADS'] = '1000'", "changes variables that a worker gets last"),
     ],
-    ids=["plain", "random numbers", "a thread", "prints", "variables"],
+    ids=["plain", "random numbers", "a thread", "prints", "variables", "late variables"],
 )
 def test_check_says_whether_workers_are_forked_and_why_not(here, tmp_path, starts, workers):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
@@ -427,5 +428,5 @@ def test_check_says_whether_workers_are_forked_and_why_not(here, tmp_path, start
 
     ran = cli("check", "here", "--environment", f"venv:{tmp_path / 'venv'}")
 
-    why = "" if workers == "forked" else "not forked, because when it starts, the environment "
+    why = "" if workers == "forked" else "started by exec, because when it starts, the environment "
     assert re.search(rf"PASS  function +returned from .* s; workers: {why}{workers}$", ran.stdout, re.MULTILINE), ran

@@ -36,7 +36,9 @@ def waiting(seconds):
 
     path = Path(os.environ["CLUSTERFN_CHECKPOINT"], "watching")
     first = not path.exists()
-    path.with_suffix(".new").write_text(str(os.getppid()))
+    noted = Path(os.environ["CLUSTERFN_CHECKPOINT"]).with_name("processes").read_text().splitlines()
+    supervisors = [line.split()[2] for line in noted if line.startswith("supervisor")]
+    path.with_suffix(".new").write_text(supervisors[-1])
     path.with_suffix(".new").replace(path)
     if first:
         time.sleep(seconds)

@@ -1,8 +1,10 @@
-"""Calls in a row are forked from a template that waits on the host; each is as one whose interpreters start for it."""
+"""Calls in a row are forked: the supervisor from the agent, and the worker from a keeper, a fork of the template there.
+
+Each is as one whose interpreters start for it.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -16,31 +18,18 @@ import pytest
 
 import clusterfn
 from clusterfn import cluster
-from tests.bridge.test_template import CANNOT_SHOW, SEEN
+from tests.bridge.test_template import SEEN
 from tests.e2e.conftest import local_host
 from tests.waiting import until
 
-_PR_SET_MM, _PR_SET_MM_MAP_SIZE = 35, 15
-
-
-def _can_change_what_it_shows() -> bool:
-    """Whether the kernel lets a process do so: Linux that can restore processes says how large its map is."""
-    return (
-        sys.platform.startswith("linux")
-        and ctypes.CDLL(None).prctl(_PR_SET_MM, _PR_SET_MM_MAP_SIZE, b"\0" * 4, 0, 0) == 0
-    )
-
-
-pytestmark = pytest.mark.skipif(not _can_change_what_it_shows(), reason="the kernel has no CONFIG_CHECKPOINT_RESTORE")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")
 
 
 def _made_here() -> Callable[[], bool]:
     """Return a function that travels by value: an environment may have no pytest."""
 
     def is_forked() -> bool:
-        import sys
-
-        return "_clusterfn.bridge.worker.forked_job" in sys.modules
+        return "\0jobs\0" in Path("/proc/self/cmdline").read_text()  # the words of the template
 
     return is_forked
 
@@ -75,10 +64,9 @@ def host(request: pytest.FixtureRequest) -> str:
 def seeing(host: str) -> Any:
     """Return a function that tells what it sees of its process, and whether that was forked from a job's template."""
     names = dict.fromkeys(("folder", "waiting", "failing"), "x")
-    source = SEEN.replace('os.environ["CLUSTERFN_INDEX"]', "gc.get_threshold(), forked_job in sys.modules").format(
-        leads=False, **names
-    )
-    place: dict[str, Any] = {"__name__": "__main__", "forked_job": "_clusterfn.bridge.worker.forked_job"}
+    own = 'gc.get_threshold(), "\\0jobs\\0" in open("/proc/self/cmdline").read()'
+    source = SEEN.replace('os.environ["CLUSTERFN_INDEX"]', own).format(leads=False, **names)
+    place: dict[str, Any] = {"__name__": "__main__"}
     exec(source, place)
     return cluster(host=host)(place["f"])
 
@@ -87,13 +75,13 @@ def facts_of(value: Any, job_id: str) -> tuple[bool, dict[str, Any], float]:
     """Return whether a process was forked, what it saw apart from its job's name, and its random number."""
     _, facts, (drawn, threshold, forked), _ = value
     facts["threshold"] = threshold
-    assert facts.pop("parent") and facts.pop("cpus")
+    assert facts.pop("cpus")
     facts["environ"] = {name: str(value).replace(job_id, "ID") for name, value in facts["environ"].items()}
     return forked, {**facts, "cwd": facts["cwd"].replace(job_id, "ID")}, drawn
 
 
 def assert_same(facts: dict[str, Any], alone: dict[str, Any]) -> None:
-    # The supervisor has loaded these.
+    # The keeper has loaded these.
     more = set(facts.pop("modules")) - set(alone.pop("modules"))
     assert more <= {"select", "_ctypes", "atexit"}, more
     assert {name: value for name, value in facts.items() if value != alone[name]} == {}
@@ -116,7 +104,7 @@ def test_a_forked_call_sees_what_one_with_interpreters_of_its_own_sees(host: str
     assert len({first, second, third}) == 3
 
 
-def test_an_element_that_is_forked_has_its_items_forked_from_the_same_template(host: str):
+def test_an_element_that_is_forked_has_its_items_forked_by_the_same_keeper(host: str):
     f = seeing(host)
 
     def seen() -> list[tuple[bool, dict[str, Any], float]]:
@@ -135,8 +123,8 @@ def test_an_element_that_is_forked_has_its_items_forked_from_the_same_template(h
 
 @pytest.mark.parametrize(
     "ends",
-    ["os.kill(os.getpid(), 9)", "os._exit(3)", "1 / 0", "sys.exit(2)", "os.kill(os.getppid(), 9); time.sleep(60)"],
-    ids=["killed", "exits", "raises", "sys.exit", "supervisor killed"],
+    ["os.kill(os.getpid(), 9)", "os._exit(3)", "1 / 0", "sys.exit(2)"],
+    ids=["killed", "exits", "raises", "sys.exit"],
 )
 def test_how_a_forked_call_ends_is_seen_as_it_is(here: Path, ends: str):
     place: dict[str, Any] = {"__name__": "__main__", "is_forked": is_forked}
@@ -154,28 +142,36 @@ def test_how_a_forked_call_ends_is_seen_as_it_is(here: Path, ends: str):
     assert end() == alone
 
 
-def test_what_a_call_leaves_is_ended_when_its_supervisor_is_killed(here: Path, tmp_path: Path):
-    @cluster
-    def leave(note: str) -> bool:
-        import os
-        import sys
-        import time
-        from pathlib import Path
+def leaves(note: str, which: str) -> bool:
+    """Leave a process, of another session unless it is the keeper's, kill the supervisor or the keeper, and wait."""
+    import os
+    import time
 
-        if note:
-            if os.fork() == 0:
-                os.setsid()
-                Path(note).write_text(f"{os.getpid()} {os.getppid()}")
-                time.sleep(600)
-            time.sleep(0.2)
-            os.kill(os.getppid(), 9)
+    if note:
+        if which == "keeper":
+            Path(note).write_text(str(os.getpid()))
+        elif os.fork() == 0:
+            os.setsid()
+            Path(note).write_text(f"{os.getpid()} {os.getppid()}")
             time.sleep(600)
-        return "_clusterfn.bridge.worker.forked_job" in sys.modules
+        time.sleep(0.2)
+        lines = Path(os.environ["CLUSTERFN_CHECKPOINT"]).with_name("processes").read_text().splitlines()
+        pids = dict(line.split()[::2] for line in lines)
+        os.kill(int(pids[which]), 9)
+        time.sleep(600)
+    return "\0jobs\0" in Path("/proc/self/cmdline").read_text()
 
-    call_until_forked(lambda: leave(""))
-    with pytest.raises(clusterfn.errors.WorkerLost):
-        leave(str(tmp_path / "note"))
 
+@pytest.mark.parametrize(("which", "error"), [("supervisor", "WorkerLost"), ("keeper", "KilledBySignal")])
+def test_what_a_call_leaves_is_ended_when_its_supervisor_or_keeper_is_killed(
+    here: Path, tmp_path: Path, which: str, error: str
+):
+    leave = cluster(leaves)
+    call_until_forked(lambda: leave("", ""))
+    with pytest.raises(clusterfn.errors.WorkerLost) as caught:
+        leave(str(tmp_path / "note"), which)
+
+    assert type(caught.value).__name__ == error and "SIGKILL" in str(caught.value)
     pids = (tmp_path / "note").read_text().split()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
@@ -203,33 +199,10 @@ def test_a_name_or_variable_that_is_not_ascii_changes_nothing(
     @cluster(env={"ORT": "Köln"}, name="größe")
     def ort() -> tuple[bool, str]:
         import os
-        import sys
 
-        return "_clusterfn.bridge.worker.forked_job" in sys.modules, os.environ["ORT"]
+        return "\0jobs\0" in Path("/proc/self/cmdline").read_text(), os.environ["ORT"]
 
     assert call_until_forked(ort, lambda value: value[0]) == (True, "Köln")
-
-
-def test_processes_show_what_they_are(here: Path):
-    @cluster
-    def shown() -> list[list[str]]:
-        import os
-        from pathlib import Path
-
-        found, pid = [], os.getpid()
-        for _ in range(3):
-            found.append(Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0"))
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        return [[word.rpartition("/")[2] for word in each] for each in found]
-
-    alone = shown()
-    call_until_forked(cluster(is_forked))
-    shown()
-    worker, supervisor, script = shown()
-
-    assert worker[:3] == alone[0][:3]
-    assert supervisor[1:5] == alone[1][1:5] == ["-I", "-S", "supervise.py", "run"]
-    assert script == alone[2] == ["sh", "job.sh"]
 
 
 def test_an_environment_that_has_changed_is_used_as_it_is_now(here: Path, tmp_path: Path):
@@ -238,13 +211,12 @@ def test_an_environment_that_has_changed_is_used_as_it_is_now(here: Path, tmp_pa
 
     @cluster(environment=f"python:{python}")
     def find() -> tuple[bool, str]:
-        import sys
-
+        is_forked = "\0jobs\0" in Path("/proc/self/cmdline").read_text()
         try:
             import added
         except ImportError:
-            return "_clusterfn.bridge.worker.forked_job" in sys.modules, ""
-        return "_clusterfn.bridge.worker.forked_job" in sys.modules, str(added.WHERE)
+            return is_forked, ""
+        return is_forked, str(added.WHERE)
 
     call_until_forked(find, lambda value: value[0])
     (tmp_path / "project").mkdir()
@@ -260,9 +232,8 @@ def test_an_environment_that_has_changed_is_used_as_it_is_now(here: Path, tmp_pa
     [
         "print('hello')",
         "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
-        CANNOT_SHOW,
     ],
-    ids=["prints", "starts a thread", "cannot change what it shows"],
+    ids=["prints", "starts a thread"],
 )
 def test_what_an_environment_does_when_it_starts_is_done_for_each_call(here: Path, tmp_path: Path, starts: str):
     python = _venv(tmp_path)
@@ -292,7 +263,7 @@ def test_forked_calls_and_their_items_draw_what_those_with_interpreters_of_their
         import sys
 
         own = sys.modules["at_start"].OWN
-        return "_clusterfn.bridge.worker.forked_job" in sys.modules, random.random(), own.random()
+        return "\0jobs\0" in Path("/proc/self/cmdline").read_text(), random.random(), own.random()
 
     found = [draw(), call_until_forked(draw, lambda value: value[0]), draw(), *draw.map(range(3)).results()]
 
@@ -333,11 +304,13 @@ def test_nothing_of_it_outlives_the_connection(here: Path, run_script: Callable[
         "import json, os, time, clusterfn\n"
         "@clusterfn.cluster\n"
         "def f(wait_s):\n"
-        "    import os, sys, time\n"
+        "    import time\n"
         "    time.sleep(wait_s)\n"
-        "    return '_clusterfn.bridge.worker.forked_job' in sys.modules\n"
+        "    return 'jobs' in open('/proc/self/cmdline').read().split(chr(0))\n"
         "while not f(0): time.sleep(0.1)\n"
-        "print(json.dumps(f.submit(2).id))\n"
+        "job = f.submit(2)\n"
+        "while job.state != 'RUNNING': time.sleep(0.01)\n"
+        "print(json.dumps(job.id))\n"
     )
     job = run_script(text)
 

@@ -27,10 +27,9 @@ def _made_here() -> Callable[[int], dict[str, Any]]:
         import sys
         import time
 
-        names = {"_clusterfn.bridge.worker.forked_job", "_clusterfn.bridge.worker.template"}
         own = ("CLUSTERFN_", "PWD")
         return {
-            "is_forked": not names.isdisjoint(sys.modules),
+            "is_forked": "_clusterfn.bridge.worker.template" in sys.modules,
             "is in its folder": os.environ["PWD"] == os.getcwd(),
             "variables": {name: value for name, value in os.environ.items() if not name.startswith(own)},
             "hash": hash("x") if "PYTHONHASHSEED" in os.environ else None,

@@ -25,7 +25,7 @@ from tests.e2e.round_trips import behind
 from tests.fixtures.waiting_call import calls_on
 from tests.lab import DelayProxy
 from tests.lab.own_slurm import ALIAS, OwnSlurm
-from tests.processes import parent_of
+from tests.processes import supervisor_of
 from tests.programs import main
 from tests.waiting import until
 
@@ -71,9 +71,7 @@ class Scene:
     @property
     def supervisor(self) -> int:
         """The supervisor of the job."""
-        events = (Path(self.job.folder) / "attempts" / "1" / "events.jsonl").read_text().splitlines()
-        worker = next(each["pid"] for each in map(json.loads, events) if each["event"] == "starting")
-        return parent_of(worker)
+        return supervisor_of(Path(self.job.folder))
 
     def controller(self) -> list[int]:
         """The controller of its SLURM."""

@@ -41,12 +41,6 @@ def connect_here(root: str) -> HostConnection:
     return connect(Host("here", "", "local", "clusterfn.yml:1", root=root))
 
 
-def adopt_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Keep the process of the tests from becoming the parent of others."""
-    patch.setattr(job_template, "libc_function", lambda _: lambda *_: 0)
-    patch.setattr(os, "waitid", lambda *_: None)
-
-
 def away_for(patch: pytest.MonkeyPatch, path: Path, times: int) -> None:
     """Have the server be away for the first reads of this file."""
     left, read = [times], growing_files.read_at

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import clusterfn
 from clusterfn import ClusterFunction, Job
-from tests.processes import parent_of
+from tests.processes import parent_of, supervisor_of
 
 if TYPE_CHECKING:
     from tests.faults.hosts import World
@@ -238,7 +238,7 @@ class Case:
         """worker, supervisor and script."""
         self.await_up(attempt)
         worker = next(event["pid"] for event in self.events(attempt) if event["event"] == "starting")
-        supervisor = parent_of(worker)
+        supervisor = supervisor_of(self.folder)
         return {"worker": worker, "supervisor": supervisor, "script": parent_of(supervisor)}
 
     def signal(self, number: int, *names: str) -> None:

@@ -24,6 +24,8 @@ _MOST_READ = 4096
 # The package of the bridge.
 _BRIDGE = "_clusterfn"
 _MODULES = (_BRIDGE + ".bridge.supervisor.program", _BRIDGE + ".bridge.supervisor.commands")
+# It loads what each job needs.
+_IN_PLACE = _BRIDGE + ".bridge.supervisor.in_place"
 _used_bridge = ""
 
 
@@ -80,19 +82,57 @@ def use_bridge(folder: str) -> None:
     _used_bridge = folder
 
 
-def supervise(argv: "List[str]") -> int:
-    """Run `supervise.py` with these arguments in a fork of the agent, which then ends with this status."""
+def has_bridge(folder: str) -> bool:
+    """Whether the modules of this bridge are here."""
+    return _BRIDGE in sys.modules and os.path.join(folder, _BRIDGE) in sys.modules[_BRIDGE].__path__
+
+
+def can_fork_jobs(folder: str) -> bool:
+    """Whether the modules of this bridge are here, and those that its jobs need."""
+    use_bridge(folder)
+    if has_bridge(folder):
+        try:
+            importlib.import_module(_IN_PLACE)
+        except Exception:  # noqa: BLE001 - whatever is wrong with it, the job says so
+            _forget_bridge()
+    return has_bridge(folder)
+
+
+def supervise(argv: "List[str]", job: "Optional[ForkedJob]" = None) -> int:
+    """Run `supervise.py` with these arguments in a fork of the agent, which then ends with this status.
+
+    Args:
+        job: The job that this process is to be, if it is one.
+    """
     sys.argv, folder = argv, os.path.dirname(argv[0])
-    package = sys.modules.get(_BRIDGE)
-    if package is not None and os.path.join(folder, _BRIDGE) not in package.__path__:
+    if not has_bridge(folder):
         _forget_bridge()
     sys.path.insert(0, folder)
+    if job is not None:
+        return int(importlib.import_module(_IN_PLACE).run_in_place(job.script, job.folder, job.keeper, job.earlier))
     return int(importlib.import_module(_MODULES[0]).main(argv[1:]))
 
 
 def _forget_bridge() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == _BRIDGE]:
         del sys.modules[name]
+
+
+class ForkedJob:
+    """A job that starts in a fork of the agent, in the place of its job.sh.
+
+    Attributes:
+        script: The words of job.sh.
+        argv: Those of its supervisor.
+        folder: Of the job or element.
+        keeper: The socket of the keeper of its workers, which is closed here; -1 for none.
+        earlier: The words of the scripts of jobs that were started before and live, by their pids.
+    """
+
+    def __init__(self, header: "Header", keeper: int, earlier: "Dict[int, List[str]]") -> None:
+        template = header["template"]
+        self.script, self.folder, self.keeper, self.earlier = header["argv"], template["folder"], keeper, earlier
+        self.argv = [*template["argv"][3:4], "run", template["folder"]]
 
 
 class ChildProgram:
@@ -107,6 +147,7 @@ class ChildProgram:
         fds: Its stdin, stdout and stderr, which are closed here.
         on_exit: Takes its status. It comes last.
         on_loaded: Called once it is loaded.
+        job: The job that it is, if that is not started by job.sh.
 
     Attributes:
         failure: Why it could not be loaded, known before `on_exit`.
@@ -118,17 +159,19 @@ class ChildProgram:
     def __init__(
         self, agent: "AgentServices", header: "Header", env: "Dict[str, str]", fds: "Sequence[int]",
         on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]" = lambda: None,
+        job: "Optional[ForkedJob]" = None,
     ) -> None:  # fmt: skip
         self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
         tell = self._failure_fd = -1
         if _runs_in_fork(header):
             use_bridge(os.path.dirname(header["argv"][3]))
+        fds = [*fds, job.keeper] if job is not None and job.keeper >= 0 else fds
         try:
             cwd = expand(header["cwd"]) if header.get("cwd") else "/"
             self._failure_fd, tell = os.pipe()
             self.pid = os.fork()
             if self.pid == 0:
-                _become(header, cwd, env, fds, tell)
+                _become(header, cwd, env, fds, tell, job)
         except OSError:
             if self._failure_fd >= 0:
                 os.close(self._failure_fd)
@@ -178,67 +221,9 @@ class ChildProgram:
             return
 
 
-class ForkedJob:
-    """The process of a job that a template forks, as `ChildProgram` is one that is started.
-
-    Args:
-        on_exit: Takes its status. It comes last.
-        on_loaded: Called once its pid is known.
-        on_failed: Called if it cannot be forked after all, and nothing else is then.
-    """
-
-    failure = None
-
-    def __init__(
-        self, agent: "AgentServices", on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]",
-        on_failed: "Callable[[], None]",
-    ) -> None:  # fmt: skip
-        self._agent, self._on_exit, self._on_loaded, self.fail = agent, on_exit, on_loaded, on_failed
-        self.pid = self._signal = 0
-        self._is_over = False
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether it is not known yet which process it is."""
-        return not self.pid
-
-    @property
-    def is_unwanted(self) -> bool:
-        """Whether a signal was sent to it before its process was known."""
-        return bool(self._signal and not self.pid)
-
-    def begin(self, pid: int) -> None:
-        """Take note of its process, which this one has adopted."""
-        self.pid = pid
-        self._on_loaded()
-        if self._signal:
-            self.signal(self._signal)
-        try:
-            done, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            # The kernel gave it to another process, and its job is followed by its files alone.
-            return
-        if done:
-            self._exited(status)
-        else:
-            self._agent.children[pid] = self._exited
-
-    def signal(self, number: int) -> None:
-        """Send a signal to all processes of its session, once there are any."""
-        self._signal = number
-        if self.pid and not self._is_over:
-            try:
-                os.killpg(self.pid, number)
-            except (ProcessLookupError, PermissionError):
-                # It has ended, and its status is still to come; or it is another user's by now.
-                return
-
-    def _exited(self, status: int) -> None:
-        self._is_over = True
-        self._on_exit(status)
-
-
-def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[int]", tell: int) -> "NoReturn":
+def _become(
+    header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[int]", tell: int, job: "Optional[ForkedJob]"
+) -> "NoReturn":  # fmt: skip
     """Run the program in this process, in the folder `path`, and end it; `tell` takes why it cannot be loaded."""
     status, argv = 1, header["argv"]
     try:
@@ -247,16 +232,16 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
         for name in _SIGNALS:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         os.setsid()
-        for target, fd in enumerate(fds):
+        for target, fd in enumerate(fds[:3]):
             os.dup2(fd, target)
         for name in os.listdir("/dev/fd"):
-            if int(name) > 2 and int(name) != tell:
+            if int(name) > 2 and int(name) not in (tell, *fds[3:]):
                 with contextlib.suppress(OSError):
                     # The listing includes the descriptor that it used itself, which is closed by now.
                     os.close(int(name))
         try:
             os.chdir(path)
-            if not _runs_in_fork(header):
+            if job is None and not _runs_in_fork(header):
                 path = argv[0]
                 os.execvpe(path, argv, env)
         except OSError as error:
@@ -265,7 +250,7 @@ def _become(header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[i
         os.close(tell)
         os.environ.clear()
         os.environ.update(env)
-        status = supervise(argv[3:])
+        status = supervise(argv[3:] if job is None else job.argv, job)
     except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the client gets the traceback
         import traceback
 

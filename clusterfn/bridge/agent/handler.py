@@ -14,7 +14,7 @@ from .timers import Timers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Sequence, Set, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
     from .frames import Frame, Header
     from .timers import Timer
@@ -80,6 +80,7 @@ class AgentServices:
 
     Attributes:
         children: Takes the status of each child process, by its pid.
+        jobs: The words by which a spawned program that lives was started, by its pid.
         readers: What the loop calls once this descriptor can be read.
         writers: What it calls once this one can be written to.
         last_received: When something last came from the client, by time.monotonic().
@@ -92,6 +93,7 @@ class AgentServices:
         self.inbox = Inbox(in_parts=True)
         self.requests: "Dict[int, RequestHandler]" = {}
         self.children: "Dict[int, Callable[[int], None]]" = {}
+        self.jobs: "Dict[int, List[str]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
         self.writers: "Dict[int, Callable[[int], None]]" = {}
         self.timers = Timers()
@@ -109,10 +111,8 @@ class AgentServices:
         self.trusted: "Optional[Trusted]" = None
         self.umask = 0o077
 
-    def fork_job(
-        self, header: "Header", env: "Dict[str, str]", fds: "Sequence[int]", *calls: "Callable[..., None]"
-    ) -> "Any":
-        """Fork a job from a template; None if there is none for it (`JobTemplates.fork_job`)."""
+    def forked_job(self, header: "Header") -> "Any":
+        """Return a job to be forked from this process (`ForkedJob`); None if it must start by its script."""
         raise NotImplementedError
 
     def forget(self, request: "RequestHandler", error: "Optional[Header]") -> None:

@@ -4,14 +4,14 @@ import os
 import signal
 
 from .files import make_parent
-from .forked import ChildProgram, ForkedJob, changed_environment, detached
+from .forked import ChildProgram, changed_environment, detached
 from .handler import Failure, RequestHandler, expand
 from .processes import Program
 from .starts import BEGINS_S, FILES_AT_START, FILES_OF_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional, Union
+    from typing import Optional
 
 
 class StartHandler(RequestHandler):
@@ -83,9 +83,8 @@ class RunHandler(StartHandler):
 class SpawnHandler(StartHandler):
     """Start a detached program: it outlives this agent, which reports its end if it still runs."""
 
-    child: "Union[ChildProgram, ForkedJob, None]" = None
+    child: "Optional[ChildProgram]" = None
     _begins = False
-    _may_fork = True
 
     @property
     def waits(self) -> bool:
@@ -121,23 +120,15 @@ class SpawnHandler(StartHandler):
         os.stat(expand(self.header.get("cwd") or "/"))
         log = self.own(self.header["log"])
         make_parent(log)
-        env, fds = changed_environment(self.header), detached(log)
-        if self._may_fork:
-            calls = (self.on_exit, self.on_loaded, self.start_without_template)
-            self.child = self.agent.fork_job(self.header, env, fds, *calls)
-        if self.child is None:
-            self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded)
-
-    def start_without_template(self) -> None:
-        """Start it as a program after all: its template has ended."""
-        is_unwanted = isinstance(self.child, ForkedJob) and self.child.is_unwanted
-        self.child, self._may_fork = None, False
-        self.keep_files(0)
-        if is_unwanted:
-            self.end()
-        else:
-            self._files = FILES_AT_START
-            self.agent.starts.add(self.try_to_start)
+        job = self.agent.forked_job(self.header)
+        try:
+            env, fds = changed_environment(self.header), detached(log)
+        except OSError:
+            if job is not None and job.keeper >= 0:
+                os.close(job.keeper)
+            raise
+        self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded, job)
+        self.agent.jobs[self.child.pid] = self.header["argv"]
 
     def on_loaded(self) -> None:
         self.keep_files(0)
@@ -146,6 +137,7 @@ class SpawnHandler(StartHandler):
 
     def on_exit(self, status: int) -> None:
         assert self.child is not None
+        self.agent.jobs.pop(self.child.pid, None)
         if self.child.failure is not None:
             self.keep_files(0)
             self.fail(self.child.failure)

@@ -26,8 +26,9 @@ from .uploads import PutHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
+    from typing import Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
+    from .forked import ForkedJob
     from .frames import Header
 
 # A client refers to a failed request only while the answer is on its way, so older failures can be forgotten.
@@ -128,17 +129,14 @@ class Agent(AgentServices):
             else:
                 self.ready.append(other)
 
-    def fork_job(
-        self, header: "Header", env: "Dict[str, str]", fds: "Sequence[int]", *calls: "Callable[..., None]"
-    ) -> "Any":
-        return self.templates.fork_job(header, env, fds, *calls)
+    def forked_job(self, header: "Header") -> "Optional[ForkedJob]":
+        return self.templates.forked_job(header)
 
     def reap(self, _fd: int = -1) -> None:
         for pid in list(self.children):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 self.children.pop(pid)(status)
-        self.templates.collect_orphans()
 
     def read(self, _fd: int) -> None:
         try:

@@ -4,6 +4,7 @@ import errno
 import os
 
 from .. import layout
+from ..supervisor.text import portable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ class BuildFailed(Exception):
 
     def document(self) -> "dict[str, Any]":
         """Return the content of outcome.json."""
-        # `early_start` starts a worker before `re` is loaded, so this import is late.
-        from ..supervisor.text import portable
-
         content = {"ok": False, "message": str(self), "evidence": self.evidence, "hint": self.hint, "stage": self.stage}
         return dict(portable(dict(content, need=self.need) if self.need else content))
 

@@ -72,7 +72,7 @@ def _ended(lease: str) -> "Optional[float]":
     except OSError:
         # The folder may belong to another user, or its file system is unavailable.
         return None
-    # `early_start` starts a worker before these modules are loaded.
+    # These imports are late, because only a removal needs them.
     from ..supervisor.attempt import final_attempt
     from ..supervisor.job import DamagedFile, JobFolder
 

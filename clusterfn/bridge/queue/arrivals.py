@@ -6,8 +6,8 @@ for admission. Where /proc has no lists of children, no job waits. Then it takes
 
 import os
 import time
+from collections import namedtuple
 
-from ..fast_start import namedtuple
 from ..layout import ELEMENTS, SCRIPT
 from ..supervisor import process_tree
 from ..supervisor.verdict import say
@@ -16,7 +16,7 @@ from .lease import holder_in_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional
+    from typing import Callable, Mapping, Optional
 
     from .lease import Lease, Leases
 
@@ -32,6 +32,16 @@ _POLL_S, _TRIES = 0.002, 25
 # A job that was sent before this one: the pid of its job.sh, and when that was started (in ticks since boot). Then the
 # job's id (that of an element with its number), and the folder where its claim will be.
 EarlierJob = namedtuple("EarlierJob", ("pid", "start", "job", "folder"))
+
+
+# What the agent has said of the jobs before, in a fork of it: the words of their scripts, by their pids.
+_named: "Optional[Mapping[int, list[str]]]" = None
+
+
+def name_earlier(scripts: "Mapping[int, list[str]]") -> None:
+    """Take the scripts that were started before from the agent: /proc may show those of the last moment as forks."""
+    global _named
+    _named = scripts
 
 
 def wait_for_earlier_submissions(script: int, has_come: "Callable[[EarlierJob], bool]") -> None:
@@ -56,16 +66,32 @@ def _older_than(script: int) -> "list[EarlierJob]":
     agent, own = process_tree.parent_of(script), _start_of(script)
     if agent <= 1 or own is None:
         return []
-    starts = ((_start_of(pid), pid) for pid in process_tree.children_of_thread(agent, agent))
+    pids = process_tree.children_of_thread(agent, agent) if _named is None else list(_named)
+    starts = ((_start_of(pid), pid) for pid in pids)
     earlier = []
     for start, pid in sorted((start, pid) for start, pid in starts if start is not None):
-        words = [os.fsdecode(word) for word in process_tree.command_line(pid)] if (start, pid) < (own, script) else []
-        if len(words) in (2, 3) and os.path.basename(words[1]) == SCRIPT:
-            home = os.path.dirname(words[1])
-            job = ".".join([os.path.basename(home)] + words[2:])
-            folder = os.path.join(home, ELEMENTS, words[2]) if words[2:] else home
-            earlier.append(EarlierJob(pid, start, job, folder))
+        found = _job_of(pid) if (start, pid) < (own, script) else None
+        if found is not None:
+            earlier.append(EarlierJob(pid, start, *found))
     return earlier
+
+
+def _job_of(pid: int) -> "Optional[tuple[str, str]]":
+    """Return the job of a child of the agent, and the folder where its claim will be; None if it has none."""
+    named = (_named or {}).get(pid)
+    words = named or [os.fsdecode(word) for word in process_tree.command_line(pid)]
+    if len(words) in (2, 3) and os.path.basename(words[1]) == SCRIPT:
+        home, element = os.path.dirname(words[1]), words[2:]
+    else:
+        # A fork shows the words of the agent, and is in the job's folder (`supervisor/in_place`).
+        home, element = process_tree.folder_of(pid), []
+        above, number = os.path.split(home)
+        if os.path.basename(above) == ELEMENTS:
+            home, element = os.path.dirname(above), [number]
+        if not os.path.exists(os.path.join(home, SCRIPT)):
+            return None
+    job = ".".join([os.path.basename(home), *element])
+    return job, os.path.join(home, ELEMENTS, *element) if element else home
 
 
 def _start_of(pid: int) -> "Optional[int]":

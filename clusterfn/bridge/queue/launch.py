@@ -2,10 +2,11 @@
 
 import errno
 import os
+import signal
 import sys
 import time
+from collections import namedtuple
 
-from ..fast_start import namedtuple, signal
 from ..layout import INTERRUPTED, SPOOLER_LOG, SUPERVISE
 from ..supervisor import process_tree, worker_process
 from ..supervisor.attempt import final_attempt, release_claim

@@ -7,6 +7,7 @@
 
 # The C half of `socket` alone, because the whole module takes 4 ms to import.
 import _socket
+import contextlib
 import errno
 import fcntl
 import os
@@ -14,7 +15,6 @@ import stat
 import struct
 import time
 
-from ..fast_start import suppress
 from ..layout import ENVIRONMENT
 from ..supervisor.process_tree import user_name
 from ..supervisor.verdict import AttemptEnded, Verdict, say
@@ -106,7 +106,7 @@ class FileLease:
         """Release the name, as far as this process is concerned; the last holder or its owner removes the file."""
         os.close(self._fd)
         if self._file:
-            with suppress(OSError, AttemptEnded), _LeaseFolder() as folder:
+            with contextlib.suppress(OSError, AttemptEnded), _LeaseFolder() as folder:
                 folder.holders("", self._file)
 
 
@@ -382,7 +382,7 @@ class _LeaseFolder:
         # Only an empty file of this user is removed, which no other user can have replaced.
         status = os.fstat(fd)
         if status.st_uid == os.geteuid() and status.st_size == 0 and self._is_at(fd, file):
-            with suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(file, dir_fd=self._fd)
 
 

@@ -6,8 +6,8 @@ GPUs are counted by UUID, everything else by amount. Jobs are admitted and reser
 import os
 import sys
 import time
+from collections import namedtuple
 
-from ..fast_start import namedtuple
 from ..layout import MACHINES
 from ..supervisor.eligible_gpus import allowed_gpus, eligible_gpus, only_of, squeezed
 from ..supervisor.process_tree import read_proc
@@ -25,7 +25,9 @@ _BOOTTIME = 7
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
 # Which GPUs are suitable. type: as `squeezed` writes it, "" for any. memory_mb: the size of each, 0 for any. only: the
 # GPUs that the user's clusterfn.yml permits, () for all; the names of leases do not say this.
-Kind = namedtuple("Kind", ("type", "memory_mb", "only"), defaults=((),))
+Kind = namedtuple("Kind", ("type", "memory_mb", "only"))
+# Python 3.6 takes no defaults otherwise.
+Kind.__new__.__defaults__ = ((),)
 # What all running jobs of one user may take together; None for all there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
 # A job that runs. shared: whether it shares the cores in time with all other programs, so that no other user waits for
@@ -169,7 +171,8 @@ GPUS, CORES, MEMORY, OWN = "gpus", "cores", "memory", "own"
 
 
 # What a machine has. free_gpus: GPUs that are neither held nor used, in PCI order.
-MachineResources = namedtuple("MachineResources", ("cores", "memory_mb", "available_mb", "free_gpus"), defaults=((),))
+MachineResources = namedtuple("MachineResources", ("cores", "memory_mb", "available_mb", "free_gpus"))
+MachineResources.__new__.__defaults__ = ((),)
 
 
 class RemainingResources:

@@ -7,12 +7,12 @@ GPUs the user's own jobs have. For others, it follows from the names of their le
 JSON object for a client. Everybody can read the names that those jobs hold, so it needs no rights.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
 
-from ..fast_start import suppress
 from ..layout import HOLDS, QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import GpuInfo, describe_request
@@ -110,7 +110,7 @@ def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]")
     lines = [_line(ticket, reasons.get(ticket.job, _STARTS)) for ticket in tickets]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     # A full disk does no harm: the reasons are only news, and the queue works without them.
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         publish.replace(_status_file(root), text.encode(), sync=False, mode=0o666)
 
 
@@ -249,7 +249,7 @@ def _lacking(other: "Waiting", names: lease_names.HeldNames, loads: "list[GpuLoa
     free = [load.uuid for load in loads if load.uuid not in names.gpus]
     there = machine.MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb(), free)
     room = machine.RemainingResources(there, names.running, other.uid, machine.UserLimits(None, None, None, None))
-    every = [GpuInfo(load.index, load.uuid, load.name, load.total_mib) for load in loads]
+    every = [GpuInfo(load.index, load.uuid, load.name, load.total_mib, False, False) for load in loads]
     missing = room.lacks_room(other.asked, machine.gpus_of_kind(other.kind, every))
     wait = "waiting for " + describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
     return plan.describe_wait(missing, other.asked, wait, room, room.limits) or "its turn comes next"

@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import namedtuple
 
 from ..builder import progress
-from ..fast_start import namedtuple
 from ..layout import (
     BUILDER_LOG,
     CLAIM,

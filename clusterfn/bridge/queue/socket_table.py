@@ -6,8 +6,7 @@ in the queue of a listener, as a connection would.
 
 import _socket
 import struct
-
-from ..fast_start import namedtuple
+from collections import namedtuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,12 +6,14 @@ docs/reference/job-directory.md describes them. It is for people and for tests t
 full disk does not end a job.
 """
 
+import contextlib
+import json
 import os
 import stat
 import time
+from collections import namedtuple
 
 from .. import layout
-from ..fast_start import dumps, namedtuple, suppress
 from ..supervisor import process_tree, publish
 from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, checked, dependencies_of, is_job_id, parse_record
 from ..supervisor.text import DIGITS
@@ -144,18 +146,18 @@ class Queue:
         """Keep a damaged ticket for people, where no spooler reads it."""
         aside = os.path.join(machine.folder(self.root), layout.DAMAGED_TICKETS)
         os.makedirs(aside, mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
             os.rename(os.path.join(self.folder, job), os.path.join(aside, job))
 
     def write(self, fields: "dict[str, Any]") -> None:
         """Write the ticket of a job: it waits from now on."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        publish.replace(os.path.join(self.folder, fields["job"]), dumps(dict(fields, boot=self._boot)).encode())
+        publish.replace(os.path.join(self.folder, fields["job"]), json.dumps(dict(fields, boot=self._boot)).encode())
 
     def remove(self, job: str) -> None:
         """Remove a ticket: its job waits no longer."""
         self._cached.pop(job, None)
-        with suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self.folder, job))
 
     def withdraw(self, job: str) -> None:
@@ -315,17 +317,17 @@ class JobTicket:
             self.submitted = machine.now_ns()
         claim, aside = (os.path.join(self.job.folder, name) for name in (layout.CLAIM, "." + layout.CLAIM))
         # The function may have removed the claim: it may do anything in the job's folder.
-        with suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
             # A ticket counts only while there is no claim. The claim is renamed, because a full disk may have no room
             # for a new one.
             os.rename(claim, aside)
         try:
             self.queue.write(dict(self._fields(reason), queue_timeout_s=None))
         except OSError:
-            with suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
                 os.rename(aside, claim)
             raise
-        with suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(aside)
 
     def keep_for_restart(self) -> None:
@@ -351,9 +353,10 @@ class JobTicket:
 
 
 def environment_of(pid: int) -> "dict[str, str]":
-    """Return the variables with which a process was started: job.sh may have changed this one's own."""
-    of_process = process_tree.environment_of(pid)
-    # The process of job.sh may have been killed; then its variables are no longer known.
+    """Return the variables with which job.sh was started in this process: it may have changed this one's own."""
+    is_script = any(word.endswith(os.fsencode(layout.SCRIPT)) for word in process_tree.command_line(pid)[1:2])
+    of_process = process_tree.environment_of(pid) if is_script else None
+    # A fork of the agent has changed none. The process of job.sh may also have been killed.
     variables = dict(os.environ) if of_process is None else of_process
     return {name: value for name, value in variables.items() if name != layout.TURN}
 
@@ -371,11 +374,11 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
     folder = machine.folder(root)
     path = os.path.join(folder, layout.HOLDS)
     # The journal is for people, and a full disk does not end a job.
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(fd, (dumps(line) + "\n").encode())
+            os.write(fd, (json.dumps(line) + "\n").encode())
             large = os.fstat(fd).st_size > _LARGEST
         finally:
             os.close(fd)

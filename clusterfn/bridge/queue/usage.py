@@ -5,10 +5,10 @@ same order. What was used counts half after `HALF_LIFE_S`, and nothing after `AW
 time for which one job would have had all GPUs of the machine, or all of its cores.
 """
 
+import json
 import math
 import os
 
-from ..fast_start import loads
 from ..layout import HOLDS
 from . import machine, tickets
 from .machine import Usage
@@ -96,7 +96,7 @@ class UsageAccount:
         if b'"taken"' not in line and b'"released"' not in line:
             return
         try:
-            entry: "dict[str, Any]" = loads(line.decode())
+            entry: "dict[str, Any]" = json.loads(line.decode())
             event, job, when = entry["event"], entry["job"], float(entry["t"])
             if event == tickets.TAKEN:
                 self._close(job, when)

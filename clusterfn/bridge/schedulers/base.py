@@ -5,8 +5,7 @@ Its methods read the job's variables and ask the scheduler's commands. The clien
 """
 
 import os
-
-from ..fast_start import signal
+import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """SLURM inside a job, by its SLURM_ variables, and outside it, by scontrol, squeue and scancel; srun starts nodes."""
 
 import os
+import re
 
 from ..layout import CANCELLED, NODE, PREEMPTED, TAKEN_BACK, TIME
 from ..supervisor import classify_exit, publish
@@ -84,8 +85,6 @@ class SlurmOnHost(HostScheduler):
 
     def starts_again_after(self, status: int) -> bool:
         # As in "RequeueExit = 3,100-105".
-        import re
-
         _, config, _ = run_command(["scontrol", "show", "config"], _SHOW_JOB_S, _variables())
         listed = " ".join(re.findall(r"^RequeueExit(?:Hold)?\s*=(.*)", config, re.MULTILINE))
         ranges = re.findall(r"([0-9]+)(?:-([0-9]+))?", listed)
@@ -155,9 +154,6 @@ class SlurmOnHost(HostScheduler):
 
 def _cause_by_log(log: str) -> bytes:
     """Return why SLURM ends a job, or has ended it before; b"" if it was cancelled, b"?" if its log does not say."""
-    # This import is late here and below, because few jobs need `re`, which takes 4 ms.
-    import re
-
     reasons = re.findall(_ENDS, publish.last_bytes(log, _LOG_TAIL))
     return bytes(reasons[-1]) if reasons else b"?"
 
@@ -172,8 +168,6 @@ def _squeue(*options: str) -> "Optional[list[str]]":
 
 def is_standing(line: str) -> bool:
     """Whether every command on that machine says this, and its answer can be believed."""
-    import re
-
     return bool(re.search(STANDING, line, re.IGNORECASE))
 
 

@@ -29,7 +29,7 @@ from ..supervisor.text import portable
 from ..supervisor.verdict import Verdict, document
 from ..supervisor.watch import EndWatch, Signals
 from ..supervisor.worker_process import WorkerProcess
-from .call_process import REST_S, Ahead
+from .call_process import Ahead
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -311,8 +311,6 @@ def serve_call(
     verdict, alive = run_through(work)
     if verdict.kind is not None:
         work.publish(verdict)
-    if not ahead.is_hurried:
-        time.sleep(REST_S)
     if alive:
         work.finish()
     work.release()

@@ -1,45 +1,37 @@
-"""What a runner makes for its next calls ahead of need: their processes, and the disk space for an outcome.
+"""What a runner makes for its next call ahead of need: its process, and the disk space for an outcome.
 
-Both are the same for each call, and take longer than most of what is left to do once the call has come. A process waits
-with everything loaded, belongs to one call only, and exits after it. Its pipes are there before the call is: to give it
-a call takes one write.
+Both are the same for each call, and take longer than most of what is left to do once the call has come. The process
+waits with everything loaded, belongs to one call only, and exits after it. Its pipes are there before the call is: to
+give it a call takes one write.
 """
 
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import faulthandler
 import gc
 import json
 import os
-import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-
-# The function may replace the one of the module.
-from time import sleep
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..layout import FAILED_RANK, WORK
 from ..supervisor.environ import expand_cwd
 from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
-from ..supervisor.worker_process import Pipes, WorkerProcess, die_with_parent
+from ..supervisor.worker_process import Pipes, WorkerProcess
 from ..worker import children, execute, finish, payload, preload
-from ..worker.descriptors import flush_output, out_of_reach, take_output
+from ..worker.descriptors import out_of_reach
 from ..worker.fork_rules import reseed
+from ..worker.keeper import fork_worker
 from ..worker.report import Report, open_orders, peak_bytes, receive_order
 
 if TYPE_CHECKING:
     import _socket
 
-# Nothing is prepared for the next call until then: with few cores, the value would reach its client later.
-REST_S = 0.0015
 _OOM_VALID_S = 1.0
-# Each of them uses memory, and forking them takes time from the next call.
-_MOST_PROCESSES = 4
 
 
 class CallProcess(WorkerProcess):
@@ -74,45 +66,35 @@ def fork_call_process(spec: dict[str, Any], loaded: preload.Preloader, foreign: 
     Args:
         foreign: Descriptors of this process that it must not keep open.
     """
-    parent = os.getpid()
-    flush_output()
     with Pipes() as pipes:
-        pid = os.fork()
+        out, err, *ways = pipes.theirs
+        pid = fork_worker((out, err), foreign)
         if pid == 0:
-            _live(spec, loaded, parent, pipes, foreign)
-        return CallProcess([], {}, pid, *pipes.take_ours())
+            pipes.take_theirs()
+            _live(spec, loaded, *ways)
+        return CallProcess({}, pid, *pipes.take_ours())
 
 
 class Ahead:
-    """The processes of the next calls, disk space for an outcome, and the kernel's out-of-memory counters.
-
-    Attributes:
-        waiting: How many calls wait.
-        is_hurried: Whether a call waits, or comes as soon as the one before it has ended.
+    """The process of the next call, disk space for an outcome, and the kernel's out-of-memory counters.
 
     Args:
         folder: On the file system of the calls.
-        fork: Forks a process that waits for a call, and closes these descriptors of others there.
+        fork: Forks a process that waits for a call.
     """
 
-    def __init__(self, folder: str, fork: Callable[[Collection[int]], CallProcess]) -> None:
-        self.waiting = 0
-        self.is_hurried = False
+    def __init__(self, folder: str, fork: Callable[[], CallProcess]) -> None:
         self._folder = folder
         self._fork = fork
-        self._processes: collections.deque[CallProcess] = collections.deque()
+        self._process: CallProcess | None = None
         self._reserve: Reserve | None = None
         self._oom: OomDetector | None = None
         self._oom_until = 0.0
 
     def prepare(self) -> None:
-        """Make again what the last calls have used.
-
-        After a fork, this process copies each page that it writes to: several forks at once cost that only once.
-        """
-        if not self._processes:
-            for _ in range(max(1, min(self.waiting, _MOST_PROCESSES))):
-                self._add_process()
+        """Make again what the last call has used."""
+        if self._process is None:
+            self._process = self._fork()
         self.forget_oom()
         self.oom()
         try:
@@ -121,19 +103,14 @@ class Ahead:
             # The disk is full. The call tries again, and reports it.
             return
 
-    def _add_process(self) -> None:
-        self._processes.append(self._fork([fd for process in self._processes for fd in process.fds()]))
-
     def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
+        return [] if self._process is None else [self._process.pid]
 
     def give(self, folder: str, attempt: str, facts: Mapping[str, Any]) -> CallProcess:
         """Give the call to the process, or to another if something has killed it; as `CallProcess.give`."""
         while True:
-            if not self._processes:
-                self._add_process()
-            process = self._processes.popleft()
-            if process.give(folder, attempt, {**facts, "rests": not self.is_hurried}):
+            process, self._process = self._process or self._fork(), None
+            if process.give(folder, attempt, facts):
                 return process
             process.dismiss()
 
@@ -157,35 +134,25 @@ class Ahead:
         """Have the counters read again: a kill that one call survived is no reason for the end of the next."""
         self._oom = None
 
-    def dismiss_processes(self) -> None:
-        """End the processes: the next ones will have loaded what was loaded since."""
-        while self._processes:
-            self._processes.popleft().dismiss()
+    def dismiss_process(self) -> None:
+        """End the process: the next one will have loaded what was loaded since."""
+        if self._process is not None:
+            self._process.dismiss()
+            self._process = None
 
     def dismiss(self) -> None:
-        self.dismiss_processes()
+        self.dismiss_process()
         if self._reserve is not None:
             self._reserve.release()
 
 
-def _live(
-    spec: dict[str, Any], loaded: preload.Preloader, parent: int, pipes: Pipes, foreign: Iterable[int]
-) -> NoReturn:
+def _live(spec: dict[str, Any], loaded: preload.Preloader, report: int, control: int) -> NoReturn:
     """Wait for the call, run it, and end this process."""
     status = 1
     # All that is left at the end has come after this.
     gc.freeze()
     known, exit_functions = finish.last_loaded(), atexit._ncallbacks()
     try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        # A runner that dies must leave no call behind without an outcome.
-        die_with_parent(signal.SIGKILL, parent)
-        out, err, report, control = pipes.take_theirs()
-        for fd in foreign:
-            os.close(fd)
-        take_output(out, err)
         # The stack of a crash belongs to the output of this call, and not to that of the session.
         faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
@@ -238,5 +205,3 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     # In the line that says the end: each further line would wake the runner once more.
     facts.update(loaded=finish.loaded_since(known), peak=peak_bytes())
     execute.report_outcome(report, facts)
-    if call["rests"]:
-        sleep(REST_S)

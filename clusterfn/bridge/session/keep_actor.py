@@ -105,8 +105,6 @@ class KeptProcess:
         self.closes = bool(facts.get("closes"))
         if self.process is None:
             self.process = self.ahead.give(folder, attempt, facts)
-            # No call needs them as long as the actor is there.
-            self.ahead.dismiss_processes()
         else:
             self.process.give(folder, attempt, facts)
         return self.process

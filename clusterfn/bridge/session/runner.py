@@ -14,9 +14,8 @@ import collections
 import os
 import signal
 import socket
-import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Tuple
 
 from ..agent.frames import Inbox, pack
@@ -31,12 +30,9 @@ from .door import ServerLink
 from .keep_actor import KeptProcess, keep_actor
 
 if TYPE_CHECKING:
-    from ..agent.frames import Header
     from ..supervisor.spec import Spec
 
 
-# The next call of a loop comes within this time if the client is near.
-_LOOP_S = 0.005
 # A call is its number and the content of its call.json.
 Call = Tuple[int, Mapping[str, Any]]
 # The worker of an actor has so many calls, so that it need not wait for the next.
@@ -100,18 +96,16 @@ class RunnerProcess:
         """The number of the call that it runs; 0 for none."""
         return self.given[0] if self.given else 0
 
-    def give(self, number: int, is_live: bool, waiting: int, facts: Mapping[str, Any]) -> None:
+    def give(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
         """Have it run a call, of an actor if its call.json says so. If it has just died, its socket says so.
 
         Args:
             is_live: Whether a client hears what the call prints.
-            waiting: How many other calls wait.
         """
         self.given.append(number)
         self.actor, self.is_ready = facts.get("actor", 0), False
         try:
-            order = {"n": number, "live": is_live, "actor": self.actor, "waiting": waiting, "facts": facts}
-            self.sock.sendall(pack(order))
+            self.sock.sendall(pack({"n": number, "live": is_live, "actor": self.actor, "facts": facts}))
         except (BrokenPipeError, ConnectionResetError):
             return
 
@@ -166,10 +160,6 @@ class Turns:
         if actor is None or not actor.waiting or len(runner.given) >= _GIVEN_AHEAD:
             return None
         return actor.waiting.popleft()
-
-    def count_waiting(self) -> int:
-        """Return how many calls wait for a worker that is free."""
-        return len(self._waiting)
 
     def count_all_waiting(self) -> int:
         """Return how many calls wait, for a worker that is free or for their actor."""
@@ -237,7 +227,7 @@ class CallRunner:
     def serve(self) -> None:
         """Run call after call, until the server closes the socket."""
         self._prepare(None, [])
-        while (order := self._next_order()) is not None:
+        while (order := self._link.next()) is not None:
             if not order["actor"]:
                 self._run(order["n"], order["live"], order["facts"])
             elif order["actor"] == order["n"]:
@@ -247,14 +237,6 @@ class CallRunner:
                 self._prepare(None, [])
             # else its actor has just ended: the server hears of that, and says so to the call
         self._ahead.dismiss()
-
-    def _next_order(self) -> Header | None:
-        since = time.monotonic()
-        order = self._link.next()
-        if order is not None:
-            self._ahead.waiting = order["waiting"]
-            self._ahead.is_hurried = self._ahead.waiting > 0 or time.monotonic() - since < _LOOP_S
-        return order
 
     def _run(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
         job = self._job.of(os.path.join(self._folder, str(number)))
@@ -272,9 +254,9 @@ class CallRunner:
         if ran is None:
             settle_memory()
         if loaded:
-            self._ahead.dismiss_processes()
+            self._ahead.dismiss_process()
         self._ahead.prepare()
         self._link.say(what="ready", ran=ran, loaded=loaded)
 
-    def _fork(self, others: Collection[int]) -> CallProcess:
-        return fork_call_process(dict(self._spec), self._preloader, [self._link.fileno(), *others])
+    def _fork(self) -> CallProcess:
+        return fork_call_process(dict(self._spec), self._preloader, [self._link.fileno()])

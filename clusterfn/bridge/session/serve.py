@@ -166,7 +166,7 @@ class SessionServer:
                     break
                 number, facts = call
                 listener = self._listeners.get(number)
-                runner.give(number, listener is not None and listener.is_live, self._turns.count_waiting(), facts)
+                runner.give(number, listener is not None and listener.is_live, facts)
         while self._turns.lost:
             self._fail_lost(*self._turns.lost.popleft())
 

@@ -3,13 +3,14 @@
 Holds the rules that give one job one outcome: a new attempt fences all before it.
 """
 
+import contextlib
 import errno
+import json
 import os
 import stat
 import time
 
 from .. import layout
-from ..fast_start import dumps, suppress
 from . import publish
 from .job import EVENT, JOB_OUTCOME, USAGE, DamagedFile, parse_record
 from .process_tree import boot_id, is_alive, start_time
@@ -189,11 +190,11 @@ class Attempt(WholeAttempt):
             facts["reason"] = ", ".join(filter(None, [which, facts.get("node")]))
         self._said += 1
         record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
-        line = (dumps(record) + "\n").encode()
+        line = (json.dumps(record) + "\n").encode()
         try:
             os.write(self._events, line)
         except OSError as error:
-            with suppress(OSError):
+            with contextlib.suppress(OSError):
                 if self._has_reopened(error):
                     os.write(self._events, line)
 
@@ -205,7 +206,7 @@ class Attempt(WholeAttempt):
             os.fsync(self._heart)
         except OSError as error:
             # The disk is full or its server is away. The reader waits for two beats and asks the scheduler.
-            with suppress(OSError):
+            with contextlib.suppress(OSError):
                 self._has_reopened(error)
 
     def _has_reopened(self, error: OSError) -> bool:
@@ -230,7 +231,7 @@ class Attempt(WholeAttempt):
         won = self._put(outcome)
         # The secrets of a group remain until it is removed.
         if won and outcome["final"] and self.job.element is None:
-            with suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.job.path(layout.SECRETS))
         return won
 
@@ -252,7 +253,7 @@ class Attempt(WholeAttempt):
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
         make_folder(self.job.path(layout.ATTEMPTS))
         make_folder(self.folder)
-        data = (dumps(outcome) + "\n").encode()
+        data = (json.dumps(outcome) + "\n").encode()
         won = publish.publish(self.folder, layout.OUTCOME, data, self.reserve)
         if self.reserve is None:
             # A supervisor that was killed has left these, or the server of a session.
@@ -323,14 +324,14 @@ def read_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional[float
 
 def make_folder(path: str) -> None:
     """Make it unless it is there, but never the job's own folder above it: a removed job must stay removed."""
-    with suppress(FileExistsError):
+    with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
 
 
 def release_claim(job: "JobFolder") -> None:
     """Remove the claim: the job waits until it is started again."""
     # The function may have removed it.
-    with suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(job.folder, layout.CLAIM))
 
 
@@ -345,7 +346,7 @@ def restore_owner_permissions(folder: str) -> None:
 
 def _restore_permissions(path: str) -> None:
     # It is missing or belongs to another user. The step that needs it reports that.
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(path, mode | stat.S_IRWXU)
@@ -407,11 +408,11 @@ class UsageFile:
             usage = dict(usage, now=dict(now, cores=cores))
         at = time.monotonic()
         self._next = at + min(layout.HEARTBEAT_S, max(_FIRST_S, at - self._began))
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 # The rest of a longer line may follow it.
-                os.pwrite(file, (dumps(usage) + "\n").encode(), 0)
+                os.pwrite(file, (json.dumps(usage) + "\n").encode(), 0)
             finally:
                 os.close(file)
 

@@ -7,7 +7,8 @@ A job and an item of a group differ in what is written of an attempt, and where:
 import os
 import time
 
-from ..layout import DISK_ERRORS, HOST_DISK, LOST, OUTCOME, SUPERSEDED
+from ..layout import DISK_ERRORS, HOST_DISK, LOST, OUTCOME, PROCESSES, SUPERSEDED
+from . import process_tree
 from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
 from .run import AttemptRun, run_through
@@ -236,6 +237,7 @@ def begin_attempt(
         say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
         print_state(None, None, False)
         return None
+    process_tree.note_process(job.path(PROCESSES), process_tree.SUPERVISOR, os.getpid())
     attempt = Attempt.new(job)
     by = attempt.fence(_known_end(job, attempt, status))
     if by is not None:

@@ -13,11 +13,12 @@ process that sees enough inputs end lets an element start earlier, once. If the 
 without it.
 """
 
+import contextlib
+import json
 import os
 import time
 
 from .. import layout
-from ..fast_start import dumps, suppress
 from . import publish
 from .attempt import make_folder
 from .dependencies import Dependencies, ended_by_scheduler, keep_exception, last_beat
@@ -99,7 +100,7 @@ def await_values(
             failed = ended_by_scheduler(open_ones[0], describe_waiting(open_ones))
         if failed is not None:
             raise AttemptEnded(keep_exception(failed, attempt.path(layout.VALUE)))
-    publish.replace(attempt.path(layout.INPUTS), dumps(portable(found.places(wanted))).encode())
+    publish.replace(attempt.path(layout.INPUTS), json.dumps(portable(found.places(wanted))).encode())
 
 
 class ItemInputs:
@@ -173,7 +174,7 @@ class ItemInputs:
         if not all(map(self.values.has_ended, wanted)):
             # Another element has seen the input end.
             self.look_again()
-        publish.replace(attempt.path(layout.INPUTS), dumps(portable(self.values.places(wanted))).encode())
+        publish.replace(attempt.path(layout.INPUTS), json.dumps(portable(self.values.places(wanted))).encode())
 
     def _has_ended(self, block: int) -> bool:
         return all(map(self.values.has_ended, self._merged(self._of_block(block))))
@@ -222,9 +223,9 @@ def register_group(root: str, group: str, producers: "list[str]", array: "Option
     for job in producers:
         folder = os.path.join(layout.job_dir(root, job), layout.TAKERS)
         # The job is not on the host or the disk is full. The group starts when all have ended.
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             make_folder(folder)
-            publish.replace(os.path.join(folder, name), dumps(array or {}).encode())
+            publish.replace(os.path.join(folder, name), json.dumps(array or {}).encode())
 
 
 def register_array(home: str, number: str, first: str, count: str, besides: str) -> int:

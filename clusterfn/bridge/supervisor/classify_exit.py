@@ -5,10 +5,12 @@ an end: the supervisor, `conclude` and each scheduler's module, which gets the m
 one scheduler has is described in its own module.
 """
 
+import contextlib
 import errno
+import json
 import os
+import signal
 
-from ..fast_start import loads, signal, suppress
 from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, OUTCOME, RAISED, RETURNED, SIGNAL, TIME
 from .text import format_duration, format_size
 from .verdict import Verdict
@@ -55,7 +57,7 @@ def parse_report_line(line: bytes) -> "dict[str, Any]":
     The function's own code can reach the pipe, and must not be able to bring the supervisor down.
     """
     try:
-        said = loads(line.decode("utf-8", "replace"))
+        said = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return {}
     if not isinstance(said, dict) or _is_deeper(said, 4):
@@ -193,18 +195,15 @@ def quota_is_used_up(folder: str) -> bool:
     except OSError as error:
         return error.errno == errno.EDQUOT
     finally:
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             os.unlink(path)
     return False
 
 
 def describe_signal(number: int) -> str:
     """Return the signal's name, such as SIGKILL."""
-    # This import is late, because few jobs are killed, and it takes 4 ms.
-    from signal import Signals
-
     try:
-        return Signals(number).name
+        return signal.Signals(number).name
     except ValueError:
         return "signal %d" % number
 

@@ -10,11 +10,11 @@ They depend on nothing that a dead supervisor may have failed to write.
 import errno
 import json
 import os
+import signal
 import sys
 import time
 
 from .. import layout
-from ..fast_start import signal
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, dependencies, notify, process_tree, retries, watch
@@ -59,7 +59,7 @@ def conclude_for_dead(folder: str, status: str) -> int:
     latest = (Attempt(job, number) for number in reversed(job.attempts()))
     attempt = next((each for each in latest if each.owner() in (job.start, "")), None) or Attempt.new(job)
     script = job.path(layout.SCRIPT)
-    left = _sweep(lambda: sorted(set(process_tree.tagged(job.id, attempt.number) + process_tree.of_session(script))))
+    left = _sweep(lambda: sorted({*_processes(job, attempt.number), *process_tree.of_session(script)}))
     verdict = _why(job, status)
     if status == _KILLED and job.element is None and verdict.kind == layout.LOST:
         verdict = _too_long(job, attempt) or verdict
@@ -212,7 +212,7 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
         queue.withdraw(job.id)
     # A job that no process has claimed has no processes.
     if won and not (withdraw and holder is None):
-        _sweep(lambda: process_tree.tagged(job.id, attempt.number))
+        _sweep(lambda: _processes(job, attempt.number))
     elif withdraw and not won:
         # The job never began, and its supervisor, another client or this one has already said so.
         won = (attempt.outcome() or {}).get("kind") == asked.kind
@@ -294,11 +294,11 @@ def end_stuck(folder: str) -> int:
     parts = job.elements() if job.spec.get("group") else [job]
     parts = [] if job.scheduler.has_nodes else [part for part in parts if _is_open(part)]
     for part in parts:
-        for pid in _script(part) + _supervisors(part, "run"):
+        for pid in _script(part) + _supervisors(part):
             process_tree.wake(pid)
     parts = _await_ends(parts, _ENDS_ITSELF_S)
     for part in parts:
-        process_tree.send_signal(_supervisors(part, "run"), signal.SIGKILL)
+        process_tree.send_signal(_supervisors(part), signal.SIGKILL)
     parts = _await_ends(parts, _AFTER_S)
     sys.stdout.write(json.dumps({"left": [name for part in parts for name in _kill(part)]}) + "\n")
     return 0
@@ -306,13 +306,13 @@ def end_stuck(folder: str) -> int:
 
 def _kill(part: JobFolder) -> "list[str]":
     """Kill all of it, and conclude it; return the names of processes that could not be ended."""
-    process_tree.send_signal(_script(part) + _supervisors(part, "run", "after"), signal.SIGKILL)
+    process_tree.send_signal(_script(part) + _supervisors(part) + _concluders(part), signal.SIGKILL)
     if conclude_by(part, watch.cancelled())[0] is not None:
         notify.tell_end(part.home)
     attempt = max(part.attempts(), default=1)
 
     def living() -> "list[int]":
-        return process_tree.tagged(part.id, attempt) + _supervisors(part, "run", "after")
+        return _processes(part, attempt) + _supervisors(part) + _concluders(part)
 
     return process_tree.end(living, lambda: None, _DIES_S)
 
@@ -336,6 +336,17 @@ def _script(job: JobFolder) -> "list[int]":
     return [pid for pid in [script_of(job)] if pid]
 
 
-def _supervisors(job: JobFolder, *commands: str) -> "list[int]":
-    """Return the processes of this user that run one of these commands for the job."""
-    return [pid for each in commands for pid in process_tree.of_command(layout.SUPERVISE, each, job.folder)]
+def _supervisors(job: JobFolder) -> "list[int]":
+    """Return the supervisor that has claimed it, unless it is gone."""
+    pid = process_tree.noted_process(job.path(layout.PROCESSES), process_tree.SUPERVISOR)
+    return [pid] if pid and process_tree.is_alive(pid) else []
+
+
+def _concluders(job: JobFolder) -> "list[int]":
+    """Return the processes of this user that conclude for its supervisor."""
+    return process_tree.of_command(layout.SUPERVISE, "after", job.folder)
+
+
+def _processes(job: JobFolder, attempt: int) -> "list[int]":
+    """Return what is left of an attempt whose supervisor is gone, or stuck."""
+    return process_tree.tagged(job.id, attempt) + process_tree.of_keeper(job.path(layout.PROCESSES))

@@ -5,11 +5,12 @@ become of them is decided here alone, by their outcomes. A scheduler may call a 
 one that it has forgotten for one that succeeded.
 """
 
+import json
 import os
 import time
+from collections import namedtuple
 
 from .. import layout
-from ..fast_start import loads, namedtuple
 from ..schedulers.registry import scheduler_named
 from . import publish
 from .group_files import ItemEnds
@@ -322,7 +323,7 @@ def last_beat(folder: str) -> float:
 def _read(folder: str, name: str) -> "Optional[dict[str, Any]]":
     try:
         data = publish.read(folder, name)
-        return None if data is None else dict(native(loads(data.decode())))
+        return None if data is None else dict(native(json.loads(data.decode())))
     except (OSError, ValueError, TypeError):
         # A function has damaged its file, which counts as no value.
         return None

@@ -3,7 +3,9 @@
 Pure: the library decides the same before anything is sent, on every platform.
 """
 
-from ..fast_start import namedtuple
+import re
+from collections import namedtuple
+
 from .text import format_size
 
 TYPE_CHECKING = False
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
 
 # index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory, None if unknown,
 # unified: whether that is the machine's own memory, as on a GB10; in_parts: whether it is divided by MIG
-GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified", "in_parts"), defaults=(False, False))
+GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified", "in_parts"))
+# Python 3.6 takes no defaults otherwise.
+GpuInfo.__new__.__defaults__ = (False, False)
 # The field of nvidia-smi that says so, since driver 450.
 MIG = "mig.mode.current"
 # A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction and its own use.
@@ -62,9 +66,6 @@ def allowed_gpus(gpus: "Iterable[GpuInfo]", only: "Sequence[str]") -> "list[GpuI
 
 def is_gpu_id(name: str) -> bool:
     """Whether this is a number as nvidia-smi counts, or a UUID or its beginning."""
-    # This import is late here and below, because a job without GPUs needs no `re`, which takes 4 ms.
-    import re
-
     return re.fullmatch("[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z-]{4,60}", name) is not None
 
 
@@ -114,8 +115,6 @@ def large_enough(size_bytes: int, asked_bytes: int) -> bool:
 def _words_of(text: str) -> "list[str]":
     if not text:
         return []
-    import re
-
     return re.findall("[a-z0-9]+", text.lower())
 
 

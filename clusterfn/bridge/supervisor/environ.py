@@ -43,7 +43,7 @@ _CACHES = {
 _TOKEN_PATH = "HF_TOKEN_PATH"
 # What a worker whose interpreter has started may still get. Until then it has no GPU, so code that an environment runs
 # when its interpreter starts cannot use another job's, and it has used no cache. That code may depend on all others.
-_LATE = frozenset([
+LATE = frozenset([
     "CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES, TAG, CHECKPOINT_VARIABLE, INDEX_VARIABLE, *THREADS
 ])  # fmt: skip
 # Of these, the interpreter and the loader of programs make lists of folders when they start.
@@ -117,9 +117,9 @@ def changed_names(before: "Mapping[str, str]", after: "Mapping[str, str]") -> "l
 def may_still_get(before: "Mapping[str, str]", after: "Mapping[str, str]") -> bool:
     """Whether a process whose interpreter started with some variables may become a worker with these others.
 
-    This rule holds for a worker that starts ahead, and for those that are forked from a template.
+    This rule holds for those that are forked from a template.
     """
-    return _LATE.issuperset(changed_names(before, after))
+    return LATE.issuperset(changed_names(before, after))
 
 
 def depends_on_cwd(env: "Mapping[str, str]") -> bool:

@@ -7,9 +7,10 @@ answers something else; the others say nothing where there is no nvidia-smi."""
 
 import os
 import re
+import signal
 import time
+from collections import namedtuple
 
-from ..fast_start import namedtuple, signal
 from ..layout import ENVIRONMENT, UNSATISFIABLE
 from . import eligible_gpus as eligible
 from . import nvidia_smi, process_tree

@@ -1,11 +1,11 @@
 """A group as a whole: how its items ended, what they use, its one outcome, and items that will not run any more."""
 
 import glob
+import json
 import os
 import sys
 import time
 
-from ..fast_start import loads
 from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, GONE, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
 from . import publish, retries
 from .attempt import SETTLE_S, Attempt, make_folder, read_live_usage
@@ -170,7 +170,7 @@ def fail_unfinished_items(folder: str) -> int:
     publish.publish(folder, VERDICT, sys.stdin.read().encode())
     job = JobFolder(folder)
     if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
-        asked = as_known(job, requested(native(loads((publish.read(folder, VERDICT) or b"").decode()))))
+        asked = as_known(job, requested(native(json.loads((publish.read(folder, VERDICT) or b"").decode()))))
         attempt = Attempt.new(job)
         by = attempt.fence()
         if by is None:

@@ -13,11 +13,11 @@ in a file next to it. All journals together say what has become of a group.
 """
 
 import errno
+import json
 import os
 import time
 
 from .. import layout
-from ..fast_start import dumps, loads
 from . import publish
 from .attempt import read_usage
 from .job import ITEM_LINE, JOB_OUTCOME, JOURNAL_LINE, checked, parse_record
@@ -193,7 +193,7 @@ class Chunks:
     def ends(self) -> "list[int]":
         """Return where the arguments of each item end in items.pkl."""
         with open(os.path.join(self.home, layout.ITEMS_INDEX)) as file:
-            return list(loads(file.read()))
+            return list(json.loads(file.read()))
 
 
 def unclaimed(home: str, blocks: "Sequence[int]") -> "list[int]":
@@ -256,7 +256,7 @@ class ItemJournal:
         return began
 
     def _line(self, record: "dict[str, Any]") -> None:
-        line = dumps(dict(portable(record), t=round(time.time(), 3))) + "\n"
+        line = json.dumps(dict(portable(record), t=round(time.time(), 3))) + "\n"
         # A line of which a part was written would otherwise take this one with it.
         data = ("\n" + line if self._is_torn else line).encode()
         self._is_torn = True
@@ -330,7 +330,7 @@ class ItemEnds:
 def journal_line(line: bytes) -> "Optional[dict[str, Any]]":
     """Return a line of a journal; None if a crash has cut it short; the lines after it are whole."""
     try:
-        found = loads(line.decode())
+        found = json.loads(line.decode())
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

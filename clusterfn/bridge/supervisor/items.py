@@ -6,12 +6,12 @@ journal. Between two items, the element may yield to another user who waits for 
 and waits in the queue like a job that has not begun.
 """
 
+import contextlib
 import errno
 import os
 import time
 
 from .. import layout
-from ..fast_start import suppress
 from . import group, publish
 from .attempt import SETTLE_S, WholeAttempt
 from .attempt_loop import AttemptLoop, nothing_can_be_written
@@ -19,7 +19,6 @@ from .awaiting import Takers, await_values, known_inputs
 from .dependencies import Dependencies, keep_exception
 from .group import ItemRecorder
 from .group_files import NO_ELEMENT
-from .item_template import ItemTemplate
 from .job import describe_place
 from .limits import clock
 from .run import ensure_environment, look_at_bridge
@@ -102,8 +101,6 @@ class ElementRun(ItemRecorder):
         if self.job.spec.get("after") and (self._inputs is None or self.job.scheduler.has_nodes):
             await_values(self.job, self.attempt, self.watch, self._inputs)
         ensure_environment(self.job, self.attempt, self.watch)
-        if self.job.tasks == (1, 1):
-            self.job.workers = ItemTemplate(self.job.workers.take_early())
         most = self.job.spec["group"]["per_element"]
         while True:
             for chunk in self.pulled(most):
@@ -308,7 +305,7 @@ class ItemAttempt(WholeAttempt):
         out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
         self._journal.end(self._index, verdict.replace(earlier=self.before), self.path(layout.VALUE), out=out, err=err)
         # The line has the usage now.
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             os.unlink(self.path(layout.USAGE))
         return True
 

@@ -3,10 +3,11 @@
 Names and reads; writes nothing."""
 
 import errno
+import json
 import os
+from collections import namedtuple
 
 from .. import layout
-from ..fast_start import loads, namedtuple
 from ..schedulers.registry import scheduler_named
 from .environ import DescribedJob
 from .process_tree import boot_id, start_time
@@ -118,7 +119,7 @@ def parse_record(data: "Optional[bytes]", shape: "Any", what: str) -> "dict[str,
         DamagedFile: It holds something else.
     """
     try:
-        found = loads((data or b"").decode())
+        found = json.loads((data or b"").decode())
     except (ValueError, RecursionError) as error:
         raise DamagedFile("%s is no JSON: %s" % (what, error)) from error
     return dict(checked(found, shape, what))
@@ -301,7 +302,7 @@ class JobFolder(DescribedJob):
         """Return the secret variables and their values; none once the job is final."""
         try:
             with open(self.path(layout.SECRETS), encoding="utf-8") as file:
-                return dict(native(loads(file.read())))
+                return dict(native(json.loads(file.read())))
         except FileNotFoundError:
             return {}
 

@@ -6,9 +6,9 @@ wakes up to look for work does not count as work. Reads /proc; `run` decides wha
 """
 
 import os
+import signal
 import time
 
-from ..fast_start import signal
 from ..layout import STALLED
 from .process_tree import PROC, cpu_s, read_file, read_proc
 from .text import format_duration, format_size

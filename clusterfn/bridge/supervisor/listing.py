@@ -5,14 +5,15 @@ agent (`supervise.py list ROOT [AFTER]`), which passes on 4 MB: jobs come in the
 The last line of a page that is not the last is `{"after": ID}`, and AFTER asks for the jobs behind that id.
 """
 
+import contextlib
 import glob
 import json
 import os
 import sys
 import time
+from collections import namedtuple
 
 from .. import layout
-from ..fast_start import namedtuple, suppress
 from ..job_states import (
     DIED,
     FINAL,
@@ -83,7 +84,7 @@ def describe(folder: str) -> "dict[str, Any]":
     except (OSError, DamagedFile) as error:
         message, started = "its folder is damaged: %s" % _first_line(describe_damage(error)), 0.0
         # The folder may have been removed meanwhile.
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             started = os.stat(folder).st_mtime
         shown = {"id": os.path.basename(folder), "name": "?", "host": None, "state": UNKNOWN, "ran_s": None}
         shown.update(gpus=None, message=message, started=started)

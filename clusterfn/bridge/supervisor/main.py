@@ -2,13 +2,13 @@
 
 job.sh starts it in the host's old Python as `supervise.py run JOB`; `commands` has the supervisor's other commands.
 It must never unpickle anything or import the user's code. Imports within functions are of what a plain job does without
-and would wait for: they double the time to the start of its worker.
+and would wait for.
 """
 
 import os
+import signal
 import time
 
-from ..fast_start import signal
 from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, LOOKED_SOON, NOTIFY, TAKERS
 from . import process_tree, worker_process
 from .job import JobFolder
@@ -19,23 +19,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    from .worker_process import WorkerProcess
-
 _DAY_S, _SOON_S = 86400.0, 60.0
 
 
-def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProcess]" = None) -> int:
+def run(folder: str, status: "Optional[str]" = None, keeper: int = -1) -> int:
     """Claim the job and see it through, in one attempt or in more.
 
     Args:
-        early: A worker that was started ahead.
         status: Of the supervisor before this one, which died and may be followed (`after`).
+        keeper: The socket of a keeper that the agent's template forks; -1 for none.
     """
     signals = Signals()
     worker_process.die_with_parent(signal.SIGUSR1, os.getppid())
     worker_process.become_subreaper()
     job = JobFolder(folder)
-    job.workers = worker_process.WorkerSource(early)
+    if job.tasks == (1, 1) and (keeper >= 0 or job.element is not None):
+        # This import is late, because a job that starts by job.sh has none.
+        from .keeper import Keeper
+
+        job.workers = Keeper(job.folder, keeper)
     if not job.scheduler.has_nodes:
         from ..queue import admission, launch
 
@@ -43,14 +45,12 @@ def run(folder: str, status: "Optional[str]" = None, early: "Optional[WorkerProc
         try:
             job.held = admission.request_admission(job, signals, waits=status is None)
         except admission.NotNow as not_now:
-            _end_early(job)
             say(str(not_now))
             return not_now.status
     from . import attempt_loop
 
     begun = attempt_loop.begin_attempt(job, status, signals)
     if begun is None:
-        _end_early(job)
         ended = EXIT_RETURNED
     elif job.element is not None:
         from .items import see_through
@@ -110,9 +110,3 @@ def _note_look(stamp: str, apart_s: float) -> "Optional[float]":
     with open(stamp, "w"):
         os.utime(stamp)
     return looked if looked is not None and ahead < 0 else None
-
-
-def _end_early(job: JobFolder) -> None:
-    """End the worker of a job that does not run here now, and what its interpreter has started."""
-    if job.workers.dismiss_early():
-        process_tree.end_all_but(tuple)

@@ -5,12 +5,13 @@ attempt ends its launcher, and the other nodes see within a second that it has e
 each puts its outcome into the attempt's folder, where the first one reads it.
 """
 
+import json
 import os
+import signal
 import sys
 import time
 
 from .. import layout
-from ..fast_start import dumps, loads, signal
 from . import process_tree, publish, rendezvous, worker_process
 from .attempt import Attempt, RunnableAttempt
 from .classify_exit import describe_signal
@@ -179,7 +180,7 @@ class Others:
                 continue
             data = publish.read(folder, layout.OUTCOME)
             if data is not None:
-                self._ended[rank] = loads(data.decode())
+                self._ended[rank] = json.loads(data.decode())
 
     def _folder(self, rank: int) -> str:
         return os.path.join(self._nodes, str(rank))
@@ -302,7 +303,7 @@ class NodeAttempt(RunnableAttempt):
         """Inform the supervisor on the first node, with the time by the clock of this one."""
         outcome = document(self._job.id, self.number, verdict)
         outcome.update(t=time.time(), transient=portable(verdict.transient), asked=verdict.asked)
-        return publish.publish(self.folder, layout.OUTCOME, (dumps(outcome) + "\n").encode())
+        return publish.publish(self.folder, layout.OUTCOME, (json.dumps(outcome) + "\n").encode())
 
 
 def run_on_node(folder: str, attempt: str, *item: str) -> int:

@@ -5,17 +5,18 @@ the tag in their environment, and on a bare host by the session that job.sh lead
 both a clean environment and a session of its own. Never touches another user's processes.
 """
 
+import contextlib
 import os
+import signal
 import time
 
-from ..fast_start import signal, suppress
 from ..layout import TAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Container, Iterable, Iterator, Optional
 
-    from .worker_process import WorkerProcess
+    from .worker_process import WorkerProcess, WorkerSource
 
 PROC = "/proc"
 _LIMIT_S = 10.0
@@ -80,6 +81,39 @@ def script_runs(started: str) -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return boot == boot_id() and is_alive(pid) and start_time(pid) == start
+
+
+# What a process is of a job, in the file of those that /proc does not name.
+SUPERVISOR, KEEPER = "supervisor", "keeper"
+
+
+def note_process(path: str, what: str, pid: int) -> None:
+    """Add to this file what this process is of the job: /proc shows a fork with the words of another."""
+    # The disk is full, or the function has removed the folder.
+    with contextlib.suppress(OSError), open(path, "a") as file:
+        file.write("%s %s %d %s\n" % (what, boot_id(), pid, start_time(pid)))
+
+
+def noted_process(path: str, what: str) -> int:
+    """Return the pid of the last one that is noted as this, even if it has ended; 0 if its number is another's."""
+    boot, pid, start = "", 0, ""
+    for line in read_file(path).decode("ascii", "replace").splitlines():
+        words = line.split()
+        if len(words) == 4 and words[0] == what and words[2].isdecimal():
+            boot, pid, start = words[1], int(words[2]), words[3]
+    return pid if pid and boot == boot_id() and start_time(pid) in ("", start) else 0
+
+
+def of_keeper(path: str) -> "list[int]":
+    """Return the living descendants of the keeper that is noted in this file, and those in its session, but not itself.
+
+    It ends by itself, after its supervisor.
+    """
+    keeper = noted_process(path, KEEPER)
+    if not keeper:
+        return []
+    wake(keeper)
+    return sorted({*descendants(keeper), *in_session(keeper)} - {keeper})
 
 
 def is_hidden(pid: int) -> bool:
@@ -157,6 +191,14 @@ def pipe_of(pid: int, fd: int) -> str:
     except OSError:
         return ""
     return name if name.startswith("pipe:") else ""
+
+
+def folder_of(pid: int) -> str:
+    """Return the folder in which it is; "" if it is gone."""
+    try:
+        return os.readlink("%s/%d/cwd" % (PROC, pid))
+    except OSError:
+        return ""
 
 
 def wake(pid: int) -> bool:
@@ -363,7 +405,7 @@ def end_all_but(spared: "Callable[[], Iterable[int]]") -> None:
     def reap() -> None:
         for pid in killed:
             # It is the child of another process, or collected already.
-            with suppress(ChildProcessError):
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
     end(others, reap)
@@ -383,12 +425,12 @@ def send_signal(pids: "Iterable[int]", number: int) -> None:
     """Send a signal to each of these processes that is still there, and is this user's."""
     for pid in pids:
         # The process ended meanwhile, or it changed its user.
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             os.kill(pid, number)
 
 
 class RunProcesses:
-    """The processes of one attempt: its worker, and all that descend from this process.
+    """The processes of one attempt: its worker, and all that descend from this process or from its keeper.
 
     Attributes:
         worker: None before it is started.
@@ -397,9 +439,13 @@ class RunProcesses:
         cpu_s: What those used that have ended.
         reported_peak: The most memory that the worker says that it has had; 0 if it says none.
         spared: Returns processes that are none of the attempt's, nor is what they have started.
+
+    Args:
+        source: Where the worker comes from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: "WorkerSource") -> None:
+        self._source = source
         self.worker: "Optional[WorkerProcess]" = None
         self.status: "Optional[int]" = None
         self.ended: "Optional[Any]" = None
@@ -408,8 +454,8 @@ class RunProcesses:
         self.spared: "Callable[[], Iterable[int]]" = tuple
 
     def all(self) -> "list[int]":
-        """Return those that live, as far as they descend from this process."""
-        return of_job(self.spared())
+        """Return those that live, as far as they descend from this process or from its keeper."""
+        return of_job(self.spared()) + [pid for root in self._source.roots() for pid in descendants(root)]
 
     def _living(self) -> "list[int]":
         found = self.all()
@@ -418,8 +464,8 @@ class RunProcesses:
         return found
 
     def reap(self) -> None:
-        """Collect the worker, and orphans that became children of this process."""
-        for pid, status, usage in collected():
+        """Collect the worker, and orphans that became children of this process or of its keeper."""
+        for pid, status, usage in [*collected(), *self._source.collected()]:
             self.cpu_s += usage.ru_utime + usage.ru_stime
             if self.worker is not None and pid == self.worker.pid:
                 self.status, self.ended = status, usage
@@ -438,6 +484,6 @@ class RunProcesses:
 
     def independent(self) -> "list[str]":
         """Name those that have made themselves independent of the worker."""
-        own = os.getpid()
+        own = (os.getpid(), *self._source.roots())
         worker = self.worker.pid if self.worker else 0
-        return [name_of(pid) for pid in self.all() if pid != worker and parent_of(pid) == own]
+        return [name_of(pid) for pid in self.all() if pid != worker and parent_of(pid) in own]

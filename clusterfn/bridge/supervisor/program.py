@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    from .worker_process import WorkerProcess
-
 EXIT_NO_ROOM = 28
 # How many containers a job's supervisor may make before the collector of garbage looks at them: all that it loads for a
 # plain job, so that a short job has none, and a long one few.
@@ -30,19 +28,15 @@ def main(argv: "list[str]") -> int:
         return _report_full_disk(error, argv[1])
 
 
-def prepare() -> None:
-    """Prepare this process for a job, before it starts anything."""
-    os.umask(0o077)
-    raise_limits()
-
-
-def run_job(folder: str, early: "Optional[WorkerProcess]") -> int:
-    """Run a job with the worker that was started ahead, as the command `run` does; `prepare` comes before."""
+def run_job(folder: str, status: "Optional[str]" = None, keeper: int = -1) -> int:
+    """Run a job (`main.run`)."""
+    # This import is late, because other commands do without it.
     from .main import run
 
+    raise_limits()
     gc.set_threshold(_CONTAINERS)
     try:
-        return run(folder, None, early)
+        return run(folder, status, keeper)
     except OSError as error:
         return _report_full_disk(error, folder)
 
@@ -74,24 +68,15 @@ def leave(status: int) -> None:
 def _run_command(argv: "list[str]") -> int:
     command, count = "".join(argv[:1]), len(argv)
     if command == "run" and count in (2, 3):
-        raise_limits()
-        gc.set_threshold(_CONTAINERS)
-        early = None
-        if count == 2:
-            from .early_start import start_worker
-
-            early = start_worker(argv[1])
-        # This import comes after the start of the worker, which loads its own code meanwhile.
-        from .main import run
-
-        return run(argv[1], argv[2] if count == 3 else None, early)
+        return run_job(argv[1], argv[2] if count == 3 else None)
     if command == "node" and count >= 3:
         raise_limits()
         from .nodes import run_on_node
 
         return run_on_node(*argv[1:])
     if command == "template" and count == 2:
-        from .early_start import start_template
+        raise_limits()
+        from .start_template import start_template
 
         return start_template(argv[1])
     from .commands import run_command

@@ -7,10 +7,10 @@ does without, such as subprocess.
 
 import os
 import select
+import signal
 import time
 
 from .. import layout
-from ..fast_start import signal
 from ..schedulers.registry import given_gpus
 from . import classify_exit, environ, limits, process_tree, worker_process
 from .attempt import UsageFile, restore_owner_permissions
@@ -68,7 +68,7 @@ class AttemptRun:
         oom: "Optional[limits.OomDetector]" = None, late_output: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.attempt, self.watch = job, attempt, watch
-        self.processes = RunProcesses()
+        self.processes = RunProcesses(job.workers)
         self.pumps: "list[Pump]" = []
         self._late_output = late_output
         self.stage = "start"
@@ -215,14 +215,15 @@ class AttemptRun:
         why = self.watch.warning() if worker is not None else ""
         if why and worker is not None:
             self.attempt.event("warned", reason=why)
-            # The worker is not reaped yet, so no other process has its pid.
-            os.kill(worker.pid, signal.SIGTERM)
+            # It may have ended at this moment.
+            process_tree.send_signal([worker.pid], signal.SIGTERM)
 
     def _turn(self) -> None:
         """Wait for the next event, and handle it."""
         poll, worker = select.poll(), self.processes.worker
-        for fd in [*(pump.fd for pump in self.pumps if pump.fd >= 0), self.watch.signals.fd]:
-            poll.register(fd, select.POLLIN)
+        for fd in (*(pump.fd for pump in self.pumps), self.watch.signals.fd, self.job.workers.fd):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
         if self._done is None and worker is not None and worker.report >= 0:
             poll.register(worker.report, select.POLLIN)
         began = time.monotonic()
@@ -355,8 +356,6 @@ class AttemptRun:
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what could not be killed."""
-        # The early worker is dismissed before it is collected with the others.
-        self.job.workers.dismiss_early()
         left = self.processes.end()
         self._drain()
         if self._done is None and self.processes.worker is not None:

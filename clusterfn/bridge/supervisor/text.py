@@ -6,6 +6,7 @@ that, on hosts and in the library. Python 3.6 under LANG=C cannot encode a path 
 """
 
 import os
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,9 +125,6 @@ def printable(text: str) -> str:
         >>> printable("a\\x1b[2Jb\\x1b]0;title\\x07")
         'ab'
     """
-    # This import is late, because a job that returns its value needs no `re`, which takes 4 ms.
-    import re
-
     return re.sub(_ESCAPES, "", text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 

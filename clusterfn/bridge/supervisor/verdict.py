@@ -2,10 +2,11 @@
 
 Printing may fail, as on a full disk, and that does not matter."""
 
+import contextlib
+import json
 import os
 import time
 
-from ..fast_start import dumps, suppress
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, FORMAT, KINDS, LOST, NOT_FINAL, OUTCOME, RETURNED
 from .text import portable
 
@@ -127,7 +128,7 @@ def say(message: str) -> None:
 
 def print_state(attempt: "Optional[int]", kind: "Optional[str]", won: bool) -> None:
     """Print what is published now, for the client that asked and for scheduler.log."""
-    _write(1, dumps({"attempt": attempt, "kind": kind, "won": won}))
+    _write(1, json.dumps({"attempt": attempt, "kind": kind, "won": won}))
 
 
 def print_disk_full(error: OSError, folder: str) -> None:
@@ -138,10 +139,10 @@ def print_disk_full(error: OSError, folder: str) -> None:
 
     path, why = str(error.filename or folder), os.strerror(error.errno or 0)
     full = dict(disk_left(os.path.join(folder, OUTCOME)), kind="full", message=why, errno=error.errno, path=path)
-    _write(1, dumps({"attempt": None, "kind": None, "won": False, "full": full}))
+    _write(1, json.dumps({"attempt": None, "kind": None, "won": False, "full": full}))
 
 
 def _write(fd: int, line: str) -> None:
     # The disk is full or the stream is closed.
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         os.write(fd, (line + "\n").encode("utf-8", "backslashreplace"))

@@ -4,13 +4,14 @@ Also keeps the heart beating, and has the kernel wake this process if a signal h
 Says what it finds by raising `AttemptEnded`; ends nothing itself.
 """
 
+import contextlib
 import os
+import signal
 import struct
 import sys
 import time
 
 from ..agent.libc import libc_function, pointer_type
-from ..fast_start import signal, suppress
 from ..layout import CANCELLED, GONE, HEARTBEAT_S, LOST, OUTCOME, SCHEDULER_LOG, TIME
 from . import classify_exit, publish
 from .limits import clock
@@ -57,7 +58,7 @@ class Signals:
         return signal.SIGTERM in self.came or signal.SIGINT in self.came
 
     def swallow(self) -> None:
-        with suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError):
             while os.read(self.fd, 512):
                 continue
 

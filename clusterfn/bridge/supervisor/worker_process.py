@@ -1,7 +1,6 @@
 """Start the worker by fork and exec: its pipes, its process group, what of Linux it needs, and on which CPUs it runs.
 
-It loads its own code first, and waits until the supervisor lets it begin. So both can load at the same time
-(`early_start`), and this module imports nothing that takes long.
+It loads its own code first, and waits until the supervisor lets it begin.
 
 Without a scheduler a job gets as many CPUs as it asked for, other jobs' left alone if possible. A CPU in use is marked
 by an abstract unix socket, seen by every user of the machine and gone with its holder. With too few free ones, jobs
@@ -9,12 +8,13 @@ share."""
 
 # The C half alone, because `socket` costs 4 ms.
 import _socket
+import json
 import os
+import signal
 import sys
 
 from ..agent.libc import libc_function
-from ..fast_start import dumps, signal
-from .environ import changed_names, may_still_get
+from .environ import changed_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,34 +22,22 @@ if TYPE_CHECKING:
 
 
 class WorkerProcess:
-    """A worker that loads its code and then waits for `begin`: it may start before it is known where it is to run.
+    """A worker that loads its code and then waits for `begin`, with the variables that it gets last.
 
     Attributes:
         env: The variables with which it has started.
         out, err, report: The reading ends of its pipes, non-blocking.
 
     Args:
-        argv: What was started, without the descriptors.
         pipes: The reading ends of stdout, stderr and the report.
         control: The socket through which it is allowed to begin. If that closes before, it ends.
     """
 
-    def __init__(
-        self, argv: "list[str]", env: "dict[str, str]", pid: int, pipes: "Sequence[int]", control: "_socket.socket"
-    ) -> None:
+    def __init__(self, env: "dict[str, str]", pid: int, pipes: "Sequence[int]", control: "_socket.socket") -> None:
         self.pid = pid
         self.out, self.err, self.report = pipes
-        self._argv = argv
         self.env = env
         self._control = control
-        self._has_ended = False
-
-    def fits(self, argv: "list[str]", env: "dict[str, str]") -> bool:
-        """Whether it lives, and can become the worker with these words and variables."""
-        if self._argv != argv or not may_still_get(self.env, env):
-            return False
-        self._has_ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        return not self._has_ended
 
     def begin(
         self, cwd: str, env: "dict[str, str]", cpus: "Optional[Iterable[int]]" = None, keep: "Sequence[int]" = ()
@@ -67,40 +55,33 @@ class WorkerProcess:
 
         late = {name: env.get(name) for name in changed_names(self.env, env)}
         line = {"cwd": portable(cwd), "env": portable(late), "cpus": sorted(cpus or ())}
-        self.order((dumps(line) + "\n").encode(), keep)
+        self.order((json.dumps(line) + "\n").encode(), keep)
         self._control.close()
         return late
 
     def order(self, line: bytes, files: "Sequence[int]" = ()) -> bool:
         """Send it a line, and these descriptors; False if it has ended, and is judged by what it said."""
-        packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in files)
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if files else []
-        data = memoryview(line)
-        try:
-            data = data[self._control.sendmsg([data], rights) :]
-            while len(data):
-                data = data[self._control.send(data) :]
-        except (BrokenPipeError, ConnectionResetError):
-            return False
-        return True
+        return send_line(self._control, line, files)
+
+    def take_control(self) -> "_socket.socket":
+        """Return its socket, for the caller to close."""
+        control, self._control = self._control, _socket.socket(_socket.AF_UNIX)
+        return control
 
     def give_no_more(self) -> None:
         """Let it end after its last order."""
         self._control.close()
 
-    def fds(self) -> "list[int]":
-        """Return the descriptors of this process that lead to it."""
-        return [fd for fd in (self.out, self.err, self.report, self._control.fileno()) if fd >= 0]
-
     def close(self) -> None:
         self._control.close()
-        for fd in self.fds():
-            os.close(fd)
+        for fd in (self.out, self.err, self.report):
+            if fd >= 0:
+                os.close(fd)
 
     def dismiss(self) -> None:
         """End it without waiting for that: another one is needed, or none. Its parent collects it with its others."""
         self.close()
-        if not self._has_ended and self._is_child():
+        if self._is_child():
             # It is not collected yet, so no other process has its pid.
             os.kill(self.pid, signal.SIGKILL)
 
@@ -113,6 +94,20 @@ class WorkerProcess:
         except ChildProcessError:
             return False
         return True
+
+
+def send_line(control: "_socket.socket", line: bytes, files: "Sequence[int]") -> bool:
+    """Send a line and these descriptors; False if the other side has ended."""
+    packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in files)
+    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if files else []
+    data = memoryview(line)
+    try:
+        data = data[control.sendmsg([data], rights) :]
+        while len(data):
+            data = data[control.send(data) :]
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
 
 
 def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WorkerProcess:
@@ -134,43 +129,31 @@ def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[st
         pid = os.fork()
         if pid == 0:
             _become(argv, env, cwd, spec, parent, pipes.theirs)
-        return pipes.worker(argv, env, pid)
+        return pipes.worker(env, pid)
 
 
 class WorkerSource:
-    """Where a job's workers come from: each is started here, but for the first if that was started ahead.
+    """Where a job's workers come from: each is started here."""
 
-    Args:
-        early: The worker that was started ahead of its attempt, until that takes it.
-    """
-
-    def __init__(self, early: "Optional[WorkerProcess]" = None) -> None:
-        self._early = early
+    @property
+    def fd(self) -> int:
+        """The descriptor that becomes readable when another process says how a worker ended; -1 for none."""
+        return -1
 
     def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> WorkerProcess:
-        """Return a worker as the function `launch` does: the one that was started ahead, if it can become this one."""
-        early = self._early
-        if early is not None and early.fits(argv, env):
-            self._early = None
-            return early
-        self.dismiss_early()
+        """Return a worker as the function `launch` does."""
         return launch(argv, env, cwd, spec)
 
-    def take_early(self) -> "Optional[WorkerProcess]":
-        """Return what was started ahead, for the caller to use or to end; None if there is nothing."""
-        early, self._early = self._early, None
-        return early
+    def roots(self) -> "list[int]":
+        """Return other processes than this one whose descendants are the job's."""
+        return []
 
-    def dismiss_early(self) -> bool:
-        """End the worker that was started ahead and is not taken; False if there is none."""
-        early = self.take_early()
-        if early is not None:
-            early.dismiss()
-        return early is not None
+    def collected(self) -> "Iterable[tuple[int, int, Any]]":
+        """Return pid, status and usage of the job's processes that another process has collected."""
+        return ()
 
     def close(self) -> None:
         """End what was started for workers that do not come any more."""
-        self.dismiss_early()
 
 
 class Pipes:
@@ -207,9 +190,9 @@ class Pipes:
         for fd in self.theirs + self._ours:
             os.close(fd)
 
-    def worker(self, argv: "list[str]", env: "dict[str, str]", pid: int) -> WorkerProcess:
+    def worker(self, env: "dict[str, str]", pid: int) -> WorkerProcess:
         """Return the worker, which has our ends from now on."""
-        return WorkerProcess(argv, env, pid, *self.take_ours())
+        return WorkerProcess(env, pid, *self.take_ours())
 
     def take_ours(self) -> "tuple[list[int], _socket.socket]":
         """Return our ends, which stay open: the reading ones, and the socket."""
@@ -232,17 +215,17 @@ def _become(
 ) -> None:  # fmt: skip
     out, err, report, begins = fds
     try:
-        prepare_worker(cwd, spec, parent, out, err)
+        _prepare(cwd, spec, parent, out, err)
         for fd in (report, begins):
             os.set_inheritable(fd, True)
         os.execve(argv[0], [*argv, str(report), str(begins)], env)
     except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
-        say_not_started(report, argv[0], cwd, error)
+        os.write(report, (json.dumps(_not_started(argv[0], cwd, error)) + "\n").encode())
     finally:
         os._exit(127)
 
 
-def prepare_worker(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, err: int) -> None:
+def _prepare(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, err: int) -> None:
     """Let a fork of the supervisor have what a worker has: its limits, its group, its folder and what it prints to."""
     start_afresh(out, err)
     if spec.get("secrets"):
@@ -253,7 +236,7 @@ def prepare_worker(cwd: str, spec: "Mapping[str, Any]", parent: int, out: int, e
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
     os.umask(spec.get("umask", 0o077))
-    _enter_own_group()
+    enter_own_group()
     os.chdir(cwd)
     die_with_parent(signal.SIGKILL, parent)
 
@@ -269,7 +252,7 @@ def start_afresh(out: int, err: int) -> None:
     os.close(null)
 
 
-def _enter_own_group() -> None:
+def enter_own_group() -> None:
     """Leave the supervisor's process group, so that a function which ends its own group ends no supervisor.
 
     Another process leads the group for a moment: a leader could not call setsid, as a function that daemonises does.
@@ -283,11 +266,6 @@ def _enter_own_group() -> None:
     os.setpgid(0, leader)
     os.kill(leader, signal.SIGKILL)
     os.waitpid(leader, 0)
-
-
-def say_not_started(report: int, program: str, cwd: str, error: BaseException) -> None:
-    """Report, in the place of a worker, that it could not be started."""
-    os.write(report, (dumps(_not_started(program, cwd, error)) + "\n").encode())
 
 
 def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":

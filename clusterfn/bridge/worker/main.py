@@ -3,9 +3,8 @@
 The supervisor starts it as `worker.py <attempt dir> <report fd> <control fd>`. For an item of a group it is `worker.py
 <attempt dir> <group dir> <offset> <size> <report fd> <control fd>`, with the place of its arguments in items.pkl. A
 further task of either gets the word "discard" before the descriptors, and its value is dropped. As `worker.py template
-<report fd> <control fd>` it forks such workers instead. It may be started ahead of its attempt, and waits until the
-supervisor lets it begin. It opens the value's file and the report's pipe before the
-function runs, so the function may close, remove or replace what it likes.
+<report fd> <control fd>` it forks such workers instead. It waits until the supervisor lets it begin. It opens the
+value's file and the report's pipe before the function runs, so the function may close, remove or replace what it likes.
 """
 
 from __future__ import annotations
@@ -31,23 +30,22 @@ def main(argv: list[str]) -> None:
     # Modules are no garbage. To look at all of them again and again would take a tenth of the time that loading takes.
     gc.freeze()
     gc.enable()
-    supervisor = 0
-    # What is forked from a template of jobs may be the template of an element.
-    while argv[1] == TEMPLATE:
-        # This import is late, because only elements of groups have a template.
+    is_forked = argv[1] == TEMPLATE
+    if is_forked:
+        # This import is late, because a worker that is started has no template.
         from . import template
 
-        order = template.await_order(argv, is_fit=supervisor != 0)
-        if order is None:
+        words = template.await_order(argv)
+        if words is None:
             return
-        argv, supervisor = [argv[0], *order[0]], order[1]
+        argv = [argv[0], *words]
     attempt, rest, fd, control = argv[1], argv[2:-2], int(argv[-2]), int(argv[-1])
     discards = rest[-1:] == ["discard"]
     rest = rest[:-1] if discards else rest
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
     cwd = _await_begin(control)
-    if supervisor:
-        template.begin_anew(supervisor)
+    if is_forked:
+        template.begin_anew()
     keep_from_programs()
     report = Report(fd)
     value_fd = open_value_file(attempt)
@@ -67,7 +65,7 @@ def main(argv: list[str]) -> None:
     # The supervisor does not wait for this process to exit before it publishes the outcome.
     facts["peak"] = peak_bytes()
     report_outcome(report, facts)
-    finish.end(report.say, spec["grace_s"], last if supervisor else "")
+    finish.end(report.say, spec["grace_s"], last if is_forked else "")
 
 
 def _await_begin(control: int) -> str:

@@ -1,18 +1,17 @@
-"""The template of workers: it has loaded the worker's code, and forks a process for each order that comes.
+"""The template: an interpreter that has loaded the worker's code, and is forked instead of starting another one.
 
-An element of a group has one for the workers of its items, and an agent one for jobs with their supervisors and workers
-(`forked_job`). A worker that is forked costs a tenth of one that starts an interpreter. It is a child of its
-supervisor, as any worker: the process between the two ends at once, and the supervisor adopts what it leaves. Then it
-waits until it may begin, and goes on as `main` does. Calls share only what was loaded before any of them ran.
+An agent has one for the last environment, of which each fork is the keeper of one supervisor (`keeper`). An element
+that has no such keeper starts an interpreter that is its keeper itself. A worker that is forked costs a tenth of one
+that starts an interpreter. Workers share only what was loaded before any of them ran.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
 import itertools
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,94 +19,55 @@ from typing import TYPE_CHECKING, Any
 from ..agent.libc import libc_function
 from ..layout import JOBS, LOOK, TEMPLATE
 from ..supervisor import process_tree
-from ..supervisor.environ import changed_names
-from ..supervisor.text import native
-from ..supervisor.worker_process import die_with_parent
-from . import fork_rules, payload, shown_words
-from .descriptors import flush_output, take_output
+from ..supervisor.environ import LATE, changed_names
+from . import fork_rules, keeper, payload
+from .descriptors import flush_output
 from .report import open_orders, receive_order
 
 if TYPE_CHECKING:
     import _socket
 
-# This is SIGKILL, without an import of `signal`.
-_ENDED = 9
 # What gives the environment's random number generators their states in a worker.
 _seeds: list[Callable[[], object]] = []
+# The interpreter reads files of these folders when it starts.
+_SITES = ("site-packages", "dist-packages")
 
 
-def await_order(argv: list[str], is_fit: bool = False) -> tuple[list[str], int] | None:
-    """Fork a worker, or a job with a worker, for each order; return in each worker. None once there are no more orders.
+def await_order(argv: list[str]) -> list[str] | None:
+    """Fork workers as they are ordered; return in each worker, with its words. None once there are no more orders.
 
     Args:
         argv: Words of the template: its report and the socket through which orders come are the last two. The third is
-            JOBS if it forks jobs.
-        is_fit: Whether this process was itself forked from a template, and has run nothing of the environment's since.
-
-    Returns:
-        The words of the worker, the descriptors of its report and of `begin` included, and the pid of its supervisor.
+            JOBS if each of its forks is the keeper of a supervisor, LOOK if it only says what it finds.
     """
-    # The supervisor sees what the environment prints when it starts, and forks nothing in that case.
+    # The other side sees what the environment prints when it starts, and forks nothing in that case.
     flush_output()
-    variables = process_tree.environment_of(os.getpid()) or {}
-    trouble, jobs = "" if is_fit else _find_trouble(variables), None
-    generators = {} if is_fit else _generators()
+    trouble, generators = _find_trouble(), _generators()
     if argv[2] == LOOK:
         _say(1, trouble=trouble, states=fork_rules.generator_states(generators))
         # The environment may have started threads, which do not end.
         os._exit(0)
     report, control = map(int, argv[-2:])
-    orders = open_orders(control)
     if generators and not trouble:
         _learn_seeds(argv[0], generators)
-    if not trouble and argv[2] == JOBS:
-        # This import is late, because the templates of items do not need the supervisor.
-        from . import forked_job
-
-        try:
-            jobs = forked_job.JobForks()
-        except (OSError, ImportError, AttributeError) as error:
-            trouble = str(error) or type(error).__name__
-    _say(report, trouble=trouble)
+    orders = open_orders(control)
+    is_shared = argv[2] == JOBS
+    if is_shared or trouble:
+        _say(report if is_shared else control, trouble=trouble)
     if trouble:
         return None
+    payload.use_utf8()
     fork_rules.settle_memory()
-    own, can_show = [sys.executable, argv[0]], jobs is not None
-    if jobs is None:
-        payload.use_utf8()
-        can_show = _show([*own, argv[1]], variables)
-    while True:
-        line, fds = receive_order(orders)
-        if not line or jobs is not None and jobs.is_stale():
-            return None
-        order = json.loads(line)
-        if jobs is None:
-            order = native(order)
-            # Both are kept, and each worker finds them read.
-            payload.read_spec(order["argv"][1])
-            payload.read_ahead(order["argv"][1])
-            shown = shown_words.prepare([*own, *order["argv"]], variables) if can_show else None
-        answer = _fork(fds, report, orders)
-        if answer is None:
-            continue
-        if jobs is not None:
-            return jobs.begin(order, fds, answer)
-        os.write(answer, b"%d" % os.getpid())
-        os.close(answer)
-        out, err, *ways = fds
-        # Its variables come when it may begin.
-        take_output(out, err)
-        if shown is not None:
-            shown_words.show_prepared(shown)
-        return [*order["argv"], *map(str, ways)], order["parent"]
+    if is_shared:
+        supervisor = _fork_keepers(orders, report)
+    else:
+        supervisor = orders
+        os.close(report)
+    return None if supervisor is None else keeper.keep_workers(supervisor)
 
 
-def begin_anew(supervisor: int) -> None:
-    """Draw the random numbers of a process that has just started; be killed when the supervisor ends.
-
-    That only works once the supervisor has adopted the worker: it says so by letting it begin.
-    """
-    die_with_parent(_ENDED, supervisor)
+def begin_anew() -> None:
+    """Draw the random numbers of a process that has just started."""
     for seed in _seeds:
         seed()
 
@@ -131,6 +91,28 @@ def look(program: str) -> dict[str, Any]:
     return {**found, "trouble": found["trouble"] or ("it prints" if printed else "")}
 
 
+def _fork_keepers(orders: _socket.socket, report: int) -> _socket.socket | None:
+    """Fork a keeper for each supervisor; return in each, with its socket. None once there are no more orders."""
+    files = _files_read_at_start()
+    stamp = _stamp(files)
+    # Nobody waits for a keeper. Each restores this signal.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        line, fds = receive_order(orders)
+        # An interpreter that starts now may find other modules than this one.
+        if not line or _stamp(files) != stamp:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            orders.close()
+            os.close(report)
+            os.setsid()
+            return open_orders(fds[0])
+        for fd in fds:
+            os.close(fd)
+        _say(report, pid=pid)
+
+
 def _generators() -> dict[str, Any]:
     """Return the random number generators that the environment has loaded, which it did before this package."""
     loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
@@ -148,54 +130,17 @@ def _learn_seeds(program: str, generators: Mapping[str, Any]) -> None:
             _seeds.append(functools.partial(generator.setstate, generator.getstate()))
 
 
-def _show(words: list[str], variables: Mapping[str, str]) -> bool:
-    """Show what this process is, if the kernel lets it, and so its workers: nothing but people depends on that here."""
-    try:
-        shown_words.show(words, variables)
-    except (OSError, ImportError, AttributeError):
-        return False
-    return True
+def _say(fd: int, **facts: Any) -> None:
+    os.write(fd, (json.dumps(facts) + "\n").encode())
 
 
-def _say(report: int, **facts: Any) -> None:
-    os.write(report, (json.dumps(facts) + "\n").encode())
-
-
-def _fork(fds: list[int], report: int, orders: _socket.socket) -> int | None:
-    """Fork a process that gets these descriptors, and not the template's.
-
-    Returns:
-        In that process, the descriptor that takes its pid; None in the template.
-    """
-    answer, theirs = os.pipe()
-    # What Python itself does after a fork would take longer than this process, which only forks again.
-    between = libc_function("fork")()
-    if between < 0:
-        raise OSError("no process can be started")
-    if between == 0:
-        _fork_orphan()
-        for fd in (answer, report, orders.detach()):
-            os.close(fd)
-        return theirs
-    for fd in (theirs, *fds):
-        os.close(fd)
-    # From here on, what it has forked is a child of the supervisor, or of the agent.
-    os.waitpid(between, 0)
-    _say(report, pid=int(os.read(answer, 32) or 0))
-    os.close(answer)
-    return None
-
-
-def _find_trouble(given: Mapping[str, str]) -> str:
+def _find_trouble() -> str:
     """Say why a worker that is forked here would not be as one whose interpreter starts for it; "" if it would be."""
     # This is about what the environment itself loads when its interpreter starts.
     trouble = fork_rules.lasting_trouble(fork_rules.inherited())
-    # The one of `logging` writes what its handlers hold, and there are none yet.
-    if not trouble and atexit._ncallbacks() > ("logging" in sys.modules):
-        trouble = "it registers exit functions"
-    # An interpreter itself sets this one for the locale "C".
-    if not trouble and set(changed_names(given, dict(os.environ))) - {"LC_CTYPE"}:
-        trouble = "it changes variables"
+    given = process_tree.environment_of(os.getpid()) or {}
+    if not trouble and not LATE.isdisjoint(changed_names(given, dict(os.environ))):
+        trouble = "it changes variables that a worker gets last"
     if not trouble:
         try:
             libc_function("prctl")
@@ -204,17 +149,26 @@ def _find_trouble(given: Mapping[str, str]) -> str:
     return trouble
 
 
-def _fork_orphan() -> None:
-    """Fork once more and end this process, which leads its group; return in the new one.
+def _files_read_at_start() -> list[str]:
+    """Return the files and folders that decide which modules an interpreter finds when it starts."""
+    paths = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), sys.argv[0]]
+    for folder in [each for each in sys.path if os.path.basename(each) in _SITES and os.path.isdir(each)]:
+        # A new file changes the date of its folder.
+        paths += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
+    paths += [os.path.join(folder, name) for folder in sys.path for name in ("sitecustomize.py", "usercustomize.py")]
+    own = (os.path.dirname(os.__file__), os.path.dirname(os.path.abspath(sys.argv[0])))
+    for file in [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]:
+        if file.startswith("/") and (not file.startswith(own) or any("/%s/" % name in file for name in _SITES)):
+            paths.append(file)
+    return paths
 
-    A worker that led its group itself could not call setsid, as a function that daemonises does.
-    """
-    own = os.getpid()
-    try:
-        os.setpgid(0, 0)
-        os.fork()
-    finally:
-        # Without an answer, as when no process can be started, the other side starts one itself, or reports why it
-        # cannot.
-        if os.getpid() == own:
-            os._exit(0)
+
+def _stamp(files: list[str]) -> list[object]:
+    stamp: list[object] = []
+    for path in files:
+        try:
+            facts = os.stat(path)
+            stamp.append((facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime))
+        except OSError:
+            stamp.append(None)
+    return stamp

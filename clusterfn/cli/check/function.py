@@ -89,7 +89,7 @@ def function(state: CheckState) -> str:
 
 def _about_workers(trouble: str | None) -> str:
     """Say how workers of this environment begin: one that is forked costs a tenth of one that is started."""
-    why = f"not forked, because when it starts, the environment {(trouble or '').removeprefix('it ')}"
+    why = f"started by exec, because when it starts, the environment {(trouble or '').removeprefix('it ')}"
     return "" if trouble is None else f"; workers: {why if trouble else 'forked'}"
 
 

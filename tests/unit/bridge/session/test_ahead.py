@@ -16,9 +16,14 @@ from tests.unit.bridge.session.test_door import note_and_stay, outlast_and_kill_
 from tests.waiting import WAIT_S, until
 
 
-def new_process(others: Any) -> Any:
-    """A process of a call that has neither a life nor descriptors."""
-    return SimpleNamespace(others=others, fds=list, pid=0)
+def new_process() -> Any:
+    """A process of a call that has no life."""
+    return SimpleNamespace(pid=0)
+
+
+def ahead_of(folder: Path) -> Any:
+    call_process = part("call_process")
+    return call_process.Ahead(str(folder), lambda: call_process.fork_call_process({}, SimpleNamespace(unseeded=[])))
 
 
 def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_comes_late(
@@ -40,45 +45,31 @@ def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_com
     assert made.oom() is not second
 
 
-def test_the_processes_of_calls_that_wait_are_forked_together_and_each_can_be_ended(tmp_path: Path):
-    call_process, others = part("call_process"), []
-
-    def fork(fds: Any) -> Any:
-        others.append(len(fds))
-        return call_process.fork_call_process({}, SimpleNamespace(unseeded=[]), fds)
-
-    made = call_process.Ahead(str(tmp_path), fork)
+def test_the_process_of_the_next_call_waits_until_it_is_ended(tmp_path: Path):
+    made = ahead_of(tmp_path)
     made.prepare()
-    assert others == [0]
-    made.dismiss_processes()
-
-    made.waiting = 100
-    made.prepare()
-    made.prepare()  # they are still there
     pids = made.pids()
-    assert others == [0, 0, 4, 8, 12], "the four pipes of each that is there are closed in the next"
-    made.dismiss()  # would wait for ever if a later one held the pipe of orders of an earlier one open
+    made.prepare()
+    assert made.pids() == pids and len(pids) == 1
+
+    made.dismiss()
     assert not made.pids()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not Path(f"/proc/{pids[0]}").exists()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_process_that_is_stopped_or_dead_holds_up_no_end_and_one_that_died_costs_no_descriptor(tmp_path: Path):
-    call_process = part("call_process")
-    made = call_process.Ahead(
-        str(tmp_path), lambda fds: call_process.fork_call_process({}, SimpleNamespace(unseeded=[]), fds)
-    )
-    before = len(os.listdir("/dev/fd"))
-    made.waiting = 3
+    made, before = ahead_of(tmp_path), len(os.listdir("/dev/fd"))
     made.prepare()
-    dead, stopped, _ = made.pids()
+    [dead] = made.pids()
     os.kill(dead, signal.SIGKILL)
     os.waitpid(dead, 0)
-    os.kill(stopped, signal.SIGSTOP)
 
     given = made.give("/call", "/call", {})
-    assert given.pid == stopped
+    assert given.pid != dead
     given.dismiss()
+    made.prepare()
+    os.kill(made.pids()[0], signal.SIGSTOP)
     made.dismiss()
     assert len(os.listdir("/dev/fd")) == before
 

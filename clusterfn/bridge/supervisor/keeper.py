@@ -1,0 +1,193 @@
+"""The keeper, as its supervisor has it: the process of the environment's Python that forks the supervisor's workers.
+
+The agent's template forks one for a job or an element (`worker/template.py`). An element without one starts its own.
+A worker is started by exec instead as long as there is no keeper, if that has gone, or if the worker needs what only a
+new interpreter reads.
+"""
+
+import _socket
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque, namedtuple
+
+from ..layout import PROCESSES, TEMPLATE
+from .environ import depends_on_cwd, may_still_get
+from .process_tree import KEEPER, apart, environment_of, note_process, wake
+from .text import portable
+from .worker_process import Pipes, WorkerSource, launch, send_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Deque, Mapping, Optional
+
+    from .worker_process import WorkerProcess
+
+    Ended = tuple[int, int, Any]
+
+# A fork takes milliseconds, unless the machine has no memory.
+_ANSWER_S = 3.0
+_LOOK_S = 0.1
+# The first item waits so long for a keeper that was started for it, which would be there before an interpreter of its
+# own. On a slow disk it starts one after all.
+_START_S = 1.0
+
+# As the kernel says it of a process that has ended.
+_Used = namedtuple("_Used", ("ru_utime", "ru_stime", "ru_maxrss"))
+
+
+class Keeper(WorkerSource):
+    """The keeper of this process.
+
+    Args:
+        folder: Of the job or element.
+        fd: Of its socket, if the agent's template forks it; -1 if it is started once it is needed.
+    """
+
+    def __init__(self, folder: str, fd: int = -1) -> None:
+        self._folder = folder
+        self._control: "Optional[_socket.socket]" = None
+        self._own: "Optional[WorkerProcess]" = None
+        # With which its interpreter has started: none until it is ready, and as asked for if this has started it.
+        self._env: "Optional[Mapping[str, str]]" = None
+        self._started_with: "Optional[Mapping[str, str]]" = None
+        self._cwd = "/"
+        self._pid = 0
+        self._patience_s = _ANSWER_S
+        self._unread = b""
+        self._said: "Deque[dict[str, Any]]" = deque()
+        self._living: "set[int]" = set()
+        self._ended: "list[Ended]" = []
+        # Only Linux has processes that adopt orphans.
+        self._has_failed = not sys.platform.startswith("linux")
+        if fd >= 0:
+            self._control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+
+    @property
+    def fd(self) -> int:
+        return -1 if self._control is None else self._control.fileno()
+
+    def roots(self) -> "list[int]":
+        return [self._pid] if self._pid else []
+
+    def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WorkerProcess":
+        if self._control is None and not self._has_failed:
+            self._start(argv, env, cwd, spec)
+        worker = self._fork(argv, env, spec) if self._suits(env, cwd) else None
+        return worker or launch(argv, env, cwd, spec)
+
+    def collected(self) -> "list[Ended]":
+        self._listen()
+        if self._living and not self._ended and wake(self._pid):
+            # A function may stop its parent, which then says nothing of its end.
+            self._listen()
+        ended, self._ended = self._ended, []
+        self._living.difference_update(pid for pid, _, _ in ended)
+        return ended
+
+    def close(self) -> None:
+        """End it, with its workers."""
+        if self._control is not None:
+            self._control.close()
+        self._control = None
+        self._has_failed = True
+        # What ends with it has not said so.
+        self._ended += [(pid, int(signal.SIGKILL), _Used(0.0, 0.0, 0)) for pid in self._living]
+        self._living.clear()
+        if self._own is not None:
+            self._own.dismiss()
+            self._own = None
+        wake(self._pid)
+        self._pid = 0
+
+    def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> None:
+        try:
+            self._own = launch([*argv[:2], TEMPLATE], env, cwd, spec)
+        except OSError:
+            # There is no room for a process or a pipe. The items start their own workers, and report it.
+            self._has_failed = True
+            return
+        apart.add(self._own.pid)
+        self._control = self._own.take_control()
+        self._cwd, self._patience_s, self._started_with = cwd, _START_S, env
+
+    def _suits(self, env: "dict[str, str]", cwd: str) -> bool:
+        """Whether a worker may be forked: the keeper is ready, and has read no other variables or folders."""
+        if self._env is None and self._control is not None:
+            self._await_ready()
+        if self._env is None or self._control is None or not may_still_get(self._env, env):
+            return False
+        return cwd == self._cwd or not depends_on_cwd(env)
+
+    def _await_ready(self) -> None:
+        said = self._next(self._patience_s)
+        # A keeper that the agent has promised comes now or never.
+        if said is None and self._own is not None:
+            self._patience_s = 0.0
+            return
+        own, pid = self._own, (said or {}).get("ready", 0)
+        # What its start has printed belongs into the output of each item.
+        if not pid or own is not None and any(_is_readable(fd, 0.0) for fd in (own.out, own.err)):
+            self.close()
+            return
+        self._pid = pid
+        self._env = environment_of(pid) if own is None else self._started_with
+        if own is None:
+            note_process(os.path.join(self._folder, PROCESSES), KEEPER, pid)
+
+    def _fork(self, argv: "list[str]", env: "dict[str, str]", spec: "Mapping[str, Any]") -> "Optional[WorkerProcess]":
+        order = {"argv": portable(argv[2:]), "umask": spec.get("umask", 0o077)}
+        with Pipes() as pipes:
+            assert self._control is not None
+            if send_line(self._control, (json.dumps(order) + "\n").encode(), pipes.theirs):
+                pid = (self._next(_ANSWER_S) or {}).get("pid", 0)
+                if pid:
+                    self._living.add(pid)
+                    # The worker gets its other variables with `begin`.
+                    return pipes.worker(dict(self._env or {}), pid)
+        self.close()
+        return None
+
+    def _next(self, limit_s: float) -> "Optional[dict[str, Any]]":
+        """Return what it says next; None if it says nothing in this time, and nothing of use if it has ended."""
+        until = time.monotonic() + limit_s
+        while True:
+            self._listen()
+            if self._said:
+                return self._said.popleft()
+            if self._control is None:
+                return {}
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return None
+            wake(self._pid)
+            _is_readable(self.fd, min(left_s, _LOOK_S))
+
+    def _listen(self) -> None:
+        """Take what it has said so far."""
+        while self._control is not None:
+            try:
+                data = self._control.recv(65536, _socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self.close()
+                return
+            lines = (self._unread + data).split(b"\n")
+            self._unread = lines.pop()
+            for said in (json.loads(line.decode()) for line in lines):
+                if "ended" in said:
+                    self._ended.append((said["ended"], said["status"], _Used(*said["used"])))
+                else:
+                    self._said.append(said)
+
+
+def _is_readable(fd: int, limit_s: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(limit_s * 1000))

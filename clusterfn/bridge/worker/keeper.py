@@ -1,0 +1,146 @@
+"""The keeper of a supervisor's workers: forks each from this clean process, and says how each ended.
+
+It is a fork of the agent's template, or an interpreter that the supervisor of an element has started. It holds no GPU,
+has one thread, and runs nothing of a call. What workers leave behind becomes its children. It ends with its supervisor,
+and ends all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..supervisor import process_tree
+from ..supervisor.text import native
+from ..supervisor.worker_process import become_subreaper, die_with_parent, enter_own_group
+from . import payload
+from .descriptors import flush_output, take_output
+from .report import receive_order
+
+if TYPE_CHECKING:
+    import _socket
+
+
+def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
+    """Fork a process that is as one whose interpreter has just started, and that ends with this one.
+
+    Args:
+        output: The pipes that take what it prints. They are closed there under their own numbers.
+        foreign: Descriptors of this process that it must not keep open.
+
+    Returns:
+        Its pid; in the new process 0.
+    """
+    parent = os.getpid()
+    flush_output()
+    # Python itself seeds `random` after this fork, and would not after one of the C library.
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            # A process that dies must leave no call behind without an outcome.
+            die_with_parent(signal.SIGKILL, parent)
+            for fd in foreign:
+                os.close(fd)
+            take_output(*output)
+        except BaseException:  # noqa: BLE001 - after a fork nothing may run on as a second parent
+            os._exit(1)
+    return pid
+
+
+def keep_workers(orders: _socket.socket) -> list[str]:
+    """Fork a worker for each order of the supervisor; return in each worker, with its words."""
+    become_subreaper()
+    woken, waker = os.pipe()
+    for fd in (woken, waker):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker)
+    poll = select.poll()
+    for fd in (woken, orders.fileno()):
+        poll.register(fd, select.POLLIN)
+    say(orders, ready=os.getpid())
+    while True:
+        ready = [fd for fd, _ in poll.poll()]
+        if woken in ready:
+            os.read(woken, 512)
+        if orders.fileno() in ready:
+            line, fds = receive_order(orders)
+            if not line:
+                _end()
+            words = _obey(native(json.loads(line)), fds, orders, [woken, waker, orders.fileno()])
+            if words is not None:
+                return words
+        _collect(orders)
+
+
+def say(supervisor: _socket.socket, **facts: Any) -> None:
+    """Say something to the supervisor; end if that has ended."""
+    try:
+        supervisor.sendall((json.dumps(facts) + "\n").encode())
+    except (BrokenPipeError, ConnectionResetError):
+        _end()
+
+
+def _obey(order: dict[str, Any], fds: list[int], supervisor: _socket.socket, foreign: list[int]) -> list[str] | None:
+    """Fork a worker, and say its pid; return its words in it, and None here.
+
+    Args:
+        order: Its `argv` and its `umask`.
+        fds: What takes its stdout and stderr, its report, and the socket through which it may begin.
+    """
+    if len(order["argv"]) > 1:
+        # It is an item. Both are kept, and each worker finds them read.
+        payload.read_spec(order["argv"][1])
+        payload.read_ahead(order["argv"][1])
+    out, err, *ways = fds
+    try:
+        pid = fork_worker((out, err), foreign)
+    except OSError as error:
+        # The supervisor starts one by itself, and says what is wrong.
+        answer = {"errno": error.errno}
+    else:
+        answer = {"pid": pid}
+        if pid == 0:
+            try:
+                os.umask(order["umask"])
+                enter_own_group()
+            except OSError:
+                os._exit(1)
+            return [*order["argv"], *map(str, ways)]
+    for fd in fds:
+        os.close(fd)
+    say(supervisor, **answer)
+    return None
+
+
+def _collect(supervisor: _socket.socket) -> None:
+    """Collect the workers and orphans that have ended, and say so."""
+    while True:
+        try:
+            pid, status, used = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        say(supervisor, ended=pid, status=status, used=[used.ru_utime, used.ru_stime, used.ru_maxrss])
+
+
+def _end() -> NoReturn:
+    """End all that the workers have left, as the supervisor is gone."""
+
+    def reap() -> None:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+
+    process_tree.end(lambda: process_tree.descendants(os.getpid()), reap)
+    os._exit(0)
