@@ -520,17 +520,19 @@ def group_of(box: Box, count: int, waiting: tuple[int, ...], kind: str | None = 
     return group
 
 
-def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box: Box):
+def test_an_element_does_not_start_where_who_holds_less_waits(box: Box):
     group = group_of(box, 2, (0, 1))
     first = group.start(1, PATH=box.path)
     until(lambda: group.began(0) or group.began(1))
-    held = box.waits(2, used_ms=10**9)
+    held = box.waits(2)
 
     assert group.start(2, PATH=box.path).wait(150) == WAITS
     ticket = f"{group.folder.name}.2"
     lines = until(lambda: box.status())
+    kept = "the others reserved for 4242's earlier 2-GPU job; waiting for 1"
+    next_ = "1 job before it; 4242 is next, who holds nothing (you: 1 GPU and 1 core)"
     assert [(line["job"], line["reason"]) for line in lines] == [
-        (ticket, "its group has half of the GPUs, and 4242 waits for GPUs")
+        (ticket, f"1 of 2 GPUs held by you (1), {kept}; {next_}")
     ]
 
     held.close()

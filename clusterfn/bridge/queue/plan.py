@@ -6,8 +6,9 @@ those with the highest `priority=`. All programs see the same names, and so the 
 is named in its reason.
 There is a line for each kind of GPU that is asked for, and one for jobs without GPUs. The first job of a line that does
 not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. Between two
-items, an element gives way to another user who would then hold no more than its own. Jobs with GPUs start one after
-another. A job that finds a process without a lease on a GPU takes another GPU, which the next job must not have taken.
+items, an element gives way to another user who would then hold less than its own does now. Jobs with GPUs start one
+after another. A job that finds a process without a lease on a GPU takes another GPU, which the next job must not have
+taken.
 """
 
 import os
@@ -311,9 +312,10 @@ class _Planning:
         self._held += weight(ticket.asked)
 
     def why_yield(self, ticket: "Ticket") -> str:
-        """Return `LATER` if this element holds what other users need who would hold no more than its own; "" else."""
+        """Return `LATER` if this element holds what other users need who would then hold less than its own; "" else."""
+        own = self._held + weight(ticket.asked)
         for (held, _, uid), further, other in self._others:
-            if uid != self.view.uid and held + weight(other.asked) <= self._held:
+            if uid != self.view.uid and held + weight(other.asked) < own:
                 self._let_pass(other, further, ticket)
         self.room.limits = ticket.limits
         missing = {GPUS, CORES}.intersection(self.room.lacks(ticket.asked, self.gpus_of(ticket)))
