@@ -283,8 +283,7 @@ SESSION_IS_ONE = "a Session is an executor already: use session.submit(f, x) or 
 # Keywords of the Executors in the standard library, and of Clustrix,
 # submitit and Modal, with what to write here (docs/how-to/migrate.md).
 _NOT_ASKED_FOR = {
-    "max_workers": "leave it out: the host's free resources decide how many run at the same time, or use "
-    "Executor(max_workers={})",
+    "max_workers": "leave it out: the host's free resources decide how many run at the same time",
     **dict.fromkeys(
         ("image", "container", "docker"), "containers are not supported: set environment= or packages= instead"
     ),

@@ -133,7 +133,7 @@ def test_where_a_sandbox_forbids_such_sockets_the_job_ends_with_what_to_do(own_n
     def forbid(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(lease._socket, "socket", forbid)
+    monkeypatch.setattr("_socket.socket", forbid)
 
     with pytest.raises(AttemptEnded) as caught:
         lease.Leases().hold(own_name)
