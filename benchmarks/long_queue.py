@@ -31,7 +31,7 @@ def write_tickets(root: Path, count: int) -> Queue:
         queue.write({
             "format": 1, "job": home.name, "name": "train", "folder": str(home), "home": str(home), "element": None,
             "submitted": now + number, "t": time.time(), "reason": "", "asked": asked, "limits": limits,
-            "resources": {"gpu_type": None}, "priority": 0, "queue_timeout_s": None, "lease": "socket",
+            "resources": {"gpu_type": None}, "priority": 0, "queue_timeout_s": None,
             "bridge": str(root), "needs": [], "after": None, "env": dict(os.environ),
         })  # fmt: skip
     return queue
@@ -41,9 +41,9 @@ def measure(count: int) -> str:
     """Describe the costs of a queue of so many."""
     with tempfile.TemporaryDirectory() as folder:
         queue = write_tickets(Path(folder), count)
-        elected = lease.leases_of_kind("socket").hold(launch.spool_name(queue))
+        elected = lease.Leases().hold(launch.spool_name(queue))
         assert elected is not None
-        spooler = Spooler(queue, "socket", os.dup(elected.fileno()))
+        spooler = Spooler(queue, os.dup(elected.fileno()))
         spooler._turn()  # reads each file
         spooler._front.complete_from = 0.0
         complete, turn = cpu_s(spooler._turn), min(cpu_s(spooler._turn) for _ in range(5))
