@@ -160,7 +160,7 @@ def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box)
         (number,) = until(lambda: gone(elements) if len(group.items()) == 3 else None)
         assert box.listed(group.folder.name) == ("RUNNING", "2 of 4 ended: 2 returned")
 
-        more.enter_context(box.mark(waiting_name(4343, 1, now_ms())))
+        more.enter_context(box.mark(waiting_name(4343, 1)))
         os.killpg(elements[2 - number].pid, signal.SIGKILL)
         elements[2 - number].wait(150)
         group.call("conclude", 3 - number, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
