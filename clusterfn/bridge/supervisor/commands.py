@@ -183,7 +183,7 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
         2,
         _ANY,
         lambda root, fd, *first: spooler.run_spooler(root, int(fd), *first),
-    ),  # fmt: skip
+    ),
 }
 # What `program` runs itself, as jobs wait for it.
 _ELSEWHERE = "run JOB [STATUS] | node JOB ATTEMPT [ITEM...]"
