@@ -280,7 +280,8 @@ def test_a_limit_that_is_no_number_of_calls_is_rejected(workers):
 def test_calls_beyond_the_room_wait_in_the_queue_of_the_host_whatever_max_workers_is(here, tmp_path):
     with Executor("here", max_workers=1, cores=4 * (os.cpu_count() or 1)) as executor:
         first, withdrawn, last = (executor.submit(until_there(tmp_path / "go"), number) for number in range(3))
-        until(lambda: first.running() and len(sent(here)) == 3)
+        until(lambda: all("waiting for your own jobs" in job.status for job in (withdrawn, last)))
+        assert first.running() and len(sent(here)) == 3
         assert withdrawn.cancel() and withdrawn.cancelled()
         (tmp_path / "go").touch()
         assert (first.result(150), last.result(150)) == (0, 2)
