@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -70,6 +71,19 @@ def test_the_reason_counts_the_gpus_that_are_kept_for_several_and_leaves_out_tho
     jobs = f"990008's earlier 1-GPU job and {plan.user_name(1)}'s earlier 3-GPU job"
     kept = f"the others reserved for {jobs}; waiting for 3; 2 jobs before it; 990008 is next"
     assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}"
+
+
+def test_the_reason_names_who_holds_what_a_job_lacks():
+    me = os.geteuid()
+    view = view_of(9, names=(f"run/{me}/m/0/1/0", "run/990008/x/0/8/0", "run/990009/y/0/0/5"), held="abcd")
+    view.holders = {"a": me, "b": -1, "c": 990007, "d": 990007}
+    view.pids = {"d": 812}
+
+    made = plan.plan_starts([ticket("5", Demand(1, 0, 0)), ticket("6", Demand(0, 1, 0))], view)
+
+    held = "4 of 4 GPUs held by 990007 (2), an unknown user (1), you (1)"
+    assert made.reasons["5"] == f"{held}; 990007 holds GPUs for no job of clusterfn (pid 812); waiting for 1"
+    assert made.reasons["6"].startswith("cores held by you (1), 990008 (8); waiting for 1 free core")
 
 
 A100, A6000 = Kind("a100", 0), Kind("a6000", 0)
