@@ -30,7 +30,6 @@ def until_there(path):
     name = str(path)
 
     def wait(x):
-        import os
         import time
 
         until = time.monotonic() + 200  # longer than any test waits
@@ -220,7 +219,6 @@ def test_what_has_not_started_can_be_withdrawn_at_shutdown(here, tmp_path):
 class Model:
     @cluster(cores=2, memory="1GB", retries=1, host="elsewhere", env={"OWN": "kept"})
     def score(self, x):
-        import os
 
         return x, os.environ.get("OWN")
 
@@ -278,7 +276,7 @@ def test_a_limit_that_is_no_number_of_calls_is_rejected(workers):
 
 
 def test_calls_beyond_the_room_wait_in_the_queue_of_the_host_whatever_max_workers_is(here, tmp_path):
-    with Executor("here", max_workers=1, cores=4 * (os.cpu_count() or 1)) as executor:
+    with Executor("here", max_workers=1, cores=40) as executor:  # of 64
         first, withdrawn, last = (executor.submit(until_there(tmp_path / "go"), number) for number in range(3))
         until(lambda: all("waiting for your own jobs" in job.status for job in (withdrawn, last)))
         assert first.running() and len(sent(here)) == 3
