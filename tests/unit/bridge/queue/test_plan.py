@@ -139,6 +139,13 @@ def test_an_element_gives_way_only_to_who_would_then_hold_less(own: int, why: st
     assert not plan.must_yield(element, view_of(2 + own, names=names)), "there is room for both"
 
 
+def test_ones_own_job_that_waits_makes_no_element_give_way():
+    element = ticket("5", Demand(0, 2, 0), element=1)._replace(job="5.1")
+    names = ("wait/2/9/60/0/1/0/x~0//0", "wait/1/8/60/0/1/0/8~0//0", "run/1/7/0/1/0")
+
+    assert plan.must_yield(element, view_of(4, names=names)) == "", "there is room for the other user's job"
+
+
 def test_an_element_with_a_gpu_gives_way_to_who_can_have_this_gpu_alone():
     element = ticket("5", Demand(1, 1, 0), element=1, kind=A100)._replace(job="5.1")
     names = ("wait/2/9/60/1/1/0/x~0/{}/0", "run/1/7/1/1/0")
