@@ -122,6 +122,23 @@ def test_a_job_of_higher_priority_takes_over_since_when_the_one_behind_it_was_ne
     assert (made.named, made.since_ms) == ([before], {"7": 5, "5": 100})
 
 
+def test_two_jobs_of_one_user_that_are_next_at_once_have_different_times_in_their_order():
+    view = view_of(1, held="a")
+    view.now_ms = 50
+
+    made = plan.plan_starts([ticket("9", Demand(1, 1, 0)), ticket("3", Demand(0, 2, 0))], view)
+
+    assert ([each.job for each in made.named], made.since_ms) == (["9", "3"], {"9": 50, "3": 51})
+
+
+def test_a_job_that_has_begun_leaves_its_time_to_none_of_the_next():
+    names = ("run/1/5/0/1/0", "wait/1/5/60/0/1/0/5~0//0", "wait/1/9/60/0/2/0/7~0//0")
+
+    made = planned([ticket("5", Demand(0, 1, 0)), ticket("7", Demand(0, 2, 0))], 2, names=names)
+
+    assert made.since_ms["7"] == 9
+
+
 @pytest.mark.parametrize(("own", "starts"), [(1, ["5"]), (2, [])])
 def test_further_jobs_of_another_user_come_first_until_they_count_more_than_ones_own(own: int, starts: list[str]):
     names = ("wait/2/9/60/0/1/0/x~1//0", f"run/1/7/0/{own}/0")
