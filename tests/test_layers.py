@@ -295,7 +295,6 @@ ONE_PLACE = {
         "environment/download.py": "gives what was downloaded its name",
     },
     "flock(": {
-        "bridge/queue/lease.py": "locks for the queue of a machine",
         "bridge/agent/processes.py": "the agent, which has nothing but itself",
     },
     '"TB"': {

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None", Place], payloads.Payload]
-# Calls the function that sends a job, now or at the job's turn.
-SendAtTurn = Callable[[Job[Any], Tracker, Callable[[], None]], None]
 # Names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
 
@@ -88,16 +86,11 @@ def _run_live(prepared: Prepared, options: Options) -> Any:
 
 
 def submit_call(
-    function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options,
-    at_turn: SendAtTurn | None = None,
-) -> Job[R]:  # fmt: skip
-    """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays.
-
-    Args:
-        at_turn: Decides when it is sent; None sends it now.
-    """
+    function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+) -> Job[R]:
+    """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays."""
     prepared = prepare(function, args, kwargs, options)
-    job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), at_turn=at_turn, in_turn=True)
+    job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), in_turn=True)
     entry_of(job).on_interrupt = options.on_interrupt
     return job
 
@@ -249,14 +242,11 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     return scheduler.resolve_resources(resources)
 
 
-def send_call(
-    prepared: Prepared, live: bool = False, at_turn: SendAtTurn | None = None, in_turn: bool = False
-) -> tuple[Job[Any], Tracker]:  # fmt: skip
+def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> tuple[Job[Any], Tracker]:
     """Send a prepared call, start it, and follow it; return its Job and what follows it.
 
     Args:
         live: Whether what it prints is followed.
-        at_turn: Decides when it is sent; None sends it now.
         in_turn: Whether to follow it only once it is one of the oldest jobs of its host, or begins.
     """
     session, spec = prepared.session, prepared.job
@@ -272,10 +262,7 @@ def send_call(
         if isinstance(taken, Job):
             entry_of(taken).takers.add(entry)
     entry.given = submission.given_paths(session.root, prepared.payload)
-    if at_turn is None:
-        _send_now(prepared, entry, tracker, in_turn)
-    else:
-        at_turn(job, tracker, lambda: _send_now(prepared, entry, tracker, in_turn))
+    _send_now(prepared, entry, tracker, in_turn)
     return job, tracker
 
 
@@ -283,7 +270,6 @@ def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bo
     """Send the call, start it, and follow it."""
     session, spec = prepared.session, prepared.job
     submission.await_room(session)
-    # An input may be held back, and that must raise before anything is sent.
     inputs = submission.inputs_of(prepared.payload)
     entry.submitted_at = time.monotonic()
     history.remember(entry, prepared.config, spec.results, spec.secrets)

@@ -249,8 +249,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
-        unsent = self._unsent
-        if (unsent is not None and unsent[0]()) or self._stop_sending():
+        if self._stop_sending():
             return True
         self.await_submissions()
         answer = self.liveness.conclusion.ask(conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)

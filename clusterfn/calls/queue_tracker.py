@@ -15,7 +15,7 @@ from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import outcome
 from clusterfn.calls.submission import PendingSubmission
 from clusterfn.calls.taken_values import describe_open
-from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, HostError, SubmitError, Unsatisfiable
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Sending
 
@@ -194,7 +194,6 @@ class QueueTracker:
 
     inputs: Sequence[Reference] = ()
     _is_refused = False
-    _unsent: tuple[Callable[[], bool], str] | None = None
 
     def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
         self.session, self.folder, self.scheduler_name = session, folder, scheduler_name
@@ -207,19 +206,6 @@ class QueueTracker:
     def connection(self) -> HostConnection:
         """The connection to its host."""
         return self.session.connection
-
-    def hold_back(self, withdraw: Callable[[], bool], why: str) -> None:
-        """Take note that it is not sent yet, and of the function that keeps it from being sent."""
-        self._unsent = withdraw, why
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether it is not sent yet."""
-        return self._unsent is not None
-
-    def release(self) -> None:
-        """Take note that it is being sent."""
-        self._unsent = None
 
     @property
     def waiting_reason(self) -> str:
@@ -255,7 +241,7 @@ class QueueTracker:
     @property
     def is_on_its_way(self) -> bool:
         """Whether the host does not have all of it yet."""
-        return self._unsent is not None or (self.laid_out is not None and not self.laid_out.done())
+        return self.laid_out is not None and not self.laid_out.done()
 
     @property
     def refusal_note(self) -> str:
@@ -325,11 +311,6 @@ class QueueTracker:
 
     def open_requests(self) -> list[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
-        if self._unsent is not None:
-            raise ConfigError(
-                f"{self.scheduler_name} has not been sent yet ({self._unsent[1]}), so no other call can wait for it",
-                hint="submit both calls to the same Executor, or pass the value: job.result()",
-            )
         # Without a scheduler, the request that submits the job ends only with the job itself.
         sent = [self.laid_out, *(self.submissions() if self.session.scheduler.has_nodes else ())]
         return [each for each in sent if each is not None and not each.done()]

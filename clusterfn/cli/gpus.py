@@ -39,7 +39,7 @@ def ask_machine(session: HostState) -> dict[str, Any]:
         ClusterfnError: nvidia-smi exists, and reports only that something is wrong.
         HostError: The host cannot be reached.
     """
-    answer = session.bridge.supervise("gpus", session.root, session.host.lease).result(_TIMEOUT_S)
+    answer = session.bridge.supervise("gpus", session.root).result(_TIMEOUT_S)
     if answer.rc != 0:
         message = "the host could not report its GPUs"
         raise ClusterfnError(message, host=session.host.name, evidence=last_lines(answer.err, 5))

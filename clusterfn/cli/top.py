@@ -17,7 +17,7 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT, clock
-from clusterfn.bridge.supervisor.text import format_duration, format_size, in_one_line, shortened
+from clusterfn.bridge.supervisor.text import format_size, in_one_line, shortened
 from clusterfn.calls import remote_state
 from clusterfn.cli import screen, target
 from clusterfn.cli.gpus import MachineTables, add_allowed
@@ -30,8 +30,8 @@ from clusterfn.hosts.host_state import HostState
 
 _OWN_HEAD = ("JOB", "NAME", "STATE", "RAN", "LEFT", "CORES", "MEMORY", "GPU", "")
 _OWN_ORDER = ("JOB", "STATE", "NAME", "RAN", "", "GPU", "CORES", "MEMORY", "LEFT")
-_HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
-_ORDER = ("USER", "STATE", "GPUS", "CORES", "JOB", "MEMORY", "USED")
+_HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
+_ORDER = ("USER", "STATE", "GPUS", "CORES", "JOB", "MEMORY")
 _EVERY_S = 2.0
 # The controller of a cluster serves all users, so ask it for reasons less often.
 _REASONS_EVERY_S = 10.0
@@ -89,9 +89,8 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     came: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     for reply in session.bridge.lay_out():
         reply.result(_TIMEOUT_S)
-    # Only on machines without a scheduler do jobs lease GPUs.
-    lease = "" if session.scheduler_rules.has_nodes else session.host.lease
-    argv = session.bridge.words(layout.SUPERVISE, "top", session.root, lease, f"{_EVERY_S:g}", str(count))
+    nodes = "1" if session.scheduler_rules.has_nodes else ""
+    argv = session.bridge.words(layout.SUPERVISE, "top", session.root, nodes, f"{_EVERY_S:g}", str(count))
     running = session.connection.converse(argv, b"", came.put, session.scheduler.unset)
     # Wake the loop below when the program ends or the connection is lost.
     running.future.add_done_callback(lambda _: came.put(None))
@@ -220,16 +219,14 @@ def _busy(machine: Mapping[str, Any] | None) -> str:
 
 def _row(job: Mapping[str, Any]) -> Sequence[str]:
     memory = format_size(job["memory_mb"] << 20) if job["memory_mb"] else "-"
-    used = "-" if job.get("used") is None else format_duration(job["used"])
-    return str(job["user"]), str(job["job"]), str(job["state"]), str(job["gpus"]), str(job["cores"]), memory, used
+    return str(job["user"]), str(job["job"]), str(job["state"]), str(job["gpus"]), str(job["cores"]), memory
 
 
 def notes_on(look: Mapping[str, Any]) -> Iterator[str]:
     """Say who is next on a machine, and which names that its users hold are false."""
     # Waiting jobs come in the order of the queue, so the first one is next.
     for each in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:
-        why = "has waited longest" if each.get("used") is None else "used the least of those who wait"
-        yield f"{each['user']} is next with {each['job']}, and {why}"
+        yield f"{each['user']} is next with {each['job']}"
     false = look.get("false", ())
     for each in false[:_MOST_FALSE]:
         yield f"{each['user']} holds a name of another user, which counts for nothing: {each['name']}"

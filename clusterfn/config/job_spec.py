@@ -172,7 +172,7 @@ class JobSpec(NamedTuple):
         record = {
             "format": layout.FORMAT, "id": self.id, "name": self.name, "host": host.name, "scheduler": host.scheduler,
             "root": self.root, "bridge": self.bridge, "resources": resources,
-            "queue_timeout_s": host.queue_timeout_s, "lease": host.lease, "limits": host.limits._asdict(),
+            "queue_timeout_s": host.queue_timeout_s, "limits": host.limits._asdict(),
             "python": python.path, "version": python.version, "activation": python.activation,
             "building": self.building._asdict() if self.building else None,
             **{name: each for name, each in kinds.items() if each},

@@ -140,8 +140,6 @@ HOST_KEYS: Mapping[str, Key] = {
         "the command that the host runs to [notify you when a job ends]"
         "(../how-to/follow-jobs.md#get-notified-when-it-ends-notify). `after` (`10min`) leaves out jobs that took "
         "less. `notify=` of a call takes precedence"),
-    "lease": Key("lease", kinds.choice("socket", "file"), "`socket`", "file",
-        "how jobs on a machine without a scheduler claim GPUs; `file` if jobs run in network namespaces (containers)"),
     "gpus": Key("gpus_only", kinds.GPUS, "all", "{only: [3]}",
         "the only GPUs that your jobs may get, by the numbers or the UUIDs that `nvidia-smi -L` shows "
         "([details](../how-to/gpu-server.md#use-only-some-gpus)). Only without a scheduler"),

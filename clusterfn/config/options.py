@@ -283,8 +283,7 @@ SESSION_IS_ONE = "a Session is an executor already: use session.submit(f, x) or 
 # Keywords of the Executors in the standard library, and of Clustrix,
 # submitit and Modal, with what to write here (docs/how-to/migrate.md).
 _NOT_ASKED_FOR = {
-    "max_workers": "leave it out: the host's free resources decide how many run at the same time, or use "
-    "Executor(max_workers={})",
+    "max_workers": "leave it out: the host's free resources decide how many run at the same time",
     **dict.fromkeys(
         ("image", "container", "docker"), "containers are not supported: set environment= or packages= instead"
     ),
@@ -321,7 +320,7 @@ _ELSEWHERE = {
 # module.
 OF_HOSTS = (
     "address", "build_on", "build_partition", "build_timeout", "cuda", "defaults", "env_python", "env_root",
-    "fetch_on", "gpu_option", "gpu_sizes", "lease", "limits", "login_ttl", "memory_as",
+    "fetch_on", "gpu_option", "gpu_sizes", "limits", "login_ttl", "memory_as",
     "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
     "scheduler_path", "setup", "spare", "ssh_config", "transport",
 )  # fmt: skip

@@ -132,7 +132,6 @@ class Host(NamedTuple):
     gpu_option: str = "gres"
     memory_as: str = "mem"
     gpu_sizes: Mapping[str, int] = {}
-    lease: str = "socket"
     gpus_only: tuple[str, ...] = ()
     limits: Limits = Limits()
     poll_floor_s: float = 2.0

@@ -17,10 +17,10 @@ from tests.programs import python_program
 from tests.waiting import until
 
 
-def waiting_name(uid: int, cards: int, ms: int = 1, cores: int = 1, used_ms: int = 0, kind: str = "") -> str:
+def waiting_name(uid: int, cards: int, ms: int = 1, cores: int = 1, kind: str = "") -> str:
     """The name of a job that is the next of its line, and counts for less than a minute."""
     until_s = int(time.clock_gettime(time.CLOCK_BOOTTIME)) + 59
-    return f"wait/{uid}/{ms}/{until_s}/{cards}/{cores}/0/aaaaaaaaaaaaaaaa~{used_ms},0,0/{kind}/0"
+    return f"wait/{uid}/{ms}/{until_s}/{cards}/{cores}/0/aaaaaaaaaaaaaaaa~0/{kind}/0"
 
 
 # Holds names until it is killed.
@@ -129,9 +129,9 @@ class Box:
         """Start it, and see that it waits."""
         assert self.start(job).wait(150) == 20, job.log()
 
-    def waits(self, cards: int, ms: int = 1, cores: int = 1, used_ms: int = 0, kind: str = "") -> socket.socket:
+    def waits(self, cards: int, ms: int = 1, cores: int = 1, kind: str = "") -> socket.socket:
         """A job of another user's that does, as its spooler names it."""
-        return self.mark(waiting_name(4242, cards, ms, cores, used_ms, kind))
+        return self.mark(waiting_name(4242, cards, ms, cores, kind))
 
     def mark(self, name: str) -> socket.socket:
         """A name held there by somebody else."""

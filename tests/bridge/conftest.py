@@ -53,7 +53,6 @@ def unhurried(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
         ("queue/arrivals.py", "_PATIENCE_S = 2.0", "_PATIENCE_S = 100.0"),
         ("queue/arrivals.py", "_LOCK_S = 5.0", "_LOCK_S = 100.0"),
         ("queue/arrivals.py", "KEPT_S = 2.0", "KEPT_S = 100.0"),
-        ("queue/admission.py", "_LISTED_S = 2.0", "_LISTED_S = 100.0"),
         ("queue/admission.py", "_NAMED_S = 2.0", "_NAMED_S = 100.0"),
         ("queue/launch.py", "_DIES_S, _LOOK_S = 2.0, 0.01", "_DIES_S, _LOOK_S = 100.0, 0.01"),
     ]

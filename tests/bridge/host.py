@@ -261,7 +261,7 @@ class Bench:
         resources = {"cores": 1, "memory_bytes": None, "gpus": 0, "time_s": None, **spec.pop("resources", {})}
         facts = {
             "format": 1, "id": job_id, "name": "f", "host": "test", "scheduler": "bare", "root": str(self.root),
-            "bridge": str(self.bridge), "resources": resources, "queue_timeout_s": None, "lease": "socket",
+            "bridge": str(self.bridge), "resources": resources, "queue_timeout_s": None,
             "limits": {"cores": 64},
             "python": self.python, "version": self._version, "activation": {}, "sys_path": [], "env": {},
             "secrets": sorted(secret or {}), "cwd": None, "outputs": [],

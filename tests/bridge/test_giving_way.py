@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.box import Box
+from tests.bridge.box import Box, waiting_name
 from tests.bridge.group import Group, once
 from tests.bridge.host import clean_environ
 from tests.bridge.test_queue import WAITS, all_cores
@@ -154,11 +155,12 @@ def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box)
     group = Cards(box, 4, 1)
     elements = group.start_all(2)
 
-    with waits(box, 2):
+    with waits(box, 1), contextlib.ExitStack() as more:
         group.end(0, 1)
         (number,) = until(lambda: gone(elements) if len(group.items()) == 3 else None)
         assert box.listed(group.folder.name) == ("RUNNING", "2 of 4 ended: 2 returned")
 
+        more.enter_context(box.mark(waiting_name(4343, 1)))
         os.killpg(elements[2 - number].pid, signal.SIGKILL)
         elements[2 - number].wait(150)
         group.call("conclude", 3 - number, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
@@ -168,28 +170,22 @@ def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box)
     until(lambda: len(group.ends()) == 4)
 
 
-@pytest.mark.parametrize("theirs", [0, 10**9])
-def test_an_element_without_gpus_gives_way_to_who_has_used_less_of_the_machine_and_to_nobody_else(
-    box: Box, theirs: int
+@pytest.mark.parametrize("gives_way", [True, False])
+def test_an_element_without_gpus_gives_way_to_who_holds_less_of_the_machine_and_to_nobody_else(
+    box: Box, gives_way: bool
 ):
-    box.bench.run("def f():\n    pass\n")  # makes the machine's folder
-    facts = {"job": "aaaa", "asked": {"gpus": 0, "cores": all_cores(), "memory_mb": 0}, "cards": []}
-    times = {"taken": time.time() - 300, "released": time.time() - 200}
-    lines = [json.dumps({"event": event, "t": when, **facts}) + "\n" for event, when in times.items()]
-    with (box.machine / "holds.jsonl").open("a") as journal:
-        journal.writelines(lines)
     group = Cards(box, 3, 1, resources={"cores": all_cores()}, limits={})
     (element,) = group.start_all(1)
+    theirs = 0 if gives_way else all_cores()
 
-    with box.waits(0, now_ms(), used_ms=theirs):
+    with box.mark(f"run/4242/bbbbbbbbbbbbbbbb/0/{theirs}/0"), box.waits(0, now_ms()):
         group.end(0)
-        if theirs:
-            until(lambda: len(group.items()) == 2)
-        else:
+        if gives_way:
             assert element.wait(150) == WAITS
             assert box.tickets() == {f"{group.folder.name}.1"} and len(group.items()) == 1
-            said = "1 job before it; 4242 is next, with 0 s of all cores used lately (you: 1 min)"
-            until(lambda: said in str(box.status()))
+            until(lambda: "1 job before it; 4242 is next" in str(box.status()))
+        else:
+            until(lambda: len(group.items()) == 2)
     group.end(1, 2)
 
     assert group.message() == "3 of 3 ended: 3 returned" and once(group, 3)

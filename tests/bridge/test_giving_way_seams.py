@@ -31,16 +31,16 @@ def test_no_claim_is_left_when_the_ticket_of_who_gives_way_is_written(tmp_path, 
     claim = tmp_path / CLAIM
     claim.touch()
     stood: list[bool] = []
-    spec = {"name": "f", "lease": "file", "scheduler": "bare", "bridge": "", "queue_timeout_s": None}
+    spec = {"name": "f", "scheduler": "bare", "bridge": "", "queue_timeout_s": None}
     job: Any = SimpleNamespace(id="7f3a", folder=str(tmp_path), home=str(tmp_path), root=str(tmp_path), element=None)
     job.spec = {**spec, "resources": {"gpus": 1, "cores": 1, "memory_bytes": None}}
     names = {waiting_name(4242, 1): None}
     marks = SimpleNamespace(binders=lambda: names, hold=lambda name: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(admission, "leases_of_kind", lambda kind: marks)
+    monkeypatch.setattr(admission, "Leases", lambda: marks)
     admitted: Any = admission.Admission(job)
     admitted.held = {"a card": None}
     monkeypatch.setattr(admitted.ticket.queue, "write", lambda told: stood.append(claim.exists()))
-    monkeypatch.setattr(plan, "must_yield", lambda ticket, view: plan.HALF)
+    monkeypatch.setattr(plan, "must_yield", lambda ticket, view: plan.LATER)
 
     assert admitted.yield_to_other_users(lambda: None)
 

@@ -40,9 +40,9 @@ class Desk:
         job.wait_for("running")
         return job
 
-    def look(self, lease: str = "socket") -> dict[str, Any]:
+    def look(self) -> dict[str, Any]:
         supervise = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py")]
-        argv = [*supervise, "gpus", str(self.bench.root), lease]
+        argv = [*supervise, "gpus", str(self.bench.root)]
         environ, enter = clean_environ(PATH=self.path), self.bench.apart and self.bench.apart.enter
         done = subprocess.run(
             argv, capture_output=True, text=True, env=environ, preexec_fn=enter, timeout=150, check=True
@@ -86,14 +86,6 @@ def connections(job: Job) -> int:
     """How many knock at cards, or have knocked and were not heard."""
     table = Path(f"/proc/{job.worker_pid()}/net/unix").read_bytes()
     return sum(b"@clusterfn/gpu/" in line for line in table.splitlines())
-
-
-def test_a_lease_by_file_is_seen_too(desk: Desk, box: GpuBox):
-    job = desk.running(1, lease="file")
-
-    holder = desk.look("file")["gpus"][0]["holder"]
-
-    assert (holder["own"], holder["job"]) == (True, job.id)
 
 
 def test_what_nvidia_smi_says_instead_of_gpus_is_passed_on(desk: Desk, box: GpuBox):

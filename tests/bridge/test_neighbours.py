@@ -131,7 +131,7 @@ def test_who_takes_every_name_of_another_user_first_keeps_none_of_their_jobs_wai
 def test_false_names_of_another_user_take_and_keep_nothing(street):
     ada, mal = street(ADA), street(MAL)
     job = cores(ada, 2)
-    far, old = f"wait/{MAL}/1/99999999/2/2/0/cccccccccccccccc~0,0,9//0", f"wait/{MAL}/1/2/2/0/dddddddddddddddd"
+    far, old = f"wait/{MAL}/1/99999999/2/2/0/cccccccccccccccc~9//0", f"wait/{MAL}/1/2/2/0/dddddddddddddddd"
     with mal.binds(f"run/{ADA}/aaaaaaaaaaaaaaaa/2/2/99999999", waiting_name(ADA, 2, cores=2), far, old):
         assert ada.start(job).wait(150) == 0, job.log()
         assert job.outcome()["kind"] == "returned"

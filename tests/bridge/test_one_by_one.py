@@ -10,7 +10,7 @@ import pytest
 from tests.bridge.box import Box
 from tests.bridge.group import once
 from tests.bridge.test_giving_way import Cards, cards_held
-from tests.bridge.test_queue import patient  # noqa: F401  # a fixture
+from tests.bridge.test_queue import patient, running  # noqa: F401  # a fixture
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
@@ -79,3 +79,13 @@ def test_two_groups_that_share_one_gpu_both_end(box: Box):
     assert trained.message() == "3 of 3 ended: 3 returned"
     assert scored.message() == "3 of 3 ended: 3 returned" and once(scored, 3)
     assert not any(line["event"] == "withdrawn" for line in box.holds())
+
+
+def test_a_job_that_waits_for_an_input_takes_no_turn_from_the_next_one(box: Box):
+    producer = running(box, box.job(0, 600))
+    taker, other = box.job(0, after={producer.id: {"name": "f", "items": None}}), box.job(0)
+    box.queued(taker)
+    until(lambda: box.reason(taker).startswith("waiting for"))
+
+    assert box.start(other).wait(150) == 0, "it starts at once, without a ticket"
+    assert box.tickets() == {taker.id}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import resource
@@ -11,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,9 +46,8 @@ def stop(pids: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-@pytest.mark.parametrize("lease", ["socket", "file"])
-def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box, lease: str):
-    first, second = running(box, box.job(2, 600, lease=lease)), box.job(2, lease=lease)
+def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box):
+    first, second = running(box, box.job(2, 600)), box.job(2)
     box.queued(second)
     until(lambda: box.reason(second))
     stopped = box.spoolers()
@@ -80,7 +77,7 @@ def test_a_spooler_that_is_busy_is_left_alone(box: Box):
 def test_a_job_that_hangs_keeps_other_users_waiting_for_a_minute_at_most(box: Box):
     """What it keeps for its job is written down with an end, which it puts off as long as it goes."""
     over = int(time.clock_gettime(time.CLOCK_BOOTTIME)) - 1
-    held = box.mark(f"wait/4242/1/{over}/2/1/0/aaaaaaaaaaaaaaaa~0,0,0//0")
+    held = box.mark(f"wait/4242/1/{over}/2/1/0/aaaaaaaaaaaaaaaa~0//0")
     job = box.job(1)
 
     assert box.start(job).wait(150) == 0
@@ -481,16 +478,3 @@ def test_another_users_false_name_of_a_job_does_not_keep_it_from_starting(box: B
 
     assert box.start(job).wait(150) == 0
     held.close()
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_a_look_at_the_locks_does_not_turn_a_job_away(box: Box):
-    """Whoever tries to hold a name locks a file for a moment, longer on a busy machine."""
-    job = box.job(0, lease="file")
-    mark = Path("/tmp") / f".clusterfn-mark-run:{os.getuid()}:{job.id}:0:1:0-test"
-    looking = mark.open("w")
-    fcntl.flock(looking, fcntl.LOCK_EX)
-    threading.Timer(1.0, looking.close).start()
-
-    assert box.start(job).wait(150) == 0, job.log()
-    assert ended(job) == ["returned"]

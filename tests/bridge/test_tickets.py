@@ -26,7 +26,7 @@ def told(submitted: int, queue_timeout_s: float | None) -> dict[str, Any]:
     resources = {"cores": 1, "gpus": 1, "memory_bytes": None, "time_s": None, "gpu_type": None}
     return {
         "job": ELEMENT, "name": "f", "folder": "/f", "home": "/h", "element": 1, "submitted": submitted, "t": 1.0,
-        "reason": "", "asked": {"gpus": 1, "cores": 1, "memory_mb": 0}, "resources": resources, "lease": "socket",
+        "reason": "", "asked": {"gpus": 1, "cores": 1, "memory_mb": 0}, "resources": resources,
         "limits": dict.fromkeys(("gpus", "cores", "memory_mb", "jobs")), "queue_timeout_s": queue_timeout_s,
         "bridge": "/b", "env": {},
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Groups whose items need cards: they leave half of them to others, and lose only the items that were killed."""
+"""Groups whose items need cards: they leave some to others who hold less, and lose only the items that were killed."""
 
 from __future__ import annotations
 

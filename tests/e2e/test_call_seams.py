@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 import clusterfn
 from clusterfn import (
-    Cancelled,
     Executor,
     HostError,
-    SubmitError,
     cluster,
 )
 from clusterfn.calls import attach as finding
@@ -28,9 +24,7 @@ from clusterfn.calls import submit as sending
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import entry_of
 from clusterfn.config import config_file
-from clusterfn.hosts import exit_flush, loop
 from clusterfn.scheduler.slurm.submit import Slurm
-from tests.e2e.test_executor import sent, until_there
 from tests.e2e.test_map import square
 from tests.waiting import until
 
@@ -105,122 +99,6 @@ def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, t
     assert executor._groups[1].done() and next(other) == 9
     with contextlib.suppress(HostError):
         assert next(lost) == 1
-
-
-@pytest.mark.parametrize(
-    ("raised", "error"), [(HostError("no way there"), HostError), (SystemExit("no way there"), SubmitError)]
-)
-def test_an_error_at_the_turn_of_a_call_is_that_calls_and_the_next_one_is_sent(
-    here, tmp_path, monkeypatch, raised, error
-):
-    from clusterfn.calls import call
-
-    send_needs, refused = call.send_needs, []
-
-    def fails_once(prepared, job):
-        if job.id in refused:
-            raise raised
-        return send_needs(prepared, job)
-
-    with Executor("here", max_workers=1) as limited:
-        first, second, third = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
-        refused.append(second.id)
-        monkeypatch.setattr(call, "send_needs", fails_once)
-        (tmp_path / "go").touch()
-        with pytest.raises(error, match="no way there"):
-            second.result(150)
-        assert (first.result(150), third.result(150)) == (0, 2)
-
-
-def test_where_no_thread_can_be_started_a_call_that_cannot_be_sent_without_one_says_so(here, tmp_path, monkeypatch):
-    from clusterfn.calls import call
-
-    run_in_thread, send_needs, asking = exit_flush.run_in_thread, call.send_needs, []
-
-    def at_the_limit(work, name):
-        work() if name == "clusterfn-limit" else run_in_thread(work, name)
-
-    def asks_host(prepared, job):
-        if job.id in asking:
-            loop.result(loop.start(asyncio.sleep(0)), "asking the host", 150)
-        return send_needs(prepared, job)
-
-    with Executor("here", max_workers=1) as limited:
-        first, second, third = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
-        asking.append(second.id)
-        monkeypatch.setattr(exit_flush, "run_in_thread", at_the_limit)
-        monkeypatch.setattr(call, "send_needs", asks_host)
-        (tmp_path / "go").touch()
-        with pytest.raises(SubmitError, match="no thread could be started to send it: this machine allows no more"):
-            second.result(150)
-        assert (first.result(150), third.result(150)) == (0, 2)
-
-
-@pytest.fixture
-def slow(monkeypatch):
-    """The ids of jobs that take long to send, until they are taken out."""
-    from clusterfn.calls import call
-
-    send_needs, ids = call.send_needs, set()
-
-    def send_slowly(prepared, job):
-        until(lambda: job.id not in ids)
-        return send_needs(prepared, job)
-
-    monkeypatch.setattr(call, "send_needs", send_slowly)
-    return ids
-
-
-def test_a_call_never_overtakes_the_one_whose_value_it_takes(here, tmp_path, slow):
-    with Executor("here", max_workers=2) as limited:
-        blocking = [limited.submit(until_there(tmp_path / "go"), number) for number in range(2)]
-        first = limited.submit(abs, -3)
-        second = limited.submit(pow, first, 2)
-        slow.add(first.id)
-        (tmp_path / "go").touch()
-        until(lambda: all(job.done() for job in blocking))
-        with pytest.raises(clusterfn.ConfigError, match="has not been sent yet"):
-            cluster(host="here")(abs).submit(first)
-        slow.clear()
-        assert second.result(150) == 9
-
-
-def test_a_call_that_is_just_being_sent_can_be_stopped(here, tmp_path, slow):
-    with Executor("here", max_workers=1) as limited:
-        first = limited.submit(abs, -1)
-        second = limited.submit(until_there(tmp_path / "go"), 2)
-        third = limited.submit(abs, -3)
-        slow.add(second.id)
-        assert first.result(150) == 1
-        stopping = ThreadPoolExecutor(1).submit(second.stop)
-        slow.clear()
-        stopping.result(150)
-        assert isinstance(second.exception(150), Cancelled) and third.result(150) == 3
-
-
-UNSENT_AT_EXIT = """
-import time
-import clusterfn
-from clusterfn.calls import call
-send_needs, count = call.send_needs, []
-def send_slowly(*given):
-    count.append(1)
-    time.sleep(2 if len(count) == 3 else 0)  # the last one, while nothing else waits
-    return send_needs(*given)
-call.send_needs = send_slowly
-executor = clusterfn.Executor("here", max_workers=1)
-for number in range(3):
-    executor.submit(abs, -number)
-"""
-
-
-def test_python_exits_when_the_last_call_is_sent(here):
-    done = subprocess.run([sys.executable, "-c", UNSENT_AT_EXIT], capture_output=True, text=True, timeout=150)
-
-    assert done.returncode == 0 and "2 calls are not sent yet (max_workers=1); Ctrl-C drops them" in done.stderr
-    assert len(sent(here)) == 3
-    for path in sent(here):
-        assert clusterfn.attach(path.name).result(150) in (0, 1, 2)
 
 
 WAITS_AT_EXIT = """

@@ -6,10 +6,9 @@ import concurrent.futures
 import gc
 import itertools
 import json
-import signal
+import os
 import subprocess
 import sys
-import threading
 import time
 import weakref
 
@@ -17,7 +16,6 @@ import pytest
 
 import clusterfn
 from clusterfn import Cancelled, Executor, cluster
-from tests.e2e.conftest import REPOSITORY
 from tests.waiting import until
 
 
@@ -32,7 +30,6 @@ def until_there(path):
     name = str(path)
 
     def wait(x):
-        import os
         import time
 
         until = time.monotonic() + 200  # longer than any test waits
@@ -222,7 +219,6 @@ def test_what_has_not_started_can_be_withdrawn_at_shutdown(here, tmp_path):
 class Model:
     @cluster(cores=2, memory="1GB", retries=1, host="elsewhere", env={"OWN": "kept"})
     def score(self, x):
-        import os
 
         return x, os.environ.get("OWN")
 
@@ -265,71 +261,6 @@ def test_an_executor_inside_a_job_is_refused(executor):
     assert "inside a job" in str(executor.submit(inside).exception(150))
 
 
-def test_no_more_calls_are_in_progress_than_there_are_workers_and_the_others_follow_in_order(here, tmp_path):
-    with Executor("here", max_workers=2) as limited:
-        jobs = [limited.submit(until_there(tmp_path / str(number)), number) for number in range(5)]
-        until(lambda: [job.running() for job in jobs] == [True, True, False, False, False])
-        assert {path.name for path in sent(here)} == {job.id for job in jobs[:2]}
-        assert jobs[2].status == "PENDING (not sent yet: 2 calls are in progress (max_workers=2))"
-        # Calls that wait for room take no thread.
-        assert "clusterfn-limit" not in {thread.name for thread in threading.enumerate()}
-        (tmp_path / "1").touch()
-        until(lambda: jobs[2].running())
-        assert {path.name for path in sent(here)} == {job.id for job in jobs[:3]}
-        for number in (0, 2, 3, 4):
-            (tmp_path / str(number)).touch()
-        assert [job.result(150) for job in jobs] == [0, 1, 2, 3, 4]
-
-
-def test_a_call_that_waits_to_be_sent_can_be_withdrawn_and_stopped(here, tmp_path):
-    with Executor("here", max_workers=1) as limited:
-        first, withdrawn, stopped, last = (limited.submit(until_there(tmp_path / "go"), number) for number in range(4))
-        assert withdrawn.cancel() and withdrawn.cancelled()
-        stopped.stop()
-        with pytest.raises(Cancelled, match="withdrawn before it was sent"):
-            stopped.result(150)
-        (tmp_path / "go").touch()
-        assert last.result(150) == 3
-    assert {path.name for path in sent(here)} == {first.id, last.id}
-
-
-def test_what_waits_to_be_sent_is_dropped_at_shutdown_if_it_is_asked(here, tmp_path):
-    limited = Executor("here", max_workers=1)
-    first, *others = (limited.submit(until_there(tmp_path / "go"), number) for number in range(3))
-    until(first.running)
-
-    limited.shutdown(wait=False, cancel_futures=True)
-    (tmp_path / "go").touch()
-
-    assert first.result(150) == 0 and all(job.cancelled() for job in others)
-    assert {path.name for path in sent(here)} == {first.id}
-
-
-def test_a_call_may_take_the_value_of_one_before_it_in_the_same_executor_alone(here, tmp_path):
-    with Executor("here", max_workers=1) as limited:
-        waiting = limited.submit(until_there(tmp_path / "go"), 3)
-        unsent = limited.submit(pow, 2, waiting)
-        following = limited.submit(pow, unsent, 2)
-        with pytest.raises(clusterfn.ConfigError, match=r"has not been sent yet \(max_workers=1\)"):
-            cluster(host="here")(abs).submit(unsent)
-        (tmp_path / "go").touch()
-        assert following.result(150) == 64
-
-
-def test_a_value_that_a_waiting_call_takes_is_not_removed(here, tmp_path):
-    data = cluster(host="here")(abs).submit(-3)
-    data.result(150)
-    with Executor("here", max_workers=1) as limited:
-        limited.submit(until_there(tmp_path / "go"), 1)
-        held = limited.submit(pow, data, 2)
-        with pytest.raises(clusterfn.ClusterfnError, match=f"{held.id[:4]} takes its value, and has not been sent yet"):
-            data.remove()
-        (tmp_path / "go").touch()
-        assert held.result(150) == 9
-    data.remove()
-    assert not (here / "jobs" / data.id).exists()
-
-
 def test_a_map_has_as_many_items_at_work_as_there_are_workers(here):
     with Executor("here", max_workers=2) as limited:
         assert list(limited.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
@@ -344,52 +275,11 @@ def test_a_limit_that_is_no_number_of_calls_is_rejected(workers):
         Executor("here", max_workers=workers)
 
 
-AT_WORK_AT_EXIT = """
-import clusterfn
-from tests.e2e.test_executor import until_there
-executor = clusterfn.Executor("here", max_workers=1)
-for number in range(3):
-    executor.submit(until_there({path!r}), number)
-"""
-
-
-def test_ctrl_c_at_exit_drops_what_is_not_sent_and_says_so(here, tmp_path):
-    text = AT_WORK_AT_EXIT.format(path=str(tmp_path / "go"))
-    argv = [sys.executable, "-c", text]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as program:
-        for line in program.stderr:
-            if "are not sent yet" in line:
-                program.send_signal(signal.SIGINT)
-                break
-        said = program.stderr.read()
-
-    assert program.returncode == 0
-    assert "2 calls are not sent, and will not run" in said and "keeps running on here" in said
-    (only,) = sent(here)
-    (tmp_path / "go").touch()
-    assert clusterfn.attach(only.name).result(150) == 0
-
-
-# The main thread alone sends what waits then: the only other thread that Python may have may be needed for that.
-SENDS_AT_EXIT = (
-    AT_WORK_AT_EXIT
-    + """
-import atexit, sys
-from clusterfn.hosts import loop
-
-def begin():
-    begun = loop.in_thread
-    loop.in_thread = lambda work, name: print(name, file=sys.stderr) or begun(work, name)
-    open({path!r}, "w").close()
-
-atexit.register(begin)
-"""
-)
-
-
-def test_what_waits_at_exit_is_sent_by_the_thread_that_waits_for_it(here, tmp_path):
-    argv = [sys.executable, "-c", SENDS_AT_EXIT.format(path=str(tmp_path / "go"))]
-
-    ran = subprocess.run(argv, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, timeout=150, check=True)
-
-    assert "clusterfn-limit" not in ran.stderr and len(sent(here)) == 3
+def test_calls_beyond_the_room_wait_in_the_queue_of_the_host_whatever_max_workers_is(here, tmp_path):
+    with Executor("here", max_workers=1, cores=40) as executor:  # of 64
+        first, withdrawn, last = (executor.submit(until_there(tmp_path / "go"), number) for number in range(3))
+        until(lambda: all("waiting for your own jobs" in job.status for job in (withdrawn, last)))
+        assert first.running() and len(sent(here)) == 3
+        assert withdrawn.cancel() and withdrawn.cancelled()
+        (tmp_path / "go").touch()
+        assert (first.result(150), last.result(150)) == (0, 2)

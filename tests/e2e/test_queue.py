@@ -116,13 +116,12 @@ def test_who_waits_behind_another_user_reads_for_whom_the_free_gpus_are_kept(box
     job = cluster(host=box[0], gpus=1)(hold).submit(0.0, 2)
 
     kept = "the others reserved for cfsecond's earlier 8-GPU job; waiting for 1; 1 job before it"
-    why = "cfsecond is next, with 0 s of all GPUs used lately (you: "
+    why = "cfsecond is next, who holds nothing (you: 4 GPUs and "
     until(lambda: job.status.startswith(f"PENDING (4 of 8 GPUs held by you (4), {kept}; {why}"))
     until(lambda: "cfsecond is next" in shown(capsys, "jobs", box[0]))
-    assert "used 0 s of all GPUs lately" in shown(capsys, "gpus", box[0])
     top = shown(capsys, "top", box[0]).splitlines()
     waiting = [line.split() for line in top if "PENDING" in line and line.startswith("cf")]
-    assert [line[0] for line in waiting] == ["cfsecond", "cfbash"] and waiting[0][-2:] == ["0", "s"]
+    assert [line[0] for line in waiting] == ["cfsecond", "cfbash"]
     mine.stop()
     assert (theirs.result(150), job.result(150)) == (0, 4)
 
@@ -136,7 +135,7 @@ def test_a_group_waits_and_starts_with_its_turn(full, capsys):
     assert f"0 of 4 ended; {why}" in shown(capsys, "jobs", full[0])
     assert f"\n1  you: hold ({group.id[:4]})  " in (told := shown(capsys, "gpus", full[0])) and why in told
     assert main(["top", full[0]]) == 0
-    assert f"cfbash is next with {group.id}.1, and used the least" in capsys.readouterr().err
+    assert f"cfbash is next with {group.id}.1" in capsys.readouterr().err
 
     full[1].stop()
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.layout import HOLDS
-from clusterfn.bridge.queue import lease_names, machine, plan, tickets, usage
+from clusterfn.bridge.queue import lease_names, plan
 from clusterfn.bridge.queue.lease_names import HeldNames
-from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, Usage, Used, UserLimits, Waiting
+from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, UserLimits, Waiting
 from clusterfn.bridge.queue.tickets import Ticket
 
 NONE = UserLimits(None, None, None, None)
@@ -25,25 +22,17 @@ CORE, GPU = demand(0, 1), demand(1, 1)
 
 
 class User:
-    """One user: tickets, the names of those that are next, and a journal.
+    """One user: tickets, and the names of those that are next.
 
     Attributes:
-        ended: (since, until, demand) of each job that has begun.
+        begun: (since, until, demand) of each job that has begun.
     """
 
-    def __init__(self, uid: int, root: Path) -> None:
-        self.uid, self.root = uid, root
+    def __init__(self, uid: int) -> None:
+        self.uid = uid
         self.tickets: list[Ticket] = []
         self.waiting: set[Waiting] = set()
         self.begun: list[tuple[float, float, Demand]] = []
-        self.account = usage.UsageAccount(str(root))
-        self.published: Usage | None = None
-        Path(machine.folder(str(root))).mkdir(parents=True)
-
-    def note(self, event: str, job: str, when: float, asked: Demand) -> None:
-        with (Path(machine.folder(str(self.root))) / HOLDS).open("a") as file:
-            line = {"event": event, "job": job, "t": when, "asked": dict(asked._asdict()), "cards": []}
-            file.write(json.dumps(line) + "\n")
 
     def used(self, since: float, until: float) -> float:
         """Seconds times cores, or GPUs for who asks for some."""
@@ -54,8 +43,8 @@ class User:
 class Paper:
     """The machine and its users."""
 
-    def __init__(self, folder: Path, cores: int = 4, cards: str = "") -> None:
-        self.folder, self.cores, self.cards = folder, cores, cards
+    def __init__(self, cores: int = 4, cards: str = "") -> None:
+        self.cores, self.cards = cores, cards
         self.now = 1000.0
         self.users: list[User] = []
         self.running: list[tuple[float, str, User, str, str]] = []  # until, name, user, job, cards
@@ -63,8 +52,7 @@ class Paper:
         self._number = 0
 
     def user(self) -> User:
-        uid = 1001 + len(self.users)
-        self.users.append(User(uid, self.folder / str(uid)))
+        self.users.append(User(1001 + len(self.users)))
         return self.users[-1]
 
     def submit(self, user: User, count: int, asked: Demand, length: float, priority: int = 0) -> list[str]:
@@ -88,13 +76,10 @@ class Paper:
     def _look(self, user: User) -> bool:
         """Let one user's spooler look once; return whether that changed anything."""
         seen = HeldNames(self._names(user), self.now)
-        running = {job.job: job.asked for job in seen.running if job.uid == user.uid}
-        size = (len(self.cards), self.cores)
-        user.published = usage.published_usage(user.account, running, size, self.now, user.published)
         free = [card for card in self.cards if not any(card in held for *_, held in self.running)]
         view = plan.QueueView(
             MachineResources(self.cores, 10**6, 10**6, free), seen, user.uid, lambda kind: list(self.cards), {}, {},
-            usage=user.published,
+            now_ms=int(self.now * 1000),
         )  # fmt: skip
         made = plan.plan_starts(user.tickets, view)
         for ticket in made.start:
@@ -102,8 +87,8 @@ class Paper:
         before, user.waiting = user.waiting, set()
         for ticket in made.named:
             if ticket in user.tickets:
-                (used, ms), further = made.places[ticket.job], made.further.get(ticket.job, (0, 0))
-                user.waiting.add(Waiting(ms, user.uid, ticket.job, ticket.asked, ANY, Used(used, *further)))
+                ms, more = made.since_ms[ticket.job], made.further.get(ticket.job, 0)
+                user.waiting.add(Waiting(ms, user.uid, ticket.job, ticket.asked, ANY, more))
         return bool(made.start) or before != user.waiting
 
     def _start(self, user: User, ticket: Ticket, free: list[str]) -> None:
@@ -114,7 +99,6 @@ class Paper:
         self.running.append((until, name, user, ticket.job, held))
         assert sum(int(name.split("/")[4]) for _, name, *_ in self.running) <= self.cores
         user.begun.append((self.now, until, ticket.asked))
-        user.note(tickets.TAKEN, ticket.job, self.now, ticket.asked)
 
     def settle(self) -> None:
         """Let all look until nothing changes."""
@@ -135,7 +119,6 @@ class Paper:
             self.now = end
             for each in [each for each in self.running if each[0] == end]:
                 self.running.remove(each)
-                each[2].note(tickets.RELEASED, each[3], self.now, CORE)
             self.settle()
         else:
             return

@@ -67,20 +67,20 @@ SMI_TEXTS = [
 ]
 SPEC = {
     "format": 1, "id": JOB, "name": "train", "host": "box", "scheduler": "bare", "root": "/r", "bridge": "/r/bridge/1",
-    "resources": {"cores": 2, "memory_bytes": 2**30, "gpus": 1}, "keep_days": 14.0, "lease": "socket",
+    "resources": {"cores": 2, "memory_bytes": 2**30, "gpus": 1}, "keep_days": 14.0,
 }  # fmt: skip
 OUTCOME = {"format": 1, "job": JOB, "attempt": 1, "kind": "returned", "final": True, "message": "", "earlier": []}
 EVENTS = [{"n": 1, "event": "pending", "t": 1.0, "reason": "x"}, {"n": 2, "event": "running", "t": 2.0, "node": "n1"}]
 TICKET = {
     "format": 1, "job": JOB, "name": "train", "folder": f"/r/jobs/{JOB}", "home": f"/r/jobs/{JOB}", "element": None,
     "submitted": 10**15, "t": 1e9, "reason": "", "asked": {"gpus": 1, "cores": 2, "memory_mb": 10},
-    "limits": {"gpus": 4, "cores": None, "memory_mb": None, "jobs": 20}, "queue_timeout_s": 60.0, "lease": "socket",
+    "limits": {"gpus": 4, "cores": None, "memory_mb": None, "jobs": 20}, "queue_timeout_s": 60.0,
     "resources": {"cores": 2, "memory_bytes": 2**30, "gpus": 1, "gpu_type": "a6000", "gpu_memory_bytes": None},
     "bridge": "/r/bridge/1", "env": {"A": "b"}, "boot": boot_id(),
 }  # fmt: skip
 NAMES = [
-    b"gpu/GPU-1", b"run/1000/7f3a000011112222/1/2/1024", b"wait/1000/123456/999/1/2/1024/7f3a000011112222/a6000/48000",
-    b"spool/1000/x", b"door", b"wait/1/2/3/4/5/6",
+    b"gpu/GPU-1", b"run/1000/7f3a000011112222/1/2/1024",
+    b"wait/1000/123456/999/1/2/1024/7f3a000011112222~2/a6000/48000", b"spool/1000/x", b"door", b"wait/1/2/3/4/5/6",
 ]  # fmt: skip
 
 

@@ -39,7 +39,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: Session(priority=1), "f.with_options(priority=…) and call f without Session"),  # type: ignore[call-arg]
     (lambda: cluster(image="nvcr.io/x"), "containers are not supported: set environment="),  # type: ignore[call-overload]
     (lambda: Executor(8), 'write Executor("tensor01", max_workers=8), with the name of your host'),  # type: ignore[arg-type]
-    (lambda: Session(max_workers=4), "or use Executor(max_workers=4)"),  # type: ignore[call-arg]
+    (lambda: Session(max_workers=4), "the host's free resources decide"),  # type: ignore[call-arg]
     (lambda: Session(partition="short"), 'write slurm={"partition": "short"}'),  # type: ignore[call-arg]
 ]  # fmt: skip
 

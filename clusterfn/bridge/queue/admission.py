@@ -14,22 +14,21 @@ from ..supervisor.eligible_gpus import cuda_names, name_gpus
 from ..supervisor.job import HeldResources
 from ..supervisor.verdict import EXIT_LEFT_TO_AFTER, AttemptEnded
 from . import arrivals, launch, lease_names, machine, plan, tickets
-from .lease import leases_of_kind
-from .machine import MachineResources, Usage
+from .lease import Leases
+from .machine import MachineResources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Optional, Sequence
+    from typing import Callable, Container, Iterable, Optional, Sequence
 
     from ..supervisor.eligible_gpus import GpuInfo
     from ..supervisor.job import JobFolder
     from ..supervisor.watch import Signals
-    from .lease import Lease, Leases
+    from .lease import Lease
 
 _POLL_S = 0.002
 # Each try asks nvidia-smi, which may occupy the machine for a second.
 _AGAIN_S = 2.0
-_LISTED_S = 2.0
 _NAMED_S = 2.0
 
 
@@ -103,7 +102,7 @@ class Admission(HeldResources):
     def __init__(self, job: "JobFolder", lock_kept: str = "") -> None:
         super().__init__()
         self.job = job
-        self.leases = leases_of_kind(job.spec["lease"])
+        self.leases = Leases()
         self.ticket = tickets.JobTicket(job)
         self.look = MachineLook(self.ticket, self.leases)
         self.lock = arrivals.AdmissionLock(self.leases, lock_kept)
@@ -153,11 +152,6 @@ class Admission(HeldResources):
         """Return the files that the worker must inherit to hold what the job has."""
         return [lease.fileno() for lease in self._held_leases()]
 
-    def touch(self) -> None:
-        """Show that the job is alive: what it holds must not look old."""
-        for lease in self._held_leases():
-            lease.touch()
-
     def _held_leases(self) -> "list[Lease]":
         return list(self.held.values()) + ([self.run] if self.run else [])
 
@@ -205,11 +199,11 @@ class Admission(HeldResources):
         Args:
             first: Called before another process may start the job.
         """
-        if not (self.run or self.held) or not self.look.why_yield():
+        if not (self.run or self.held) or not self.look.why_yield(self.held):
             return False
         with self.lock:
             # It is decided once more under the lock, because the other user's job may have started meanwhile.
-            why = self.look.why_yield()
+            why = self.look.why_yield(self.held)
             if why:
                 first()
                 self._give_back(why, behind_others=True)
@@ -327,19 +321,15 @@ class AdmissionRequest:
                 raise self._queue("")
             start_plan = self._look.decide(names)
             if job not in start_plan.gpus:
-                raise self._queue(start_plan.reasons[job], start_plan.places[job] if start_plan.named else None)
+                raise self._queue(start_plan.reasons[job], start_plan.since_ms[job] if start_plan.named else None)
             return self._hold_gpus(start_plan.gpus[job]) if ticket.asked.gpus else {}
 
     def _hold_name(self) -> None:
         """Hold the name of the job, which no other process has begun."""
         job, admission = self._job, self.admission
-        # Only another submission wants the job's name, but a process that lists files may hold it for a moment.
         shared = machine.shares_cores(self._ticket.limits, machine.cores())
         name = lease_names.run(self._look.uid, job.id, self._ticket.asked, shared)
-        until = time.monotonic() + _LISTED_S
         admission.run = admission.run or self._leases.hold(name)
-        while admission.run is None and job.spec["lease"] == "file" and time.monotonic() <= until:
-            admission.run = self._leases.hold(name)
         if admission.run is None:
             raise NotNow(EXIT_RETURNED, "another submission is at the job: nothing to do")
         # A script that was slow to start must take nothing if its job has begun, or even ended, by another.
@@ -399,23 +389,22 @@ class AdmissionRequest:
         held_back = HeldBack(self._job.root).reasons(with_inputs)
         return any(ticket.job not in held_back for ticket in with_inputs)
 
-    def _queue(self, reason: str, place: "Optional[tuple[int, int]]" = None) -> Exception:
+    def _queue(self, reason: str, since_ms: "Optional[int]" = None) -> Exception:
         """Write its ticket, release all, and wake or start a spooler.
 
         Args:
             reason: Why it waits.
-            place: Its place in the queue, if jobs of other users must wait for it from now on, before the spooler knows
-                it.
+            since_ms: Since when it is next, if jobs of other users must wait for it from now on, before the spooler
+                knows it.
         """
         first, ticket, uid = None, self._ticket, self._look.uid
         is_new = ticket.standing is None and self._may_queue
-        if place is not None and is_new:
+        if since_ms is not None and is_new:
             # One second less than usual, because a spooler that names the same job must be able to bind a different
             # name.
             until_s = machine.now_s() + lease_names.VALID_S - 1
             kind = machine.kind_of(self._job.spec["resources"])
-            used = machine.Used(place[0], 0, 0)
-            name = lease_names.wait(machine.Waiting(place[1], uid, self._job.id, ticket.asked, kind, used), until_s)
+            name = lease_names.wait(machine.Waiting(since_ms, uid, self._job.id, ticket.asked, kind, 0), until_s)
             lease = self._leases.hold(name)
             first = None if lease is None else launch.FirstInLine(self._job.id, until_s, name, lease)
         if is_new:
@@ -427,7 +416,7 @@ class AdmissionRequest:
 
     def _keep_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
         spec, queue, job = self._job.spec, self._ticket.queue, self._job.id
-        started = launch.ensure_spooler(queue, spec["lease"], spec["bridge"], first)
+        started = launch.ensure_spooler(queue, spec["bridge"], first)
         if first is not None:
             until = time.monotonic() + _NAMED_S
             # No job may pass this one before a spooler that runs already has named it too.
@@ -449,7 +438,7 @@ class MachineLook:
         unleased: Who uses a GPU without a lease.
     """
 
-    def __init__(self, ticket: "tickets.JobTicket", leases: "Leases") -> None:
+    def __init__(self, ticket: "tickets.JobTicket", leases: Leases) -> None:
         self.uid = os.getuid()
         self.gpus: "list[GpuInfo]" = []
         self.every: "list[str]" = []
@@ -488,46 +477,31 @@ class MachineLook:
         """Decide whether the job may start; `no_gpus`: as if no GPU were free."""
         return plan.plan_starts([self._ticket.own()], self._view(names, no_gpus))
 
-    def why_no_gpus(self) -> "tuple[str, tuple[int, int]]":
-        """Say why it waits although GPUs were free, and its place: others took them, or use them without a lease."""
+    def why_no_gpus(self) -> "tuple[str, int]":
+        """Say why it waits although GPUs were free, and since when it is next: others took them, or use them."""
         names, job = self.held_names(), self._ticket.job.id
         start_plan = self.decide(names)
         if not start_plan.reasons:
             start_plan = self.decide(names, no_gpus=True)
-        return start_plan.reasons.get(job, ""), start_plan.places[job]
+        return start_plan.reasons.get(job, ""), start_plan.since_ms[job]
 
-    def why_yield(self) -> str:
-        """Return why the job has to give way to another user who waits; "" if it need not."""
+    def why_yield(self, own: "Container[str]") -> str:
+        """Return why the job, which has these GPUs, has to give way to another user who waits; "" if it need not."""
         names = self.held_names()
         others = any(other.uid != self.uid for other in names.waiting)
-        return plan.must_yield(self._ticket.own(), self._view(names)) if others else ""
+        return plan.must_yield(self._ticket.own(), self._view(names, own=own)) if others else ""
 
-    def _view(self, names: lease_names.HeldNames, no_gpus: bool = False) -> plan.QueueView:
+    def _view(
+        self, names: lease_names.HeldNames, no_gpus: bool = False, own: "Container[str]" = ()
+    ) -> plan.QueueView:  # fmt: skip
         # All GPUs of the machine count, because older jobs may accept another kind.
-        every = [gpu.uuid for gpu in self.gpus]
-        free = [gpu for gpu in every if not no_gpus and gpu not in names.gpus and gpu not in self.unleased]
+        every = [] if no_gpus else [gpu.uuid for gpu in self.gpus]
+        free = [gpu for gpu in every if gpu in own or gpu not in names.gpus and gpu not in self.unleased]
         available_mb = machine.available_mb() if self._ticket.asked.memory_mb else 0
         resources = MachineResources(machine.cores(), machine.memory_mb(), available_mb, free)
         own_kind = machine.kind_of(self._ticket.job.spec["resources"])
-        usage, place = self._usage(names)
         return plan.QueueView(
             resources, names, self.uid,
             lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.gpus),
-            names.holders(self.every), self.unleased, usage=usage, place=place,
+            names.holders(self.every), self.unleased, now_ms=machine.now_ns() // 10**6,
         )  # fmt: skip
-
-    def _usage(self, names: lease_names.HeldNames) -> "tuple[Optional[Usage], tuple[int, int]]":
-        """Return what this user has used, and the place of the job, as its spooler has published it, if it has."""
-        own = self.uid, self._ticket.job.id
-        named = next((each for each in names.waiting if (each.uid, each.job) == own), None)
-        size = len(self.gpus), machine.cores()
-        if named is not None:
-            return Usage(named.used.ms, named.used.ms, *size), (named.used.ms, named.ms)
-        # No other job waits with which the usage of this user could be compared.
-        if not names.waiting:
-            return None, (0, 0)
-        # This import is late, because few jobs come while others wait.
-        from .usage import UsageAccount, published_usage
-
-        running = {each.job: each.asked for each in names.running if each.uid == self.uid}
-        return published_usage(UsageAccount(self._ticket.job.root), running, size, time.time()), (0, 0)

@@ -15,13 +15,13 @@ from ..supervisor.process_tree import boot_id
 from ..supervisor.verdict import say
 from . import lease_names, machine, tickets
 from .arrivals import AdmissionLock
-from .lease import leases_of_kind
+from .lease import Leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .lease import Lease, Leases
+    from .lease import Lease
     from .tickets import Queue
 
 # The value of TURN if the supervisor is to have the environment made, and to leave the job in the queue. Any other says
@@ -46,19 +46,19 @@ def spool_name(queue: "Queue") -> str:
     return lease_names.spool(os.getuid(), digest[:16])
 
 
-def ensure_spooler(queue: "Queue", lease: str, bridge: str, first: "Optional[FirstInLine]" = None) -> bool:
+def ensure_spooler(queue: "Queue", bridge: str, first: "Optional[FirstInLine]" = None) -> bool:
     """Wake the spooler of the queue, or start one; return whether one was started.
 
     A new one inherits the name that elects it, and that of the `first` job. One that a signal has stopped, or that has
     not looked at the queue for minutes, is killed first, so that two never run.
     """
-    name, leases = spool_name(queue), leases_of_kind(lease)
-    own_lease = leases.hold(name) or _replace_hung_spooler(queue, lease, leases)
+    name, leases = spool_name(queue), Leases()
+    own_lease = leases.hold(name) or _replace_hung_spooler(name, leases)
     if own_lease is None:
         return False
     try:
         fds = [own_lease.fileno()] + ([first.lease.fileno()] if first else [])
-        words = ["spool", queue.root, lease, str(fds[0])]
+        words = ["spool", queue.root, str(fds[0])]
         words += [first.job, str(first.until_s), str(fds[1])] if first else []
         with open(os.path.join(machine.folder(queue.root), SPOOLER_LOG), "wb") as log:
             _start_apart(
@@ -103,10 +103,9 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
         raise OSError(number, os.strerror(number), argv[0])
 
 
-def _replace_hung_spooler(queue: "Queue", lease: str, leases: "Leases") -> "Optional[Lease]":
+def _replace_hung_spooler(name: str, leases: Leases) -> "Optional[Lease]":
     """Kill a spooler that no longer serves, and take its name; None if it serves, and is awake now, or does not end."""
-    name = spool_name(queue)
-    pids = [pid for pid in _spoolers(queue, lease, name, leases) if _is_stopped_or_hangs(pid, name, leases)]
+    pids = [pid for pid in _spoolers(name, leases) if _is_stopped_or_hangs(pid, name, leases)]
     process_tree.send_signal(pids, signal.SIGKILL)
     until = time.monotonic() + _DIES_S
     lease_held = None
@@ -116,11 +115,8 @@ def _replace_hung_spooler(queue: "Queue", lease: str, leases: "Leases") -> "Opti
     return lease_held
 
 
-def _spoolers(queue: "Queue", lease: str, name: str, leases: "Leases") -> "list[int]":
+def _spoolers(name: str, leases: Leases) -> "list[int]":
     """Return the process that holds the name of a spooler, if it is this user's."""
-    # A locked file does not say who holds it, so the spooler is found by its command line.
-    if lease == "file":
-        return process_tree.of_command(SUPERVISE, "spool", queue.root, lease)
     held = leases.find(name)
     holder = leases.holder(held) if held else None
     if holder is None:
@@ -129,7 +125,7 @@ def _spoolers(queue: "Queue", lease: str, name: str, leases: "Leases") -> "list[
     return [holder.pid] if holder.pid and holder.uid == os.getuid() else []
 
 
-def _is_stopped_or_hangs(pid: int, name: str, leases: "Leases") -> bool:
+def _is_stopped_or_hangs(pid: int, name: str, leases: Leases) -> bool:
     if process_tree.state_of(pid) == process_tree.STOPPED:
         return True
     late = lease_names.overdue(leases.binders(), name, machine.now_s())
@@ -143,10 +139,8 @@ def revive_spooler(root: str, bridge: str) -> None:
     """Queue what a restart of the machine has interrupted; start a spooler if tickets are left and none runs."""
     requeue_interrupted(root)
     queue = tickets.Queue(root)
-    ticket = next(filter(None, map(queue.of, queue.each_name())), None)
-    if ticket is not None or queue.damaged():
-        lease = "socket" if ticket is None else ticket.lease
-        ensure_spooler(queue, lease, bridge)
+    if any(map(queue.waits, queue.each_name())):
+        ensure_spooler(queue, bridge)
 
 
 def resume_after_restart(root: str, bridge: str) -> None:
@@ -171,7 +165,7 @@ def requeue_interrupted(root: str) -> bool:
         fields = kept.fields(job)
         if fields is None or fields["boot"] == boot:
             continue
-        with AdmissionLock(leases_of_kind(fields["lease"])):
+        with AdmissionLock(Leases()):
             try:
                 # Another process may have requeued the job before this one held the lock, and the job may run by now.
                 fields = kept.fields(job)

@@ -2,11 +2,11 @@
 
 gpu/<uuid>                                       a GPU
 run/<uid>/<job>/<gpus>/<cores>/<MB>              a job that runs, and what it takes
-wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>~<used>/<type>/<GPU MB>
-                                                 a job that is first in its line, submitted <ms> after the machine's
+wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>~<more>/<type>/<GPU MB>
+                                                 a job that is first in its line since <ms> after the machine's
                                                  start, and which GPUs will do; it counts until <until>, in seconds,
-                                                 which is `VALID_S` away at most; <used>: its user's use of the machine
-                                                 (`machine.Used`), as <ms>,<step>,<more>
+                                                 which is `VALID_S` away at most; <more>: how many further jobs like it
+                                                 could start
 spool/<uid>/<queue>                              a spooler
 turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
 door                                             the job that is being admitted just now
@@ -16,7 +16,7 @@ root, has bound it. Whose name another user has bound holds it with a random end
 """
 
 from ..supervisor.text import DIGITS
-from .machine import ANY, Demand, Kind, Running, Used, Waiting
+from .machine import ANY, Demand, Kind, Running, Waiting, weight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ _CLAIMING = frozenset(["run", "wait", "spool", "turn"])
 # Of one user: a spooler names the first job of each line, and those that are about to start.
 _MOST_WAITING = 256
 _TIME_SHARED = "t"
+_WAIT = "%s%d/%d/%d/%d/%d/%d/%s~%d/%s/%d"
 
 
 class HeldNames:
@@ -55,6 +56,7 @@ class HeldNames:
         running: Jobs that run.
         waiting: Jobs that are next in their line, the oldest first. Those that have just begun to run are left out, and
             those whose name has a time that is over or too far away.
+        since: When each job that has a name of those that wait became the next one, in ms, by uid and job.
         false: uid of the user who has bound a name with another user's uid, by that name.
     """
 
@@ -77,14 +79,29 @@ class HeldNames:
             # last.
             if now_s < until_s <= now_s + VALID_S and waiting.get((job.uid, job.job), (0,))[0] < until_s:
                 waiting[job.uid, job.job] = entry
+        self.since = {key: entry.ms for key, (_, entry) in waiting.items()}
         self.running = [job for job in self.jobs.values() if (job.uid, job.job) != but]
         run = {(job.uid, job.job) for job in self.running}
         entries = sorted(entry for key, (_, entry) in waiting.items() if key not in run)
         self.waiting = first_of_each([(entry, entry.uid) for entry in entries], _MOST_WAITING)
 
-    def in_order(self) -> "list[Waiting]":
-        """Return the jobs that wait, in the order in which they come."""
-        return sorted(self.waiting, key=lambda job: (job.used.ms, job.ms, job.uid))
+    def held_by(self, uid: int) -> int:
+        """Return what the running jobs of a user hold, as one number."""
+        return sum(weight(job.asked) for job in self.running if job.uid == uid)
+
+    def in_order(self) -> "list[tuple[tuple[int, int, int], Waiting]]":
+        """Return the jobs that wait in the order in which they come, each with its place.
+
+        First comes the job whose user holds less, then the one that has been next for longer. So a large job is starved
+        by no small ones. A user's next job counts for the one behind it, so users get their turns one after another.
+        """
+        held: "dict[int, int]" = {}
+        placed = []
+        for job in self.waiting:
+            has = held.setdefault(job.uid, self.held_by(job.uid))
+            placed.append(((has, job.ms, job.uid), job))
+            held[job.uid] += weight(job.asked)
+        return sorted(placed)
 
     def holders(self, gpus: "Iterable[str]") -> "dict[str, int]":
         """Return the uid of the process that bound the name of each of these GPUs that is held; -1 if not known.
@@ -146,15 +163,10 @@ def run(uid: int, job: str, demand: Demand, shared: bool = False) -> str:
 
 def wait(waiting: Waiting, until_s: int) -> str:
     """Name a job that is the next of its line; one whose GPU type is too long, as if any GPU would do."""
-    ms, uid, job, demand, kind, used = waiting
-    label = "%s~%d,%d,%d" % ((job,) + used)
-    parts = (WAIT, uid, ms, until_s, demand.gpus, demand.cores, demand.memory_mb, label)
-    name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind[:2])
-    if len(name) <= _LONGEST:
-        return name
-    if used.more:
-        return wait(waiting._replace(used=Used(used.ms, 0, 0)), until_s)
-    return "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY[:2])
+    ms, uid, job, demand, kind, more = waiting
+    parts = (WAIT, uid, ms, until_s, demand.gpus, demand.cores, demand.memory_mb, job, more)
+    name = _WAIT % (parts + kind[:2])
+    return name if len(name) <= _LONGEST else _WAIT % (parts + ANY[:2])
 
 
 def spool(uid: int, queue: str) -> str:
@@ -191,11 +203,11 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     if parts[0] != "wait" or len(parts) != 10:
         return None
     job, details = _job_of(parts[7])
-    numbers, usage = _numbers(parts[1:7] + parts[9:]), _numbers(details.split(","))
-    if not numbers or len(usage) != len(Used._fields):
+    numbers = _numbers(parts[1:7] + [parts[9], details])
+    if not numbers:
         return None
     uid, ms, until_s = numbers[:3]
-    return until_s, Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()), Used(*usage))
+    return until_s, Waiting(ms, uid, job, Demand(*numbers[3:6]), Kind(parts[8], numbers[6], ()), numbers[7])
 
 
 def _job_of(field: str) -> "tuple[str, str]":

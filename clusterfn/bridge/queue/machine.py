@@ -11,7 +11,6 @@ from collections import namedtuple
 from ..layout import MACHINES
 from ..supervisor.eligible_gpus import allowed_gpus, eligible_gpus, only_of, squeezed
 from ..supervisor.process_tree import read_proc
-from ..supervisor.text import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,16 +32,16 @@ UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
 # A job that runs. shared: whether it shares the cores in time with all other programs, so that no other user waits for
 # them.
 Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
-# What is published of a user's use of the machine (`usage`). ms: what counts when it is the turn of a job. step_ms:
-# what each further job adds. more: how many further jobs like this one could start.
-Used = namedtuple("Used", ("ms", "step_ms", "more"))
-# A job that is next in its line. ms: when it was submitted, since the machine's start.
-Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "used"))
+# A job that is next in its line. ms: since when, counted from the machine's start. more: how many further jobs like
+# this one could start.
+Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "more"))
 
 ANY = Kind("", 0, ())
 _OF_NAMES = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 # A spooler publishes no more than this many further jobs that could start at once.
 _MANY = 64
+# Who holds less comes first, and a GPU counts as so many cores.
+GPU_IN_CORES = 8
 # On one's own machine, the jobs together may ask for this many times its cores.
 _TIMES_SHARED = 4
 
@@ -101,6 +100,11 @@ def demand_of(spec: "Mapping[str, Any]") -> Demand:
     """Return what a job asks for; no memory if it does not say."""
     resources = spec["resources"]
     return Demand(resources["gpus"], resources["cores"], _mb(resources["memory_bytes"] or 0))
+
+
+def weight(demand: Demand) -> int:
+    """Return how much of the machine a job takes, as one number."""
+    return int(demand.gpus * GPU_IN_CORES + demand.cores)
 
 
 def kind_of(resources: "Mapping[str, Any]") -> Kind:
@@ -267,43 +271,3 @@ class RemainingResources:
     def count(self, demand: Demand) -> None:
         """Count a job towards what the user may have."""
         self.own = [used + more for used, more in zip(self.own, list(demand) + [1])]
-
-
-class Usage:
-    """One user's use of the machine (`usage`), in milliseconds of all of it, and what further jobs add to it.
-
-    Attributes:
-        gpus_ms: What counts for jobs that ask for GPUs.
-        cores_ms: What counts for the others.
-    """
-
-    def __init__(self, gpus_ms: int, cores_ms: int, gpus: int, cores: int, expected_s: float = 0.0) -> None:
-        self.gpus_ms = gpus_ms
-        self.cores_ms = cores_ms
-        self._gpus = max(1, gpus)
-        self._cores = max(1, cores)
-        self._expected_ms = expected_s * 1000
-
-    def of(self, demand: Demand) -> int:
-        """Return what counts for a job that asks for this."""
-        return self.gpus_ms if demand.gpus else self.cores_ms
-
-    def step(self, demand: Demand) -> int:
-        """Return what such a job adds for further ones."""
-        gpus, cores = self._expected_ms * demand.gpus / self._gpus, self._expected_ms * demand.cores / self._cores
-        return int(gpus if demand.gpus else cores)
-
-    def copy(self) -> "Usage":
-        """Return another that is the same."""
-        return Usage(self.gpus_ms, self.cores_ms, self._gpus, self._cores, self._expected_ms / 1000)
-
-    def add(self, demand: Demand) -> None:
-        """Count a job that runs from now on."""
-        self.gpus_ms += int(self._expected_ms * demand.gpus / self._gpus)
-        self.cores_ms += int(self._expected_ms * demand.cores / self._cores)
-
-
-def use_in_words(used_ms: int) -> str:
-    """Say how long all of the machine was used, in whole minutes from one on: a reason must not change each second."""
-    seconds = used_ms // 1000
-    return format_duration(seconds if seconds < 60 else seconds // 60 * 60)

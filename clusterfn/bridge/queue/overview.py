@@ -1,9 +1,9 @@
 """One look after another at what runs here, for `clusterfn top`: own jobs, and without a scheduler those of all users.
 
-`supervise.py top ROOT LEASE SECONDS LOOKS` prints them as lines of JSON in one zlib stream, until its input ends. For
+`supervise.py top ROOT NODES SECONDS LOOKS` prints them as lines of JSON in one zlib stream, until its input ends. For
 each look after the first one it reads a byte: a client whose terminal is stopped asks for none.
-LEASE is empty on the login node of a cluster. A look measures nothing that a supervisor has measured already. It comes
-later where it would take too much of a core, or of a slow line.
+NODES is 1 on the login node of a cluster, else empty. A look measures nothing that a supervisor has measured already.
+It comes later where it would take too much of a core, or of a slow line.
 """
 
 import json
@@ -20,7 +20,7 @@ from ..supervisor.process_tree import read_proc
 from ..supervisor.publish import write_all
 from ..supervisor.text import portable
 from . import machine, report
-from .lease import leases_of_kind
+from .lease import Leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ _ENDED = frozenset(FINAL.values()) | {DIED}
 _MIB = 2**20
 
 
-def print_looks(root: str, lease: str, every_s: float, looks: int) -> int:
+def print_looks(root: str, has_nodes: bool, every_s: float, looks: int) -> int:
     """Print so many looks, or until the input ends.
 
     Args:
-        lease: The kind of leases on a machine without a scheduler; "" with one.
+        has_nodes: Whether jobs run elsewhere, by a scheduler.
         looks: 0 for no end.
     """
-    overview, packed = Overview(root, lease), zlib.compressobj()
+    overview, packed = Overview(root, has_nodes), zlib.compressobj()
     count = 0
     while True:
         began = time.process_time()
@@ -71,9 +71,9 @@ def _asks_again(pause_s: float) -> bool:
 class Overview:
     """What is seen below one root, and on the machine."""
 
-    def __init__(self, root: str, lease: str) -> None:
+    def __init__(self, root: str, has_nodes: bool) -> None:
         self._root = root
-        self._lease = lease
+        self._has_nodes = has_nodes
         self._ended: "set[str]" = set()
         self._gpus: "dict[str, Any]" = {}
         self._next_gpus = 0.0
@@ -81,9 +81,9 @@ class Overview:
     def look(self) -> "dict[str, Any]":
         """Return one look."""
         own = self._own_jobs()
-        if not self._lease:
+        if self._has_nodes:
             return {"t": time.time(), "own": own}
-        names, now_s = leases_of_kind(self._lease).binders(), machine.now_s()
+        names, now_s = Leases().binders(), machine.now_s()
         facts = {
             "t": time.time(),
             "own": own,
@@ -108,7 +108,7 @@ class Overview:
         if time.monotonic() >= self._next_gpus:
             # nvidia-smi is a child of this process, so its cost shows in the CPU time of the children.
             before = _children_s()
-            self._gpus = report.look_at_gpus(self._root, self._lease)
+            self._gpus = report.look_at_gpus(self._root)
             self._next_gpus = time.monotonic() + max(_GPUS_EVERY_S, (_children_s() - before) / _MOST_OF_A_CORE)
         now = {gpu.get("uuid"): gpu for job in own for gpu in (job.get("usage", {}).get("now") or {}).get("gpus") or []}
         return dict(self._gpus, gpus=[_updated(gpu, now.get(gpu["uuid"])) for gpu in self._gpus["gpus"]])

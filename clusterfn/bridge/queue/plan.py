@@ -1,19 +1,20 @@
 """Decide which of one user's jobs may start now, which is the next of its line, and why the others wait. Pure.
 
 Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. Of several users
-the one comes next who has used the least of the machine (`usage`), and of one user's jobs the first that was sent, of
+the one comes next whose running jobs hold less (`machine.weight`), and of one user's jobs the first that was sent, of
 those with the highest `priority=`. All programs see the same names, and so the same order. Whoever keeps a job waiting
 is named in its reason.
 There is a line for each kind of GPU that is asked for, and one for jobs without GPUs. The first job of a line that does
-not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. While another
-user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another. A job that finds a
-process without a lease on a GPU takes another GPU, which the next job must not have taken.
+not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. Between two
+items, an element gives way to another user who would then hold less than its own does now. Jobs with GPUs start one
+after another. A job that finds a process without a lease on a GPU takes another GPU, which the next job must not have
+taken.
 """
 
 import os
 
 from ..supervisor.process_tree import user_name
-from .machine import CORES, GPUS, MEMORY, OWN, RemainingResources, Usage, use_in_words
+from .machine import CORES, GPUS, MEMORY, OWN, RemainingResources, weight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
 
 SLOW = "its script takes long to come to the function (look at `setup:` of the host), so others go first"
 _MOST_FURTHER = 64
-HALF = "its group has half of the GPUs, and %s waits for GPUs"
-LATER = "%s waits, who has used less of the machine lately"
-# An element does not yield for a smaller difference, because its restart takes a second.
-_SLACK_MS = 5000
+LATER = "%s waits, who holds less of the machine"
 
 
 def describe_wait(
@@ -61,6 +59,13 @@ def _named(uid: int) -> str:
     if uid == os.geteuid():
         return "you"
     return user_name(uid) if uid >= 0 else "an unknown user"
+
+
+def _holding(names: "HeldNames", uid: int) -> str:
+    held = [job.asked for job in names.running if job.uid == uid]
+    amounts = (sum(asked.gpus for asked in held), "GPU"), (sum(asked.cores for asked in held), "core")
+    parts = ["%d %s%s" % (count, what, "" if count == 1 else "s") for count, what in amounts if count]
+    return " and ".join(parts) or "nothing"
 
 
 def _describe_gpus(
@@ -112,21 +117,19 @@ class QueueView:
         starting: Jobs whose script was started, and is not in yet.
         late: Jobs whose turn has come and which are not awaited now: their script takes long, or failed and rests.
         overdue: Those of `starting` for which nothing is kept any more.
-        usage: What this user has used of the machine.
-        place: The place of the first ticket, if its name says one already.
         pids: The process that holds a GPU, where its user has no job that runs with as many.
+        now_ms: Since the machine's start.
     """
 
     def __init__(
         self, machine: "MachineResources", names: "HeldNames", uid: int, gpus_of: "Callable[[Kind], list[str]]",
         holders: "Mapping[str, int]", unleased: "Mapping[str, str]", starting: "Container[str]" = (),
-        late: "Container[str]" = (), overdue: "Container[str]" = (), usage: "Optional[Usage]" = None,
-        pids: "Optional[Mapping[str, int]]" = None, place: "tuple[int, int]" = (0, 0),
+        late: "Container[str]" = (), overdue: "Container[str]" = (), pids: "Optional[Mapping[str, int]]" = None,
+        now_ms: int = 0,
     ) -> None:  # fmt: skip
         self.machine, self.names, self.uid, self.gpus_of = machine, names, uid, gpus_of
         self.holders, self.unleased, self.pids = holders, unleased, pids or {}
-        self.starting, self.late, self.overdue = starting, late, overdue
-        self.usage, self.place = usage or Usage(0, 0, 0, 0), place
+        self.starting, self.late, self.overdue, self.now_ms = starting, late, overdue, now_ms
 
 
 class StartPlan:
@@ -137,14 +140,13 @@ class StartPlan:
         gpus: The free GPUs among which each of these may choose, by job.
         named: The jobs for which others must wait: the next of each line, and those that are about to start.
         reasons: Why a job waits.
-        places: The place of a job among those of all users: what its user has used, and when it was submitted. No job
-            has an earlier one than those of the same user that come before it.
-        further: Of a job in `named`: what each job like it adds, and how many more of them could start.
+        since_ms: Since when a job is the next one. Other users order the named jobs of one user by this.
+        further: Of a job in `named`: how many more jobs like it could start.
     """
 
     def __init__(self) -> None:
-        self.further: "dict[str, tuple[int, int]]" = {}
-        self.places: "dict[str, tuple[int, int]]" = {}
+        self.further: "dict[str, int]" = {}
+        self.since_ms: "dict[str, int]" = {}
         self.start: "list[Ticket]" = []
         self.gpus: "dict[str, list[str]]" = {}
         self.named: "list[Ticket]" = []
@@ -160,12 +162,9 @@ def must_yield(ticket: "Ticket", view: QueueView) -> str:
     """Return why an element has to give way to another user between two items; "" if it need not.
 
     Args:
-        view: Without the element.
+        view: As if the element did not run.
     """
-    if all(other.uid == view.uid for other in view.names.waiting):
-        return ""
-    planning = _Planning([ticket], view)
-    return planning.group_has_its_half(ticket, planning.gpus_of(ticket)) or planning.others_come_first(ticket)
+    return "" if ticket.element is None else _Planning([ticket], view).why_yield(ticket)
 
 
 class _Planning:
@@ -175,38 +174,44 @@ class _Planning:
         self.room = RemainingResources(view.machine, view.names.running, view.uid, tickets[0].limits)
         self.plan = StartPlan()
         self._runs = {job.job for job in view.names.running if job.uid == view.uid}
-        own = {ticket.job for ticket in tickets}
-        others = [job for job in view.names.waiting if job.uid != view.uid or job.job not in own]
-        self._usage = view.usage.copy()
-        self._others = self._in_order(others)
+        own = {(view.uid, ticket.job) for ticket in tickets}
+        others = [(place, job) for place, job in view.names.in_order() if (job.uid, job.job) not in own]
+        before = [job for _, job in others if job.uid == view.uid and job.ms < tickets[0].ms]
+        # What this user holds once the jobs that come before have started.
+        self._held = view.names.held_by(view.uid) + sum(weight(job.asked) for job in before)
+        self._others = self._with_further(others)
+        since = view.names.since.items()
+        self._since = sorted(ms for key, ms in since if key in own and key[1] not in self._runs)
+        self._last_ms = -1
         self._full: "set[tuple[int, str]]" = set()
         self._first: "Optional[Waiting]" = None
         self._lines: "set[Optional[Kind]]" = set()
         self._gpu_job_comes = False
         self._others_before = 0
         self._ahead: "list[tuple[int, int, str, list[str]]]" = []
-        self._of_groups: "dict[str, int]" = {}
 
     def plan_all(self) -> StartPlan:
-        place = self.view.place
         for number, ticket in enumerate(self.tickets):
-            place = max(place, (self._usage.of(ticket.asked), ticket.ms))
-            self.plan.places[ticket.job] = place
-            own = (*place, self.view.uid)
+            # A job of higher priority takes over since when the one behind it was next.
+            since_ms = self._since[0] if self._since else max(ticket.ms, self.view.now_ms)
+            self.plan.since_ms[ticket.job] = max(since_ms, self._last_ms + 1)
+            place = self._held, self.plan.since_ms[ticket.job], self.view.uid
             # Jobs of other users that come before this one get what they need first.
-            while self._others and self._others[0][0] < own:
+            while self._others and self._others[0][0] < place:
                 _, further, other = self._others.pop(0)
                 self._let_pass(other, further, ticket)
             self.room.limits = ticket.limits
             self._plan_one(ticket, number)
         return self.plan
 
-    def _in_order(self, others: "Iterable[Waiting]") -> "list[tuple[tuple[int, int, int], int, Waiting]]":
+    def _with_further(
+        self, others: "Iterable[tuple[tuple[int, int, int], Waiting]]"
+    ) -> "list[tuple[tuple[int, int, int], int, Waiting]]":
         """Return the jobs of others and, with a number, the further ones that each user has behind each of them."""
         return sorted(
-            ((other.used.ms + number * other.used.step_ms, other.ms, other.uid), number, other)
-            for other in others
-            for number in range(min(other.used.more, _MOST_FURTHER) + 1)
+            ((held + number * weight(other.asked), ms, uid), number, other)
+            for (held, ms, uid), other in others
+            for number in range(min(other.more, _MOST_FURTHER) + 1)
         )
 
     def _let_pass(self, other: "Waiting", further: int, ticket: "Ticket") -> None:
@@ -234,9 +239,8 @@ class _Planning:
             self._goes(ticket, kind)
             self._gpu_job_comes = self._gpu_job_comes or self._is_awaited(ticket)
             return
-        why = self.group_has_its_half(ticket, kind)
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
-        if not missing and not why:
+        if not missing:
             # Jobs with GPUs start one after another. A job may exchange a GPU that another process uses, and the next
             # job must not have taken the replacement.
             if ticket.asked.gpus and self._gpu_job_comes:
@@ -251,11 +255,11 @@ class _Planning:
         ahead = [(uid, count, when) for uid, count, when, theirs in self._ahead if set(theirs).intersection(gpus)]
         kept = len(self.room.suitable(gpus)) - len(self.room.left(gpus))
         gpus_wait = _describe_gpus(ticket.asked.gpus, gpus, self.view, ahead, kept) if GPUS in missing else ""
-        text = describe_wait(missing, ticket.asked, gpus_wait, self.room, ticket.limits) or why
+        text = describe_wait(missing, ticket.asked, gpus_wait, self.room, ticket.limits)
         self.plan.reasons[ticket.job] = self._with_place_in_line(text, ticket, before)
         line = ticket.kind if ticket.asked.gpus else None
-        # The first of its line reserves. A group that has its half keeps nothing from those for whom it waits.
-        if not missing or why or line in self._lines:
+        # The first of its line reserves.
+        if line in self._lines:
             return
         self._lines.add(line)
         self.room.count(ticket.asked)
@@ -265,31 +269,25 @@ class _Planning:
             # A name cannot say which GPUs such a job accepts, so other users would keep all GPUs for it.
             if ticket.kind.only:
                 return
-            self.plan.named.append(ticket)
+            self._name(ticket)
             self.plan.further[ticket.job] = self._further(ticket, behind)
-            # The reserved job counts as used, so that another user comes before the next job of this one.
-            self._usage.add(ticket.asked)
 
     def _with_place_in_line(self, text: str, ticket: "Ticket", before: int) -> str:
         """Add how many jobs come before it, and whose is the first and why."""
         if not before:
             return text
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
-        first, used_ms = self._first, self.plan.places[ticket.job][0]
+        first, names, uid = self._first, self.view.names, self.view.uid
         if first is not None:
             after += "; %s is next" % _named(first.uid)
-        if first is not None and first.used.ms < used_ms:
-            used = use_in_words(first.used.ms), "GPUs" if first.asked.gpus else "cores", use_in_words(used_ms)
-            after += ", with %s of all %s used lately (you: %s)" % used
+        if first is not None and names.held_by(first.uid) < names.held_by(uid):
+            after += ", who holds %s (you: %s)" % (_holding(names, first.uid), _holding(names, uid))
         return "%s; %s" % (text, after) if text else after
 
-    def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> "tuple[int, int]":
-        """Return what each further job like this one adds to what was used, and how many there are that may start."""
-        # The group of such a job may have no more than half of the GPUs while another user waits.
-        if ticket.asked.gpus and ticket.element is not None:
-            return 0, 0
+    def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> int:
+        """Return how many further jobs like this one may start."""
         alike = sum((each.asked, each.kind) == (ticket.asked, ticket.kind) for each in behind)
-        return self._usage.step(ticket.asked), min(alike, self.room.further(ticket.asked))
+        return min(alike, self.room.further(ticket.asked))
 
     def gpus_of(self, ticket: "Ticket") -> "Optional[list[str]]":
         """List the GPUs that a job may get; None if they are too few or unknown, which its supervisor explains."""
@@ -300,36 +298,25 @@ class _Planning:
         return bool(ticket.asked.gpus) and ticket.job not in self.view.late
 
     def _goes(self, ticket: "Ticket", kind: "Optional[list[str]]") -> None:
-        self.plan.named.append(ticket)
-        if ticket.job not in self._runs:
-            self._usage.add(ticket.asked)
+        if ticket.job in self._runs:
+            self.plan.named.append(ticket)
+        else:
+            self._name(ticket)
             self.room.take(ticket.asked, kind)
-            group = _group(ticket)
-            self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus
 
-    def others_come_first(self, ticket: "Ticket") -> str:
-        """Return `LATER` if an element without GPUs holds what users need who have used less; "" else."""
-        if ticket.element is None or ticket.asked.gpus:
-            return ""
-        own = (self._usage.of(ticket.asked) - _SLACK_MS, 0, 0)
-        for _, further, other in [each for each in self._others if each[0] < own and each[-1].uid != self.view.uid]:
-            self._let_pass(other, further, ticket)
+    def _name(self, ticket: "Ticket") -> None:
+        self.plan.named.append(ticket)
+        self._last_ms = self.plan.since_ms[ticket.job]
+        del self._since[:1]
+        # It counts as held, so that another user comes before the next job of this one.
+        self._held += weight(ticket.asked)
+
+    def why_yield(self, ticket: "Ticket") -> str:
+        """Return `LATER` if this element holds what other users need who would then hold less than its own; "" else."""
+        own = self._held + weight(ticket.asked)
+        for (held, _, uid), further, other in self._others:
+            if uid != self.view.uid and held + weight(other.asked) < own:
+                self._let_pass(other, further, ticket)
         self.room.limits = ticket.limits
-        first = self._first if CORES in self.room.lacks(ticket.asked) else None
-        return LATER % _named(first.uid) if first is not None else ""
-
-    def group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
-        """Return `HALF` if its group may have no more GPUs while another user waits for some; one element may run."""
-        others = [each for each in self.view.names.waiting if each.uid != self.view.uid and each.asked.gpus]
-        wanted = ((each.uid, self.view.gpus_of(each.kind)) for each in others)
-        uids = sorted({uid for uid, gpus in wanted if kind is None or set(gpus).intersection(kind)})
-        if ticket.element is None or not uids:
-            return ""
-        group, running = _group(ticket), self.view.names.running
-        own = [job for job in running if job.uid == self.view.uid and job.job.startswith(group + ".")]
-        has = sum(job.asked.gpus for job in own) + self._of_groups.get(group, 0) + ticket.asked.gpus
-        return "" if has <= max(len(kind or []) // 2, ticket.asked.gpus) else HALF % _named(uids[0])
-
-
-def _group(ticket: "Ticket") -> str:
-    return str(ticket.job.partition(".")[0])
+        missing = {GPUS, CORES}.intersection(self.room.lacks(ticket.asked, self.gpus_of(ticket)))
+        return LATER % _named(self._first.uid) if self._first is not None and missing else ""

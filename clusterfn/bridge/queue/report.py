@@ -1,10 +1,10 @@
 """Report the queue of this machine: why each of a user's jobs waits, who has which GPU, and what runs for whom.
 
 The spooler writes the reasons; `supervise.py queue ROOT` prints them, and starts a spooler if none runs.
-`supervise.py gpus ROOT LEASE` prints one look at the GPUs as a JSON object, and changes nothing. The journal says which
+`supervise.py gpus ROOT` prints one look at the GPUs as a JSON object, and changes nothing. The journal says which
 GPUs the user's own jobs have. For others, it follows from the names of their leases and the processes on a GPU.
-`supervise.py users` prints the jobs of all users as a table for people on the machine, `supervise.py users LEASE` as a
-JSON object for a client. Everybody can read the names that those jobs hold, so it needs no rights.
+`supervise.py users` prints the jobs of all users as a table for people on the machine. Everybody can read the names
+that those jobs hold, so it needs no rights.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from ..supervisor import gpus, publish
 from ..supervisor.eligible_gpus import GpuInfo, describe_request
 from ..supervisor.job import NUMBER, WHOLE, DamagedFile, parse_record
 from ..supervisor.process_tree import user_name
-from ..supervisor.text import format_duration, format_size, portable
+from ..supervisor.text import format_size, portable
 from ..supervisor.verdict import AttemptEnded
 from . import launch, lease_names, machine, plan, tickets
-from .lease import leases_of_kind
+from .lease import Leases
 from .tickets import Queue
 
 TYPE_CHECKING = False
@@ -123,17 +123,17 @@ _OF_THE_JOURNAL = 1 << 20
 _KEPT = "; what becomes free is reserved for it"
 
 
-def print_gpus(root: str, lease: str) -> int:
+def print_gpus(root: str) -> int:
     """Print one look at the GPUs."""
-    sys.stdout.write(json.dumps(portable(look_at_gpus(root, lease))) + "\n")
+    sys.stdout.write(json.dumps(portable(look_at_gpus(root))) + "\n")
     return 0
 
 
-def look_at_gpus(root: str, lease: str) -> "dict[str, Any]":
+def look_at_gpus(root: str) -> "dict[str, Any]":
     """Return `gpus`, `waiting`, what is said of GPUs that do not answer, and in `trouble` the error of nvidia-smi."""
     trouble, held = "", {}  # type: str, dict[str, Optional[int]]
     try:
-        held = leases_of_kind(lease).binders()
+        held = Leases().binders()
         (loads, lost), processes = gpus.gpu_loads(), gpus.gpu_processes()
     except AttemptEnded as ended:
         loads, lost, processes = [], [], {}
@@ -223,7 +223,7 @@ def _waiting_for_gpus(
 ) -> "list[dict[str, Any]]":  # fmt: skip
     """List jobs that wait for GPUs, the next first: all own jobs, and of others those that are next in their line."""
     now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
-    order = names.in_order()
+    order = [job for _, job in names.in_order()]
     places = {(job.uid, job.job): place for place, job in enumerate(order)}
     own = waiting_jobs(root)
     waiting, place = [], len(order)
@@ -236,9 +236,8 @@ def _waiting_for_gpus(
     tickets = {line["job"] for line in own}
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
-            used = "; used %s of all GPUs lately" % machine.use_in_words(other.used.ms)
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": _lacking(other, names, loads) + _KEPT + used, "asked": dict(other.asked._asdict()),
+                    "reason": _lacking(other, names, loads) + _KEPT, "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
             waiting.append((place, line))
     return [line for _, line in sorted(waiting, key=lambda each: each[0])]
@@ -255,16 +254,12 @@ def _lacking(other: "Waiting", names: lease_names.HeldNames, loads: "list[GpuLoa
     return plan.describe_wait(missing, other.asked, wait, room, room.limits) or "its turn comes next"
 
 
-_KINDS = ("socket", "file")
-_COLUMNS = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED")
+_COLUMNS = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
 
 
-def print_users(*lease: str) -> int:
-    """Print the jobs of all users; with the kind of `lease`, as JSON."""
-    held = [leases_of_kind(kind).binders() for kind in lease or _KINDS]
-    rows = [row for names in held for row in look_at_jobs(names, machine.now_s())]
-    false = [row for names in held for row in false_names(names)]
-    text = json.dumps({"jobs": rows, "false": false}) if lease else as_table(rows)
+def print_users() -> int:
+    """Print the jobs of all users."""
+    text = as_table(look_at_jobs(Leases().binders(), machine.now_s()))
     sys.stdout.buffer.write((text + "\n").encode("utf-8", "replace"))
     return 0
 
@@ -272,22 +267,12 @@ def print_users(*lease: str) -> int:
 def look_at_jobs(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     """Return `user`, `job`, `state` and what it asked for, of each job that runs or is next in its user's line.
 
-    Those that wait are in the order in which they come. `used`: how much of the machine their user has used, in
-    seconds, of all GPUs for jobs with GPUs, else of all cores; None of a user of whom no such job waits.
+    Those that wait are in the order in which they come.
     """
     held_names = lease_names.HeldNames(names, now_s)
-    used: "dict[tuple[int, bool], float]" = {}
-    # Of the jobs of one user, the first has the smallest value, which is that of the user.
-    for job in held_names.in_order():
-        used.setdefault((job.uid, bool(job.asked.gpus)), job.used.ms / 1000.0)
-    jobs: "list[tuple[str, Any, Optional[float]]]" = []
-    jobs += [("RUNNING", job, used.get((job.uid, bool(job.asked.gpus)))) for job in sorted(held_names.running)]
-    for job in held_names.in_order():
-        jobs.append(("PENDING", job, job.used.ms / 1000.0))
-    return [
-        dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state, used=used_s)
-        for state, job, used_s in jobs
-    ]
+    jobs: "list[tuple[str, Any]]" = [("RUNNING", job) for job in sorted(held_names.running)]
+    jobs += [("PENDING", job) for _, job in held_names.in_order()]
+    return [dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state) for state, job in jobs]
 
 
 def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
@@ -300,9 +285,8 @@ def as_table(rows: "list[dict[str, Any]]") -> str:
     """Format the rows for people."""
     lines = [_COLUMNS]
     for row in rows:
-        used = "-" if row.get("used") is None else format_duration(int(row["used"]))
         words = row["user"], row["job"], row["state"], str(row["gpus"]), str(row["cores"])
-        lines.append(words + (format_size(row["memory_mb"] << 20), used))
+        lines.append(words + (format_size(row["memory_mb"] << 20),))
     widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
     shown = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
     # Any user can choose names, and these must not control the terminal of the reader.

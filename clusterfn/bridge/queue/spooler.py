@@ -16,26 +16,24 @@ from ..supervisor.text import format_duration
 from . import gpu_leases, launch, lease_names, machine, plan, report
 from .arrivals import KEPT_S
 from .held_back import HeldBack
-from .lease import leases_of_kind
+from .lease import Leases
 from .machine import MachineResources
 from .scripts import EnvironmentMakers, JobEndings, JobScripts
 from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
-from .usage import UsageAccount, published_usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Container, Iterable, Optional, Sequence
 
-    from .lease import Lease, LeaseHolder, Leases
-    from .machine import Usage
+    from .lease import Lease, LeaseHolder
     from .plan import StartPlan
     from .tickets import Ticket
 
 # Nothing wakes the spooler for a GPU whose user holds no name, a cancelled job, or free memory. It looks at intervals.
 _LOOK_AGAIN_S = 5.0
 _STARTING_S = 0.1
-# Where no other process can wake the spooler, it looks more often.
-_UNHEARD_S = 1.0
+# Nothing wakes it when an environment is there.
+_BUILDS_S = 1.0
 # A job releases several names one after another; the spooler waits until it has released them all.
 _SETTLE_S = 0.003
 # Other users can wake the spooler as often as they like, so it rests after a call that is not its own user's.
@@ -50,16 +48,15 @@ _OF_EACH = 64
 _SHARE, _MOST_S = 0.1, 30.0
 
 
-def run_spooler(root: str, lease: str, fd: int, *first: str) -> int:
+def run_spooler(root: str, fd: int, *first: str) -> int:
     """Serve until nothing waits.
 
     Args:
         root: Of the queue.
-        lease: How names are held here.
         fd: The name that elects it, inherited.
         first: A job that has its name already, until when that counts, and its fd, inherited too.
     """
-    spooler = Spooler(Queue(root), lease, fd)
+    spooler = Spooler(Queue(root), fd)
     if first:
         spooler.named.inherit(first[0], int(first[1]), int(first[2]))
     while spooler.elected():
@@ -72,18 +69,16 @@ class Spooler:
 
     Args:
         queue: Its tickets.
-        lease: How names are held here; tickets of the other kind are another's.
         fd: The name that elects it, inherited.
 
     Attributes:
         named: The jobs that are next, which others see.
     """
 
-    def __init__(self, queue: Queue, lease: str, fd: int) -> None:
+    def __init__(self, queue: Queue, fd: int) -> None:
         self.queue = queue
-        self.lease = lease
         self.uid = os.getuid()
-        self.leases = leases_of_kind(lease)
+        self.leases = Leases()
         # Other users may create as many names as they like, so half of the files that may be open are reserved for this
         # spooler's own.
         most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
@@ -95,8 +90,6 @@ class Spooler:
         self._endings = JobEndings(queue)
         self._gpus = gpu_leases.GpuCache()
         self._inputs = HeldBack(queue.root)
-        self._account = UsageAccount(queue.root)
-        self._usage: "Optional[Usage]" = None
         self._lock_holder, self._locked_since = "", 0.0
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
         self._front = QueueFront()
@@ -121,7 +114,7 @@ class Spooler:
         tickets = self.queue.read()
         for job, why in self.queue.damaged().items():
             self._endings.give_up(job, why, job in self._scripts.starting)
-        return [ticket for ticket in tickets if ticket.lease == self.lease and self._still_waits(ticket)]
+        return [ticket for ticket in tickets if self._still_waits(ticket)]
 
     def _first_tickets(self) -> "list[Ticket]":
         """Return those of the queue's front that still wait."""
@@ -135,9 +128,7 @@ class Spooler:
     def _turn(self) -> bool:
         """Look at the tickets and start what may start; return False if nothing waits."""
         began = time.monotonic()
-        # Nothing says who holds a locked file, so a spooler that breaks its promise could not be found.
-        if self.lease != "file":
-            self.named.promise_turn()
+        self.named.promise_turn()
         self._collect()
         self._inputs.values.look_again()
         tickets = self._first_tickets() if began < self._front.complete_from else []
@@ -239,12 +230,10 @@ class Spooler:
         # The pid is shown only for a user of whom no running job of clusterfn has a GPU: another program must hold it.
         with_jobs = {job.uid for job in names.running if job.asked.gpus}
         pids = {gpu: each.pid for gpu, each in holders.items() if held[gpu] not in with_jobs and each.pid}
-        running = {job.job: job.asked for job in names.running if job.uid == self.uid}
-        size = len(every), machine.cores()
-        self._usage = published_usage(self._account, running, size, time.time(), self._usage)
         view = plan.QueueView(
             resources, names, self.uid, self._gpus.of, held, used, starting=set(self._scripts.starting),
-            late=self._scripts.late(), overdue=self._scripts.overdue(), usage=self._usage, pids=pids,
+            late=self._scripts.late(), overdue=self._scripts.overdue(), pids=pids,
+            now_ms=machine.now_ns() // 10**6,
         )  # fmt: skip
         return plan.plan_starts(tickets, view)
 
@@ -253,7 +242,7 @@ class Spooler:
         if self._scripts.starting or self._endings.jobs or self._scripts.some_rest():
             patience_s = _STARTING_S
         else:
-            longest = _UNHEARD_S if self.lease == "file" or self._makers.jobs() else _LOOK_AGAIN_S
+            longest = _BUILDS_S if self._makers.jobs() else _LOOK_AGAIN_S
             due_s = max(self._limit_at, self._front.complete_from) - time.monotonic()
             patience_s = max(0.01, min(longest, due_s))
         gone, is_called = self._holders.wait(patience_s, self._elected)
@@ -321,7 +310,7 @@ class NamedJobs:
         most: How many names it may hold.
     """
 
-    def __init__(self, leases: "Leases", queue: "Queue", uid: int, most: int) -> None:
+    def __init__(self, leases: Leases, queue: "Queue", uid: int, most: int) -> None:
         self._leases = leases
         self._queue = queue
         self._uid = uid
@@ -360,9 +349,9 @@ class NamedJobs:
             self._published.pop(job, None)
         now_s = machine.now_s()
         for ticket in tickets:
-            before, place = self._named.get(ticket.job), start_plan.places[ticket.job]
-            used = machine.Used(place[0], *start_plan.further.get(ticket.job, (0, 0)))
-            waiting = machine.Waiting(place[1], self._uid, ticket.job, ticket.asked, ticket.kind, used)
+            before, more = self._named.get(ticket.job), start_plan.further.get(ticket.job, 0)
+            since_ms = start_plan.since_ms[ticket.job]
+            waiting = machine.Waiting(since_ms, self._uid, ticket.job, ticket.asked, ticket.kind, more)
             if before is None or before[0] < now_s + _RENEW_S or self._published.get(ticket.job, waiting) != waiting:
                 lease = self._leases.hold(lease_names.wait(waiting, now_s + lease_names.VALID_S))
                 if lease is not None:
@@ -381,7 +370,7 @@ class FollowedHolders:
         most: How many there may be.
     """
 
-    def __init__(self, leases: "Leases", uid: int, most: int) -> None:
+    def __init__(self, leases: Leases, uid: int, most: int) -> None:
         self._leases = leases
         self._uid = uid
         self._most = most

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Ticket = namedtuple(
     "Ticket",
     ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "kind", "written",
-     "timeout_s", "reason", "lease", "needs", "after"),
+     "timeout_s", "reason", "needs", "after"),
 )  # fmt: skip
 
 # Printed to the log of the job's script.
@@ -40,7 +40,7 @@ WAITS = "the job waits in the queue"
 # every spooler after it.
 _TICKET: "dict[str, Any]" = {
     "boot": str, "job": NAME, "submitted": WHOLE, "t": NUMBER, "name": str, "folder": NAME, "home": NAME, "reason": str,
-    "element?": WHOLE, "lease": str, "bridge": NAME, "queue_timeout_s?": NUMBER, "priority?": WHOLE, "needs?": [NAME],
+    "element?": WHOLE, "bridge": NAME, "queue_timeout_s?": NUMBER, "priority?": WHOLE, "needs?": [NAME],
     "asked": {"gpus": WHOLE, "cores": WHOLE, "memory_mb": WHOLE}, "limits": {"*?": NUMBER}, "env": {"*": NAME},
     "resources": {"gpu_type?": str, "gpu_memory_bytes?": WHOLE, "gpus_only?": [str]},
     "after?": {"*": {"name": str, "items?": [WHOLE]}},
@@ -177,7 +177,7 @@ class Queue:
             order, fields["submitted"] // 10**6 if now else 0, fields["job"], fields["name"], fields["folder"],
             fields["home"], fields.get("element"), fields["submitted"], Demand(**fields["asked"]),
             UserLimits(**fields["limits"]), kind_of(fields["resources"]), fields["t"], fields.get("queue_timeout_s"),
-            fields["reason"], fields["lease"], tuple(fields.get("needs", ())),
+            fields["reason"], tuple(fields.get("needs", ())),
             tuple(dependencies_of(fields)),
         )  # fmt: skip
 
@@ -347,7 +347,7 @@ class JobTicket:
             "element": job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
             "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
             "priority": spec.get("priority") or 0,
-            "queue_timeout_s": spec["queue_timeout_s"], "lease": spec["lease"], "bridge": spec["bridge"],
+            "queue_timeout_s": spec["queue_timeout_s"], "bridge": spec["bridge"],
             "needs": self.needs, "after": spec.get("after"), "env": environment_of(os.getppid()),
         }  # fmt: skip
 

@@ -77,11 +77,11 @@ def _list(root: str, after: str = "") -> int:
     return listing.listing(root, after)
 
 
-def _top(root: str, lease: str, seconds: str, looks: str) -> int:
+def _top(root: str, nodes: str, seconds: str, looks: str) -> int:
     # This import is late, because few people ask for it.
     from ..queue import overview
 
-    return overview.print_looks(root, lease, float(seconds), int(looks))
+    return overview.print_looks(root, bool(nodes), float(seconds), int(looks))
 
 
 def _tunnel(port: str) -> int:
@@ -170,19 +170,19 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "tunnel": ("PORT", 1, 1, _tunnel),
     "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, awaiting.register_array),
     "list": ("ROOT [AFTER]", 1, 2, _list),
-    "gpus": ("ROOT LEASE", 2, 2, report.print_gpus),
-    "users": ("[LEASE]", 0, 1, report.print_users),
+    "gpus": ("ROOT", 1, 1, report.print_gpus),
+    "users": ("", 0, 0, report.print_users),
     "clean": ("ROOT KEEP OLDER dry", 4, 4, expire.clean),
     "queue": ("ROOT", 1, 1, lambda root: report.print_queue(root, _bridge())),
-    "top": ("ROOT LEASE SECONDS LOOKS", 4, 4, _top),
+    "top": ("ROOT NODES SECONDS LOOKS", 4, 4, _top),
     "sizes": ("ROOT [JOB...]", 1, _ANY, expire.print_sizes),
     "remove": ("ROOT dry [JOB...]", 2, _ANY, expire.remove_jobs),
     "shell": ("JOB FACTS", 2, 2, _start_shell),
     "spool": (
-        "ROOT LEASE FD [JOB UNTIL FD]",
-        3,
+        "ROOT FD [JOB UNTIL FD]",
+        2,
         _ANY,
-        lambda root, lease, fd, *first: spooler.run_spooler(root, lease, int(fd), *first),
+        lambda root, fd, *first: spooler.run_spooler(root, int(fd), *first),
     ),
 }
 # What `program` runs itself, as jobs wait for it.

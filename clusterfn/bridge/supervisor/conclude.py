@@ -16,7 +16,7 @@ import time
 
 from .. import layout
 from ..queue import launch, lease_names, tickets
-from ..queue.lease import leases_of_kind
+from ..queue.lease import Leases
 from . import classify_exit, dependencies, notify, process_tree, retries, watch
 from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions, script_of
 from .job import DamagedFile, JobFolder, dependencies_of
@@ -229,7 +229,7 @@ def _runs(job: JobFolder) -> bool:
     # What the function of a job has forked holds its names too, even once job.sh is gone.
     if job.scheduler.has_nodes or script_of(job) == 0:
         return False
-    seen = lease_names.HeldNames(leases_of_kind(job.spec["lease"]).binders(), 0)
+    seen = lease_names.HeldNames(Leases().binders(), 0)
     return any((each.uid, each.job) == (os.getuid(), job.id) for each in seen.running)
 
 

@@ -167,9 +167,6 @@ class HeldResources:
         """Return the files that the worker must inherit to hold what the job has."""
         return []
 
-    def touch(self) -> None:
-        """Show that the job is alive."""
-
     def confirm(self) -> None:
         """Remove the ticket of the job, which is claimed now."""
 

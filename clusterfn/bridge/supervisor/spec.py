@@ -61,7 +61,6 @@ class _Always(TypedDict):
     bridge: str
     resources: SpecResources
     queue_timeout_s: Optional[float]
-    lease: str
     limits: Dict[str, Any]
     python: str
     version: List[int]

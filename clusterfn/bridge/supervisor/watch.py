@@ -205,7 +205,6 @@ class EndWatch:
         if self._due("beat", HEARTBEAT_S):
             self.stay_awake()
             self._attempt.beat()
-            self._job.held.touch()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
             raise AttemptEnded(cancelled(self._what))
         if self._due("fence", _FENCE_EVERY_S) and any(publish.is_there(folder, OUTCOME) for folder in self._fences):

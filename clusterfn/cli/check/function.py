@@ -29,6 +29,7 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Scheduler
 
 _LAST_LINES = 5
+_ONE_NAMESPACE = "run all jobs of the host in one network namespace, in containers by `--network host`"
 # The beginnings of reasons that are not about the queue: such a job waits for something other than its turn.
 _NO_TURN = ("environment: ", "its environment is ", "no connection to ", "connection to ")
 
@@ -80,9 +81,9 @@ def function(state: CheckState) -> str:
         raise StepFailed(str(late), hint) from late
     agent_ns, net_ns = state.session.connection.facts.net_ns, returned.net_ns
     # Jobs of a bare host lock GPUs by sockets, which do not cross the borders of network namespaces.
-    if not state.has_nodes and state.host.lease == "socket" and net_ns and agent_ns and net_ns != agent_ns:
+    if not state.has_nodes and net_ns and agent_ns and net_ns != agent_ns:
         message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {agent_ns})"
-        raise StepWarning(f"{message}: two jobs could take the same GPU", f"write `lease: file` for {state.place}")
+        raise StepWarning(f"{message}: two jobs could take the same GPU", _ONE_NAMESPACE)
     where = f"{returned.node}, Python {returned.python}, process {returned.pid}"
     return f"returned from {where}, after {returned.seconds:.2f} s{_about_workers(returned.trouble)}"
 

@@ -353,12 +353,14 @@ def test_jobs_in_a_network_namespace_of_their_own_are_a_warning(namespace):
     warned = fails(function.function, found(Site(())), StepWarning)
 
     assert "(net:[2], the agent in net:[1])" in str(warned)
-    assert warned.hint == "write `lease: file` for host cluster (clusterfn.yml:2)"
+    assert warned.hint == "run all jobs of the host in one network namespace, in containers by `--network host`"
 
 
-@pytest.mark.parametrize("host", [{"lease": "file"}, {"scheduler": "slurm"}])
-def test_a_namespace_matters_to_sockets_alone(namespace, host):
-    assert function.function(found(Site(()), **host)) == "returned from n1, Python 3.11.7, process 42, after 0.10 s"
+def test_a_namespace_matters_to_no_scheduler(namespace):
+    assert (
+        function.function(found(Site(()), scheduler="slurm"))
+        == "returned from n1, Python 3.11.7, process 42, after 0.10 s"
+    )
 
 
 def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():

@@ -51,13 +51,13 @@ def test_a_job_that_was_not_measured_yet_shows_what_it_asked_for():
 
 
 def test_jobs_of_other_users_are_shown_in_their_order_with_who_is_next():
-    look = {"own": [], "jobs": [other(), other(state="PENDING", used=40.0), other("ada", "PENDING", used=90.0)]}
+    look = {"own": [], "jobs": [other(), other(state="PENDING"), other("ada", "PENDING")]}
 
     text = top.Screen(SESSION).text(look)
 
     assert "none of your jobs waits or runs" in text
     assert [line.split()[0] for line in text.splitlines() if "PENDING" in line] == ["bob", "ada"]
-    assert list(top.notes_on(look)) == ["bob is next with c0de000011112222, and used the least of those who wait"]
+    assert list(top.notes_on(look)) == ["bob is next with c0de000011112222"]
 
 
 def test_on_a_narrow_terminal_the_columns_stay_that_say_which_job_does_what():

@@ -14,7 +14,7 @@ from tests.golden import samples
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("keep_days", 1.5, 1.5), ("queue_timeout_s", 60.0, 60.0), ("lease", "file", "file"),
+        ("keep_days", 1.5, 1.5), ("queue_timeout_s", 60.0, 60.0),
         ("limits", Limits(gpus=2), Limits(gpus=2)._asdict()),
     ],
 )  # fmt: skip

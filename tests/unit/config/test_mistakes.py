@@ -80,7 +80,6 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nspare: off", "4:12", "no process waits on the host between calls", "remove it"),
     ("scheduler: bare\nspare: never", "4:12", "choose one of on, true, yes, off, false, no", ""),
     ("scheduler: slurm\nlimits: {gpus: 4}", "4:13", "with SLURM the scheduler sets limits, by QOS", "remove it"),
-    ("scheduler: bare\nlease: flock", "4:12", '"flock" is not allowed', "socket, file"),
     ("scheduler: bare\nmodules: [a b]", "4:14", '"a b" cannot name a module', "a list"),
     ("scheduler: bare\nsetup: {a: b}", "4:12", "expected a string, found a mapping", "in quotes"),
     ("scheduler: bare\nsetup:\n- echo a: b", "5:7", "expected a string, found a mapping", "in quotes"),

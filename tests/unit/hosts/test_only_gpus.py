@@ -64,7 +64,7 @@ def test_more_than_the_key_leaves_is_rejected_on_the_host_too(folder: Path):
 def test_the_public_name_of_a_waiting_job_is_as_before():
     """Programs of other users and versions read it."""
     kind = machine.kind_of({"gpu_type": "a6000", "gpus_only": ["3"]})
-    waiting = machine.Waiting(5, 1000, "a" * 16, machine.Demand(1, 1, 0), kind, machine.Used(0, 0, 0))
+    waiting = machine.Waiting(5, 1000, "a" * 16, machine.Demand(1, 1, 0), kind, 0)
 
     name = lease_names.wait(waiting, 60)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from clusterfn.bridge.queue import lease_names
-from clusterfn.bridge.queue.lease import SocketLeases
-from clusterfn.bridge.queue.machine import Demand, Kind, Used, Waiting
+from clusterfn.bridge.queue.lease import Leases
+from clusterfn.bridge.queue.machine import Demand, Kind, Waiting
 
 
 @pytest.mark.parametrize("number", ["٤٢", "４２", "-1", "", "4" * 21, "4_2"])
 def test_a_number_in_other_digits_names_nobody(number):
     """Another user could name a victim by them, whose number is compared in ASCII."""
-    seen = lease_names.HeldNames({f"run/{number}/job/0/4/10", f"wait/{number}/1/60/0/1/0/job~0,0,0//0"}, 0)
+    seen = lease_names.HeldNames({f"run/{number}/job/0/4/10", f"wait/{number}/1/60/0/1/0/job~0//0"}, 0)
 
     assert seen.running == []
     assert seen.waiting == []
@@ -21,11 +21,11 @@ def test_a_number_in_other_digits_names_nobody(number):
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
-        ("wait/7/1/160/8/1/0/job~0,0,0//0", True),
-        ("wait/7/1/100/8/1/0/job~0,0,0//0", False),  # its time is over
-        ("wait/7/1/161/8/1/0/job~0,0,0//0", False),  # longer than a spooler names a job
-        ("wait/7/1/1000000/8/1/0/job~0,0,0//0", False),
-        ("wait/7/1/160/8/1/0/job//0", False),  # without use
+        ("wait/7/1/160/8/1/0/job~0//0", True),
+        ("wait/7/1/100/8/1/0/job~0//0", False),  # its time is over
+        ("wait/7/1/161/8/1/0/job~0//0", False),  # longer than a spooler names a job
+        ("wait/7/1/1000000/8/1/0/job~0//0", False),
+        ("wait/7/1/160/8/1/0/job//0", False),  # without the number of further ones
         ("wait/7/1/160/8/1/0/job~0,0//0", False),
         ("wait/7/1000000/8/1/0/job", False),  # without a time
     ],
@@ -37,18 +37,17 @@ def test_a_name_that_waits_counts_for_a_minute_at_most_and_in_one_form(name: str
 def test_the_longest_name_has_room_for_an_ending():
     """A user whose name another one has bound takes it with an ending."""
     kind = Kind("NVIDIARTXA6000ADAGENERATION" * 3, 49140)
-    used = Used(10**8, 10**6, 64)
-    waiting = Waiting(10**10, 2**31, "0123456789abcdef.1234", Demand(8, 64, 10**6), kind, used)  # after 115 days
+    waiting = Waiting(10**10, 2**31, "0123456789abcdef.1234", Demand(8, 64, 10**6), kind, 64)  # after 115 days
     name = lease_names.wait(waiting, 10**7)
 
-    mark = SocketLeases().hold(lease_names.with_ending(name, "0123abcd"))
+    mark = Leases().hold(lease_names.with_ending(name, "0123abcd"))
 
     assert mark is not None
     mark.close()
 
 
 def test_a_name_that_is_too_long_is_not_held_and_ends_no_spooler():
-    assert SocketLeases().hold("wait/1/2/3/" + "4" * 120 + "/0/0/job//0") is None
+    assert Leases().hold("wait/1/2/3/" + "4" * 120 + "/0/0/job//0") is None
 
 
 @pytest.mark.parametrize(("now_s", "late"), [(60, None), (200, "turn/7/aa/200")])

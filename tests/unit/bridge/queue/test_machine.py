@@ -91,7 +91,7 @@ def test_of_the_free_gpus_those_are_kept_that_somebody_needs_and_no_more(
 
 
 def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
-    waiting = machine.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960), machine.Used(1, 2, 3))
+    waiting = machine.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960), 3)
     name = lease_names.wait(waiting, 60)
 
     assert lease_names.HeldNames([name, lease_names.wait(waiting, 80)], 59).waiting == [waiting]
@@ -99,8 +99,8 @@ def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
 
 
 def test_a_name_that_would_be_too_long_says_that_any_gpu_will_do():
-    kind, used = Kind("a" * 40, 81920), machine.Used(10**9, 0, 0)
-    waiting = machine.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), kind, used)
+    kind = Kind("a" * 40, 81920)
+    waiting = machine.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), kind, 64)
 
     name = lease_names.wait(waiting, 10**9)
 

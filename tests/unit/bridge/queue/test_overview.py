@@ -42,7 +42,7 @@ def root(tmp_path, monkeypatch):
 def test_own_jobs_that_have_not_ended_are_looked_at_again_and_the_others_never(root, capfdbinary):
     folder, looked = root
 
-    assert overview.print_looks(str(folder), "", 2.0, 3) == 0
+    assert overview.print_looks(str(folder), True, 2.0, 3) == 0
 
     assert [[job["id"][0] for job in look["own"]] for look in printed(capfdbinary)] == [["1", "3"]] * 3
     assert "".join(looked) == "123" + "13" * 2
@@ -62,14 +62,14 @@ def test_it_ends_with_its_input_and_waits_longer_where_a_look_is_large(root, cap
     monkeypatch.setattr(overview.select, "select", select)
     monkeypatch.setattr(overview.os, "read", lambda fd, size: next(reads))
 
-    assert overview.print_looks(str(folder), "", 2.0, 0) == 0
+    assert overview.print_looks(str(folder), True, 2.0, 0) == 0
 
     assert len(printed(capfdbinary)) == len(pauses) == 2
     assert pauses[0] > 60_000 / 2000  # less than 2 KB in a second
 
 
 def test_a_client_that_takes_no_look_brings_no_further_one(tmp_path):
-    code = "import sys; from clusterfn.bridge.queue import overview; overview.print_looks(sys.argv[1], '', 0.01, 0)"
+    code = "import sys; from clusterfn.bridge.queue import overview; overview.print_looks(sys.argv[1], True, 0.01, 0)"
     argv = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as program:
         assert program.stdin is not None and program.stdout is not None
@@ -93,7 +93,7 @@ def test_on_a_machine_the_gpus_of_own_jobs_show_what_their_supervisors_measured(
 
     monkeypatch.setattr(overview.report, "look_at_gpus", look_at_gpus)
 
-    overview.print_looks(str(folder), "socket", 2.0, 2)
+    overview.print_looks(str(folder), False, 2.0, 2)
 
     first, second = printed(capfdbinary)
     assert [(each["use_percent"], each["used_mib"]) for each in second["gpus"]] == [(97, 20), (3, 1)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 from clusterfn.bridge.queue import plan, spooler
 from clusterfn.bridge.queue.lease_names import HeldNames
-from clusterfn.bridge.queue.machine import ANY, Demand, Kind, MachineResources, Usage, UserLimits, gpus_of_kind
+from clusterfn.bridge.queue.machine import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
 from clusterfn.bridge.queue.tickets import Ticket
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 
@@ -20,10 +21,8 @@ def ticket(job: str, asked: Demand, **more: Any) -> Ticket:
     return Ticket(**{**facts, "job": job, "asked": asked, "limits": NONE, "ms": int(job), "kind": ANY, **more})
 
 
-def view_of(
-    cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = (), held: str = "", used_ms: int = 0
-) -> plan.QueueView:
-    """With these cards free, and these held; one with a large letter is an A100. This user has used so much."""
+def view_of(cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = (), held: str = "") -> plan.QueueView:
+    """With these cards free, and these held; one with a large letter is an A100."""
     machine = MachineResources(cores, 1000, 1000, cards)
     holders = dict.fromkeys(held, 990007)
     every = [
@@ -31,7 +30,6 @@ def view_of(
     ]
     return plan.QueueView(
         machine, HeldNames(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, unleased={},
-        usage=Usage(used_ms, used_ms, 1, cores),
     )  # fmt: skip
 
 
@@ -53,7 +51,7 @@ def test_a_job_for_some_gpus_only_is_not_named_while_it_waits_as_others_would_ke
 
 
 def test_the_reason_says_for_whom_the_free_gpus_are_kept():
-    job, older = ticket("5", Demand(1, 1, 0)), "wait/990008/4/60/4/1/0/x~0,0,0//0"
+    job, older = ticket("5", Demand(1, 1, 0)), "wait/990008/4/60/4/1/0/x~0//0"
 
     made = planned([job], 8, ("e", "f"), (older,), held="abcd")
     kept = "the others reserved for 990008's earlier 4-GPU job; waiting for 1; 1 job before it; 990008 is next"
@@ -65,7 +63,7 @@ def test_the_reason_says_for_whom_the_free_gpus_are_kept():
 
 def test_the_reason_counts_the_gpus_that_are_kept_for_several_and_leaves_out_those_of_whom_comes_later():
     mine = [ticket("3", Demand(3, 1, 0)), ticket("5", Demand(3, 1, 0))]
-    others = ("wait/990008/2/60/1/1/0/x~0,0,0//0", "wait/990009/6/60/1/1/0/y~0,0,0//0")
+    others = ("wait/990008/2/60/1/1/0/x~0//0", "wait/990009/6/60/1/1/0/y~0//0", "run/990009/z/4/1/0")
     made = planned(mine, 8, ("e", "f", "g"), others, held="a")
 
     kept = "1 of the others reserved for 990008's earlier 1-GPU job; waiting for 3; 1 job before it; 990008 is next"
@@ -75,30 +73,103 @@ def test_the_reason_counts_the_gpus_that_are_kept_for_several_and_leaves_out_tho
     assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}"
 
 
+def test_the_reason_names_who_holds_what_a_job_lacks():
+    me = os.geteuid()
+    view = view_of(9, names=(f"run/{me}/m/0/1/0", "run/990008/x/0/8/0", "run/990009/y/0/0/5"), held="abcd")
+    view.holders = {"a": me, "b": -1, "c": 990007, "d": 990007}
+    view.pids = {"d": 812}
+
+    made = plan.plan_starts([ticket("5", Demand(1, 0, 0)), ticket("6", Demand(0, 1, 0))], view)
+
+    held = "4 of 4 GPUs held by 990007 (2), an unknown user (1), you (1)"
+    assert made.reasons["5"] == f"{held}; 990007 holds GPUs for no job of clusterfn (pid 812); waiting for 1"
+    assert made.reasons["6"].startswith("cores held by you (1), 990008 (8); waiting for 1 free core")
+
+
 A100, A6000 = Kind("a100", 0), Kind("a6000", 0)
 
 
-def test_a_group_that_has_its_half_keeps_no_gpu_from_those_for_whom_it_waits():
-    element = ticket("5", Demand(2, 1, 0), element=1)._replace(job="5.1")
-    names, held = ("run/1/5.2/4/1/0", "run/2/6/3/1/0"), "abcdefg"
+@pytest.mark.parametrize(("theirs", "starts"), [(3, []), (5, ["5"])])
+def test_who_holds_less_now_comes_first_whoever_was_first(theirs: int, starts: list[str]):
+    names = ("run/1/7/4/1/0", f"run/2/6/{theirs}/1/0", "wait/2/9/60/1/1/0/x~0//0")
+    made = planned([ticket("5", Demand(1, 1, 0))], 8, ("h",), names, "abcdefg")
 
-    assert [each.job for each in planned([element], 8, ("h",), names, held).named] == ["5.1"]
-    assert planned([element], 8, ("h",), (*names, "wait/2/9/60/1/1/0/x~0,0,0//0"), held).named == []
+    assert started(made) == starts
+    if not starts:
+        said = f"2 is next, who holds {theirs} GPUs and 1 core (you: 4 GPUs and 1 core)".replace("2 is", "bin is")
+        assert made.reasons["5"].replace(f"{plan.user_name(1)}", "you").endswith(said)
 
 
-@pytest.mark.parametrize(("used_ms", "starts"), [(500, ["5"]), (1500, [])])
-def test_further_jobs_of_another_user_come_first_until_they_count_more_than_ones_own(used_ms: int, starts: list[str]):
-    first_and_one_more = "wait/2/9/60/0/1/0/x~0,1000,1//0"
+def test_a_user_who_has_just_had_a_turn_comes_after_who_has_been_next_for_longer():
+    """Else many small jobs that were sent before a large one would keep it waiting to their end."""
+    mine, large = [ticket("5", Demand(0, 1, 0))], "wait/2/9/60/0/4/0/x~0//0"
+    view = view_of(4, names=(large,))
+    view.now_ms = 10
+    assert started(plan.plan_starts(mine, view)) == []
+
+    view = view_of(4, names=(large, "wait/1/8/60/0/1/0/5~0//0"))
+    view.now_ms = 10
+    assert started(plan.plan_starts(mine, view)) == ["5"], "it has been next since before that job"
+
+
+def test_a_job_of_higher_priority_takes_over_since_when_the_one_behind_it_was_next():
+    before, behind = ticket("7", Demand(0, 2, 0)), ticket("5", Demand(0, 2, 0))
+    view = view_of(1, names=("wait/1/5/60/0/2/0/5~0//0",))
+    view.now_ms = 100
+
+    made = plan.plan_starts([before, behind], view)
+
+    assert (made.named, made.since_ms) == ([before], {"7": 5, "5": 100})
+
+
+def test_two_jobs_of_one_user_that_are_next_at_once_have_different_times_in_their_order():
+    view = view_of(1, held="a")
+    view.now_ms = 50
+
+    made = plan.plan_starts([ticket("9", Demand(1, 1, 0)), ticket("3", Demand(0, 2, 0))], view)
+
+    assert ([each.job for each in made.named], made.since_ms) == (["9", "3"], {"9": 50, "3": 51})
+
+
+def test_a_job_that_has_begun_leaves_its_time_to_none_of_the_next():
+    names = ("run/1/5/0/1/0", "wait/1/5/60/0/1/0/5~0//0", "wait/1/9/60/0/2/0/7~0//0")
+
+    made = planned([ticket("5", Demand(0, 1, 0)), ticket("7", Demand(0, 2, 0))], 2, names=names)
+
+    assert made.since_ms["7"] == 9
+
+
+@pytest.mark.parametrize(("own", "starts"), [(1, ["5"]), (2, [])])
+def test_further_jobs_of_another_user_come_first_until_they_count_more_than_ones_own(own: int, starts: list[str]):
+    names = ("wait/2/9/60/0/1/0/x~1//0", f"run/1/7/0/{own}/0")
     mine = [ticket("5", Demand(0, 1, 0))]
 
-    assert started(planned(mine, 2, names=(first_and_one_more,), used_ms=used_ms)) == starts
+    assert started(planned(mine, 2 + own, names=names)) == starts
 
 
-@pytest.mark.parametrize(("used_ms", "why"), [(4000, ""), (6000, "bin waits, who has used less of the machine lately")])
-def test_an_element_gives_way_only_to_who_has_used_less_by_more_than_its_restart_takes(used_ms: int, why: str):
+@pytest.mark.parametrize(("own", "why"), [(0, ""), (1, "bin waits, who holds less of the machine")])
+def test_an_element_gives_way_only_to_who_would_then_hold_less(own: int, why: str):
     element = ticket("5", Demand(0, 1, 0), element=1)._replace(job="5.1")
+    names = ("wait/2/9/60/0/1/0/x~0//0", f"run/1/7/0/{own}/0")
 
-    assert plan.must_yield(element, view_of(1, names=("wait/2/9/60/0/1/0/x~0,0,0//0",), used_ms=used_ms)) == why
+    assert plan.must_yield(element, view_of(1 + own, names=names)) == why
+    assert not plan.must_yield(element, view_of(2 + own, names=names)), "there is room for both"
+
+
+def test_ones_own_job_that_waits_makes_no_element_give_way():
+    element = ticket("5", Demand(0, 2, 0), element=1)._replace(job="5.1")
+    names = ("wait/2/9/60/0/1/0/x~0//0", "wait/1/8/60/0/1/0/8~0//0", "run/1/7/0/1/0")
+
+    assert plan.must_yield(element, view_of(4, names=names)) == "", "there is room for the other user's job"
+
+
+def test_an_element_with_a_gpu_gives_way_to_who_can_have_this_gpu_alone():
+    element = ticket("5", Demand(1, 1, 0), element=1, kind=A100)._replace(job="5.1")
+    names = ("wait/2/9/60/1/1/0/x~0/{}/0", "run/1/7/1/1/0")
+    for kind, why in ("a100", "bin waits, who holds less of the machine"), ("a6000", ""):
+        view = view_of(8, ("E",), (names[0].format(kind), names[1]), "aB")
+
+        assert plan.must_yield(element, view) == why
 
 
 def test_jobs_with_gpus_start_one_after_another_and_the_others_beside_them():

@@ -10,7 +10,7 @@ import pytest
 from clusterfn.bridge.layout import HOLDS
 from clusterfn.bridge.queue import lease_names, machine, plan, report, tickets
 from clusterfn.bridge.queue.lease_names import HeldNames
-from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, Used, UserLimits, Waiting
+from clusterfn.bridge.queue.machine import ANY, Demand, MachineResources, UserLimits, Waiting
 from clusterfn.bridge.queue.report import gpu_holders
 from clusterfn.bridge.supervisor.gpus import GpuLoad, GpuProcess
 from tests.unit.bridge.queue.test_plan import NONE, ticket
@@ -52,7 +52,7 @@ def write_tickets(root, jobs):
         queue.write({
             "job": job, "name": "f", "folder": root, "home": root, "element": None, "submitted": place, "t": 1.0,
             "reason": "", "asked": machine.Demand(0, 1, 0)._asdict(), "limits": dict.fromkeys(LIMITS),
-            "resources": {"gpus": 0}, "queue_timeout_s": None, "lease": "socket", "bridge": root, "env": {},
+            "resources": {"gpus": 0}, "queue_timeout_s": None, "bridge": root, "env": {},
         })  # fmt: skip
     return queue
 
@@ -125,16 +125,13 @@ def test_what_a_job_lacks_is_what_it_is_said_to_wait_for(
     )  # fmt: skip
     assert plan.plan_starts([ticket("1", Demand(*asked), limits=limits)], view).reasons == {"1": own}
 
-    waits = lease_names.wait(
-        Waiting(5, BOB, "c0de000011112222", Demand(*asked), ANY, Used(0, 0, 0)), machine.now_s() + 30
-    )
-    monkeypatch.setattr(report, "leases_of_kind", lambda kind: Mock(binders=lambda: dict.fromkeys([*running, waits])))
+    waits = lease_names.wait(Waiting(5, BOB, "c0de000011112222", Demand(*asked), ANY, 0), machine.now_s() + 30)
+    monkeypatch.setattr(report, "Leases", lambda: Mock(binders=lambda: dict.fromkeys([*running, waits])))
     loads = [GpuLoad(gpu, "NVIDIA RTX A6000", int(gpu), 49140, 0, 0, False) for gpu in gpus]
     monkeypatch.setattr(report.gpus, "gpu_loads", lambda: (loads, []))
     monkeypatch.setattr(report.gpus, "gpu_processes", dict)
     for name, amount in (("cores", 4), ("memory_mb", 1000), ("available_mb", 1000)):
         monkeypatch.setattr(machine, name, lambda amount=amount: amount)
 
-    (job,) = report.look_at_gpus(str(tmp_path), "socket")["waiting"]
-    said = f"{of_another_user}; what becomes free is reserved for it; used 0 s of all GPUs lately"
-    assert job["reason"] == said
+    (job,) = report.look_at_gpus(str(tmp_path))["waiting"]
+    assert job["reason"] == f"{of_another_user}; what becomes free is reserved for it"

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 
-from clusterfn.bridge.queue import lease_names, machine, report
-from clusterfn.bridge.queue.machine import ANY, Demand, Used, Waiting
+from clusterfn.bridge.queue import lease_names, report
+from clusterfn.bridge.queue.machine import ANY, Demand, Waiting
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 NAMES = [
     lease_names.run(os.getuid(), "7f3a000011112222", Demand(2, 4, 8192)),
     lease_names.run(4_000_000, "90aa000011112222.3", Demand(0, 1, 0)),
-    lease_names.wait(Waiting(5, os.getuid(), "c0de000011112222", Demand(1, 1, 512), ANY, Used(0, 0, 0)), 550),
-    lease_names.wait(Waiting(5, 4_000_000, "too-old-to-count", Demand(1, 1, 512), ANY, Used(0, 0, 0)), 10),
+    lease_names.wait(Waiting(5, os.getuid(), "c0de000011112222", Demand(1, 1, 512), ANY, 0), 550),
+    lease_names.wait(Waiting(5, 4_000_000, "too-old-to-count", Demand(1, 1, 512), ANY, 0), 10),
     "door", "gpu/GPU-1", "run/nonsense",
 ]  # fmt: skip
 
 
 def test_the_jobs_of_all_users_are_listed_with_what_they_asked_for():
-    words = ("user", "job", "state", "gpus", "cores", "memory_mb", "used")
+    words = ("user", "job", "state", "gpus", "cores", "memory_mb")
     rows = [
-        (ME, "7f3a000011112222", "RUNNING", 2, 4, 8192, 0.0),
-        ("4000000", "90aa000011112222.3", "RUNNING", 0, 1, 0, None),
-        (ME, "c0de000011112222", "PENDING", 1, 1, 512, 0.0),
+        (ME, "7f3a000011112222", "RUNNING", 2, 4, 8192),
+        ("4000000", "90aa000011112222.3", "RUNNING", 0, 1, 0),
+        (ME, "c0de000011112222", "PENDING", 1, 1, 512),
     ]
     assert report.look_at_jobs(NAMES, 500) == [dict(zip(words, row)) for row in rows]
 
@@ -33,40 +32,20 @@ def test_the_table_has_a_line_for_each_and_no_name_obeys_on_the_terminal():
     rows = report.look_at_jobs([*NAMES, "run/7/\x1b[2Jevil/0/1/0"], 500)
     lines = report.as_table(rows).splitlines()
 
-    assert lines[0].split() == ["USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY", "USED"]
+    assert lines[0].split() == ["USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY"]
     assert len(lines) == 5 and not any("\x1b" in line for line in lines)
     assert ["4000000", "90aa000011112222.3", "RUNNING", "0", "1", "0", "bytes"] in [line.split()[:7] for line in lines]
 
 
-def test_a_job_that_holds_its_name_is_seen_by_both_ways_of_asking(capfdbinary, monkeypatch):
-    held = [lease_names.run(os.getuid(), "7f3a000011112222", Demand(0, 1, 64))]
-
-    class Leases:
-        def binders(self):
-            return dict.fromkeys(held)
-
-    monkeypatch.setattr(report, "leases_of_kind", lambda kind: Leases())
-    assert machine.now_s() > 0 and report.print_users("socket") == 0
-    (job,) = json.loads(capfdbinary.readouterr().out)["jobs"]
-    assert (job["user"], job["memory_mb"]) == (ME, 64)
-    assert report.print_users() == 0
-    assert capfdbinary.readouterr().out.decode().count("7f3a000011112222") == 2  # once for each kind of lease
-
-
-def test_who_waits_is_listed_in_the_order_in_which_they_come_with_what_their_users_have_used():
-    much, little = Used(7_200_000, 0, 0), Used(40_000, 0, 0)
+def test_who_waits_is_listed_in_the_order_in_which_they_come():
     names = [
-        lease_names.wait(Waiting(5, 4_000_000, "aaaa000011112222", Demand(1, 1, 0), ANY, much), 550),
-        lease_names.wait(Waiting(9, 4_000_001, "bbbb000011112222", Demand(1, 1, 0), ANY, little), 550),
+        lease_names.wait(Waiting(5, 4_000_000, "aaaa000011112222", Demand(1, 1, 0), ANY, 0), 550),
+        lease_names.wait(Waiting(9, 4_000_001, "bbbb000011112222", Demand(1, 1, 0), ANY, 0), 550),
         lease_names.run(4_000_000, "cccc000011112222", Demand(2, 1, 0)),
-        lease_names.run(4_000_000, "dddd000011112222", Demand(0, 1, 0)),
+        lease_names.run(4_000_001, "dddd000011112222", Demand(1, 1, 0)),
     ]
-    rows = report.look_at_jobs(names, 500)
 
-    assert [(row["job"][:4], row["used"]) for row in rows[:2]] == [("cccc", 7200.0), ("dddd", None)]
-    rows = rows[2:]
-    assert [(row["user"], row["used"]) for row in rows] == [("4000001", 40.0), ("4000000", 7200.0)]
-    assert report.as_table(rows).splitlines()[1].endswith("40 s") and report.as_table(rows).endswith("2 h")
+    assert [row["job"][:4] for row in report.look_at_jobs(names, 500)] == ["cccc", "dddd", "bbbb", "aaaa"]
 
 
 def test_a_name_that_another_user_has_bound_is_reported_and_no_job():
