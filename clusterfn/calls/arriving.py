@@ -12,14 +12,13 @@ from clusterfn.config import units
 from clusterfn.errors import ResultError
 from clusterfn.hosts import landing, serialization
 from clusterfn.hosts.landing import Landing, Value
-from clusterfn.hosts.rpc.requests import MemorySink
 
 RECEIVING = "receiving its value:"
 # Any machine has room for this many bytes. The first line of a value that comes early is no longer than that.
 _SMALL = 1 << 20
 
 
-class Arriving(MemorySink):
+class Arriving:
     """As many bytes as the outcome announces, and no more than this machine has room for.
 
     A large value may begin to come while the host still writes it. Its first line then says how large it will be, and
@@ -108,13 +107,6 @@ class Arriving(MemorySink):
             self._landing = None
         elif early:
             self.write(early)
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether `write` only copies bytes into memory that is reserved."""
-        # Another thread may drop it between the two tests below.
-        landing = self._landing
-        return landing is not None and landing.folder is None
 
     def write(self, piece: bytes) -> None:
         """Take a further piece of the value.

@@ -279,7 +279,7 @@ class JobEntry(JobStatus):
         """
         arriving = Arriving(self._place())
         arriving.expect(self.published)
-        receiving = self.tracker.connection.get(self.tracker.log_path(layout.VALUE), arriving)
+        receiving = self.tracker.connection.get(self.tracker.log_path(layout.VALUE), arriving.write)
         self.show_transfer(Transfer(RECEIVING, [receiving]))
         try:
             receiving.result(timeout)

@@ -11,16 +11,7 @@ from clusterfn.errors import HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.frames import CHUNK, Header, pack
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import (
-    MalformedAnswer,
-    MemorySink,
-    OpenRequest,
-    SimpleRequest,
-    Sink,
-    T,
-    number,
-    writer_of,
-)
+from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest, SimpleRequest, Sink, T, number
 
 if TYPE_CHECKING:
     from clusterfn.bridge.agent.compression import Compressor
@@ -152,17 +143,13 @@ class GetRequest(OpenRequest[int]):
     ) -> None:  # fmt: skip
         part = {} if until is None else {"until": until}
         super().__init__("get", {"path": path, "offset": offset, **part})
-        self._write = writer_of(sink)
-        self._memory = sink if isinstance(sink, MemorySink) else None
+        self._write = sink
         self._on_size = on_size
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
         # A file may grow between two tries, and each agent announces the size that it sees.
         self.reply.size = None
         return super().header(still_open)
-
-    def takes_at_once(self, header: Header) -> bool:
-        return self._memory is not None and self._memory.is_in_memory and self.reply.size is not None
 
     def take(self, header: Header, body: bytes) -> None:
         if self.reply.size is None:

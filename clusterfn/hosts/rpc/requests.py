@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, Union
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import Header
@@ -94,10 +94,6 @@ class OpenRequest(Generic[T]):
     def take(self, header: Header, body: bytes) -> None:
         """Take an answer before the last."""
 
-    def takes_at_once(self, header: Header) -> bool:
-        """Whether `take` only writes to memory, and waits for nothing."""
-        return False
-
     def finish(self, header: Header, body: bytes) -> None:
         """Take the last answer."""
         self.reply.resolve(self.value(header, body))
@@ -126,24 +122,7 @@ class SimpleRequest(OpenRequest[T]):
         return self._read(header, body)
 
 
-class MemorySink:
-    """What may be written to by the thread that receives."""
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether `write` waits for nothing now: no disk, no lock, no answer."""
-        return False
-
-    def write(self, piece: bytes) -> Any:
-        raise NotImplementedError
-
-
-Sink = Union[Callable[[bytes], Any], MemorySink]
-
-
-def writer_of(sink: Sink) -> Callable[[bytes], Any]:
-    """Return the sink as a function."""
-    return sink.write if isinstance(sink, MemorySink) else sink
+Sink = Callable[[bytes], Any]
 
 
 class Followed(NamedTuple):
@@ -175,15 +154,9 @@ class FollowRequest(OpenRequest[bytes]):
         fields = {"until": until, "files": self._offsets, "with": self._results, "early": on_early is not None}
         super().__init__("follow", {name: value for name, value in fields.items() if value})
         self._takers = [file.on_data for file in files]
-        self._writers = [writer_of(sink) for _, sink in with_files]
-        self._memory = [sink for _, sink in with_files if isinstance(sink, MemorySink)]
+        self._writers = [sink for _, sink in with_files]
         self._on_content, self._on_early = on_content, on_early
         self._content: bytes | None = None
-
-    def takes_at_once(self, header: Header) -> bool:
-        if "content" in header or header.get("again") or len(self._memory) < len(self._writers):
-            return False
-        return all(sink.is_in_memory for sink in self._memory)
 
     def take(self, header: Header, body: bytes) -> None:
         if "offset" in header:
