@@ -80,7 +80,7 @@ class FrameReader:
         with memoryview(self._data) as view:
             content = bytes(view[middle:end])
         del self._data[:end]
-        return header, _decompressed(content) if "zlib" in header else content
+        return header, content
 
     def _fill(self, size: int) -> bool:
         """Read until there are so many bytes; return False if the stream ends before."""
@@ -105,16 +105,6 @@ def _header(text: bytes) -> Header:
     if header.get("end") and header.get("ok") is not True and not is_error:
         raise no_frame("it must end with success or an error, and does neither", text)
     return header
-
-
-def _decompressed(content: bytes) -> bytes:
-    # Imported late, because agents compress only on slow links.
-    from clusterfn.bridge.agent.compression import decompress
-
-    try:
-        return decompress(content)
-    except ValueError as error:
-        raise no_frame(str(error), content) from error
 
 
 def no_frame(why: str, data: bytes | bytearray) -> HostError:

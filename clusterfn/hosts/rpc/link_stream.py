@@ -124,7 +124,6 @@ class RequestSender:
         self._give_up = give_up
         self._control = bytearray()
         self._transfers: collections.deque[tuple[OpenRequest[Any], Iterator[bytes]]] = collections.deque()
-        self._sent = 0
         self._puts: collections.deque[float] = collections.deque(maxlen=_BURST)
 
     def is_full(self) -> bool:
@@ -134,10 +133,6 @@ class RequestSender:
         """
         files = sum(min((request.reply.size or 0) - request.reply.moved, CHUNK) for request, _ in self._transfers)
         return files + len(self._control) > _FULL
-
-    def taken(self) -> int:
-        """Return how many bytes the streams have taken so far."""
-        return self._sent
 
     # The caller of the methods below holds the stream's lock.
 
@@ -200,7 +195,6 @@ class RequestSender:
         if data:
             self._puts.append(time.monotonic())
             stream.write(data)
-            self._sent += len(data)
             self._line.pulse.send(len(data))
 
     def _put_chunk(self, opened: AgentStream, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:

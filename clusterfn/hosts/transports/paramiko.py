@@ -236,6 +236,7 @@ def meet(
         ssh = paramiko.Transport(via or _socket(host, settings))
         hops.append(ssh)
         ssh.set_log_channel(LOG)
+        ssh.use_compression(settings.compress)
         ssh.banner_timeout = settings.timeout_s
         options = ssh.get_security_options()
         options.ciphers = [name for name in CIPHERS if name in options.ciphers]
