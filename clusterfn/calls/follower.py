@@ -112,10 +112,8 @@ class Follower(FollowedJob):
             waiting = connection.follow(
                 files,
                 outcome,
-                with_files=[(posixpath.join(folder, layout.VALUE), arriving)],
+                with_files=[(posixpath.join(folder, layout.VALUE), arriving.write)],
                 on_content=arriving.announce,
-                # On a file system that several machines share, a later piece may become visible before an earlier one.
-                on_early=None if self.session.scheduler.has_nodes else arriving.begin_early,
             )
             self._receiving = Transfer(RECEIVING, [waiting])
         self.awaited = waiting

@@ -30,7 +30,6 @@ from clusterfn.hosts.transfer import Transfer
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend
     from clusterfn.hosts.connection import HostConnection, Reply
-    from clusterfn.hosts.landing import Value
 
 # The result in place of a value that stays on the host.
 ON_HOST: Any = object()
@@ -206,7 +205,7 @@ class JobEntry(JobStatus):
             refused.__cause__ = error
             self._raise(refused, kind, "its result could not be received")
 
-    def _end_with(self, published: Mapping[str, Any], value: Value | None) -> None:
+    def _end_with(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         self.published = published
         if published["kind"] != layout.RETURNED:
             error = self._error_of(published, value)
@@ -233,7 +232,7 @@ class JobEntry(JobStatus):
             self.tell("note", remote_files.left_behind(published["left"], self.host, self.id))
         self.finish(RETURNED, self._what_is_kept() if result is ON_HOST else "", lambda job: job.set_result(result))
 
-    def _error_of(self, published: Mapping[str, Any], value: Value | None) -> BaseException:
+    def _error_of(self, published: Mapping[str, Any], value: bytearray | None) -> BaseException:
         """Return the error of a job that has not returned; its exception is fetched if it has not come."""
         place = self._place()
         unread = place.results.data_only or outcome.is_too_large(published, place.results)
@@ -254,7 +253,7 @@ class JobEntry(JobStatus):
     def _place(self) -> outcome.JobLocation:
         return outcome.JobLocation(self.host, self.id, self.folder, self.tracker.results)
 
-    def _arrived(self, value: Value | None) -> Any:
+    def _arrived(self, value: bytearray | None) -> Any:
         """Return the value of a job that has returned, unless it stays on the host."""
         if self.tracker.keeps or outcome.is_too_large(self.published, self.tracker.results):
             return ON_HOST
@@ -264,11 +263,11 @@ class JobEntry(JobStatus):
         large = outcome.too_large(self.published, self._place())
         return f"its value{f', {format_size(large.size_bytes)},' if large else ''} is on {self.host}"
 
-    def _load(self, value: Value | None) -> Any:
+    def _load(self, value: bytearray | None) -> Any:
         result = outcome.value_of(self.published, value, self._place())
         return given_paths.as_given(result, self.given) if self.given else result
 
-    def _fetch_value(self, timeout: float | None = None) -> Value | None:
+    def _fetch_value(self, timeout: float | None = None) -> bytearray | None:
         """Fetch the value, or the exception, which the host has kept.
 
         Raises:
@@ -278,7 +277,7 @@ class JobEntry(JobStatus):
         """
         arriving = Arriving(self._place())
         arriving.expect(self.published)
-        receiving = self.tracker.connection.get(self.tracker.log_path(layout.VALUE), arriving)
+        receiving = self.tracker.connection.get(self.tracker.log_path(layout.VALUE), arriving.write)
         self.show_transfer(Transfer(RECEIVING, [receiving]))
         try:
             receiving.result(timeout)

@@ -21,7 +21,6 @@ from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.landing import Value
     from clusterfn.plain_data.reader import NotData
 
 _TEXTS = (list, str)
@@ -212,7 +211,7 @@ def _rounded_up(size: int) -> str:
     return f"{-(-size // 2**10)}KB"
 
 
-def value_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> Any:
+def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
     """Load the value of a job that returned.
 
     Args:
@@ -233,8 +232,7 @@ def value_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation
 
         read, other, damaged = reader.load, (reader.NotData,), (*damaged, reader.DamagedPickle)
     try:
-        whole = whole_value(outcome, value, container)
-        return container.loads(whole, read=read, crc=getattr(whole, "crc", None))
+        return container.loads(whole_value(outcome, value, container), read=read)
     except other as error:
         raise _result_error(
             f'the value holds {error.name}: with results="data" {place.host} may return plain data alone',
@@ -289,7 +287,7 @@ def _instead_of_loading(error: BaseException, failure: Any) -> str:
     return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"
 
 
-def whole_value(outcome: Mapping[str, Any], value: Value | None, container: Any) -> Value:
+def whole_value(outcome: Mapping[str, Any], value: bytearray | None, container: Any) -> bytearray:
     """Return the value.
 
     Raises:

@@ -10,7 +10,7 @@ import os
 import posixpath
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterfn import errors
 from clusterfn.bridge import layout
@@ -20,9 +20,6 @@ from clusterfn.calls import failure_hints
 from clusterfn.calls.outcome import JobLocation, checked, facts_of, name_files_as_here, where_of, whole_value
 from clusterfn.hosts import serialization
 from clusterfn.packing.project import explain
-
-if TYPE_CHECKING:
-    from clusterfn.hosts.landing import Value
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.COMMAND: errors.CommandFailed,
@@ -65,7 +62,7 @@ class RemoteTraceback(Exception):
         return "\n" + printable(self.text)
 
 
-def exception_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException:
+def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException:
     """Return the exception for an outcome of any other kind than `returned`."""
     if outcome["kind"] == layout.RAISED:
         return _raised(outcome, value, place)
@@ -95,7 +92,7 @@ def exception_of(outcome: Mapping[str, Any], value: Value | None, place: JobLoca
     return error
 
 
-def _cause_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException | None:
+def _cause_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException | None:
     """Return the exception of the job that was to give the value: its file was copied into this job's."""
     try:
         cause = checked(outcome.get("cause"))
@@ -119,7 +116,7 @@ def _count(outcome: Mapping[str, Any]) -> str:
     return f"this was the last of {len(outcome['earlier']) + 1} attempts"
 
 
-def _raised(outcome: Mapping[str, Any], value: Value | None, place: JobLocation) -> BaseException:
+def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException:
     what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
     what.update(outcome.get("exception") or {})
     what["traceback"] = name_files_as_here(what["traceback"].rstrip())
@@ -160,7 +157,7 @@ def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], pla
     object.__setattr__(_end_of_chain(error), "__cause__", remote)
 
 
-def _rebuilt(outcome: Mapping[str, Any], value: Value | None) -> BaseException | None:
+def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseException | None:
     container, exceptions = serialization.part("container"), serialization.part("exceptions")
     try:
         records = container.loads(whole_value(outcome, value, container), same_python=False)

@@ -27,7 +27,7 @@ _HOSTS: Form = {
 
 # What YAML reads as true and false.
 _ON, _OFF = ("on", "true", "yes"), ("off", "false", "no")
-_SWITCH = (*_ON, *_OFF)
+_SWITCH = Kind(lambda value: value.as_choice((*_ON, *_OFF)) in _ON, {"enum": ["on", "off", True, False]})
 
 # The keys at the left margin, with the attribute of Config that each becomes.
 FILE_KEYS: Mapping[str, Key] = {
@@ -98,6 +98,9 @@ HOST_KEYS: Mapping[str, Key] = {
         "`openssh`: always that one. `local`: for a scheduler on your own machine"),
     "ssh_config": Key("ssh_config", kinds.PATH, "ssh's own", "./ssh_config",
         "another ssh configuration; a relative path starts at the folder of clusterfn.yml"),
+    "compress": Key("compress", _SWITCH, "`false`", "true",
+        "`true`: ssh compresses the connection, as `ssh -C` does. This helps on a line slower than about 10 Mbit/s, "
+        "and costs time on a faster one. `Compression yes` in your ssh configuration does the same"),
     "root": Key("root", kinds.ROOT, "`~/.clusterfn`", "$SCRATCH/clusterfn",
         "folder on the host for all files of clusterfn; the host expands `~` and variables. On SLURM all nodes must "
         "see it, and it may not contain `%` or `\\`. If hosts share a home directory, give hosts of the same SLURM "
@@ -147,9 +150,8 @@ HOST_KEYS: Mapping[str, Key] = {
         "how much of the machine all your running jobs may take together; your other jobs "
         "[wait](../how-to/gpu-server.md#limit-what-your-own-jobs-take). You may allow more cores than the machine "
         "has. Only without a scheduler: SLURM and Grid Engine set their own limits"),
-    "spare": Key(
-        "spare", Kind(lambda value: value.as_choice(_SWITCH) in _ON, {"enum": ["on", "off", True, False]}),
-        "`on`", "off", "`off`: no process waits on the host for your next call, which then takes longer "
+    "spare": Key("spare", _SWITCH, "`on`", "off",
+        "`off`: no process waits on the host for your next call, which then takes longer "
         "([details](../how-to/many-calls.md#single-calls-in-a-row)). Only without a scheduler"),
     "poll_floor": Key("poll_floor_s", kinds.TIME, "`2s`", "30s",
         "shortest interval between two queries to the scheduler"),

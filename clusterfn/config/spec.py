@@ -98,6 +98,7 @@ class Host(NamedTuple):
         scheduler: A word of `keys_by_scheduler`.
         transport: "auto", "paramiko", "openssh" or "local".
         source: Where it was defined, "file:line", for messages.
+        compress: Whether ssh compresses the connection.
         gpus_only: The only GPUs that its jobs may get: numbers as nvidia-smi counts, or UUIDs; empty for all.
         scheduler_options: What is below the key with the scheduler's own name.
         scheduler_path: Folders of the scheduler's commands there, which come before the others of PATH.
@@ -115,6 +116,7 @@ class Host(NamedTuple):
     source: str
     transport: str = "auto"
     ssh_config: str | None = None
+    compress: bool = False
     root: str = "~/.clusterfn"
     owners: tuple[str, ...] = ()
     python: str | None = None

@@ -1,4 +1,4 @@
-"""Bring files of a host to this machine, each whole or not at all: small ones by the hundred, large ones by themselves.
+"""Bring files of a host to this machine, each whole or not at all, many at a time.
 
 Names that come from a host are not trusted: none may lead out of the folder that the caller chose.
 """
@@ -13,19 +13,18 @@ import secrets
 import stat
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import RawIOBase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, ListedFile, Reply
 
-# Files of up to so many bytes come together in one answer.
+# A request counts as no fewer bytes.
 _SMALL = 64 << 10
-_BATCH_FILES, _BATCH_BYTES = 500, 1 << 20
 # The most open requests. The smaller number holds while more than `_AHEAD_BYTES` are on their way.
 _AT_ONCE, _LARGE_AT_ONCE = 1000, 32
 _AHEAD_BYTES = 16 << 20
@@ -51,35 +50,24 @@ def download(
     targets = {
         file.name: _Target(to.joinpath(*safe_parts(file.name)), bool(file.mode & stat.S_IXUSR)) for file in files
     }
-    sizes = {file.name: file.size for file in files}
-    batches = collections.deque(_batches({name: size for name, size in sizes.items() if size <= _SMALL}))
-    alone = collections.deque(name for name, size in sizes.items() if size > _SMALL)
+    to_ask = collections.deque(files)
     # Many requests are open at once, because otherwise each file would cost a round trip.
-    under_way: collections.deque[_OnTheirWay] = collections.deque()
+    under_way: collections.deque[_File] = collections.deque()
     # Counts bytes that are on their way, and bytes in memory that wait until earlier files are stored.
     ahead = 0
-    stored: set[str] = set()
+    stored: list[Path] = []
     missing: list[HostError] = []
-
-    def next_request() -> _OnTheirWay:
-        if batches:
-            return _SmallFiles(connection, folder, batches.popleft(), targets)
-        name = alone.popleft()
-        return _File(connection, folder, name, targets[name], sizes[name])
-
     try:
-        while batches or alone or under_way:
-            while (batches or alone) and len(under_way) < (_LARGE_AT_ONCE if ahead > _AHEAD_BYTES else _AT_ONCE):
-                under_way.append(next_request())
+        while to_ask or under_way:
+            while to_ask and len(under_way) < (_LARGE_AT_ONCE if ahead > _AHEAD_BYTES else _AT_ONCE):
+                file = to_ask.popleft()
+                under_way.append(_File(connection, f"{folder}/{file.name}", targets[file.name], file.size))
                 ahead += under_way[-1].size
                 on_request(under_way[-1].ask())
-            first = under_way[0]
             try:
-                here = first.finish()
-                stored.update(here)
-                alone.extend(name for name in first.names if name not in here)
+                stored.append(under_way[0].finish())
             except HostError as error:
-                if error.kind != "missing" or isinstance(first, _SmallFiles):
+                if error.kind != "missing":
                     raise
                 # A running job may rename or remove a file after the host has
                 # listed it. That is an error only if all files are gone.
@@ -90,21 +78,7 @@ def download(
             each.give_up()
     if missing and not stored:
         raise missing[0]
-    return [target.path for name, target in targets.items() if name in stored]
-
-
-def _batches(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Divide small files among requests."""
-    batch: dict[str, int] = {}
-    room = _BATCH_BYTES
-    for name, size in sizes.items():
-        if batch and (len(batch) == _BATCH_FILES or room < size):
-            yield batch
-            batch, room = {}, _BATCH_BYTES
-        batch[name] = size
-        room -= size
-    if batch:
-        yield batch
+    return stored
 
 
 class _Target(NamedTuple):
@@ -171,69 +145,17 @@ class _PartFile:
             self._path.unlink()
 
 
-class _SmallFiles:
-    """Small files that come by one request.
-
-    Attributes:
-        names: Of all of them.
-        size: Their bytes, as the host has listed them.
-    """
-
-    def __init__(
-        self, connection: HostConnection, folder: str, sizes: Mapping[str, int], targets: Mapping[str, _Target]
-    ) -> None:
-        self.names: Collection[str] = sizes
-        self.size = sum(sizes.values())
-        self._connection = connection
-        self._folder = folder
-        self._sizes = sizes
-        self._targets = targets
-        self._came: dict[str, bytes] = {}
-        self._reply: Reply[None] | None = None
-
-    def ask(self) -> Reply[Any]:
-        """Send the request, and return the reply to it."""
-        self._reply = self._connection.get_each(self._folder, self._sizes, self._take)
-        return self._reply
-
-    def _take(self, name: str, data: bytes | None) -> None:
-        if data is not None:
-            self._came[name] = data
-
-    def finish(self) -> Collection[str]:
-        """Wait for them, and store them; return the names of those that have come. The others have to come alone."""
-        assert self._reply is not None
-        self._reply.result(None)
-        for name, data in self._came.items():
-            part = _PartFile(self._targets[name])
-            try:
-                part.write(data)
-                part.complete()
-            except BaseException:
-                # This includes Ctrl-C: the folder must never contain half a file.
-                part.remove()
-                raise
-        return self._came
-
-    def give_up(self) -> None:
-        """Cancel it."""
-        if self._reply is not None:
-            self._reply.cancel()
-
-
 class _File:
-    """A file that comes by a request of its own.
+    """A file on its way.
 
     Attributes:
-        names: Its name.
         size: Its bytes, as the host has listed it; what grows has more.
     """
 
-    def __init__(self, connection: HostConnection, folder: str, name: str, target: _Target, size: int) -> None:
-        self.names: Collection[str] = (name,)
+    def __init__(self, connection: HostConnection, path: str, target: _Target, size: int) -> None:
         self.size = max(size, _SMALL)
         self._connection = connection
-        self._path = f"{folder}/{name}"
+        self._path, self._target = path, target.path
         self._buffer = bytearray()
         self._part = _PartFile(target)
         self._is_open = self._is_over = False
@@ -260,14 +182,14 @@ class _File:
         self._part.write(self._buffer)
         self._buffer.clear()
 
-    def finish(self) -> Collection[str]:
-        """Wait for the rest of it, and return its name."""
+    def finish(self) -> Path:
+        """Wait for the rest of it, and return where it is."""
         assert self._reply is not None
         self._reply.result(None)
         with self._lock:
             self._store()
             self._part.complete()
-        return self.names
+        return self._target
 
     def give_up(self) -> None:
         """Cancel it, and remove what has come."""
@@ -277,8 +199,6 @@ class _File:
             self._is_over = True
             self._part.remove()
 
-
-_OnTheirWay = Union[_File, _SmallFiles]
 
 # Matches NUL and halves of characters. The surrogates of bytes that are not UTF-8 are allowed.
 _NO_NAME = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")

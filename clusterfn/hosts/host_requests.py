@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from clusterfn.errors import HostError
 from clusterfn.hosts.rpc import requests as _r
-from clusterfn.hosts.rpc.file_requests import Data, GetEachRequest, GetRequest, SendAgain, UploadRequest, size_of
+from clusterfn.hosts.rpc.file_requests import Data, GetRequest, SendAgain, UploadRequest, size_of
 from clusterfn.hosts.rpc.reply import Reply
 
 if TYPE_CHECKING:
@@ -136,21 +136,9 @@ class HostRequests:
         """
         return self._send(GetRequest(path, sink, offset, on_size, until))
 
-    def get_each(
-        self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any]
-    ) -> Reply[None]:  # fmt: skip
-        """Give small files below a folder to `on_file`, one after another, each whole: a frame brings many.
-
-        Args:
-            sizes: How many bytes each file has, by its name below the folder; a host sends no more.
-            on_file: Called with the name and the bytes. It gets None for a file that `get` has to fetch, or say why it
-                cannot: it has become larger, or cannot be read.
-        """
-        return self._send(GetEachRequest(folder, sizes, on_file))
-
     def follow(
         self, files: Sequence[_r.Followed], until: str = "", with_files: Sequence[tuple[str, _r.Sink]] = (), *,
-        on_content: Callable[[bytes], Any] | None = None, on_early: Callable[[bool], Any] | None = None,
+        on_content: Callable[[bytes], Any] | None = None,
     ) -> Reply[bytes]:  # fmt: skip
         """Give bytes of files as they grow. Once the file `until` exists, give the rest of them, and return its bytes.
 
@@ -159,10 +147,8 @@ class HostRequests:
         Args:
             with_files: What comes with `until`, and where it goes.
             on_content: Called with the bytes of `until` before those of `with_files`; what it raises ends the request.
-            on_early: If given, large `with_files` come as they are written, before `until` exists. Called before each
-                of these pieces; with True if the file was begun again, and what has come of it is void.
         """
-        return self._send(_r.FollowRequest(files, until, with_files, on_content, on_early))
+        return self._send(_r.FollowRequest(files, until, with_files, on_content))
 
     def wait(self, path: str) -> Reply[bytes]:
         """Return a file's bytes once it exists."""

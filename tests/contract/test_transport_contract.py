@@ -153,14 +153,14 @@ def test_the_local_shell_is_sh(local_host: Any) -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(("login_s", "is_near"), [(0.01, True), (0.2, False)])
-def test_a_near_host_gets_a_small_window_and_a_far_one_what_its_line_holds(
-    lab_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch, login_s: float, is_near: bool
+@pytest.mark.parametrize(("login_s", "is_far"), [(0.01, False), (0.2, True)])
+def test_a_far_host_gets_a_window_that_its_line_holds(
+    lab_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch, login_s: float, is_far: bool
 ) -> None:
     monkeypatch.setattr(paramiko, "time", SimpleNamespace(monotonic=iter([1.0, 1.0 + login_s]).__next__))
     host = lab_host("py36-bash")
     hops = paramiko.connect(host, resolve(host))
     try:
-        assert hops[-1].default_window_size == (paramiko.NEAR_WINDOW if is_near else paramiko.WINDOW)
+        assert (hops[-1].default_window_size == paramiko.FAR_WINDOW) == is_far
     finally:
         paramiko.close(hops)

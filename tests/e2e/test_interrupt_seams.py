@@ -19,14 +19,14 @@ from tests.waiting import until
 ARRIVING = """
 import os, signal, sys, time
 from clusterfn import cluster
-from clusterfn.hosts.landing import Landing
+from clusterfn.calls.arriving import Arriving
 
-take = Landing.take
+write = Arriving.write
 
-def interrupt_and_take(landing, piece):  # on the reader's thread, when some of the value has come
-    take(landing, piece)
-    if landing.came > 10_000_000:
-        Landing.take = take
+def interrupt_and_write(arriving, piece):  # on the reader's thread, when some of the value has come
+    write(arriving, piece)
+    if len(arriving.value) > 10_000_000:
+        Arriving.write = write
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(2)
 
@@ -34,7 +34,7 @@ def interrupt_and_take(landing, piece):  # on the reader's thread, when some of 
 def large():
     return bytes(100_000_000)
 
-Landing.take = interrupt_and_take
+Arriving.write = interrupt_and_write
 large()
 """
 

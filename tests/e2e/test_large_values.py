@@ -52,9 +52,9 @@ def far(
 
 @contextlib.contextmanager
 def behind(
-    line: DelayProxy, lab: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: DelayProxy, lab: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str = ""
 ) -> Iterator[Far]:  # fmt: skip
-    """The host behind this proxy, under a name for each transport."""
+    """The host behind this proxy, under a name for each transport, and with further keys."""
     with line as proxy:
         key = f"[127.0.0.1]:{lab.host('py36-bash').port}"
         ssh_config = tmp_path / "ssh_config"
@@ -63,7 +63,7 @@ def behind(
         hosts = "".join(
             f"  {name}:\n    address: py36-bash\n    ssh_config: {ssh_config}\n"
             f"    scheduler: bare\n    limits: {{cores: 64}}\n"
-            f'    root: ~/{root.name}\n    environment: "python:{lab.python(MINOR)}"\n    transport: {name}\n'
+            f'    root: ~/{root.name}\n    environment: "python:{lab.python(MINOR)}"\n    transport: {name}\n{keys}'
             for name in TRANSPORTS
         )
         (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}")
@@ -140,19 +140,19 @@ def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, t
     }
 
 
-@ON_ONE
-def test_a_slow_link_carries_large_values_compressed(
-    lab: Any, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("compress", [True, False])
+def test_ssh_compresses_if_the_host_says_so(
+    lab: Any, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str, compress: bool
 ) -> None:  # fmt: skip
-    text = b"".join(b"%08d,%08d\n" % (number, number * 7) for number in range(24 * MB // 18))
-    line = DelayProxy(0, lab.host("py36-bash").port, bytes_per_s=3 * MB)
-    with behind(line, lab, lab_root, tmp_path, monkeypatch) as far:
+    text = b"".join(b"%08d,%08d\n" % (number, number * 7) for number in range(3 * MB // 18))
+    line = DelayProxy(0, lab.host("py36-bash").port)
+    with behind(line, lab, lab_root, tmp_path, monkeypatch, f"    compress: {compress}\n") as far:
         echo = cluster(host=transport)(lambda data: bytes(data))
         assert echo(b"") == b""
         up, down = far.proxy.bytes_up, far.proxy.bytes_down
 
         assert echo(text) == text
 
-        # What pipes and windows take before the link shows how slow it is goes as it is: some MB.
-        assert far.proxy.bytes_up - up < 0.7 * len(text)
-        assert far.proxy.bytes_down - down < 0.7 * len(text)
+        assert (far.proxy.bytes_up - up < 0.7 * len(text)) == compress
+        assert (far.proxy.bytes_down - down < 0.7 * len(text)) == compress

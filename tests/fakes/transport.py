@@ -18,7 +18,6 @@ from typing import Any
 
 from clusterfn.hosts.rpc.frames import FrameReader, Header, pack
 from clusterfn.hosts.transports import Transport
-from clusterfn.hosts.transports.base import DeliveringStream
 
 Handler = Callable[[Header, bytes], Iterable[tuple[Header, bytes]]]
 HELLO: Header = {
@@ -28,9 +27,6 @@ HELLO: Header = {
     "pid": 42, "cpus": 8, "memory_bytes": 2**36, "net_ns": "net:[1]", "glibc": "2.36", "ends_jobs": False, "site": "",
     "visible_gpus": "", "have": [], "lacking": [],
 }  # fmt: skip
-
-
-PACKET = 3000  # bytes that such a stream hands over at once
 
 
 class Pipe:
@@ -124,24 +120,8 @@ class FakeStream:
         self.far.output.close()
 
 
-class DeliveringFakeStream(FakeStream, DeliveringStream):
-    """One that hands over what it receives."""
-
-    def deliver(self, take: Callable[[bytes], bool]) -> None:
-        receives = threading.Thread(target=self._receive, args=(take,), daemon=True)
-        receives.start()
-        receives.join()
-
-    def _receive(self, take: Callable[[bytes], bool]) -> None:
-        while (data := self.read(PACKET)) and take(data):
-            pass
-
-
 class FakeTransport(Transport):
     """Runs `program(command, far)` in a thread per stream; the int that it returns is its exit status.
-
-    Args:
-        stream_type: Of its streams.
 
     Attributes:
         commands: What was to be opened so far.
@@ -151,9 +131,8 @@ class FakeTransport(Transport):
 
     via = "a fake"
 
-    def __init__(self, program: Program, stream_type: type[FakeStream] = FakeStream) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
-        self.stream_type = stream_type
         self.commands: list[str] = []
         self.streams: list[FakeStream] = []
         self.error: Exception | None = None
@@ -162,7 +141,7 @@ class FakeTransport(Transport):
         self.commands.append(command)
         if self.error is not None:
             raise self.error
-        stream = self.stream_type(Far())
+        stream = FakeStream(Far())
         self.streams.append(stream)
         threading.Thread(target=self._run, args=(command, stream), daemon=True).start()
         return stream

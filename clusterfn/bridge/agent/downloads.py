@@ -1,20 +1,17 @@
-"""Send files to the client as they are: one in pieces, or many small ones in a frame."""
+"""Send files to the client as they are, in pieces."""
 
-import collections
 import contextlib
 import errno
 import os
 import stat
-import time
 
-from .compression import Compressor
 from .files import CHUNK, exists, read_into
-from .frames import FRAME, TURN_S, encoded, pack
-from .handler import Failure, RequestHandler, expand
+from .frames import FRAME, TOGETHER, encoded
+from .handler import Failure, RequestHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional, Tuple, Union
+    from typing import Optional, Tuple, Union
 
     from .frames import Frame, Header
 
@@ -23,21 +20,22 @@ HEAD = 1024
 _frame = memoryview(bytearray(HEAD + CHUNK))
 
 
-def piece_of(
-    path: "Union[str, int]", offset: int, header: "Header", compressor: Compressor, most: int = CHUNK
-) -> "Tuple[int, Frame]":  # fmt: skip
-    """Return the size of the next piece of a file, and a frame with it, which must be sent before the next is made.
+def read_piece(path: "Union[str, int]", offset: int, most: int = CHUNK) -> int:
+    """Read the next piece of a file for `frame_of`; return its size."""
+    return read_into(path, offset, _frame[HEAD : HEAD + most])
 
-    All of them use one buffer: the memory stays in the processor's cache, and no piece is copied on a fast link.
+
+def frame_of(size: int, header: "Header") -> "Frame":
+    """Return a frame with the piece that was read last. A large one must be sent before the next is read.
+
+    All of them use one buffer: the memory stays in the processor's cache, and no large piece is copied.
     """
-    size = read_into(path, offset, _frame[HEAD : HEAD + most])
-    small = compressor.compress(_frame[HEAD : HEAD + size])
-    if small is not None:
-        return size, pack(dict(header, zlib=True), small)
     text = encoded(header)
     begin = HEAD - FRAME.size - len(text)
     _frame[begin:HEAD] = FRAME.pack(len(text), size) + text
-    return size, _frame[begin : HEAD + size]
+    frame = _frame[begin : HEAD + size]
+    # Small frames are written together.
+    return bytes(frame) if len(frame) < TOGETHER else frame
 
 
 def open_regular(path: str) -> "Tuple[int, os.stat_result]":
@@ -71,7 +69,6 @@ class FileHandler(RequestHandler):
         self.path = self.own(self.header["path"])
         self.offset = self.header.get("offset", 0)
         self.of = self.header.get("of")
-        self.compressor = Compressor(self.agent.out.taken)
         if not exists(self.path, True):
             raise Failure("missing", os.strerror(errno.ENOENT), self.path, errno.ENOENT)
         self.agent.out.offer(self)
@@ -79,18 +76,18 @@ class FileHandler(RequestHandler):
     def frame(self) -> "Optional[Frame]":
         if self.fd < 0 and (self.size < 0 or self.offset < self.size):
             self.open()
-        most = min(CHUNK, self.size - self.offset)
-        if most <= 0:
-            self.end(size=self.offset)
-            return None
-        header = {"id": self.id, "size": self.size, "of": self.of}
-        size, frame = piece_of(self.fd, self.offset, header, self.compressor, most)
-        if not size:
+        size = read_piece(self.fd, self.offset, max(0, min(CHUNK, self.size - self.offset))) if self.fd >= 0 else 0
+        if not size and self.offset < self.size:
             raise Failure("changed", "it became shorter while it was read", self.path)
         self.offset += size
-        if self.offset >= self.size or FileHandler.are_open > self.MOST_OPEN:
+        header: "Header" = {"id": self.id, "size": self.size, "of": self.of}
+        if self.offset >= self.size:
+            # The last piece is the last answer, so that a small file takes one frame.
+            header.update(end=True, ok=True)
+            self.close(None, None)
+        elif FileHandler.are_open > self.MOST_OPEN:
             self.release()
-        return frame
+        return frame_of(size, header)
 
     def open(self) -> None:
         self.fd, status = open_regular(self.path)
@@ -113,41 +110,3 @@ class FileHandler(RequestHandler):
                 # A file server may report an error at close. All requested bytes have been read by then, so it means
                 # nothing here.
                 os.close(fd)
-
-
-class ManyFilesHandler(RequestHandler):
-    """Send small files whole, many in a frame. What has grown, or cannot be read at once, has to be asked for alone."""
-
-    def start(self) -> None:
-        self.folder = expand(self.header["path"])
-        for below in {os.path.dirname(name) for name, _ in self.header["files"]}:
-            self.own(os.path.join(self.folder, below, "file"))
-        self.files = collections.deque((name, size) for name, size in self.header["files"])
-        self.agent.out.offer(self)
-
-    def frame(self) -> "Optional[Frame]":
-        if not self.files:
-            self.end()
-            return None
-        sizes: "List[Optional[int]]" = []
-        # Each file may cost a round trip to a file server, so the time is limited as well as the size.
-        filled, until = 0, time.monotonic() + TURN_S
-        while self.files and (not sizes or (filled + self.files[0][1] < CHUNK and time.monotonic() < until)):
-            name, size = self.files.popleft()
-            sizes.append(self.read(name, _frame[HEAD + filled : HEAD + filled + size + 1]))
-            filled += sizes[-1] or 0
-        return pack({"id": self.id, "sizes": sizes}, _frame[HEAD : HEAD + filled])
-
-    def read(self, name: str, room: memoryview) -> "Optional[int]":
-        """Read a whole file, and return its size; None if it is not smaller than the room for it."""
-        try:
-            fd, status = open_regular(os.path.join(self.folder, name))
-            try:
-                size = os.readv(fd, [room])
-            finally:
-                os.close(fd)
-        except (Failure, OSError, ValueError):
-            # The client requests this file once more, and that request reports the error.
-            return None
-        # A read from a file server may return fewer bytes than the file has. Such a file is not reported as whole.
-        return size if size == status.st_size < len(room) else None

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from .inotify import Inotify
 
     class Watching(Protocol):
-        """A handler that looks at a file when it may have changed, or another in its folder, if it says so."""
+        """A handler that looks at a file when it may have changed."""
 
         path: str
-        follows_others: bool
 
         def look(self, ask_server: bool) -> bool: ...
         def safely(self, action: Callable[[], Any]) -> Any: ...
@@ -59,7 +58,7 @@ class FileWatcher:
         # The number of the watched folder, and the name in it that the request waits for.
         self.open: "Dict[Watching, Tuple[int, str]]" = {}
         self.armed: "Dict[Watching, str]" = {}
-        # By the folder's number: those that wait for this name in it; "" for any.
+        # By the folder's number: those that wait for this name in it.
         self.folders: "Dict[int, Dict[str, Dict[Watching, None]]]" = {}
         self.inotify: "Optional[Inotify]" = None
         self.tried = False
@@ -92,8 +91,7 @@ class FileWatcher:
         while self.inotify and folder != existing_folder(request.path):
             folder = existing_folder(request.path)
             name = request.path[len(folder) :].strip("/").partition("/")[0]
-            any_name = request.follows_others and folder == os.path.dirname(request.path)
-            watched = self.inotify.add(folder), "" if any_name else name
+            watched = self.inotify.add(folder), name
             if watched != self.open[request]:
                 self.disarm(request)
                 self.open[request] = watched
@@ -129,7 +127,7 @@ class FileWatcher:
             # A thousand jobs wait for a folder in the same one, and each for another name.
             concerned.update(names.get(name, {}))
             # The event that the folder itself is gone has no name.
-            for requests in [names.get("", {})] if name else list(names.values()):
+            for requests in () if name else list(names.values()):
                 concerned.update(requests)
         for request in concerned:
             self.check(request, False)

@@ -23,8 +23,6 @@ FULL = 1024 * 1024
 # Frames are written together up to about so many bytes.
 TOGETHER = 16 * 1024
 FRAME = struct.Struct("!IQ")
-# Nearly every header fits into this many bytes; only these are copied from a large chunk.
-HEADER = 4096
 UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
@@ -63,56 +61,23 @@ def pack(header: "Header", body: "Frame" = b"") -> bytes:
 
 
 class Inbox:
-    """Splits the incoming stream into frames.
+    """Splits the incoming stream into frames."""
 
-    Args:
-        in_parts: Whether the body of a chunk is given as it comes, in several parts: it is never put together.
-    """
-
-    def __init__(self, in_parts: bool = False) -> None:
+    def __init__(self) -> None:
         self.data = bytearray()
-        self.in_parts = in_parts
-        self.chunk: "Header" = {}
-        # Bytes of the body of `chunk` that have not arrived yet.
-        self.left = 0
 
     def feed(self, piece: "Frame") -> "Iterator[Tuple[Header, bytes]]":
-        """Yield the frames that this piece completes; a part of a chunk is a view of it, valid until the next step."""
-        rest = memoryview(piece)
-        while len(rest):
-            if self.left:
-                part, rest = rest[: self.left], rest[self.left :]
-                yield self.part(part)
-                continue
-            # Of a large chunk only the header is copied.
-            size = HEADER if self.in_parts and not self.data else len(rest)
-            self.data += rest[:size]
-            rest = rest[size:]
-            yield from self.complete()
-
-    def complete(self) -> "Iterator[Tuple[Header, bytes]]":
+        """Yield the frames that this piece completes."""
+        self.data += piece
         while len(self.data) >= FRAME.size:
             head, body = FRAME.unpack_from(self.data)
             middle, end = FRAME.size + head, FRAME.size + head + body
-            whole = len(self.data) >= end
-            if not whole and (not self.in_parts or len(self.data) < middle):
+            if len(self.data) < end:
                 return
             with memoryview(self.data) as view:
                 text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
-            header = native(json.loads(text.decode("utf-8", "surrogateescape")))
-            if not whole and (not isinstance(header, dict) or header.get("do") != "chunk" or "zlib" in header):
-                return
             del self.data[:end]
-            if whole:
-                yield header, content
-            else:
-                self.chunk, self.left = header, body
-                yield self.part(content)
-
-    def part(self, content: "Frame") -> "Tuple[Header, Any]":
-        """Return a part of the chunk as a frame; only the end of it is `last`."""
-        self.left -= len(content)
-        return (dict(self.chunk, last=False) if self.left else self.chunk), content
+            yield native(json.loads(text.decode("utf-8", "surrogateescape"))), content
 
 
 class Sender:
@@ -146,11 +111,6 @@ class Outbox:
         self.lines: "Any" = collections.deque()
         self.bodies: "Any" = collections.deque()
         self.row = 0
-        self.sent = 0
-
-    def taken(self) -> int:
-        """Return how many bytes the client's end has taken so far."""
-        return self.sent
 
     def answer(self, header: "Header", body: bytes = b"") -> None:
         frame = pack(header, body)
@@ -179,7 +139,6 @@ class Outbox:
             if sent < len(self.now):
                 widen_pipe(self.fd)
             self.now = self.now[sent:]
-            self.sent += sent
 
     def next_frame(self, until: float) -> bool:
         frames: "List[Frame]" = []

@@ -4,8 +4,7 @@ import os
 import time
 from functools import partial
 
-from .compression import Compressor
-from .downloads import piece_of
+from .downloads import frame_of, read_piece
 from .files import AWAY, CHUNK, exists, is_missing, read_at, size_of
 from .frames import pack
 from .handler import RequestHandler, expand, failure_of, seconds
@@ -14,26 +13,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional
 
-    from .frames import Frame, Header
+    from .frames import Frame
 
 
 # How long a file server may be away while the job runs, and once its outcome exists, and how often it is asked again.
 AWAY_S, AWAY_AT_END_S, AGAIN_S = 300.0, 30.0, 2.0
-# A value is sent ahead, while it is being written, from this size on. A smaller one arrives soon enough at the end.
-EARLY = 1024 * 1024
-EARLY_PIECE = 64 * 1024
 
 
 class FollowHandler(RequestHandler):
     """Stream files as they grow; they may not exist yet.
 
-    Once the file `until` exists, send the rest of them, then that file, then those that come `with` it. With `early`,
-    send what there is of the latter before, as they grow. Go on after the file server was away for a while.
+    Once the file `until` exists, send the rest of them, then that file, then those that come `with` it. Go on after the
+    file server was away for a while.
     """
 
     # The path of `until`; empty if the request waits for no file.
     path = ""
-    is_there = content_sent = follows_others = has_sent_line = False
+    is_there = content_sent = has_sent_line = False
     growing: "List[GrowingFile]" = []
     away_since: "Optional[float]" = None
 
@@ -43,10 +39,8 @@ class FollowHandler(RequestHandler):
         self.growing = [GrowingFile(self, number, expand(path), offset) for number, (path, offset) in files]
         # The followed files that have more bytes to send.
         self.news: "List[GrowingFile]" = []
-        self.compressor = Compressor(self.agent.out.taken)
         self.results = [[number, expand(path), at] for number, (path, at) in enumerate(self.header.get("with") or ())]
         self.paths = [path for _, path, _ in self.results]
-        self.follows_others = bool(self.header.get("early") and self.results)
         watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
         for each in watched:
             # An error must not keep other files from being added: the file server of a single one may be away.
@@ -71,24 +65,14 @@ class FollowHandler(RequestHandler):
         self.later(AGAIN_S, lambda: self.agent.out.offer(self))
 
     def look(self, ask_server: bool) -> bool:
-        """Return whether `until` exists, or there is more of what comes with it; if so, queue it."""
+        """Return whether `until` exists; if so, queue the rest."""
         if self.queued:
             return False
         self.is_there = exists(self.path, ask_server)
         if self.is_there:
             self.release()
-        if self.is_there or self.growth():
             self.agent.out.offer(self)
-            return True
-        return False
-
-    def growth(self) -> int:
-        """Return how many bytes can be sent ahead; less than none if the file has become shorter."""
-        if not self.header.get("early") or not self.results:
-            return 0
-        _, path, offset = self.results[0]
-        more = size_of(path) - offset
-        return more if more < 0 or more >= (EARLY_PIECE if offset else EARLY) else 0
+        return self.is_there
 
     def is_urgent(self) -> bool:
         # One that has just sent its last line is asked again. Behind transfers, it would notice nothing meanwhile.
@@ -112,21 +96,9 @@ class FollowHandler(RequestHandler):
         if self.is_there:
             return self.last_frame()
         if self.path:
-            # No look was made while this request was queued. If there is more to send by now, the look queues it again.
+            # No look was made while this request was queued. If it is there by now, the look queues it again.
             self.look(False)
-        return None if self.is_there else self.early_frame()
-
-    def early_frame(self) -> "Optional[Frame]":
-        more = self.growth()
-        if not more:
-            self.compressor.rest()
-            return None
-        # The file became shorter: another attempt writes it from the beginning, and the client must discard what it
-        # has.
-        if more < 0:
-            self.results[0][2] = 0
-            return pack({"id": self.id, "file": self.results[0][0], "again": True})
-        return self.next_piece({"early": True})
+        return None
 
     def last_frame(self) -> "Optional[Frame]":
         if not self.results:
@@ -136,7 +108,7 @@ class FollowHandler(RequestHandler):
             described = pack({"id": self.id, "content": True}, self.content())
             self.content_sent = True
             return described
-        frame = self.next_piece({})
+        frame = self.next_piece()
         if frame is None:
             self.results.pop(0)
         return frame or b""
@@ -149,14 +121,13 @@ class FollowHandler(RequestHandler):
         self.away_since = None
         return content
 
-    def next_piece(self, more: "Header") -> "Optional[Frame]":
+    def next_piece(self) -> "Optional[Frame]":
         """Return a frame with the next piece of the first file that comes with `until`; None at its end."""
         index, path, offset = self.results[0]
-        header = dict(more, id=self.id, file=index, size=sum(map(size_of, self.paths)))
-        size, frame = piece_of(path, offset, header, self.compressor)
+        size = read_piece(path, offset)
         self.away_since = None
         self.results[0][2] += size
-        return frame if size else None
+        return frame_of(size, {"id": self.id, "file": index, "size": sum(map(size_of, self.paths))}) if size else None
 
     def stop(self) -> None:
         self.end()
@@ -172,8 +143,6 @@ class GrowingFile:
 
     One that cannot be read ends the request. If that waits for another file, it goes on without this one.
     """
-
-    follows_others = False
 
     __slots__ = ("away_since", "follow", "number", "offset", "path")
 

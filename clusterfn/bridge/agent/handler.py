@@ -90,7 +90,7 @@ class AgentServices:
 
     def __init__(self, sink: int) -> None:
         self.out = Outbox(sink)
-        self.inbox = Inbox(in_parts=True)
+        self.inbox = Inbox()
         self.requests: "Dict[int, RequestHandler]" = {}
         self.children: "Dict[int, Callable[[int], None]]" = {}
         self.jobs: "Dict[int, List[str]]" = {}
@@ -144,7 +144,7 @@ class RequestHandler(Sender):
         """Act once the requests that it waits for have ended."""
 
     def chunk(self, body: "Frame", header: "Header") -> None:
-        """Take bytes of the client, or a part of them, whose memory is used again after this."""
+        """Take bytes of the client."""
         raise Failure("bad", "this request does not take chunks")
 
     def stop(self) -> None:
@@ -177,14 +177,16 @@ class RequestHandler(Sender):
     def fail(self, failure: Failure, body: bytes = b"", **more: "Any") -> None:
         self.close(failure.data, dict(more, end=True, ok=False, error=failure.data), body)
 
-    def close(self, error: "Optional[Header]", header: "Header", body: bytes) -> None:
+    def close(self, error: "Optional[Header]", header: "Optional[Header]", body: bytes = b"") -> None:
+        """End it with this answer; None: the caller sends its last answer itself."""
         if self.ended:
             return
         self.ended = True
         if self.timer:
             self.timer.drop()
         self.release()
-        self.send(header, body)
+        if header is not None:
+            self.send(header, body)
         self.agent.forget(self, error)
         # A program's handler and its watcher refer to each other until the garbage collector runs; the header may be
         # large.

@@ -9,8 +9,7 @@ import time
 from collections import OrderedDict, deque
 
 from . import byte_code  # noqa: F401 - importing it is what changes this process
-from .compression import decompress
-from .downloads import FileHandler, ManyFilesHandler
+from .downloads import FileHandler
 from .facts import HelloHandler
 from .files import CHUNK
 from .frames import FULL, TURN_S
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 # A client refers to a failed request only while the answer is on its way, so older failures can be forgotten.
 FAILURES_KEPT = 10_000
-# A fast link delivers 64 KB in this time, which the loop then handles in one turn instead of two.
-GATHER_S = 0.0007
 # The client pings every few minutes. One that is silent for this long is gone, although its connection seems open.
 SILENCE_S = 20 * 60.0
 
@@ -54,7 +51,7 @@ class UnknownHandler(RequestHandler):
 
 HANDLERS: "Dict[str, Callable[[Agent, Header, bytes], RequestHandler]]" = {
     "hello": HelloHandler, "have": either("paths", PathsHandler, PatternHandler), "put": PutHandler,
-    "get": either("files", ManyFilesHandler, FileHandler), "follow": either("still", StillHandler, FollowHandler),
+    "get": FileHandler, "follow": either("still", StillHandler, FollowHandler),
     "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler,
     "converse": either("path", SocketHandler, ProgramHandler), "stop": StopHandler,
 }  # fmt: skip
@@ -67,8 +64,7 @@ class Agent(AgentServices):
         AgentServices.__init__(self, sink)
         self.source = source
         self.received = memoryview(bytearray(CHUNK))
-        # The frames in `received` that have not been dispatched yet. They may be views of its memory, so nothing more
-        # is read before.
+        # The frames of what was read that have not been dispatched yet: nothing more is read before.
         self.frames: "Optional[Iterator[Tuple[Header, bytes]]]" = None
         # Requests that wait for the end of another one, by that one's number.
         self.waiting: "Dict[int, List[RequestHandler]]" = {}
@@ -93,7 +89,7 @@ class Agent(AgentServices):
         if header.get("do") == "chunk":
             if request is not None:
                 taker = request
-                taker.safely(lambda: taker.chunk(decompress(body) if "zlib" in header else body, header))
+                taker.safely(lambda: taker.chunk(body, header))
             return
         new = HANDLERS.get(str(header.get("do")), UnknownHandler)(self, header, body)
         self.requests[new.id] = new
@@ -150,10 +146,6 @@ class Agent(AgentServices):
         self.last_received = time.monotonic()
         self.frames = self.inbox.feed(self.received[:size])
         self.work()
-        # sshd delivers packets of 32 KB. A short sleep lets several come together, and saves a turn of the loop for
-        # each.
-        if size < USUAL <= self.inbox.left:
-            time.sleep(GATHER_S)
 
     def work(self) -> None:
         """Start requests whose turn has come, then dispatch what was read, for a turn.

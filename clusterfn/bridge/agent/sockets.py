@@ -175,9 +175,7 @@ class ProgramHandler(SocketHandler):
     def on_output(self, data: bytes) -> None:
         # A nudge must not split what the client sends. While such bytes are on their way, they have the effect of a
         # nudge.
-        inbox = self.agent.inbox
-        is_between = not self.outgoing and not (inbox.left and inbox.chunk.get("id") == self.id)
-        if is_between and len(data) % SRUN_PIECE == 0 and self.header.get("nudge"):
+        if not self.outgoing and len(data) % SRUN_PIECE == 0 and self.header.get("nudge"):
             self.chunk(self.header["nudge"].encode(), {})
 
     def on_close(self) -> None:

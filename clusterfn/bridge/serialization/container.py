@@ -23,8 +23,6 @@ from . import hints, load_failure, pickler, unpickler
 
 # A Python that is too old for these imports must still get as far as reporting its version.
 if TYPE_CHECKING:
-    import mmap
-
     # From a blob's path, size and CRC-32, its content.
     ReadBlob = Callable[[str, int, int], Any]
     # From a pickle and its buffers, the value.
@@ -280,32 +278,19 @@ def _map(file: BinaryIO, offset: int, size: int) -> memoryview | None:
         return None
 
 
-def size_by_header(line: bytes) -> int:
-    """Return the size of a whole file by its first line, which is not checked here.
-
-    Raises:
-        Damaged: It is not such a line.
-    """
-    header = _parsed(line)
-    return len(line) + int(header["pickle"]) + _size_of_buffers(header)
-
-
-def loads(
-    data: bytes | bytearray | mmap.mmap, same_python: bool = True, read: Read | None = None, crc: int | None = None
-) -> Any:
-    """Load the object in the bytes of a whole file; arrays share the memory of a bytearray or a mapping.
+def loads(data: bytes | bytearray, same_python: bool = True, read: Read | None = None) -> Any:
+    """Load the object in the bytes of a whole file; arrays share the memory of a bytearray.
 
     Args:
         data: The file's content, without blobs.
         same_python: Whether another minor version is refused. Plain records of an exception may cross.
         read: Reads the pickle instead of unpickling it; then nothing else of the file has an effect, either.
-        crc: The checksum of what follows the first line, if it is known.
 
     Raises:
         As `load`.
     """
     end = data.find(b"\n") + 1
-    return _load_body(bytes(data[:end]), memoryview(data)[end:], no_blob, same_python, crc=crc, read=read)
+    return _load_body(bytes(data[:end]), memoryview(data)[end:], no_blob, same_python, read=read)
 
 
 def no_blob(digest: str, *_: object) -> Any:

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from clusterfn.errors import HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.frames import CHUNK, Header, pack
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import (
-    MalformedAnswer,
-    MemorySink,
-    OpenRequest,
-    SimpleRequest,
-    Sink,
-    T,
-    number,
-    writer_of,
-)
-
-if TYPE_CHECKING:
-    from clusterfn.bridge.agent.compression import Compressor
+from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest, SimpleRequest, Sink, T, number
 
 # Uploads of at least so many bytes are resumed after a reconnect. Smaller ones are sent again from the start.
 RESUMED_FROM = 1 << 20
@@ -55,7 +43,6 @@ class UploadRequest(SimpleRequest[T]):
         self._sizes = [size_of(source) for source in sources]
         self.reply.size = sum(self._sizes)
         self._sendings = 0
-        self._compressor: Compressor | None = None
         if self.reply.size >= RESUMED_FROM:
             # The number is random, because other programs of the same user may upload to the same host.
             fields["resume"] = secrets.randbits(48)
@@ -88,12 +75,7 @@ class UploadRequest(SimpleRequest[T]):
         self.upload(iter([pack({"id": self.id, "do": "chunk", **failed})]))
 
     def _chunks(self, begin: int) -> Iterator[bytes]:
-        """Yield the frames from a byte on. On fast links `pack` copies each byte once, and that is all."""
-        if "resume" in self.fields:
-            # Imported late, because few uploads are large enough.
-            from clusterfn.bridge.agent.compression import Compressor
-
-            self._compressor = Compressor(self.taken)
+        """Yield the frames from a byte on. `pack` copies each byte once, and that is all."""
         held: list[bytes | memoryview] = []
         room, self.reply.moved = CHUNK, begin
         for piece in (memoryview(piece) for source, at in self._rest(begin) for piece in pieces_of(source, at)):
@@ -107,9 +89,7 @@ class UploadRequest(SimpleRequest[T]):
         yield self._chunk(*held, last=True)
 
     def _chunk(self, *parts: bytes | memoryview, **more: Any) -> bytes:
-        header = {"id": self.id, "do": "chunk", **more}
-        small = self._compressor.compress(*parts) if self._compressor is not None else None
-        return pack(header, *parts) if small is None else pack({**header, "zlib": True}, small)
+        return pack({"id": self.id, "do": "chunk", **more}, *parts)
 
     def _rest(self, begin: int) -> Iterator[tuple[Data, int]]:
         """Yield the sources that are left, and from which byte on."""
@@ -152,17 +132,13 @@ class GetRequest(OpenRequest[int]):
     ) -> None:  # fmt: skip
         part = {} if until is None else {"until": until}
         super().__init__("get", {"path": path, "offset": offset, **part})
-        self._write = writer_of(sink)
-        self._memory = sink if isinstance(sink, MemorySink) else None
+        self._write = sink
         self._on_size = on_size
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
         # A file may grow between two tries, and each agent announces the size that it sees.
         self.reply.size = None
         return super().header(still_open)
-
-    def takes_at_once(self, header: Header) -> bool:
-        return self._memory is not None and self._memory.is_in_memory and self.reply.size is not None
 
     def take(self, header: Header, body: bytes) -> None:
         if self.reply.size is None:
@@ -175,46 +151,26 @@ class GetRequest(OpenRequest[int]):
                 raise MalformedAnswer(f"size: {self.reply.size}, of a part that ends at {self.fields['until']}")
             if self._on_size is not None:
                 self._on_size(self.reply.size)
-        if self.fields["offset"] + len(body) > self.reply.size:
+        if body and self.fields["offset"] + len(body) > self.reply.size:
             raise MalformedAnswer(f"more bytes than the {self.reply.size} that it announced")
-        self._write(body)
+        if body:
+            self._write(body)
         self.fields["offset"] += len(body)
         self.reply.moved += len(body)
+
+    def finish(self, header: Header, body: bytes) -> None:
+        try:
+            self.take(header, body)
+        except MalformedAnswer:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
+            self.fail(error)
+        else:
+            super().finish(header, body)
 
     def value(self, header: Header, body: bytes) -> int:
         """Return the offset that was reached: that of its end."""
         reached: int = self.fields["offset"]
-        if number(header, "size") != reached or reached < (self.reply.size or 0):
-            raise MalformedAnswer(f"size: {header['size']}, after {reached} bytes of {self.reply.size}")
+        if reached < (self.reply.size or 0):
+            raise MalformedAnswer(f"its end, after {reached} bytes of {self.reply.size}")
         return reached
-
-
-class GetEachRequest(OpenRequest[None]):
-    """Small files below a folder, each whole; a second sending asks only for those that have not come.
-
-    Args:
-        sizes: How large each may be, by its name.
-    """
-
-    def __init__(self, folder: str, sizes: Mapping[str, int], on_file: Callable[[str, bytes | None], Any]) -> None:
-        super().__init__("get", {"path": folder, "files": [list(each) for each in sizes.items()]})
-        self._on_file = on_file
-
-    def take(self, header: Header, body: bytes) -> None:
-        sizes, files = header.get("sizes"), self.fields["files"]
-        if not isinstance(sizes, list) or not 0 < len(sizes) <= len(files):
-            raise MalformedAnswer(f"sizes: {ascii(sizes)[:80]}, of {len(files)} files")
-        begin = 0
-        for size, (name, most) in zip(sizes, files):
-            if size is not None and (type(size) is not int or not 0 <= size <= min(most, len(body) - begin)):
-                raise MalformedAnswer(f"size: {ascii(size)[:80]}, of {ascii(name)[:80]}, which may have {most} bytes")
-            self._on_file(name, None if size is None else body[begin : begin + size])
-            begin += size or 0
-        if begin < len(body):
-            raise MalformedAnswer(f"{len(body) - begin} bytes of no file")
-        del files[: len(sizes)]
-        self.reply.moved += len(body)
-
-    def value(self, header: Header, body: bytes) -> None:
-        if self.fields["files"]:
-            raise MalformedAnswer(f"its end, {len(self.fields['files'])} files before the last")

@@ -25,8 +25,8 @@ LONGEST = 64 * 2**20
 # The most bytes of a header. As Python objects, its JSON may take thirty times as much memory.
 LONGEST_HEADER = 8 * 2**20
 SHOWN = 64
-# Where a header is expected, read no more than this, so that the bytes of a large body are copied only once.
-_SMALL = 4096
+# Ask the stream for no fewer bytes.
+_AT_ONCE = 4096
 # The lengths of the header (4 bytes) and of the body (8 bytes), in network byte order.
 FRAME = struct.Struct("!IQ")
 # The number of the first request to an agent.
@@ -36,7 +36,6 @@ _QUOTA = 122
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 Header = dict[str, Any]
-Deliver = Callable[[Callable[[bytes], bool]], None]
 
 
 def pack(header: Header, *body: bytes | memoryview) -> bytes:
@@ -47,9 +46,6 @@ def pack(header: Header, *body: bytes | memoryview) -> bytes:
 
 class FrameReader:
     """Frames from a stream, whatever pieces it comes in.
-
-    A piece of a file, whose frame has a `size`, is returned as it comes, in several frames: none of it is put together,
-    unless it is compressed.
 
     Args:
         read: As `Stream.read`.
@@ -62,22 +58,7 @@ class FrameReader:
     def __init__(self, read: Callable[[int], bytes], data: bytes = b"") -> None:
         self.on_part: Callable[[], None] = lambda: None
         self._read = read
-        self._deliver: Deliver | None = None
-        self._on_piece: Callable[[Header, bytes], bool] = lambda header, part: False
         self._data = bytearray(data)
-        self._piece: Header = {}
-        # Counts the bytes of the present piece that have not come yet.
-        self._left = 0
-
-    def hand_over(self, deliver: Deliver, on_piece: Callable[[Header, bytes], bool]) -> None:
-        """Have pieces taken by the thread that receives them: `frame` does not return them.
-
-        Args:
-            deliver: As `DeliveringStream.deliver`.
-            on_piece: Called with the header and a part of the piece. If it returns False, `frame` returns that part,
-                and all that follows in the piece.
-        """
-        self._deliver, self._on_piece = deliver, on_piece
 
     def frame(self) -> tuple[Header, bytes] | None:
         """Read the next frame; return None once the stream has ended.
@@ -85,81 +66,26 @@ class FrameReader:
         Raises:
             HostError: What comes is no frame; nothing after it can be read either.
         """
-        while not self._left:
-            needed = self._begin()
-            if self._left:
-                if self._deliver is not None and self._push(b"") and self._left:
-                    self._deliver(self._push)
-            elif needed > len(self._data):
-                if not self._fill(needed):
-                    return None
-            else:
-                return self._whole()
-        part = bytes(self._data[: self._left]) or self._read(min(CHUNK, self._left))
-        del self._data[: len(part)]
-        self._left -= len(part)
-        return (self._piece, part) if part else None
-
-    def _begin(self) -> int:
-        """Begin a piece if its header is there, and return 0; otherwise return how many bytes the frame needs."""
-        if len(self._data) < FRAME.size:
-            return FRAME.size
-        middle, end = self._boundaries()
-        if middle > FRAME.size + LONGEST_HEADER or end - middle > LONGEST:
+        if not self._fill(FRAME.size):
+            return None
+        head, body = map(int, FRAME.unpack_from(self._data))
+        middle, end = FRAME.size + head, FRAME.size + head + body
+        if head > LONGEST_HEADER or body > LONGEST:
             raise no_frame(f"it would have {end} bytes", self._data)
-        if len(self._data) < middle:
-            return middle
-        if end - middle > _SMALL:
-            header = _header(bytes(self._data[FRAME.size : middle]))
-            if "size" in header and not header.get("end") and "zlib" not in header:
-                del self._data[:middle]
-                self._piece, self._left = header, end - middle
-                return 0
-        return end
-
-    def _boundaries(self) -> tuple[int, int]:
-        """Return where the header of the frame ends, and where its body does."""
-        head, body = FRAME.unpack_from(self._data)
-        return FRAME.size + int(head), FRAME.size + int(head) + int(body)
-
-    def _whole(self) -> tuple[Header, bytes]:
-        middle, end = self._boundaries()
+        if not self._fill(middle):
+            return None
+        header = _header(bytes(self._data[FRAME.size : middle]))
+        if not self._fill(end):
+            return None
         with memoryview(self._data) as view:
-            text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
+            content = bytes(view[middle:end])
         del self._data[:end]
-        header = _header(text)
-        return header, _decompressed(content) if "zlib" in header else content
-
-    def _push(self, data: bytes) -> bool:
-        """Take what has come, as far as it is pieces of files; return whether no more has come."""
-        self.on_part()
-        if self._data:
-            data = bytes(self._data) + data
-            self._data.clear()
-        while data:
-            if not self._left:
-                self._data += data
-                try:
-                    self._begin()
-                except HostError:
-                    # Do not raise here, in the thread that receives: `frame`
-                    # meets the same error in the reader's thread.
-                    return False
-                if not self._left:
-                    return False
-                data = bytes(self._data)
-                self._data.clear()
-            part = data[: self._left]
-            if part and not self._on_piece(self._piece, part):
-                self._data += data
-                return False
-            self._left -= len(part)
-            data = data[len(part) :]
-        return True
+        return header, content
 
     def _fill(self, size: int) -> bool:
+        """Read until there are so many bytes; return False if the stream ends before."""
         while len(self._data) < size:
-            piece = self._read(max(_SMALL, size - len(self._data)))
+            piece = self._read(max(_AT_ONCE, size - len(self._data)))
             if not piece:
                 return False
             self._data += piece
@@ -179,16 +105,6 @@ def _header(text: bytes) -> Header:
     if header.get("end") and header.get("ok") is not True and not is_error:
         raise no_frame("it must end with success or an error, and does neither", text)
     return header
-
-
-def _decompressed(content: bytes) -> bytes:
-    # Imported late, because agents compress only on slow links.
-    from clusterfn.bridge.agent.compression import decompress
-
-    try:
-        return decompress(content)
-    except ValueError as error:
-        raise no_frame(str(error), content) from error
 
 
 def no_frame(why: str, data: bytes | bytearray) -> HostError:

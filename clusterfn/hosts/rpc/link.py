@@ -133,7 +133,6 @@ class Link:
         request.cancel = lambda: self.cancel(number)
         # Refer to the request by its number: a reference to it would be a circle that keeps large arguments in memory.
         request.upload = lambda chunks: self._upload(number, chunks)
-        request.taken = self._sender.taken
         self._requests[number] = request
         return number
 

@@ -19,7 +19,6 @@ from clusterfn.hosts.keepalive import Keepalive
 from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, Header, error_of, no_frame, pack
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
 from clusterfn.hosts.transports import Stream
-from clusterfn.hosts.transports.base import DeliveringStream
 
 # Far above the numbers of requests, so that a ping never takes the number of one.
 PING_ID = 2**31
@@ -125,7 +124,6 @@ class RequestSender:
         self._give_up = give_up
         self._control = bytearray()
         self._transfers: collections.deque[tuple[OpenRequest[Any], Iterator[bytes]]] = collections.deque()
-        self._sent = 0
         self._puts: collections.deque[float] = collections.deque(maxlen=_BURST)
 
     def is_full(self) -> bool:
@@ -135,10 +133,6 @@ class RequestSender:
         """
         files = sum(min((request.reply.size or 0) - request.reply.moved, CHUNK) for request, _ in self._transfers)
         return files + len(self._control) > _FULL
-
-    def taken(self) -> int:
-        """Return how many bytes the streams have taken so far."""
-        return self._sent
 
     # The caller of the methods below holds the stream's lock.
 
@@ -201,7 +195,6 @@ class RequestSender:
         if data:
             self._puts.append(time.monotonic())
             stream.write(data)
-            self._sent += len(data)
             self._line.pulse.send(len(data))
 
     def _put_chunk(self, opened: AgentStream, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:
@@ -240,8 +233,6 @@ class AnswerReader:
         self._requests = requests
         self._cancel = cancel
         self.threads: set[int] = set()
-        # Holds what the receiving thread raised for the last part. The reader thread reports it with the next frame.
-        self._failed: BaseException | None = None
 
     def serve(self, opened: AgentStream) -> HostError | None:
         """Answer requests until the stream has ended; return the error if it sent what is no frame."""
@@ -250,10 +241,7 @@ class AnswerReader:
             # A long answer takes minutes on a slow line. Each part of it shows that the connection is alive.
             self._line.pulse.moved = time.monotonic()
 
-        self._failed = None
         opened.reader.on_part = progress
-        if isinstance(opened.stream, DeliveringStream):
-            opened.reader.hand_over(opened.stream.deliver, self._take_piece)
         try:
             while (frame := opened.reader.frame()) is not None:
                 self._line.pulse.hear(time.monotonic())
@@ -266,7 +254,6 @@ class AnswerReader:
         return None
 
     def _answer(self, header: Header, body: bytes) -> None:
-        failed, self._failed = self._failed, None
         request = self._requests.get(header["id"])
         if request is None:
             if not 0 < header["id"] <= self._requests.last and header["id"] != PING_ID:
@@ -277,31 +264,11 @@ class AnswerReader:
             self._end(request, header, body)
             return
         try:
-            if failed is not None:
-                raise failed
             request.take(header, body)
         except MalformedAnswer as odd:
             self.give_up(request, self._senseless(request, odd))
         except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
             self.give_up(request, error)
-        finally:
-            # The traceback of the error refers to this frame, which would keep the received data in memory.
-            failed = None
-
-    def _take_piece(self, header: Header, part: bytes) -> bool:
-        """Take a part of a file in the thread that receives it; leave to `_answer` what cannot be taken."""
-        self._line.pulse.hear(time.monotonic())
-        request = self._requests.get(header["id"])
-        if request is None:
-            return False
-        try:
-            if not request.takes_at_once(header):
-                return False
-            with self.no_wait_here():
-                request.take(header, part)
-        except BaseException as error:  # noqa: BLE001 - `_answer` raises it, in the thread that may report it
-            self._failed = error
-        return self._failed is None
 
     def _end(self, request: OpenRequest[Any], header: Header, body: bytes) -> None:
         failed: Header | None = None if header.get("ok") else header["error"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, Union
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts.rpc.frames import Header
@@ -63,8 +63,6 @@ class OpenRequest(Generic[T]):
         self.after = tuple(reply.id for reply in after)
         self.cancel: Callable[[], None] = lambda: None
         self.upload: Callable[[Iterator[bytes]], None] = lambda _: None
-        # Returns how many bytes the link has written so far, from which the compressor measures the speed of the line.
-        self.taken: Callable[[], int] = lambda: 0
         self.reply: Reply[T] = self.reply_type(lambda: self.cancel())
         self.id = self.reply.id
 
@@ -94,10 +92,6 @@ class OpenRequest(Generic[T]):
     def take(self, header: Header, body: bytes) -> None:
         """Take an answer before the last."""
 
-    def takes_at_once(self, header: Header) -> bool:
-        """Whether `take` only writes to memory, and waits for nothing."""
-        return False
-
     def finish(self, header: Header, body: bytes) -> None:
         """Take the last answer."""
         self.reply.resolve(self.value(header, body))
@@ -126,24 +120,7 @@ class SimpleRequest(OpenRequest[T]):
         return self._read(header, body)
 
 
-class MemorySink:
-    """What may be written to by the thread that receives."""
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether `write` waits for nothing now: no disk, no lock, no answer."""
-        return False
-
-    def write(self, piece: bytes) -> Any:
-        raise NotImplementedError
-
-
-Sink = Union[Callable[[bytes], Any], MemorySink]
-
-
-def writer_of(sink: Sink) -> Callable[[bytes], Any]:
-    """Return the sink as a function."""
-    return sink.write if isinstance(sink, MemorySink) else sink
+Sink = Callable[[bytes], Any]
 
 
 class Followed(NamedTuple):
@@ -161,29 +138,21 @@ class FollowRequest(OpenRequest[bytes]):
 
     Args:
         until: The file that is waited for; "" for none.
-        on_early: Called before bytes of `with_files` that come ahead of `until`, with whether all of them begin again;
-            None if none are wanted. What it raises ends the request.
     """
 
     def __init__(
         self, files: Sequence[Followed], until: str, with_files: Sequence[tuple[str, Sink]],
-        on_content: Callable[[bytes], Any] | None, on_early: Callable[[bool], Any] | None,
+        on_content: Callable[[bytes], Any] | None,
     ) -> None:  # fmt: skip
         # The fields of the request refer to these lists, so a repeated request asks only for what is missing.
         self._offsets: list[list[Any]] = [[file.path, file.offset] for file in files]
         self._results: list[list[Any]] = [[name, 0] for name, _ in with_files]
-        fields = {"until": until, "files": self._offsets, "with": self._results, "early": on_early is not None}
+        fields = {"until": until, "files": self._offsets, "with": self._results}
         super().__init__("follow", {name: value for name, value in fields.items() if value})
         self._takers = [file.on_data for file in files]
-        self._writers = [writer_of(sink) for _, sink in with_files]
-        self._memory = [sink for _, sink in with_files if isinstance(sink, MemorySink)]
-        self._on_content, self._on_early = on_content, on_early
+        self._writers = [sink for _, sink in with_files]
+        self._on_content = on_content
         self._content: bytes | None = None
-
-    def takes_at_once(self, header: Header) -> bool:
-        if "content" in header or header.get("again") or len(self._memory) < len(self._writers):
-            return False
-        return all(sink.is_in_memory for sink in self._memory)
 
     def take(self, header: Header, body: bytes) -> None:
         if "offset" in header:
@@ -214,12 +183,7 @@ class FollowRequest(OpenRequest[bytes]):
     def _take_result(self, header: Header, body: bytes) -> None:
         index = number(header, "file", below=len(self._writers))
         if self._content is None:
-            if self._on_early is None or not (header.get("early") or header.get("again")):
-                raise MalformedAnswer(f"file: {index}, before what describes it")
-            self._on_early(bool(header.get("again")))
-            if header.get("again"):
-                self._results[index][1] = self.reply.moved = 0
-                return
+            raise MalformedAnswer(f"file: {index}, before what describes it")
         self._writers[index](body)
         self.reply.moved, self.reply.size = self.reply.moved + len(body), number(header, "size")
         self._results[index][1] += len(body)

@@ -52,18 +52,6 @@ class Stream(Protocol):
         """Return the last few KB that the command has written to stderr."""
 
 
-class DeliveringStream:
-    """A stream whose own thread receives, and may hand over what it receives without waking the reader."""
-
-    def deliver(self, take: Callable[[bytes], bool]) -> None:
-        """Give `take` all that comes, until it returns False or the stream ends; call it instead of `read`.
-
-        Args:
-            take: Called in the thread that receives. It must not raise, nor wait for anything that this stream brings.
-        """
-        raise NotImplementedError
-
-
 class Transport:
     """Reaches one host.
 

@@ -324,6 +324,7 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
         f"ServerAliveInterval={SSH_PROBE_S}",
         f"ServerAliveCountMax={SSH_PROBES}",
         *(["StrictHostKeyChecking=yes"] if settings.strict in unsafe else []),
+        *(["Compression=yes"] if settings.compress else []),
         *settings.instead,
     ]
     flags = [f"-o{option}" for option in options]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import paramiko
@@ -23,21 +23,21 @@ from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.keepalive import SSH_PROBE_S, SSH_PROBES
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
-from clusterfn.hosts.transports.base import DeliveringStream, Stream, Transport
+from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.paramiko_login import log_in
-from clusterfn.hosts.transports.paramiko_packets import QuickPacketizer, QuickSocket, ReceivedPieces, send_all
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
-WINDOW = 16 * 2**20
-# The window for a near host. sshd keeps up to a window of data that this process has not read, and copies all of it for
-# each packet. 16 MB cost three seconds of CPU time, and 2 MB half of all that sshd used.
-NEAR_WINDOW = 2**20
-# A login takes at least two round trips. One that is faster than this shows that the host is near.
+# The window of a far host, whose line holds more than paramiko's usual 2 MB. sshd keeps up to a window of data that
+# this process has not read, and copies all of it for each packet.
+FAR_WINDOW = 16 * 2**20
+# A login takes at least two round trips. One that takes longer than this may be that of a far host.
 _NEAR_S = 0.04
-# In order of preference. AES-GCM comes first, because `paramiko_packets` avoids most copies only with it.
+# In order of preference: paramiko is fastest with AES-GCM.
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
+# The bytes of one packet. paramiko copies what is left of a longer text for each packet of it.
+_PACKET = 32 * 2**10 - 64
 STATUS_S = 10.0
 # A ProxyJump may lead back to a host before it.
 HOPS = 8
@@ -89,11 +89,35 @@ class ParamikoTransport(Transport):
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
 
 
+class _QuickSocket:
+    """A socket that acknowledges at once: sshd's own Nagle costs 40 ms a round trip otherwise (Linux)."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._option = getattr(socket, "TCP_QUICKACK", None)
+
+    def recv(self, size: int) -> bytes:
+        piece = self._sock.recv(size)
+        if self._option is not None:
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, self._option, 1)
+        return piece
+
+    def close(self) -> None:
+        """Close it, and wake the thread that waits for what it receives."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
 class _Mute(TimeoutError):
     """A connection was made, and no SSH server has spoken."""
 
 
-class ParamikoStream(DeliveringStream):
+class ParamikoStream:
     """A channel and the connections below it."""
 
     def __init__(self, channel: paramiko.Channel, hops: list[paramiko.Transport]) -> None:
@@ -110,23 +134,10 @@ class ParamikoStream(DeliveringStream):
             # `recv` also sends, to widen the window, so it fails as a write does.
             return b""
 
-    def deliver(self, take: Callable[[bytes], bool]) -> None:
-        received = self._channel.in_buffer
-        assert isinstance(received, ReceivedPieces)
-        received.give_to(take)
-        try:
-            while received.has_delivered():
-                self._listen()
-                # This returns no bytes: it counts what was delivered, and so widens the window.
-                self._channel.recv(1)
-        except BROKEN:
-            received.close()
-        finally:
-            received.stop_giving()
-
     def write(self, data: bytes) -> None:
         try:
-            send_all(self._channel, data)
+            for begin in range(0, len(data), _PACKET):
+                self._channel.sendall(data[begin : begin + _PACKET])
         except BROKEN as error:
             raise BrokenPipeError("the connection was lost") from error
 
@@ -170,10 +181,6 @@ def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: st
     """Start `command` on a channel of its own."""
     with _translated(host, settings, is_open=True):
         channel = ssh.open_session(timeout=settings.timeout_s)
-        received = ReceivedPieces()
-        channel.in_buffer = received
-        if isinstance(ssh.sock, QuickSocket):
-            received.wake_late(ssh.sock)
         # This waits for the answer. Sending earlier would save nothing,
         # because sshd gives a window of 0 bytes until then.
         channel.exec_command(command)
@@ -202,8 +209,8 @@ def _connect(
         host_keys.check(settings, host.name, key.get_name(), key.asbytes())
         began = time.monotonic()
         log_in(ssh, settings, host.name, asker)
-        if time.monotonic() - began < _NEAR_S:
-            ssh.default_window_size = NEAR_WINDOW
+        if time.monotonic() - began > _NEAR_S:
+            ssh.default_window_size = FAR_WINDOW
         ssh.set_keepalive(SSH_PROBE_S)
     return ssh
 
@@ -226,11 +233,10 @@ def meet(
     if via is None and settings.proxy_jump:
         via = _through(host, settings, hops, asker)
     with _translated(host, settings):
-        ssh = paramiko.Transport(
-            via or _socket(host, settings), default_window_size=WINDOW, packetizer_class=QuickPacketizer
-        )
+        ssh = paramiko.Transport(via or _socket(host, settings))
         hops.append(ssh)
         ssh.set_log_channel(LOG)
+        ssh.use_compression(settings.compress)
         ssh.banner_timeout = settings.timeout_s
         options = ssh.get_security_options()
         options.ciphers = [name for name in CIPHERS if name in options.ciphers]
@@ -295,7 +301,7 @@ def _socket(host: Host, settings: Settings) -> Any:
                 # Each system has only some of these options.
                 with contextlib.suppress(OSError, AttributeError):
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-            return QuickSocket(sock)
+            return _QuickSocket(sock)
         except OSError as failed:
             sock.close()
             error = failed

@@ -64,6 +64,7 @@ class Settings(NamedTuple):
         strict: StrictHostKeyChecking as `ssh -G` says it: "true", "ask", "accept-new" or "false".
         control_path: Whether a ControlPath is set for the host.
         gssapi: Whether a login by Kerberos is to be tried.
+        compress: Whether to compress the connection.
         tries: How often a person is asked for one thing (NumberOfPasswordPrompts).
         unmet: What paramiko cannot do of all this, each as "option value".
         named: User and port of the address itself, as options of ssh.
@@ -90,6 +91,7 @@ class Settings(NamedTuple):
     strict: str
     control_path: bool
     gssapi: bool
+    compress: bool
     tries: int
     unmet: tuple[str, ...]
     named: tuple[str, ...]
@@ -175,7 +177,9 @@ def resolving_ahead(host: Host) -> Iterator[None]:
 
 def jumps(host: Host, settings: Settings) -> list[Settings]:
     """Resolve each jump host on the way like a host, the nearest first."""
-    return [resolve(host, jump.removeprefix("ssh://")) for jump in settings.proxy_jump]
+    # What is compressed for the host is not compressed again for each host on the way.
+    plain = host._replace(compress=False)
+    return [resolve(plain, jump.removeprefix("ssh://")) for jump in settings.proxy_jump]
 
 
 def refuse_unmet(host: Host, settings: Settings) -> None:
@@ -279,6 +283,7 @@ def _settings(host: Host, target: Address, options: Options, config: str | None)
         strict=first("stricthostkeychecking", "ask"),
         control_path=bool(first("controlpath")),
         gssapi=first("gssapiauthentication") == "yes",
+        compress=host.compress or first("compression") == "yes",
         tries=int(first("numberofpasswordprompts", "3")),
         unmet=(*unmet, *expand.unknown),
         named=_address_options(target),

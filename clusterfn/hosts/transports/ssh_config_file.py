@@ -33,7 +33,8 @@ _CRITERIA = ("host", "originalhost", "user", "localuser")
 _PROXIES = ("proxyjump", "proxycommand")
 _NUMBERS = {"port": range(1, 65536), "connecttimeout": range(10**6), "numberofpasswordprompts": range(10**6)}
 _WORDS = (
-    "addressfamily", "gssapiauthentication", "hashknownhosts", "identitiesonly", "permitlocalcommand", "proxyusefdpass",
+    "addressfamily", "compression", "gssapiauthentication", "hashknownhosts", "identitiesonly", "permitlocalcommand",
+    "proxyusefdpass",
 )  # fmt: skip
 
 

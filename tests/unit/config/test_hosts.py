@@ -77,7 +77,7 @@ MAKING = (
 FILES = {"environment.yml": "/work/environment.yml", "envs/a.yaml": "/work/envs/a.yaml", "/x/a.yml": "/x/a.yml"}
 TAKEN = [  # what stands below `a:`, a field of the host, and its value
     ("scheduler: bare\nspare: off", "spare", False), ("scheduler: bare\nspare: no", "spare", False),
-    ("scheduler: local\nspare: on", "spare", True),
+    ("scheduler: local\nspare: on", "spare", True), ("scheduler: bare\ncompress: true", "compress", True),
     ("scheduler: bare\nlimits: {gpus: 4, memory: 1GB, jobs: 20}", "limits", Limits(4, None, 2**30, 20)),
     ("scheduler: slurm\ntransport: local", "address", ""),
     ("scheduler: SLURM", "scheduler", "slurm"), ("scheduler: Bare", "scheduler", "bare"),

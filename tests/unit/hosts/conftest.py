@@ -9,20 +9,20 @@ import pytest
 
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.rpc import link
-from tests.fakes.transport import DeliveringFakeStream, FakeStream, FakeTransport, Handler, agent
+from tests.fakes.transport import FakeTransport, Handler, agent
 from tests.unit.hosts.in_memory import HOST
 
 
-@pytest.fixture(params=[FakeStream, DeliveringFakeStream], ids=["reads", "delivers"])
+@pytest.fixture
 def connected(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[[Handler], tuple[HostConnection, FakeTransport]]]:
     """A connection to a fake host with this handler, and its transport. Reconnecting pauses are short."""
     monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.01)
     opened: list[HostConnection] = []
 
     def make(handler: Handler) -> tuple[HostConnection, FakeTransport]:
-        transport = FakeTransport(agent(handler), request.param)
+        transport = FakeTransport(agent(handler))
         opened.append(HostConnection(HOST, transport))
         return opened[-1], transport
 

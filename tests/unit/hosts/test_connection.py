@@ -28,7 +28,6 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, link
 from clusterfn.hosts.rpc.file_requests import pieces_of
 from clusterfn.hosts.rpc.frames import CHUNK, FRAME, LONGEST_HEADER, pack
-from clusterfn.hosts.rpc.requests import MemorySink
 from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, agent
 from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, is_ping, silent
 from tests.waiting import WAIT_S, until
@@ -325,7 +324,7 @@ def test_an_error_of_another_kind_ends_every_request_as_a_host_error(connected: 
         assert caught.value.evidence == ("ZeroDivisionError: by zero",)
 
 
-PIECE = 20_000  # bytes: the reader reads up to 4096 of them together with the header
+PIECE = 20_000
 
 
 def two_pieces(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -338,56 +337,28 @@ def two_pieces(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str,
     yield {**OK, "size": 2 * PIECE}, b""
 
 
-class Memory(MemorySink):
-    """A sink in memory.
-
-    Attributes:
-        takers: The threads that have written to it, in order.
-        fails: Whether writes raise from the middle of the second piece on; the reader takes all that is ahead of that.
-    """
-
-    is_in_memory = True  # type: ignore[assignment]
-
-    def __init__(self, fails: bool = False) -> None:
-        self.data = bytearray()
-        self.takers: list[str] = []
-        self.fails = fails
-
-    def write(self, part: bytes) -> None:
-        self.takers.append(threading.current_thread().name)
-        self.data += part
-        if self.fails and len(self.data) > PIECE + 4096:
-            raise ZeroDivisionError
-
-
-READER = "clusterfn-read-lab8"
-
-
-def test_a_file_that_cannot_be_taken_fails_its_request_alone_wherever_it_is_taken(connected: Connected) -> None:
+def test_a_file_that_cannot_be_taken_fails_its_request_alone(connected: Connected) -> None:
     connection, transport = connected(two_pieces)
-    broken, whole, ends = Memory(fails=True), Memory(), []
+    whole = bytearray()
 
-    reply = connection.get("/p", broken)
-    reply.future.add_done_callback(lambda _: ends.append(threading.current_thread().name))
+    def broken(part: bytes) -> None:
+        raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        reply.result(WAIT_S)
-    assert (connection.get("/p", whole).result(WAIT_S), len(whole.data)) == (2 * PIECE, 2 * PIECE)
-    assert ends == [READER], "the thread that receives may not wait for what an end leads to"
-    assert (broken.takers[-1] == READER) == (transport.stream_type is FakeStream)
+        connection.get("/p", broken).result(WAIT_S)
+    assert (connection.get("/p", whole.extend).result(WAIT_S), len(whole)) == (2 * PIECE, 2 * PIECE)
     assert len(transport.commands) == 1
 
 
-def test_what_may_wait_for_a_disk_is_written_by_the_reader_alone(connected: Connected) -> None:
-    connection, transport = connected(two_pieces)
-    sinks = [Memory(), Memory()]
-    sinks[1].is_in_memory = False
+def test_the_thread_that_receives_cannot_wait_for_what_it_has_to_receive(connected: Connected) -> None:
+    connection, _ = connected(two_pieces)
 
-    for sink in sinks:
-        assert connection.get("/p", sink).result(WAIT_S) == 2 * PIECE
+    def wait(part: bytes) -> None:
+        connection.ping().result(WAIT_S)
 
-    assert (set(sinks[0].takers) == {READER}) == (transport.stream_type is FakeStream)
-    assert set(sinks[1].takers) == {READER}
+    with pytest.raises(RuntimeError):
+        connection.get("/p", wait).result(WAIT_S)
+    connection.ping().result(WAIT_S)
 
 
 @pytest.mark.parametrize(

@@ -18,25 +18,24 @@ import pytest
 from clusterfn import ClusterfnError, ConfigError, HostError
 from tests.fakes.downloads import checkpoint, download, interrupted_at, matching, write_to
 
-LARGE = 2**16 + 1  # bytes of a file that comes by a request of its own
+LARGE = 2**16 + 1
 
 
 class Host:
     """A connection to a job that left these files.
 
-    It answers nothing before it was asked for `ahead`, cannot read those named `bad`, and leaves those named `alone` to
-    a request of their own. Its job has removed those named `gone` since they were listed; a request with one named
-    `never` or `lost` fails.
+    It answers nothing before it was asked for `ahead`, and cannot read those named `bad`. Its job has removed those
+    named `gone` since they were listed.
 
     Attributes:
-        asked: What was asked for, in order: the path of a file, or the sizes of some.
+        asked: The paths that were asked for, in order.
         given_up: How many requests were cancelled.
         open, most: How many files are asked for and have not been taken; the most of them at any time.
     """
 
     def __init__(self, *names: str, size: int = 1, ahead: int = 0, mode: int = 0o644) -> None:
         self.names, self.size, self.ahead, self.mode = names, size, ahead, mode
-        self.asked: list[Any] = []
+        self.asked: list[str] = []
         self.given_up = self.open = self.most = 0
 
     def list(self, folder, pattern, limit):
@@ -48,10 +47,6 @@ class Host:
         self.most = max(self.most, self.open)
         return Answer(self, lambda: self._file(path, out))
 
-    def get_each(self, folder, sizes, on_file):
-        self.asked.append(dict(sizes))
-        return Answer(self, lambda: self._files(folder, sizes, on_file))
-
     def _file(self, path, out):
         assert len(self.asked) >= self.ahead
         self.open -= 1
@@ -60,14 +55,6 @@ class Host:
         out(b"half")
         if "bad" in path:
             raise failure(f"{path} cannot be used")
-
-    def _files(self, folder, sizes, on_file):
-        assert len(self.asked) >= self.ahead
-        for name in sizes:
-            on_file(name, None if "alone" in name else f"{folder}/{name}".encode())
-        for name, kind in (("never", ""), ("lost", "missing")):
-            if name in sizes:
-                raise failure("the connection was lost", kind)
 
 
 def failure(message: str, kind: str = "") -> HostError:
@@ -172,10 +159,9 @@ def test_a_folder_that_cannot_be_made_is_named_and_a_full_disk_here_keeps_no_par
 
     (tmp_path / "file").unlink()
     write_to(monkeypatch, lambda *_, **__: FullDisk())
-    for host in (Host("1", "2", "3", size=LARGE), Host("1", "2", "3")):
-        with pytest.raises(ClusterfnError, match="1 cannot be written on this machine: no space left"):
-            download(host, "*", tmp_path)
-        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ClusterfnError, match="1 cannot be written on this machine: no space left"):
+        download(Host("1", "2", "3"), "*", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
@@ -202,43 +188,12 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     assert download(Host("a"), "*", Path("~/results")) == [tmp_path / "results" / "a"]
 
 
-def test_small_files_are_asked_for_together_and_stay_in_order(tmp_path):
-    names = [f"{number:04}{'-alone' if number % 600 == 7 else ''}" for number in range(1800)]
-    host = Host(*names, size=10, ahead=4)
-
-    assert download(host, "*", tmp_path) == [tmp_path / name for name in names]
-
-    assert [len(sizes) for sizes in host.asked[:4]] == [500, 500, 500, 300]
-    assert host.asked[4:] == ["/work/0007-alone", "/work/0607-alone", "/work/1207-alone"]
-    came = {name: (tmp_path / name).read_text() for name in names}
-    assert came == {name: "half" if "alone" in name else f"/work/{name}" for name in names}
-
-
-def test_a_request_for_small_files_brings_at_most_a_megabyte(tmp_path):
-    host = Host(*(f"{number:02}" for number in range(40)), size=2**16)
-
-    download(host, "*", tmp_path)
-
-    assert [sum(sizes.values()) for sizes in host.asked] == [2**20, 2**20, 2**19]
-
-
-@pytest.mark.parametrize("how", ["never", "lost"])
-def test_where_a_later_request_for_small_files_fails_what_has_come_stays(tmp_path, how):
-    names = [f"{number:03}" for number in range(600)]
-    host = Host(*names, how, size=10, ahead=2)
-
-    with pytest.raises(HostError, match="the connection was lost"):
-        download(host, "*", tmp_path)
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == names[:500] and host.given_up == 1
-
-
 def test_what_a_disk_takes_in_parts_is_whole(tmp_path, monkeypatch):
     write_to(monkeypatch, NearlyFullDisk)
 
     download(Host("a-longer-name"), "*", tmp_path)
 
-    assert (tmp_path / "a-longer-name").read_text() == "/work/a-longer-name"
+    assert (tmp_path / "a-longer-name").read_text() == "half"
 
 
 def test_few_large_files_are_on_their_way_at_a_time(tmp_path):
@@ -249,8 +204,8 @@ def test_few_large_files_are_on_their_way_at_a_time(tmp_path):
     assert host.most == 32 and host.open == 0
 
 
-@pytest.mark.parametrize("host", [Host("a", "b"), Host("a", "b", size=LARGE)], ids=["small", "large"])
-def test_ctrl_c_leaves_whole_files_and_nothing_else(tmp_path, host):
+def test_ctrl_c_leaves_whole_files_and_nothing_else(tmp_path):
+    host = Host("a", "b")
     before, done = sys.gettrace(), False
     for number in range(1, 1000):
         to = tmp_path / str(number)

@@ -34,9 +34,9 @@ ASK: dict[str, list[Callable[[HostConnection], Reply[Any]]]] = {
         lambda host: host.put("/p", bytes(2**20), crc=0, sync="later"),
         lambda host: host.put_tree("/p", [TreeFile("a", b"", crc=0)], needs=NEEDS),
     ],
-    "get": [lambda host: host.get("/p", print, until=9), lambda host: host.get_each("/p", {"a": 1}, print)],
+    "get": [lambda host: host.get("/p", print, until=9)],
     "follow": [
-        lambda host: host.follow([Followed("/p", print)], "/q", [("/r", print)], on_early=print),
+        lambda host: host.follow([Followed("/p", print)], "/q", [("/r", print)]),
         lambda host: host.still("/p", 1.0, print, unless="/q", within="/r"),
     ],
     "run": [lambda host: host.run(["x"], b"in", "/", ["C"], forks=True, stop_at="full")],

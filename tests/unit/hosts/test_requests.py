@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,27 +117,6 @@ def test_a_file_that_vanishes_while_it_is_sent_fails_its_put_alone(connected: Co
 
     assert isinstance(put.exception(WAIT_S), FileNotFoundError)
     connection.ping().result(WAIT_S)
-
-
-def test_after_a_break_only_those_of_many_files_are_asked_for_that_have_not_come(connected: Connected) -> None:
-    asked: list[list[list[Any]]] = []
-
-    def handler(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        if request["do"] == "get":
-            asked.append(request["files"])
-            yield {"sizes": [2, None]}, b"ab"
-            if len(request["files"]) == 2:
-                yield OK, b""
-
-    connection, transport = connected(handler)
-    came: list[tuple[str, bytes | None]] = []
-    reply = connection.get_each("/p", {"a": 2, "b": 1, "c": 2, "d": 9}, lambda *file: came.append(file))
-    until(lambda: reply.moved)
-    transport.drop()
-    reply.result(WAIT_S)
-
-    assert came == [("a", b"ab"), ("b", None), ("c", b"ab"), ("d", None)]
-    assert asked == [[["a", 2], ["b", 1], ["c", 2], ["d", 9]], [["c", 2], ["d", 9]]]
 
 
 def test_a_strange_host_key_ends_the_connection(connected: Connected) -> None:

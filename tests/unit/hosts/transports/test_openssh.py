@@ -109,6 +109,8 @@ def test_the_users_agent_is_never_forwarded(tmp_path: Path, way: str) -> None:
         ("stricthostkeychecking ask", []),
         ("remotecommand tmux", ["-oremotecommand=none"]),
         ("sessiontype none", ["-osessiontype=default"]),
+        ("compression yes", ["-oCompression=yes"]),
+        ("compression no", []),
         ("sessiontype default", []),
     ],
 )

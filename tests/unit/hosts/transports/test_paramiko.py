@@ -16,7 +16,6 @@ class BrokenChannel:
     """As paramiko's when the connection dies in the middle of a call: EOFError, which is no OSError."""
 
     status_event = threading.Event()
-    remote_chanid = 0
 
     def recv_stderr_ready(self) -> bool:
         return False
@@ -24,7 +23,7 @@ class BrokenChannel:
     def recv(self, size: int) -> bytes:
         raise EOFError
 
-    def _send(self, data: bytes, message: object) -> int:
+    def sendall(self, data: bytes) -> None:
         raise EOFError
 
 

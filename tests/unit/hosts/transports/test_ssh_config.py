@@ -70,6 +70,14 @@ def test_each_stop_on_the_way_is_reached_through_those_before_it(config: Path) -
     assert [(each.alias, each.proxy_jump) for each in stops] == [("a", ()), ("b", ("a",)), ("lab8", ("a", "b"))]
 
 
+def test_a_host_that_is_compressed_is_not_compressed_on_each_part_of_the_way(config: Path) -> None:
+    config.write_text("Host lab8\n ProxyJump a,b\nHost b\n Compression yes\n")
+
+    for compress in (True, False):
+        stops = trust.hosts_on_the_way(host_with(config)._replace(compress=compress))
+        assert [(each.alias, each.compress) for each in stops] == [("a", False), ("b", True), ("lab8", compress)]
+
+
 def test_the_configuration_is_resolved(config: Path) -> None:
     config.write_text(
         "Host lab8\n HostName 10.1.2.3\n Port 2222\n User me\n IdentityFile ~/.ssh/%h\n IdentitiesOnly yes\n"
