@@ -80,7 +80,7 @@ def test_the_status_of_a_call_and_of_a_map_are_lines_below_their_cells(here, tmp
 
     of_the_map, of_the_call = (cell.outputs for cell in notebook.cells)
     assert [each.output_type for each in of_the_map] == ["display_data"]
-    sent, *failed, ended, cause = of_the_map[0].data["text/plain"].splitlines()
+    sent, *failed, ended, cause, _ = of_the_map[0].data["text/plain"].splitlines()
     assert " score on here " in sent and ended.startswith("clusterfn: 18/20 returned, ")
     assert sorted(line.partition("✗")[2] for line in failed) == [f" failed: ValueError: <b>{x}</b>" for x in (17, 7)]
     assert "<b>" in cause
