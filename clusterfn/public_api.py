@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _WITH_OPTIONS = ("Executor", "Session")
 _OURS = (os.path.dirname(__file__) + os.sep, "<frozen ")
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-_WE_CALL = ("cloudpickle", "cryptography", "ipykernel", "IPython", "jupyter_client", "paramiko", "tqdm", "yaml", "zmq")
+_WE_CALL = ("cloudpickle", "cryptography", "ipykernel", "IPython", "jupyter_client", "paramiko", "yaml", "zmq")
 
 
 def public_api(function: Callable[P, R]) -> Callable[P, R]:

@@ -27,8 +27,7 @@ from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.units import exact_memory, exact_time, parse_time
 from clusterfn.display import console
-from clusterfn.display.notebook_display import NotebookDisplay
-from clusterfn.display.summary import Summary
+from clusterfn.display.notebook import NotebookDisplay
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.packing import payload as payloads
@@ -371,13 +370,13 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
 
-    def _summary(self) -> Summary:
+    def _shown_lines(self) -> list[str]:
         if self.job is None:
-            return Summary("session: not begun", lines=["its first call starts it"])
-        ends = f"ends after {format_duration(self._idle_s)} without a call"
-        held = self.job._summary()
-        title = f"session on {held.title.partition(' on ')[2]}"
-        return held._replace(title=title, lines=[*held.lines, ends], watch_output=None)
+            return ["session: not begun", "  its first call starts it"]
+        return self.job._shown_lines("session", f"ends after {format_duration(self._idle_s)} without a call")
+
+    def _may_change(self) -> bool:
+        return self.job is not None and not self.job.done()
 
     def __repr__(self) -> str:
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: unused>"

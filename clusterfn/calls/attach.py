@@ -20,7 +20,7 @@ from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history, remote_state
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.remote_state import JobInfo, JobList
+from clusterfn.calls.remote_state import JobInfo
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
@@ -48,8 +48,6 @@ _TIMEOUT_S = 60.0
 # The folder of a job may appear on the host only this long after the job was sent from here.
 ON_ITS_WAY_S = 15.0
 _LOOK_S, _LOOK_LAST_S = 0.2, 2.0
-# Most jobs arrive sooner, and a message about them would be noise.
-UNTOLD_S = 1.0
 _LATELY_S = 3600.0
 _NAMED = 5
 
@@ -143,7 +141,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
         hosts = [job["host"] if job["host"] in config.hosts else chosen.name for job in listed]
         times = [remote_state.by_own_clock(session, job) for job in listed]
         infos = [JobInfo(**{**job, "host": name}) for job, name in zip(times, hosts)]
-    return JobList(sorted(infos, key=lambda job: job.started, reverse=True))
+    return sorted(infos, key=lambda job: job.started, reverse=True)
 
 
 def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
@@ -202,13 +200,13 @@ def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -
     return seen
 
 
-class ArrivalStatus(console.StatusLine):
+class ArrivalStatus(console.Status):
     """Waits for a job that is still being sent, and says so."""
 
     def __init__(self) -> None:
         super().__init__()
         self.was_needed, self._pause_s = False, _LOOK_S
-        self._began = self._seen = time.monotonic()
+        self._seen = self.began
 
     def has(self, arriving: Mapping[str, str], has_folder: bool) -> bool:
         """Whether to look again, given the host of each job that is arriving.
@@ -218,27 +216,20 @@ class ArrivalStatus(console.StatusLine):
         now = time.monotonic()
         for part, name in arriving.items():
             self.was_needed, self._seen = True, now
-            if now - self._began > UNTOLD_S:
-                self.show_line(f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it")
+            if now - self.began > spoken_wait.REASON_AFTER_S:
+                self.show(f"{part[:SHORT]} is still being sent to {name}; waiting for the rest of it")
         return bool(arriving) or (self.was_needed and not has_folder and now - self._seen < ON_ITS_WAY_S)
 
     def expect(self, job_id: str) -> None:
         """Say, after some seconds, that this machine has sent a job of which the host has nothing."""
-        if time.monotonic() - self._began > spoken_wait.SPEAK_AFTER_S:
-            self.show_line(f"clusterfn: waiting for {job_id[:SHORT]}, sent a short while ago: no host has it yet")
+        if time.monotonic() - self.began > spoken_wait.SPEAK_AFTER_S:
+            self.show(f"waiting for {job_id[:SHORT]}, sent a short while ago: no host has it yet")
 
     def wait(self) -> None:
         """Wait until the next look; a long upload needs few."""
         time.sleep(self._pause_s)
         # Each look asks every host, so the pause grows while a large upload is under way.
         self._pause_s = min(_LOOK_LAST_S, 1.1 * self._pause_s)
-
-    def __enter__(self) -> ArrivalStatus:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.line and console.can_redraw():
-            self.redraw("")
 
 
 def _ids(folders: Iterable[tuple[HostState, str]]) -> set[str]:

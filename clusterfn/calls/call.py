@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
-from clusterfn.calls import checkpoint, history, job_display
+from clusterfn.calls import checkpoint, history, job_display, leaving
 from clusterfn.calls import submit as submission
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_entry import JobEntry
@@ -141,7 +141,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
     Raises:
         ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
-    with job_display.nothing_runs():
+    with leaving.nothing_runs():
         chosen = config_file.host_of_call(options)
         host, options = chosen.host, chosen.options
         session = open_session(host)
@@ -279,7 +279,7 @@ def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bo
     if environment and session.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)
     tracker.follow(in_turn)
-    job_display.remember_going(entry)
+    leaving.remember_going(entry)
 
 
 def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submission.Uploads, EnvironmentUpload | None]:
@@ -289,7 +289,7 @@ def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submissi
         What the job needs, and the upload of the environment.
     """
     environment, locked = None, prepared.ready.made
-    with job_display.nothing_runs():
+    with leaving.nothing_runs():
         if locked is not None:
             # The module takes time to import, and many calls make no environment.
             from clusterfn.calls import environment_upload

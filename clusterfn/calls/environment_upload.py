@@ -27,7 +27,6 @@ from clusterfn.calls import submit
 from clusterfn.calls.submission import Started, WaitingJob
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.display import console
-from clusterfn.display.console import Pace
 from clusterfn.environment import download
 from clusterfn.environment.lock import WHEEL
 from clusterfn.environment.project import GIT
@@ -59,8 +58,6 @@ _OFTEN_S = 0.5
 # The user hears of uploads of this many bytes and more.
 MUCH = 10**9
 _LARGEST = 3
-# Where lines stay on the screen, a stage of a build gets so many.
-_QUARTERS = 4
 # The version of what goes into the hash of a built wheel: a change here builds all of them again.
 _WHEEL_FORMAT = 1
 
@@ -114,7 +111,7 @@ def upload_for(
 
         def show(progress: BuildProgress) -> None:
             if progress["stage"] == FETCHING:
-                display.show(progress)
+                display.show_build(progress)
             else:
                 job.set_state(job.state, f"environment: {in_words(progress)}")
 
@@ -371,40 +368,18 @@ def _entry(package: LockedPackage, sizes: Mapping[str, int] | None = None) -> di
     return entry if sizes is None else {**entry, "size": sizes.get(package.sha256, 0)}
 
 
-class BuildDisplay(console.StatusLine):
-    """How far a build is: one bar for each stage on a terminal, elsewhere a line for each quarter of a stage.
+class BuildDisplay(console.Status):
+    """How far a build is: a bar for each stage on a terminal, elsewhere a line for each, and now and then one more."""
 
-    Args:
-        clock: Seconds that never go back.
-    """
+    _stage = ""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._began = clock()
-        self._stage = ""
-        self._pace = Pace(clock, self._began)
-        self._quarter = ""
-
-    def show(self, progress: BuildProgress) -> None:
+    def show_build(self, progress: BuildProgress) -> None:
         """Show how far it is."""
         done, of, words = progress.get("bytes") or 0, progress.get("size") or 0, in_words(progress)
         if not of:
             done, of = progress.get("done") or 0, progress.get("of") or 0
         if progress["stage"] != self._stage:
-            self._stage, self._pace = progress["stage"], Pace(self._clock, self._began)
+            self._stage, self.works_from = progress["stage"], None
         # The text of a transfer has the remaining time already.
-        left = "" if progress.get("text") else self._pace.left(done, of)
-        if console.can_redraw():
-            share = (done, of) if of > 1 else None
-            self.redraw(", ".join(filter(None, [words, self._pace.elapsed(), left])), share)
-        elif (quarter := f"{self._stage} {done * _QUARTERS // (of or 1)}") != self._quarter:
-            self._quarter = quarter
-            console.tell(words)
-
-    def __enter__(self) -> BuildDisplay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.line:
-            self.redraw("")
+        times = self.times(*((0, 0) if progress.get("text") else (done, of)))
+        self.show(f"{words}, {times}", (done, of) if of > 1 else None, words=self._stage)

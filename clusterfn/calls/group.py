@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import group_state, map_display, remote_state
+from clusterfn.calls import group_state, map_display, remote_state, results_table
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.taken_values import JobPart
 from clusterfn.config.units import parse_memory
-from clusterfn.display.notebook_display import NotebookDisplay
-from clusterfn.display.summary import Summary, describe_request
+from clusterfn.display.notebook import NotebookDisplay, headline
+from clusterfn.display.usage_words import describe_request
 from clusterfn.errors import ClusterfnError, ResultTooLarge
 from clusterfn.hosts import remote_files
 from clusterfn.packing.dependencies import ArgumentSource, JobArgument, Reference
@@ -378,7 +378,7 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        return map_display.to_dataframe(self._known)
+        return results_table.to_dataframe(self._known)
 
     @public_api
     @_of_one_item
@@ -386,25 +386,25 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         """Return the name of an item for people."""
         return self._known.label(self._known.at(index))
 
-    def _summary(self) -> Summary:
+    def _shown_lines(self) -> list[str]:
         known = self._known
         errors, ends = known.failed, [ended for index in range(len(known)) if (ended := known.ended(index)) is not None]
         peak = max((ended.usage.get("peak_memory_bytes") or 0 for ended in ends), default=0)
         counts = collections.Counter(each.lower() for each in known.states)
         until = time.monotonic() if known.ended_at is None else known.ended_at
-        return Summary(
-            f"{self.name} on {self.host}" if self.host else self.name, self.id, self.state,
-            "" if self.done() else self.reason,
-            elapsed_s=until - known.submitted_at if known.sent_here and self.id else None,
-            progress=(len(ends), len(known), len(errors)),
-            lines=[
-                ", ".join(f"{count} {state}" for state, count in counts.items()),
-                *describe_request(known.asked),
-                *([f"peak memory of an item {format_size(peak)}"] if peak else []),
-                *group_state.causes(errors, most=5),
-            ],
-            is_final=self.done() or self.state == UNKNOWN,
-        )  # fmt: skip
+        title, counted = f"{self.name} on {self.host}" if self.host else self.name, f"{len(ends)}/{len(known)}"
+        elapsed_s = until - known.submitted_at if known.sent_here and self.id else None
+        facts = [
+            ", ".join(f"{count} {state}" for state, count in counts.items()),
+            *describe_request(known.asked),
+            *([f"peak memory of an item {format_size(peak)}"] if peak else []),
+            *group_state.causes(errors, most=5),
+        ]
+        head = headline(title, self.id, self.state, counted, elapsed_s, "" if self.done() else self.reason)
+        return [head, *(f"  {line}" for line in facts)]
+
+    def _may_change(self) -> bool:
+        return not self.done() and self.state != UNKNOWN
 
     def __getitem__(self, index: int) -> JobPart:
         """Return what means the value of this item, as an argument of another call."""

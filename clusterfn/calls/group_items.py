@@ -155,12 +155,6 @@ class GroupItems:
             index = self._order[given]
             return index, self._ended[index]
 
-    def begun_after(self, given: int, until: float | None) -> int | None:
-        """Return the item that began after `given` others, waiting as `end_of`; None if as many ended without."""
-        with self._changed:
-            self._await(lambda: len(self._begun) > given or len(self._ended) > given, until, self._late(given))
-            return list(self._begun)[given] if len(self._begun) > given else None
-
     def _late(self, given: int) -> str:
         return f"{len(self) - given} of {len(self)} items have not ended"
 

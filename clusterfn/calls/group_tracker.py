@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import conclusion, job_display, liveness, outcome, remote_state
+from clusterfn.calls import conclusion, leaving, liveness, outcome, remote_state
 from clusterfn.calls.group_elements import ArrayTask, GroupElements
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.queue_tracker import is_from_host
@@ -121,7 +121,7 @@ class GroupTracker(GroupElements):
             loop.begin(self._continue_or_conclude())
             return
         if is_from_host(error):
-            job_display.forget_going(self.group)
+            leaving.forget_going(self.group)
         self.group.fail(refused)
         self._end()
         if is_from_host(error):
@@ -150,7 +150,7 @@ class GroupTracker(GroupElements):
             return
         error.host, error.job = self.group.host, self.group.id
         self.session.bridge.distrust()
-        job_display.forget_going(self.group)
+        leaving.forget_going(self.group)
         self.group.fail(error)
         self._end()
 
@@ -308,7 +308,7 @@ class GroupTracker(GroupElements):
             loop.begin(self._continue_or_conclude())
             return
         if not any(element.begun and not element.over for element in self.element_tasks.values()):
-            job_display.forget_going(self.group)
+            leaving.forget_going(self.group)
         self.group.fail(error)
 
     def _verdict(self) -> SchedulerVerdict:

@@ -22,8 +22,8 @@ from clusterfn.calls.job_entry import ON_HOST, JobEntry
 from clusterfn.calls.taken_values import JobPart
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
-from clusterfn.display.notebook_display import NotebookDisplay
-from clusterfn.display.summary import Summary, describe_request, describe_usage
+from clusterfn.display.notebook import NotebookDisplay, end_of, headline
+from clusterfn.display.usage_words import describe_request, short_usage
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.packing.dependencies import ArgumentSource, JobArgument, Reference, reference_of
@@ -339,19 +339,30 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
 
-    def _summary(self) -> Summary:
+    def _shown_lines(self, held_by: str = "", *more: str) -> list[str]:
         entry = self._entry
         usage, live = entry.published.get("usage") or {}, entry.live_usage
         if entry.is_watched and live is not None:
             live.refresh(_LIVE_USAGE_S)
             usage = live.last
         waited_s = time.monotonic() - entry.submitted_at if entry.sent_here else None
-        return Summary(
-            f"{self.name} on {self.host}", self.id, self.state, self.reason,
-            elapsed_s=usage.get("wall_s") if self.done() else waited_s,
-            lines=[*describe_request(entry.asked), *describe_usage(usage)],
-            output=entry.tail, is_final=self.done(), watch_output=entry.watch_output,
-        )  # fmt: skip
+        elapsed_s = usage.get("wall_s") if self.done() else waited_s
+        title = f"{held_by or self.name} on {self.host}"
+        use = short_usage(usage)
+        facts = [
+            *describe_request(entry.asked),
+            *([f"{'uses' if 'now' in usage else 'used'}: {use}"] if use else []),
+            *more,
+        ]
+        return [
+            headline(title, self.id, self.state, "", elapsed_s, self.reason),
+            *(f"  {line}" for line in facts), *end_of(entry.tail),
+        ]  # fmt: skip
+
+    def _may_change(self) -> bool:
+        if not self.done():
+            self._entry.watch_output()
+        return not self.done()
 
 
 class JobSource(ArgumentSource):

@@ -1,4 +1,4 @@
-"""Shows a map: its progress while it runs, how it ended, and a table of its results.
+"""Shows a map: its progress while it runs, and how it ended.
 
 The progress is one bar on a terminal and in a notebook, and elsewhere a line at each twentieth of the calls.
 `CallProgress` shows it for a group and for a sweep. `show_until_done` waits for a group with it.
@@ -10,35 +10,27 @@ import concurrent.futures
 import logging
 import numbers
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import group_state, job_display, outcome_errors
+from clusterfn.calls import group_state, job_display, leaving, outcome_errors
 from clusterfn.display import console
-from clusterfn.display.console import Pace
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_items import ItemOutcome
     from clusterfn.calls.group_state import GroupState
 
-T = TypeVar("T")
 _TICK_S = 1.0
-# Each waiting element has a reason of its own, so where lines stay, changed reasons come no more often than this.
-_REASON_EVERY_S = 4.0
 _CAUSE = 160  # characters of the line of a failure
-# A table has these columns, whatever items have ended.
-_COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")
 _LISTED = 5  # causes in the lines that end a map
 # Where lines stay, so many of them say how far a map is, and so many failures have a line of their own everywhere.
 _LINES, _NAMED = 20, 10
 # A line is redrawn for calls that end no more often than this.
 _REDRAW_S = 0.1
-# Where lines stay, a line also comes after such a time, which doubles with each of them.
-_STILL_S, _STILL_MOST_S = 30.0, 3600.0
 
 
 def show_until_done(group: GroupState, timeout: float | None) -> None:
@@ -49,79 +41,68 @@ def show_until_done(group: GroupState, timeout: float | None) -> None:
         KeyboardInterrupt: After Ctrl-C; the group keeps running unless it is pressed twice.
         Exception: With `on_error="raise"`, that of the first item that failed.
     """
-    counter = CallProgress(len(group), began=group.submitted_at)
     until = None if timeout is None else time.monotonic() + timeout
     try:
-        _show_all(group, counter, until)
+        with CallProgress(len(group), began=group.submitted_at) as counter:
+            _show_all(group, counter, until)
     except KeyboardInterrupt:
-        counter.close()
-        job_display.interrupted(group, group.on_interrupt, "results()")
+        leaving.interrupted(group, group.on_interrupt, "results()")
         raise
-    finally:
-        counter.close()
 
 
 def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> None:
-    begun, before = time.monotonic(), group.shown
-    one_by_one = len(group) > 1 and group.backend is not None and group.backend.spec.at_once == 1
+    begun, before, note = time.monotonic(), group.shown, group.id[:SHORT]
     errors: dict[int, BaseException] = {}
-
-    def ticking(call: Callable[[float], T]) -> T:
-        """Return what `call` gives, which waits until a moment of the monotonic clock; show the wait every second."""
-        while True:
-            turn = time.monotonic() + _TICK_S
-            try:
-                return call(turn if until is None else min(turn, until))
-            except concurrent.futures.TimeoutError:
-                if until is not None and time.monotonic() >= until:
-                    raise
-            counter.wait(group, group.id[:SHORT])
-
     for position in range(len(group)):
-        fresh = position >= before
-        if fresh and one_by_one and counter.names_each:
-            index = ticking(lambda turn, position=position: group.begun_after(position, turn))  # type: ignore[misc]
-            if index is not None:
-                console.say(f"[{position + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
-        index, ended = ticking(lambda turn, position=position: group.ended_after(position, turn))  # type: ignore[misc]
+        index, ended = next_ended(group, position, lambda: counter.wait(group, note), until)
         if ended.error is not None:
             errors[index] = ended.error
-        if fresh:
+        if position >= before:
             group.shown = position + 1
-            counter.add(group.label(index), result_in_words(ended), ended.error is not None, group.id[:SHORT], group)
+            counter.add(group.label(index), result_in_words(ended), ended.error is not None, note, group)
         else:
             counter.skip(ended.error is not None)
         group_state.result_of(ended, raises=group.on_error == "raise")
     if before < len(group):
-        counter.close()
+        counter.show("")
         say_how_it_ended(len(group), errors, time.monotonic() - begun if group.sent_here else None)
 
 
-class CallProgress(console.StatusLine):
+def next_ended(
+    group: GroupState, position: int, show: Callable[[], object], until: float | None = None
+) -> tuple[int, ItemOutcome]:
+    """Return the index and the end of the item that ends at this place of all; show the wait every second.
+
+    Raises:
+        TimeoutError: None has by `until`, a moment of the monotonic clock.
+    """
+    while True:
+        turn = time.monotonic() + _TICK_S
+        try:
+            return group.ended_after(position, turn if until is None else min(turn, until))
+        except concurrent.futures.TimeoutError:
+            if until is not None and time.monotonic() >= until:
+                raise
+        show()
+
+
+class CallProgress(console.Status):
     """How far the calls of a map or a sweep are: a bar on a terminal, elsewhere some twenty lines.
 
     Args:
         total: How many calls there are.
         clock: Seconds that never go back.
         began: Since when the elapsed time is counted; None for now.
-
-    Attributes:
-        redrawn: Whether it is one line that is redrawn.
-        names_each: Whether each call has a line that stays.
     """
 
     def __init__(self, total: int, clock: Callable[[], float] = time.monotonic, began: float | None = None) -> None:
-        super().__init__()
+        super().__init__(clock, began)
         self.total = total
-        self.redrawn = console.can_redraw()
-        self.names_each = not self.redrawn and total <= _LINES
-        self._clock = clock
-        self._pace = Pace(clock, clock() if began is None else began)
+        self._is_redrawn = console.can_redraw()
+        # Where lines stay, each call that has ended has had its own: how far the map is comes only now and then.
+        self._told.add("")
         self._ended = self._failed = 0
-        self._looked_at = self._drawn_at = float("-inf")
-        self._explains_from = (clock() if began is None else began) + spoken_wait.REASON_AFTER_S
-        # The first line comes sooner than the later ones.
-        self._due, self._gap_s = clock() + spoken_wait.SPEAK_AFTER_S, _STILL_S
+        self._drawn_at = float("-inf")
 
     def skip(self, failed: bool = False) -> None:
         """Count a call without a line."""
@@ -140,42 +121,26 @@ class CallProgress(console.StatusLine):
         """
         self.skip(failed)
         is_step = self._ended * _LINES // self.total > (self._ended - 1) * _LINES // self.total
-        if (failed and self._failed <= _NAMED) or (not self.redrawn and (is_step or self._is_due())):
-            text = f"[{self._ended}/{self.total}] {label} {result}"
-            far = "" if self.redrawn or self.names_each else f" ({self._words(note, group)})"
-            console.say(f"{text}{far}\n")
-            self._due = self._clock() + self._gap_s
-        if self.redrawn and (self._clock() - self._drawn_at >= _REDRAW_S or self._ended == self.total):
-            self._redraw(note, group)
+        if (failed and self._failed <= _NAMED) or (not self._is_redrawn and is_step):
+            far = "" if self._is_redrawn or self.total <= _LINES else f" ({self._words(note, group)})"
+            self.say(f"[{self._ended}/{self.total}] {label} {result}{far}")
+        if self.clock() - self._drawn_at >= _REDRAW_S or self._ended == self.total:
+            self._drawn_at = self.clock()
+            self._show_how_far(note, group)
 
     def wait(self, group: GroupState, note: str) -> None:
         """Show that nothing has ended for a second: how much runs, or the reason for which the group waits."""
         waits = group.state == PENDING and not self._ended
-        reason = group.reason if not waits or self._clock() >= self._explains_from else ""
-        if self.redrawn and waits:
-            elapsed = console.as_clock(self._clock() - group.submitted_at)
+        reason = group.reason if not waits or self.clock() >= self.began + spoken_wait.REASON_AFTER_S else ""
+        if waits or (reason and group.is_silent and not self._is_redrawn):
             progress = group.transfer.progress if group.transfer else None
-            self.redraw(f"{group.id[:SHORT]} pending {elapsed}{f' ({reason})' if reason else ''}", progress)
-        elif self.redrawn:
-            self._redraw(note, group, reason)
-        elif reason and (waits or group.is_silent):
-            if self._clock() >= self._looked_at + _REASON_EVERY_S:
-                self._looked_at = self._clock()
-                self.say_reason(f"clusterfn: {group.id[:SHORT]} {group.state.lower()} ({reason})", self._clock())
-        elif self._is_due():
-            console.tell(f"{group.id[:SHORT]} {self._ended}/{self.total}, {self._words('', group, reason)}")
+            self.show(job_display.status_of(group, reason, self.clock()), progress)
+        else:
+            self._show_how_far(note, group, reason)
 
-    def _is_due(self) -> bool:
-        """Whether no line has come for long; if so, the next time is longer."""
-        if self._clock() < self._due:
-            return False
-        self._due, self._gap_s = self._clock() + self._gap_s, min(2 * self._gap_s, _STILL_MOST_S)
-        return True
-
-    def _redraw(self, note: str, group: GroupState | None, trouble: str = "") -> None:
-        self._drawn_at = self._clock()
+    def _show_how_far(self, note: str, group: GroupState | None, trouble: str = "") -> None:
         words = f"{self._ended}/{self.total}, {self._words(note, group, trouble)}"
-        self.redraw(words, (self._ended, self.total, self._failed))
+        self.show(words, (self._ended, self.total), words="")
 
     def _words(self, note: str, group: GroupState | None, trouble: str = "") -> str:
         """Say how many run and have failed, then the times, or instead what keeps all of them waiting.
@@ -186,9 +151,8 @@ class CallProgress(console.StatusLine):
         count = group.running if group is not None else 0
         running = f"{count} running" if count else ""
         failed = f"{self._failed} failed" if self._failed else ""
-        left = self._pace.left(self._ended, self.total, works=count > 0)
-        rest = [trouble] if trouble else [self._pace.elapsed(), left]
-        return ", ".join(filter(None, [running, failed, *rest, note]))
+        times = self.times(self._ended, self.total, works=count > 0)
+        return ", ".join(filter(None, [running, failed, trouble or times, note]))
 
 
 def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: float | None) -> None:
@@ -207,8 +171,7 @@ def result_in_words(ended: ItemOutcome) -> str:
     if ended.error is not None:
         return shortened(f"✗ failed: {outcome_errors.in_a_line(ended.error)}", _CAUSE)
     value, took = ended.value, f"{ended.usage.get('wall_s', 0.0):.1f}s"
-    if is_a(value, Mapping) and _is_number(value.get("score")):
-        return f"✓ Score {float(value['score']):.4g}, Time {took}"
+    value = value.get("score") if is_a(value, Mapping) else value
     return f"✓ {float(value):.4g}, {took}" if _is_number(value) else f"✓ {took}"
 
 
@@ -221,51 +184,3 @@ def _is_number(value: Any) -> bool:
     except OverflowError:
         return False
     return True
-
-
-# all items together
-
-
-def to_dataframe(group: GroupState) -> Any:
-    """Return a pandas DataFrame with a row for each item, in their order."""
-    pandas = import_pandas("results()")
-    ends = [ended for index in range(len(group)) if (ended := group.ended(index)) is not None]
-    taken = {*_COLUMNS, *(name for ended in ends for name in ended.usage)}
-    rows = [_row(group, index, taken) for index in range(len(group))]
-    return pandas.DataFrame(rows, index=pandas.RangeIndex(len(group)))
-
-
-def import_pandas(otherwise: str) -> Any:
-    """Import pandas, which is optional.
-
-    Args:
-        otherwise: What gives the same without it, for the message.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
-    try:
-        import pandas
-    except ModuleNotFoundError as missing:
-        if missing.name != "pandas":
-            raise
-        message = f"to_dataframe() needs pandas, which is not installed here: pip install pandas, or take {otherwise}"
-        raise ModuleNotFoundError(message, name="pandas") from None
-    return pandas
-
-
-def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any]:
-    """Return the columns of an item; arguments give way to columns that have their name."""
-    ended = group.ended(index)
-    row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
-    arguments = dict(group.arguments[index]) if group.arguments else {}
-    arguments.update(group.kept_arguments[index] if group.kept_arguments else {})
-    row.update({f"argument_{name}" if name in taken else name: value for name, value in arguments.items()})
-    if ended is None:
-        return row
-    row.update(ended.usage)
-    if ended.error is not None:
-        row["error"] = outcome_errors.in_a_line(ended.error)
-        return row
-    found = ended.value if isinstance(ended.value, dict) else {"result": ended.value}
-    return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}

@@ -13,15 +13,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, HAS_NOT_STARTED, PENDING, RAISED, RETURNED, clock
-from clusterfn.bridge.supervisor.text import counted, format_duration, in_one_line, last_lines, number, printable
+from clusterfn.bridge.supervisor.text import in_one_line, last_lines, number, printable
 from clusterfn.calls.outcome import is_usage, name_files_as_here
 from clusterfn.config.host_text import reading, shaped
-from clusterfn.display.notebook_display import NotebookDisplay
-from clusterfn.display.summary import Summary, short_usage
+from clusterfn.display.usage_words import short_usage
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import spoken_wait
 from clusterfn.scheduler import base
@@ -86,32 +85,10 @@ class JobInfo:
             return self.message
         return f"since {clock(self.since)}{f': {self.message}' if self.message else ''}"
 
-
-class JobList(list[JobInfo], NotebookDisplay):
-    """Jobs of a host, which a notebook shows as a table."""
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> JobInfo: ...
-    @overload
-    def __getitem__(self, index: slice) -> JobList: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> JobInfo | JobList:
-        """Return a job; of a slice, a list that is also shown as a table."""
-        return JobList(list(self).__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
-
-    def _summary(self) -> Summary:
-        def row(job: JobInfo) -> list[str]:
-            sent = time.strftime("%d %b %H:%M", time.localtime(job.started))
-            ran, uses = "" if job.ran_s is None else format_duration(round(job.ran_s)), short_usage(job.usage)
-            shown = [job.id, job.name, job.arguments, job.host, job.state, sent, ran, str(job.gpus or ""), uses]
-            return [*shown, job.detail]
-
-        title = counted(len(self), "job")
-        columns = ("id", "name", "arguments", "host", "state", "sent", "ran", "GPUs", "uses", "")
-        return Summary(title, columns=columns, rows=[row(each) for each in self])
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Take precedence over what IPython prints for a list."""
-        printer.text(self._repr_mimebundle_()["text/plain"])
+    def __repr__(self) -> str:
+        """Take one line, as a list of them shows many."""
+        facts = ", ".join(filter(None, [self.state, self.arguments, short_usage(self.usage), self.detail]))
+        return f"<JobInfo {self.id} {self.name} on {self.host}: {in_one_line(facts)}>"
 
 
 def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> None:

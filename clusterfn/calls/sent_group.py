@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import history, job_display, remote_state, submit
+from clusterfn.calls import history, leaving, remote_state, submit
 from clusterfn.calls.call import host_secrets, notification_of, secret_values
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
@@ -164,7 +164,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     folder = submit.send_folder(old.session, tracker, retry, sent, submit.Uploads([], {}))
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
-    job_display.remember_going(retry)
+    leaving.remember_going(retry)
     return retry
 
 

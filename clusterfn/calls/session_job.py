@@ -17,7 +17,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import counted, format_duration
-from clusterfn.calls import job_display, submit
+from clusterfn.calls import job_display, leaving, submit
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call
 from clusterfn.calls.job import entry_of, withdraw
@@ -68,7 +68,7 @@ class SessionJob:
         self._stream.open()
         idle = format_duration(prepared.job.serving.idle_s if prepared.job.serving else 0.0)
         entry = entry_of(self.job)
-        job_display.remember_going(entry, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
+        leaving.remember_going(entry, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
         entry.listen(self._note_job_change)
 
     @property
@@ -95,7 +95,7 @@ class SessionJob:
         if of_actor is None or not of_actor.actor:
             self._check_room(name)
         quick = of_actor is not None and is_packed_at_once(args, kwargs)
-        with job_display.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
+        with leaving.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
             payload = payload if follow else payload.with_own_buffers()
@@ -311,9 +311,9 @@ class SessionJob:
         if await put.error() is not None and is_behind:
             put = self._put_close()
         await put
-        job_display.forget_going(entry_of(self.job))
+        leaving.forget_going(entry_of(self.job))
         if self._open:
-            job_display.remember_going(
+            leaving.remember_going(
                 entry_of(self.job), "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
             )
 

@@ -359,7 +359,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "demo": ("demo",),
     "check": ("check tensor01", "check tensor01 --gpus 1", "check cluster --no-job --json"),
     "clean": ("clean tensor01 --dry-run", "clean tensor01 --older 7d", "clean --local"),
-    "gpus": ("gpus tensor01", "gpus tensor01 --watch"),
+    "gpus": ("gpus tensor01",),
     "top": ("top tensor01", "top cluster --once", "top tensor01 --json | jq '.own[].usage.now'"),
     "usage": ("usage tensor01", "usage --all-hosts --since 7d", "usage --json | jq '.[].suggestions'"),
     "trust": ("trust tensor01", "trust tensor01 --fingerprint SHA256:4h64/59IGKTl17wO3YDaN6I7norVI0iJuFbUUuIPO28"),

@@ -22,7 +22,7 @@ from clusterfn.cli.selection import ENDED, Selection, agreed, select
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.units import parse_time
-from clusterfn.display import console
+from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.host_state import HostState, open_session
 
@@ -95,7 +95,7 @@ def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> int:
     if kinds:
         rows = [(_NAMES.get(kind, kind), str(each["count"]), format_size(each["bytes"]), str(each["gone"]),
                  format_size(each["freed"])) for kind, each in kinds.items()]  # fmt: skip
-        print(screen.table(_DRY_HEAD if args.dry_run else _HEAD, rows))
+        print(live.table(_DRY_HEAD if args.dry_run else _HEAD, rows))
     freed = format_size(sum(each["freed"] for each in kinds.values()))
     console.tell(f"{freed} {'would be freed' if args.dry_run else 'freed'}")
     return 0

@@ -19,7 +19,7 @@ from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.config.yamlfile import Value
-from clusterfn.display import console
+from clusterfn.display import console, live
 from clusterfn.errors import ConfigError
 
 _HEAD = ("SETTING", "VALUE", "FROM")
@@ -45,7 +45,7 @@ def config(args: argparse.Namespace) -> int:
     if args.json:
         print(screen.as_json([{"setting": name, "value": value, "from": source} for name, value, source in settings]))
     else:
-        print(screen.table(_HEAD, [(name, _in_words(value), source) for name, value, source in settings]))
+        print(live.table(_HEAD, [(name, _in_words(value), source) for name, value, source in settings]))
     return 0
 
 
@@ -144,7 +144,7 @@ def hosts(args: argparse.Namespace) -> int:
         return 0
     rows = [("*" if each["default"] else "", each["name"], each["address"] or "this machine", each["scheduler"],
              each["environment"] or "-", each["root"], _short_place(each["source"])) for each in facts]  # fmt: skip
-    print(screen.table(_HOSTS_HEAD, rows))
+    print(live.table(_HOSTS_HEAD, rows))
     console.tell(f"a call without a host uses {chosen.name}: {because}" if chosen else because)
     return 0
 

@@ -1,4 +1,4 @@
-"""`clusterfn gpus HOST`: who holds which GPU, who uses one without a lease, and who waits; once or with --watch.
+"""`clusterfn gpus HOST`: who holds which GPU, who uses one without a lease, and who waits.
 
 A machine without a scheduler is asked by `supervise.py gpus`, a cluster by its scheduler's own commands, in one go.
 """
@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line, last_lines, shortened
 from clusterfn.cli import screen, target
-from clusterfn.cli.keys import ended_by_key
 from clusterfn.config.host_text import reading
 from clusterfn.display import console
+from clusterfn.display.live import table
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Question
 
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
-_MACHINE_ORDER = ("GPU", "HELD BY", "USE", "MEMORY", "NAME")
+_MACHINE_SPARE = ("NAME", "MEMORY", "USE")
 _MACHINE_QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
 _REASON = 160
 _FREE = "free"
@@ -50,7 +49,7 @@ def ask_machine(session: HostState) -> dict[str, Any]:
         for job in report["waiting"]:
             job["since"] = session.here(job["since"])
         # Make the tables once, so that a malformed answer fails here, where the error names the host.
-        MachineTables(time.monotonic).of(report)
+        machine_tables(report)
     if trouble:
         raise ClusterfnError(
             f"the GPUs of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
@@ -70,48 +69,25 @@ def add_allowed(gpus: Sequence[dict[str, Any]], session: HostState) -> None:
         )
 
 
-class MachineTables:
-    """Both tables as text. With `--watch`, show for how long a held GPU has done nothing: since it was first seen idle.
+def machine_tables(report: Mapping[str, Any], room: int | None = None) -> str:
+    """Format both tables, in so many columns of a terminal."""
+    rows = [_machine_row(gpu) for gpu in report["gpus"]]
+    free = sum(_held_by(gpu) == _FREE for gpu in report["gpus"])
+    queue = []
+    for place, job in enumerate(report["waiting"], 1):
+        since, request = format_duration(time.time() - job["since"]), job["asked"]
+        wanted = counted(request["gpus"], "GPU") if request["gpus"] else counted(request["cores"], "core")
+        queue.append((str(place), _holder_name(job), wanted, since, shortened(job["reason"], _REASON)))
+    lost = [f"a GPU does not answer: {in_one_line(line)}" for line in report.get("lost", ())]
+    parts = [f"{free} of {len(rows)} GPUs free", table(_MACHINE_HEAD, rows, room, _MACHINE_SPARE), *lost]
+    return "\n\n".join([*parts, *([table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
 
-    Args:
-        clock: Seconds.
-    """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._idle: dict[str, tuple[Any, float]] = {}
-
-    def of(self, report: Mapping[str, Any], room: int | None = None) -> str:
-        """Format one look, in so many columns of a terminal."""
-        rows = [self._row(gpu) for gpu in report["gpus"]]
-        free = sum(_held_by(gpu) == _FREE for gpu in report["gpus"])
-        queue = []
-        for place, job in enumerate(report["waiting"], 1):
-            since, request = format_duration(time.time() - job["since"]), job["asked"]
-            wanted = counted(request["gpus"], "GPU") if request["gpus"] else counted(request["cores"], "core")
-            queue.append((str(place), _holder_name(job), wanted, since, shortened(job["reason"], _REASON)))
-        lost = [f"a GPU does not answer: {in_one_line(line)}" for line in report.get("lost", ())]
-        table = screen.narrow_table(_MACHINE_HEAD, rows, room, _MACHINE_ORDER)
-        parts = [f"{free} of {len(rows)} GPUs free", table, *lost]
-        return "\n\n".join([*parts, *([screen.table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
-
-    def _row(self, gpu: Mapping[str, Any]) -> Sequence[str]:
-        use = "?" if gpu["use_percent"] is None else f"{gpu['use_percent']} %"
-        used, total = ("?" if gpu[each] is None else format_size(gpu[each] << 20) for each in ("used_mib", "total_mib"))
-        memory = f"{used} of {total}{', shared with the CPU' if gpu.get('unified') else ''}"
-        return str(gpu["index"]), gpu["name"], memory, use + self._for_how_long(gpu), _held_by(gpu)
-
-    def _for_how_long(self, gpu: Mapping[str, Any]) -> str:
-        """Say how long a held GPU has been seen at 0 % with the same memory by the same holder."""
-        # A GPU whose memory or holder has changed was in use between two looks.
-        state = (gpu["used_mib"], json.dumps(gpu["holder"]))
-        if gpu["holder"] is None or gpu["use_percent"] != 0:
-            self._idle.pop(gpu["uuid"], None)
-            return ""
-        if self._idle.get(gpu["uuid"], ((), 0.0))[0] != state:
-            self._idle[gpu["uuid"]] = (state, self._clock())
-        seconds = self._clock() - self._idle[gpu["uuid"]][1]
-        return f" for {format_duration(seconds)}" if seconds >= 1 else ""
+def _machine_row(gpu: Mapping[str, Any]) -> Sequence[str]:
+    use = "?" if gpu["use_percent"] is None else f"{gpu['use_percent']} %"
+    used, total = ("?" if gpu[each] is None else format_size(gpu[each] << 20) for each in ("used_mib", "total_mib"))
+    memory = f"{used} of {total}{', shared with the CPU' if gpu.get('unified') else ''}"
+    return str(gpu["index"]), gpu["name"], memory, use, _held_by(gpu)
 
 
 def _held_by(gpu: Mapping[str, Any]) -> str:
@@ -173,70 +149,30 @@ def _text(session: HostState, answer: Completed) -> str:
 
 def cluster_tables(report: Mapping[str, Any], room: int | None = None) -> str:
     """Format both tables, in so many columns of a terminal."""
-    nodes = report["nodes"]
-    rows = []
+    nodes, rows, queue = report["nodes"], [], []
     for each in nodes:
         left = "?" if each["used"] is None else each["total"] - each["used"]
         rows.append((each["node"], each["state"], each["type"] or "-", f"{left} of {each['total']}"))
-    queue = []
     for each in report["waiting"]:
         owner = f"you: {each['name']}" if each["own"] else str(each["user"])
         queue.append((owner, each["id"], each["wants"], each["submitted"], each["reason"]))
     used = [each["used"] for each in nodes]
     free = "?" if None in used else sum(each["total"] for each in nodes) - sum(used)
-    table = screen.narrow_table(_NODES_HEAD, rows, room, _NODES_HEAD)
-    parts = [f"{free} of {sum(each['total'] for each in nodes)} GPUs free", table]
-    return "\n\n".join([*parts, *([screen.table(_CLUSTER_QUEUE_HEAD, queue)] if queue else [])])
-
-
-_EVERY_S = 2.0
-# The controller of a cluster serves all users, so look at it less often.
-_EVERY_ON_CLUSTER_S = 10.0
+    parts = [f"{free} of {sum(each['total'] for each in nodes)} GPUs free", table(_NODES_HEAD, rows)]
+    return "\n\n".join([*parts, *([table(_CLUSTER_QUEUE_HEAD, queue, room, ("SUBMITTED",))] if queue else [])])
 
 
 def gpus(args: argparse.Namespace) -> int:
-    """Print the GPUs of a host and their queue; with --watch until `q`, Esc or Ctrl-C."""
+    """Print the GPUs of a host and their queue."""
     session = target.host_state(args.host, "gpus")
-    look: Callable[[HostState], dict[str, Any]] = ask_cluster
-    lines: Callable[[Mapping[str, Any], int | None], str] = cluster_tables
-    listed, none = "nodes", "no node has a gres named gpu"
-    every_s = max(_EVERY_ON_CLUSTER_S, session.host.poll_floor_s)
-    if not session.scheduler.has_nodes:
-        look, lines, listed, every_s = ask_machine, MachineTables(time.monotonic).of, "gpus", _EVERY_S
-        none = "nvidia-smi is missing, or lists none"
-    if not args.watch:
-        report = look(session)
-        if args.json:
-            print(_json(session, report))
-        elif report[listed]:
-            print(lines(report, None))
-        if not report[listed]:
-            console.tell(f"no GPUs on {session.host.name}: {none}")
-        return 0
-    with ended_by_key():
-        _watch(session, look, lambda report, room: lines(report, room) if report[listed] else none, every_s, args.json)
+    if session.scheduler.has_nodes:
+        report, listed, none = ask_cluster(session), "nodes", "no node has a gres named gpu"
+    else:
+        report, listed, none = ask_machine(session), "gpus", "nvidia-smi is missing, or lists none"
+    if args.json:
+        print(screen.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **report}))
+    elif report[listed]:
+        print(cluster_tables(report) if listed == "nodes" else machine_tables(report))
+    if not report[listed]:
+        console.tell(f"no GPUs on {session.host.name}: {none}")
     return 0
-
-
-def _watch(
-    session: HostState, look: Callable[[HostState], dict[str, Any]],
-    shown: Callable[[Mapping[str, Any], int | None], str], every_s: float, as_json: bool,
-) -> None:  # fmt: skip
-    block = screen.Block(sys.stdout)
-    while True:
-        try:
-            report = look(session)
-        except ClusterfnError as error:
-            # A look that fails is shown in its place, and the next one may be better.
-            report, text = {"trouble": error.message}, in_one_line(error.message)
-        else:
-            text = shown(report, block.room)
-        if as_json:
-            print(_json(session, report), flush=True)
-        else:
-            block.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{text}")
-        time.sleep(every_s)
-
-
-def _json(session: HostState, report: dict[str, Any]) -> str:
-    return screen.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **report})

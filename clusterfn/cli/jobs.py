@@ -23,8 +23,8 @@ from clusterfn.cli.selection import ask_each, filter_jobs, list_and_warn
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.units import exact_memory
-from clusterfn.display import console
-from clusterfn.display.summary import mean_cores, short_usage
+from clusterfn.display import console, live
+from clusterfn.display.usage_words import mean_cores, short_usage
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import open_session
 
@@ -103,7 +103,7 @@ def _table(jobs: Sequence[JobInfo], sizes: Mapping[str, int]) -> str:
         detail = shortened(job.detail, _MESSAGE)
         rows.append([job.id[:digits], job.name, *arguments, job.host, job.state, *facts, *inputs, detail])
     more, inputs = ["ARGUMENTS"] if has_arguments else [], ["INPUTS"] if has_inputs else []
-    return screen.table([*_HEAD[:2], *more, *_HEAD[2:-1], *inputs, _HEAD[-1]], rows)
+    return live.table([*_HEAD[:2], *more, *_HEAD[2:-1], *inputs, _HEAD[-1]], rows)
 
 
 def _say_what_is_not_shown(
@@ -153,7 +153,7 @@ def usage(args: argparse.Namespace) -> int:
     if args.json:
         print(screen.as_json(rows))
     elif rows:
-        print(screen.table(_USAGE_HEAD, map(_row, rows)))
+        print(live.table(_USAGE_HEAD, map(_row, rows)))
     else:
         console.tell(f"no job that has ended on {', '.join(hosts)} has said what it used")
     return 1 if errors else 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.cli import screen
 from clusterfn.cli.kernel import OPTIONS, read_options
+from clusterfn.display import live
 from clusterfn.errors import ConfigError
 from clusterfn.integrations.jupyter import kernel_job, kernel_proxy, kernelspecs, tunnel
 
@@ -53,7 +54,7 @@ def list_kernels(args: argparse.Namespace) -> int:
              f"cannot start: {each.trouble}" if each.trouble else ""]
             for each in kernels
         ]  # fmt: skip
-        print(screen.table(_HEAD, rows))
+        print(live.table(_HEAD, rows))
     else:
         print("clusterfn: no kernels were added: clusterfn kernel add HOST", file=sys.stderr)
     return 0

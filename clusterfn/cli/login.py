@@ -16,6 +16,7 @@ from clusterfn.api import login as api_login
 from clusterfn.bridge.supervisor.text import format_duration, in_one_line
 from clusterfn.cli import screen, target
 from clusterfn.config.spec import Host
+from clusterfn.display import live
 from clusterfn.errors import ConfigError, HostKeyError
 from clusterfn.hosts.transports import host_keys, shared_login
 from clusterfn.hosts.transports import trust as keys
@@ -35,7 +36,7 @@ def login(args: argparse.Namespace) -> int:
             now = time.time()
             rows = [(each.host, each.place, f"{format_duration(now - each.since)} ago", format_duration(each.ttl_s))
                     for each in connections]  # fmt: skip
-            print(screen.table(_HEAD, rows))
+            print(live.table(_HEAD, rows))
         else:
             print("clusterfn: no shared connections", file=sys.stderr)
         return 0

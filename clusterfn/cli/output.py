@@ -34,7 +34,7 @@ from clusterfn.cli.run import written
 from clusterfn.cli.selection import Selection, select, select_one
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, read_spec
-from clusterfn.display import console
+from clusterfn.display import console, live
 from clusterfn.display.console import STREAMS, OutputWriter
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, JobError, MapError
 from clusterfn.hosts import remote_files, spoken_wait
@@ -137,7 +137,7 @@ def _write(streams: Sequence[str], printed: Iterable[tuple[str, bytes]]) -> None
     writer = OutputWriter()
     for stream, data in printed:
         if stream == "scheduler":
-            console.write(sys.stdout, printable(data.decode()))
+            live.write(sys.stdout, printable(data.decode()))
         else:
             # A stream that was chosen by itself is what a pipe gets.
             writer.write(stream if len(streams) > 1 else layout.STDOUT, data)

@@ -126,9 +126,8 @@ def _add_hosts(commands: Any) -> None:
         "--local": "clean the cache of this machine: solver and packages",
         **_DRY_RUN,
     }, json="one object, sizes in bytes")  # fmt: skip
-    add_command(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one", {
-        **_HOST, "--watch": "repeat every 2 seconds (10 with SLURM), until q, Esc or Ctrl-C",
-    }, json="one object for each refresh")  # fmt: skip
+    add_command(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one",
+                _HOST, json="one object")  # fmt: skip
     about = "show what runs on a host, what it uses, and who is next; refreshes until q, Esc or Ctrl-C"
     add_command(commands, "top", "top.top", about, {
         **_HOST, "--once": "look once, as without a terminal",

@@ -74,7 +74,7 @@ def _environment_of(session: HostState, which: str | None) -> str:
     ready = session.environments.find(EnvironmentRequest(which), console.tell)
     if ready.made is not None:
         with BuildDisplay() as display:
-            environment_upload.build(session, ready.made, console.tell, display.show)
+            environment_upload.build(session, ready.made, console.tell, display.show_build)
     python, _, activation = ready.interpreter
     return json.dumps({"python": python, "activation": activation, "env": dict(session.host.env)})
 

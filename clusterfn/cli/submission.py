@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import job_display
+from clusterfn.calls import leaving
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli import screen
@@ -55,7 +55,7 @@ def start_detached(
     """Send the call, and print its id once the host has it."""
     job = send(called, args, kwargs)
     # The line below already says that the job keeps running, so print no such line at the exit.
-    job_display.forget_going(entry_of(job))
+    leaving.forget_going(entry_of(job))
     return leave(job, as_json)
 
 
@@ -82,7 +82,7 @@ def await_sent(job: Job[Any] | JobGroup[Any, Any]) -> None:
     with loop.speaking(lambda: f"{title}: it is {one.status_since if one else job.status}"):
         # `waits_here` means that the host lacks something that must be sent first.
         while not job.done() and (exit_flush.has_unanswered() or (one and entry_of(one).waits_here)):
-            job_display.finish_submitting()
+            leaving.finish_submitting()
             time.sleep(_LOOK_S)
 
 

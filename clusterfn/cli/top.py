@@ -6,7 +6,6 @@ One program on the host looks, and sends what it sees (`bridge/queue/overview`).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import queue
 import sys
@@ -19,22 +18,21 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT, clock
 from clusterfn.bridge.supervisor.text import format_size, in_one_line, shortened
 from clusterfn.calls import remote_state
-from clusterfn.cli import screen, target
-from clusterfn.cli.gpus import MachineTables, add_allowed
+from clusterfn.cli import gpus, screen, target
 from clusterfn.cli.keys import ended_by_key
 from clusterfn.config.host_text import Lines, reading
-from clusterfn.display import console
-from clusterfn.errors import HostError
-from clusterfn.hosts import spoken_wait
+from clusterfn.display import console, live
+from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.hosts import loop
 from clusterfn.hosts.host_state import HostState
 
 _OWN_HEAD = ("JOB", "NAME", "STATE", "RAN", "LEFT", "CORES", "MEMORY", "GPU", "")
-_OWN_ORDER = ("JOB", "STATE", "NAME", "RAN", "", "GPU", "CORES", "MEMORY", "LEFT")
+_OWN_SPARE = ("LEFT", "MEMORY", "CORES", "GPU", "", "RAN", "NAME")
 _HEAD = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
-_ORDER = ("USER", "STATE", "GPUS", "CORES", "JOB", "MEMORY")
+_SPARE = ("MEMORY", "JOB", "CORES", "GPUS")
 _EVERY_S = 2.0
-# The controller of a cluster serves all users, so ask it for reasons less often.
-_REASONS_EVERY_S = 10.0
+# The controller of a cluster serves all users, so ask it less often.
+_SCHEDULER_EVERY_S = 10.0
 _AGAIN_S = 5.0
 _MOST_FALSE, _MESSAGE = 5, 100
 _TIMEOUT_S = 60.0
@@ -50,10 +48,9 @@ def top(args: argparse.Namespace) -> int:
         if look is None:
             name = session.host.name
             raise HostError(f"{name} did not say what runs there", host=name, hint="try again")
-        _explain_waits(session, look)
-        print(screen.as_json({"host": session.host.name, **look}) if args.json else Screen(session).text(look))
-        for line in () if args.json else notes_on(look):
-            console.tell(line)
+        if session.scheduler_rules.has_nodes:
+            _ask_scheduler(session, look)
+        print(screen.as_json({"host": session.host.name, **look}) if args.json else text(session, look))
         return 0
     with ended_by_key():
         _watch(session)
@@ -62,22 +59,31 @@ def top(args: argparse.Namespace) -> int:
 
 def _watch(session: HostState) -> None:
     """Refresh the screen; while the host cannot be reached, say so in its place, and try again."""
-    block, view = screen.Block(sys.stdout), Screen(session)
-    reasons: dict[str, str] = {}
-    asked_at = float("-inf")
+    shown, told, asked_at = live.TerminalLines(sys.stdout), dict[str, Any](), float("-inf")
     while True:
         try:
             for look in looks(session):
-                if time.monotonic() >= asked_at + max(_REASONS_EVERY_S, session.host.poll_floor_s):
-                    _explain_waits(session, look)
-                    reasons, asked_at = {job["id"]: job["message"] for job in look["own"]}, time.monotonic()
-                for job in look["own"] if session.scheduler_rules.has_nodes else ():
-                    job["message"] = reasons.get(job["id"], job["message"]) if job["state"] == PENDING else ""
-                notes = "\n".join(notes_on(look))
-                block.show("\n\n".join(filter(None, [view.text(look, block.room), notes])))
+                if session.scheduler_rules.has_nodes:
+                    if time.monotonic() >= asked_at + max(_SCHEDULER_EVERY_S, session.host.poll_floor_s):
+                        told, asked_at = _ask_scheduler(session, look), time.monotonic()
+                    look.update(told["gpus"])
+                    for job in look["own"]:
+                        job["message"] = told["why"].get(job["id"], job["message"]) if job["state"] == PENDING else ""
+                shown.show(text(session, look, live.size().columns))
         except HostError as error:
-            block.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{in_one_line(error.message)}")
+            shown.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{in_one_line(error.message)}")
         time.sleep(_AGAIN_S)
+
+
+def _ask_scheduler(session: HostState, look: dict[str, Any]) -> dict[str, Any]:
+    """Add what only a scheduler knows: why own jobs wait, and the GPUs of its nodes; return both."""
+    remote_state.say_why_they_wait(session, look["own"])
+    try:
+        found = gpus.ask_cluster(session)
+    except ClusterfnError as error:
+        found = {"trouble": error.message}
+    look.update(found)
+    return {"why": {job["id"]: job["message"] for job in look["own"]}, "gpus": found}
 
 
 def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
@@ -97,8 +103,9 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     unpacked, coming = zlib.decompressobj(), Lines()
     try:
         # The screen shows when its last look was made, so only the first one is waited for in words.
-        first = first_data(came, session.host.name)
-        while (data := first.pop() if first else came.get()) is not None:
+        with loop.speaking(lambda: f"waiting for {session.host.name} to say what runs there"):
+            data = came.get()
+        while data is not None:
             with reading(session.host.name, "what runs there"):
                 lines = coming.feed(_unpacked(unpacked, data))
                 checked = [_checked(session, json.loads(line)) for line in lines]
@@ -107,22 +114,10 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
                 # Confirm what was shown. The host sends no more to a terminal
                 # that is stopped, which would fill its buffers.
                 session.connection.write(running, b"\n" * len(checked))
+            data = came.get()
     finally:
         running.cancel()
     running.result(0)
-
-
-def first_data(came: queue.SimpleQueue[bytes | None], host: str) -> list[bytes | None]:
-    """Return what comes first, as a list of one; say what is waited for if that takes long."""
-    first: list[bytes | None] = []
-
-    def comes(seconds: float | None) -> bool:
-        with contextlib.suppress(queue.Empty):
-            first.append(came.get(timeout=seconds))
-        return bool(first)
-
-    spoken_wait.wait(comes, lambda: f"waiting for {host} to say what runs there")
-    return first
 
 
 def _unpacked(stream: Any, data: bytes) -> bytes:
@@ -141,52 +136,43 @@ def _checked(session: HostState, facts: Any) -> dict[str, Any]:
     look = dict(facts)
     look["own"] = [remote_state.by_own_clock(session, remote_state.checked_job(dict(job))) for job in look["own"]]
     if "gpus" in look:
-        add_allowed(look["gpus"], session)
-    Screen(session).text(look)
+        gpus.add_allowed(look["gpus"], session)
+    text(session, look)
     return look
 
 
-def _explain_waits(session: HostState, look: Mapping[str, Any]) -> None:
-    if session.scheduler_rules.has_nodes:
-        remote_state.say_why_they_wait(session, look["own"])
+def text(session: HostState, look: Mapping[str, Any], room: int | None = None) -> str:
+    """Return one look as lines, in so many columns of a terminal."""
+    parts = [f"{session.host.name}, {time.strftime('%H:%M:%S')}{_busy(look.get('machine'))}"]
+    if look.get("trouble"):
+        parts.append(f"the GPUs cannot be seen: {in_one_line(look['trouble'])}")
+    elif look.get("nodes"):
+        parts.append(gpus.cluster_tables(look, room))
+    elif look.get("gpus"):
+        parts.append(gpus.machine_tables({**look, "waiting": []}, room))
+    running_first = sorted(look["own"], key=lambda job: (job["state"] == PENDING, job["started"]))
+    own = [_own_row(job) for job in running_first]
+    parts.append(live.table(_OWN_HEAD, own, room, _OWN_SPARE) if own else _NONE)
+    of_all = look.get("jobs", ())
+    if any(row["user"] != session.connection.facts.user for row in of_all):
+        parts.append(live.table(_HEAD, map(_row, of_all), room, _SPARE))
+    return "\n\n".join([*parts, *filter(None, ["\n".join(map(in_one_line, notes_on(look)))])])
 
 
-class Screen:
-    """One look as text; it remembers since when each GPU has been idle."""
-
-    def __init__(self, session: HostState) -> None:
-        self._session = session
-        self._gpus = MachineTables(time.monotonic)
-
-    def text(self, look: Mapping[str, Any], room: int | None = None) -> str:
-        """Return the lines, in so many columns of a terminal."""
-        parts = [f"{self._session.host.name}, {time.strftime('%H:%M:%S')}{_busy(look.get('machine'))}"]
-        if look.get("trouble"):
-            parts.append(f"the GPUs cannot be seen: {in_one_line(look['trouble'])}")
-        elif look.get("gpus"):
-            parts.append(self._gpus.of({**look, "waiting": []}, room))
-        running_first = sorted(look["own"], key=lambda job: (job["state"] == PENDING, job["started"]))
-        own = [self._own_row(job) for job in running_first]
-        parts.append(screen.narrow_table(_OWN_HEAD, own, room, _OWN_ORDER) if own else _NONE)
-        of_all = look.get("jobs", ())
-        if any(row["user"] != self._session.connection.facts.user for row in of_all):
-            parts.append(screen.narrow_table(_HEAD, map(_row, of_all), room, _ORDER))
-        return "\n\n".join(parts)
-
-    def _own_row(self, job: Mapping[str, Any]) -> Sequence[str]:
-        requested, now = job.get("asked") or {}, (job.get("usage") or {}).get("now") or {}
-        ran, limit = job.get("ran_s"), requested.get("time_s")
-        detail, cores = job["message"], "" if now.get("cores") is None else f"{now['cores']:.1f}"
-        if job["state"] == PENDING and job.get("since"):
-            detail = f"since {clock(job['since'])}{f': {detail}' if detail else ''}"
-        return (
-            job["id"][:SHORT], job["name"], job["state"],
-            "-" if ran is None else console.as_clock(ran),
-            "-" if ran is None or limit is None else console.as_clock(max(0.0, limit - ran)),
-            _of(cores, str(requested["cores"]) if requested.get("cores") else ""),
-            _of(_memory(now.get("memory_bytes")), _memory(requested.get("memory_bytes"))),
-            _gpus_in_words(now.get("gpus") or (), job.get("gpus") or 0), shortened(detail, _MESSAGE),
-        )  # fmt: skip
+def _own_row(job: Mapping[str, Any]) -> Sequence[str]:
+    requested, now = job.get("asked") or {}, (job.get("usage") or {}).get("now") or {}
+    ran, limit = job.get("ran_s"), requested.get("time_s")
+    detail, cores = job["message"], "" if now.get("cores") is None else f"{now['cores']:.1f}"
+    if job["state"] == PENDING and job.get("since"):
+        detail = f"since {clock(job['since'])}{f': {detail}' if detail else ''}"
+    return (
+        job["id"][:SHORT], job["name"], job["state"],
+        "-" if ran is None else console.as_clock(ran),
+        "-" if ran is None or limit is None else console.as_clock(max(0.0, limit - ran)),
+        _of(cores, str(requested["cores"]) if requested.get("cores") else ""),
+        _of(_memory(now.get("memory_bytes")), _memory(requested.get("memory_bytes"))),
+        _gpus_in_words(now.get("gpus") or (), job.get("gpus") or 0), shortened(detail, _MESSAGE),
+    )  # fmt: skip
 
 
 def _of(used: str, requested: str) -> str:

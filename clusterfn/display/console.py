@@ -1,7 +1,6 @@
-"""What clusterfn prints: sentences, one line that is redrawn on a terminal and in a notebook, and output of jobs.
+"""What clusterfn prints: sentences, one line that is replaced, and output of jobs.
 
-The only module that writes to a terminal, apart from the tables of the command line. tqdm draws the bar of the line: it
-knows where other bars of the program are. It is optional, and the text next to the bar is the same without it.
+Everything of ours passes here, apart from the tables of the command line: quiet mode and the user's logger decide here.
 """
 
 from __future__ import annotations
@@ -10,142 +9,108 @@ import codecs
 import contextlib
 import logging
 import os
-import shutil
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any, Optional, TextIO
+import time
+from collections.abc import Callable
+from typing import IO, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
+from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.config import quiet
 from clusterfn.config.notes import NOTES, Finding
 from clusterfn.config.units import is_on
+from clusterfn.display import live
+from clusterfn.display.live import CellLines, Progress, TerminalLines
 from clusterfn.hosts import spoken_wait
-
-if TYPE_CHECKING:
-    from clusterfn.display.cell_status import CellStatus
 
 _log = logging.getLogger("clusterfn")
 _QUIET = "CLUSTERFN_QUIET"
-_BAR_FORMAT = "{percentage:3.0f}%|{bar}| {desc}"
-# Where lines stay on the screen, a line that differs only in its numbers is printed no more often than this.
-_NUMBERS_EVERY_S = 600.0
-
-
-# How much is done, of how much, and how much of it failed.
-Progress = Optional[tuple[int, ...]]
+# Where lines stay on the screen, other words come no more often than this, and other numbers first after the second
+# time, which doubles with each of them, up to the third.
+_WORDS_S, _NUMBERS_S, _NUMBERS_MOST_S = 4.0, 30.0, 3600.0
 # Less work than this says nothing about the rest.
 _SURE_S = 1.0
 _said: set[tuple[str, str]] = set()
+S = TypeVar("S", bound="Status")
 STREAMS = (layout.STDOUT, layout.STDERR)
-
-
-class TerminalLine:
-    """The line of a terminal that is redrawn, with a bar if there is one; sentences appear above it.
-
-    Its methods are those of a notebook's `CellStatus`.
-    """
-
-    def __init__(self) -> None:
-        self._stream: TextIO | None = None
-        self._line = ""
-        self._bar: ProgressBar | None = None
-        self._lock = threading.RLock()
-
-    def say(self, text: str) -> None:
-        """Print a text above the line; a newline alone leaves the line on the screen and begins another one."""
-        with self._lock:
-            self._follow_stderr()
-            if text == "\n" and self._bar is not None:
-                self._close_bar(leave=True)
-            elif self._bar is not None:
-                with self._bar.set_aside():
-                    write(self._stream, text)
-            elif self._line and text != "\n":
-                write(self._stream, f"\r\x1b[K{text}")
-                if text.endswith("\n"):
-                    write(self._stream, self._line)
-            else:
-                self._line = ""
-                write(self._stream, text)
-
-    def redraw(self, line: str, progress: Progress = None) -> None:
-        """Replace the line, with a bar before it if `progress` says how much is done of how much; "" removes it."""
-        with self._lock:
-            self._follow_stderr()
-            if line and progress and self._draw_bar(in_one_line(line), *progress[:2]):
-                self._line = ""
-                return
-            if self._bar is not None:
-                self._close_bar(leave=False)
-            self._line = fitting(line)
-            write(self._stream, f"\r\x1b[K{self._line}")
-
-    def _draw_bar(self, line: str, done: int, total: int) -> bool:
-        """Draw the bar; return whether there is one, which needs tqdm."""
-        if self._stream is None or total <= 0:
-            return False
-        line = _encodable(line, self._stream)
-        if self._bar is not None:
-            self._bar.draw(line, done, total, columns())
-        else:
-            self._bar = open_bar(self._stream, line, done, total, columns())
-        return self._bar is not None
-
-    def _close_bar(self, *, leave: bool) -> None:
-        bar, self._bar = self._bar, None
-        if bar is not None:
-            bar.close(leave=leave)
-
-    def _follow_stderr(self) -> None:
-        """Forget the line if stderr is another stream by now, as after redirect_stderr."""
-        if self._stream is not sys.stderr:
-            self._close_bar(leave=True)
-            self._stream, self._line = sys.stderr, ""
-
-
-_terminal = TerminalLine()
+_terminal = TerminalLines()
 _shown_also: list[Callable[[str], object]] = []
 
 
-class ProgressBar:
-    """One bar of tqdm: `bar` with `line` next to it."""
+class Status:
+    """One line that says how something goes: replaced where `can_redraw`, elsewhere printed when it says something new.
 
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
+    Used as a context, it takes its line away at the end.
 
-    def draw(self, line: str, done: int, total: int, columns: int) -> None:
-        """Redraw it in so many columns."""
-        bar = self._bar
-        # The fields are set directly, because the methods of tqdm redraw at intervals of their own.
-        bar.desc, bar.n, bar.total, bar.ncols = line, min(done, total), total, columns
-        bar.refresh()
+    Args:
+        clock: Seconds that never go back.
+        began: Since when it goes; where lines stay, nothing is said in the first seconds. None for now.
 
-    @contextlib.contextmanager
-    def set_aside(self) -> Iterator[None]:
-        """Remove it while a text is printed, and draw it again below."""
-        with self._bar.external_write_mode(file=self._bar.fp):
-            yield
+    Attributes:
+        works_from: When work was first seen, and how much was done then; None to begin anew.
+    """
 
-    def close(self, *, leave: bool) -> None:
-        """Remove it, or leave it on the screen as it is and begin another line."""
-        self._bar.leave = leave
-        self._bar.close()
+    def __init__(self, clock: Callable[[], float] = time.monotonic, began: float | None = None) -> None:
+        self.clock = clock
+        self.began = clock() if began is None else began
+        self._shown: tuple[str, Progress] = ("", None)
+        self._told: set[str] = set()
+        self._next_words = self.next_numbers = self.began + spoken_wait.REASON_AFTER_S
+        self._gap_s = _NUMBERS_S
+        self.works_from: tuple[float, int] | None = None
 
+    def show(self, line: str, progress: Progress = None, words: str | None = None) -> None:
+        """Show what it is now; "" for nothing.
 
-def open_bar(stream: TextIO, line: str, done: int, total: int, columns: int) -> ProgressBar | None:
-    """Draw a bar on a terminal; return None if tqdm is not installed."""
-    try:
-        # Few programs draw a bar.
-        from tqdm import tqdm
-    except ImportError:
-        return None
-    # Each change is drawn at once, so tqdm needs no thread of its own to watch the bar.
-    unwatched = type("Bar", (tqdm,), {"monitor_interval": 0})
-    now = min(done, total)
-    bar = unwatched(desc=line, initial=now, total=total, file=stream, ncols=columns, bar_format=_BAR_FORMAT)
-    return ProgressBar(bar)
+        Args:
+            line: The text.
+            progress: How much is done of how much, as a bar before the text.
+            words: What of the text is something new; None for all but its numbers, such as a clock's.
+        """
+        if can_redraw():
+            if (line, progress) != self._shown:
+                self._shown = line, progress
+                redraw(line, progress)
+        elif line:
+            self._say(line, "".join(sign for sign in line if not sign.isdigit()) if words is None else words)
+
+    def _say(self, line: str, words: str) -> None:
+        now = self.clock()
+        is_new = words not in self._told
+        if now >= (self._next_words if is_new else self.next_numbers):
+            self._told.add(words)
+            self._gap_s = self._gap_s if is_new else min(2 * self._gap_s, _NUMBERS_MOST_S)
+            self._next_words = now + _WORDS_S
+            self.say(f"clusterfn: {line}")
+
+    def say(self, line: str) -> None:
+        """Print a line that stays everywhere, which also counts as one about the numbers."""
+        self.next_numbers = self.clock() + self._gap_s
+        say(f"{line}\n")
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.show("")
+
+    def times(self, done: int, total: int, works: bool = True) -> str:
+        """Return such as "00:12 elapsed, 00:20 left"; without the second while that cannot be said.
+
+        What is left is measured from the moment at which work was first seen: waiting in a queue is none.
+
+        Args:
+            done, total: How much is done, of how much.
+            works: Whether anything has begun.
+        """
+        now = self.clock()
+        elapsed = f"{as_clock(now - self.began)} elapsed"
+        if self.works_from is None and (works or done):
+            self.works_from = (now, done)
+        since, before = self.works_from or (now, done)
+        if done <= before or done >= total or now - since < _SURE_S:
+            return elapsed
+        return f"{elapsed}, {as_clock((now - since) / (done - before) * (total - done))} left"
 
 
 def agrees(question: str, who: str) -> bool:
@@ -165,77 +130,28 @@ def agrees(question: str, who: str) -> bool:
     return False
 
 
-class StatusLine:
-    """One line of ours: redrawn where `can_redraw`, elsewhere printed again when it changes."""
-
-    def __init__(self) -> None:
-        self.line = ""
-        self._reason, self._reason_at = "", float("-inf")
-
-    def redraw(self, line: str, progress: Progress = None) -> None:
-        """Replace the line where `can_redraw`; "" takes it away, so that output starts at the left."""
-        if line != self.line:
-            redraw(line, progress)
-            self.line = line
-
-    def show_line(self, line: str) -> None:
-        """Redraw the line, or print it where lines stay, unless it is the last one."""
-        if can_redraw():
-            self.redraw(line)
-        else:
-            self.say_if_changed(line)
-
-    def say_if_changed(self, line: str) -> None:
-        """Print the line where lines stay, unless it is the last one."""
-        if line != self.line:
-            self.line = line
-            say(f"{line}\n")
-
-    def say_reason(self, line: str, now: float) -> None:
-        """Print why something waits where lines stay: of changed numbers, such as an expected start, only now and then.
-
-        Args:
-            line: The text.
-            now: By a clock that never goes back.
-        """
-        other_words = without_digits(line) != without_digits(self._reason)
-        if other_words or (line != self._reason and now >= self._reason_at + _NUMBERS_EVERY_S):
-            self._reason, self._reason_at = line, now
-            say(f"{line}\n")
-
-    def close(self) -> None:
-        """Leave the line as it is, and begin another one."""
-        if self.line:
-            self.line = ""
-            say("\n")
-
-
 def is_terminal(stream: IO[str] | None) -> bool:
     """Whether the stream is a terminal that can redraw a line."""
     return stream is not None and hasattr(stream, "isatty") and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def cell_status() -> CellStatus | None:
-    """Return what shows our lines below the present cell of a notebook; None elsewhere, and where stderr is captured.
+def is_notebook() -> bool:
+    """Whether our lines go below the present cell of a notebook, which would show stderr as an error, in red."""
+    return type(sys.stderr).__module__ == "ipykernel.iostream" and not is_logged()
 
-    Nothing of ours goes to stderr there, which a notebook shows as an error, in red.
-    """
-    if type(sys.stderr).__module__ != "ipykernel.iostream" or is_logged():
-        return None
-    # The module needs IPython, which a kernel has already loaded.
-    from clusterfn.display import cell_status as notebook
 
-    return notebook.of_present_cell()
+def _lines() -> TerminalLines | CellLines:
+    return live.of_present_cell() if is_notebook() else _terminal
 
 
 def interrupt() -> str:
     """Return what interrupts a call: "Ctrl-C", and in a notebook its stop button."""
-    return "Ctrl-C" if cell_status() is None else "the stop button"
+    return "the stop button" if is_notebook() else "Ctrl-C"
 
 
 def can_redraw() -> bool:
     """Whether a line of ours can be replaced: on a terminal, and in a notebook."""
-    return not is_logged() and (is_terminal(sys.stderr) or cell_status() is not None)
+    return not is_logged() and (is_terminal(sys.stderr) or is_notebook())
 
 
 def is_shown(level: int) -> bool:
@@ -265,7 +181,7 @@ def say(text: str, level: int = logging.INFO) -> None:
         if text.strip():
             _log.log(level, "%s", text.strip().removeprefix("clusterfn: "))
     else:
-        (cell_status() or _terminal).say(text)
+        _lines().say(text)
 
 
 def show_also(show: Callable[[str], object]) -> None:
@@ -303,21 +219,11 @@ def redraw(line: str, progress: Progress = None) -> None:
     """Replace the present line of the terminal, where the cursor stays in it, or below a notebook's cell.
 
     Args:
-        line: The text.
-        progress: How much is done of how much, and perhaps how much of it failed, as a bar before the text.
+        line: The text; "" takes it away, so that output starts at the left.
+        progress: How much is done of how much, as a bar before the text.
     """
     if is_shown(logging.INFO) and not is_logged():
-        (cell_status() or _terminal).redraw(in_one_line(line), progress)
-
-
-def fitting(line: str) -> str:
-    """Return a line cut to the terminal's width, with "…" at the end if it was longer."""
-    return shortened(in_one_line(line), columns())
-
-
-def without_digits(text: str) -> str:
-    """Return what a text says when its numbers, such as a clock's, do not count."""
-    return "".join(sign for sign in text if not sign.isdigit())
+        _lines().show(in_one_line(line), progress)
 
 
 def as_clock(seconds: float) -> str:
@@ -332,69 +238,6 @@ def as_clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute:02d}:{second:02d}"
 
 
-def columns() -> int:
-    """Return how many columns a line may have: one less than the terminal, as some terminals wrap a full line."""
-    seen = 0
-    # shutil obeys COLUMNS. Without it, shutil asks stdout, which may be a file.
-    if not os.environ.get("COLUMNS"):
-        # stderr may be no terminal, or have no file number.
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            seen = os.get_terminal_size(sys.stderr.fileno()).columns
-    return (seen or shutil.get_terminal_size().columns) - 1
-
-
-def write(stream: TextIO | None, text: str) -> None:
-    """Print; escape characters that the stream cannot encode."""
-    if stream is None:
-        return
-    try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        # Some terminals and files take ASCII only, and a progress text must not end the program.
-        stream.write(_encodable(text, stream))
-    stream.flush()
-
-
-def _encodable(text: str, stream: TextIO) -> str:
-    encoding = stream.encoding or "ascii"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-class Pace:
-    """Measures from the moment at which work was first seen, so that waiting in a queue does not count.
-
-    Args:
-        clock: Seconds that never go back.
-        began: Since when the elapsed time is counted.
-    """
-
-    def __init__(self, clock: Callable[[], float], began: float) -> None:
-        self._clock = clock
-        self._began = began
-        self._from: tuple[float, int] | None = None
-
-    def elapsed(self) -> str:
-        """Return such as "00:12 elapsed"."""
-        return f"{as_clock(self._clock() - self._began)} elapsed"
-
-    def left(self, done: int, total: int, works: bool = True) -> str:
-        """Return such as "00:20 left"; "" while that cannot be said.
-
-        Args:
-            done, total: How much is done, of how much.
-            works: Whether anything has begun.
-        """
-        now = self._clock()
-        if self._from is None:
-            if not works and not done:
-                return ""
-            self._from = (now, done)
-        since, before = self._from
-        if done <= before or done >= total or now - since < _SURE_S:
-            return ""
-        return f"{as_clock((now - since) / (done - before) * (total - done))} left"
-
-
 class OutputWriter:
     """Prints what one job prints: its stdout to stdout, and its stderr to stderr."""
 
@@ -407,10 +250,10 @@ class OutputWriter:
         """Print more of a stream."""
         text = self._decoders[stream].decode(data)
         self._is_within_a_line = not text.endswith("\n")
-        write(sys.stdout if stream == layout.STDOUT else sys.stderr, text)
+        live.write(sys.stdout if stream == layout.STDOUT else sys.stderr, text)
 
     def end_line(self) -> None:
-        """Begin a new line for a text of ours if the job has not ended its own."""
-        if self._is_within_a_line:
+        """Begin a new line for a text of ours if the job has not ended its own; a notebook has a place for each."""
+        if self._is_within_a_line and not is_notebook():
             say("\n")
             self._is_within_a_line = False

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, Reply
 
 # Where output is not redrawn, each report is a line that stays, so reports are rare.
-TELL_EVERY_S = 15.0
 _LARGE = 10 << 20
 # A transfer of fewer bytes is shown only if it takes longer than this.
 _LONG_S = 2.0

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from clusterfn.bridge.supervisor import text
-from clusterfn.calls import group_state, map_display, outcome_errors
+from clusterfn.calls import outcome_errors, results_table
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
 from clusterfn.display import console, labels
-from clusterfn.display.notebook_display import NotebookDisplay
-from clusterfn.display.summary import Summary
 from clusterfn.sweeps import scoring
 from clusterfn.sweeps.space import Configuration
 
@@ -58,7 +56,7 @@ class Trial(Generic[R]):
 
 
 @dataclass(frozen=True)
-class SweepResult(NotebookDisplay, Generic[R]):
+class SweepResult(Generic[R]):
     """All configurations that were tested. `len` is their number, iterating gives a `Trial` for each.
 
     Attributes:
@@ -124,25 +122,12 @@ class SweepResult(NotebookDisplay, Generic[R]):
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        pandas = map_display.import_pandas("results")
+        pandas = results_table.import_pandas("results")
         index = pandas.Index([each.name for each in self.results], name="name")
         return pandas.DataFrame([_row(each) for each in self.results], index=index)
 
-    def _summary(self) -> Summary:
-        ranking, parts = self.ranking, {each.name: _leaves(each.config) for each in self.ranking}
-        keys = list(dict.fromkeys(key for each in ranking for key in parts[each.name]))
-        rows = [
-            (str(rank), each.name, number(each.score), f"{each.seconds:.1f} s",
-             *(labels.shown(parts[each.name][key]) if key in parts[each.name] else "" for key in keys))
-            for rank, each in enumerate(ranking, 1)
-        ]  # fmt: skip
-        failures = dict(enumerate(self.failed.values()))
-        ghosts = [f"the same scores in every place: {', '.join(names)}" for names in self.ghosts]
-        return Summary(
-            f"sweep: {len(ranking)} of {counted(len(self.results))} completed",
-            columns=("", "name", "score", "time", *keys), rows=rows,
-            lines=[*group_state.causes(failures, most=5, named=False), *ghosts],
-        )  # fmt: skip
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(text.printable(str(self)))
 
     def __str__(self) -> str:
         return "\n".join(report(self))
@@ -280,5 +265,5 @@ class SweepProgress:
             self._best = trial
 
     def close(self) -> None:
-        """Leave the line that is redrawn."""
-        self._counter.close()
+        """Take the line away that is redrawn."""
+        self._counter.show("")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import itertools
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import attach, job_display, mapping
+from clusterfn.calls import attach, leaving, mapping
 from clusterfn.calls.call import job_name
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.map_display import next_ended
 from clusterfn.calls.mapping import MapOptions
 from clusterfn.display import console
 from clusterfn.errors import ConfigError, PayloadError, SweepError
@@ -25,8 +24,6 @@ from clusterfn.hosts import serialization
 from clusterfn.sweeps.report import SweepProgress, Trial, counted, named, show_line
 from clusterfn.sweeps.scoring import Scoring, sequence
 from clusterfn.sweeps.space import Configuration
-
-_LOOK_S = 0.5
 
 
 class Runner:
@@ -112,24 +109,17 @@ class Runner:
         self.folder = f"{group.host}:{group.folder}"
         try:
             for ended_before in range(len(group)):
-                index, ended = self._next(group, ended_before)
+                index, ended = next_ended(group, ended_before, lambda: self._progress.wait(group))
                 trials[batch[index].name] = self._end(group, index, batch[index], ended)
         except KeyboardInterrupt:
             self._progress.close()
-            job_display.interrupted(group, group.on_interrupt, "results()")
+            leaving.interrupted(group, group.on_interrupt, "results()")
             words = ", ".join(filter(None, [self._again, f"resume={group.id[:SHORT]!r}"]))
             show_line(f"clusterfn: to resume, run the same sweep with {words}")
             raise
         finally:
             self._progress.close()
         return [trials[config.name] for config in batch]
-
-    def _next(self, group: GroupState, ended_before: int) -> tuple[int, ItemOutcome]:
-        while True:
-            try:
-                return group.ended_after(ended_before, time.monotonic() + _LOOK_S)
-            except concurrent.futures.TimeoutError:
-                self._progress.wait(group)
 
     def _end(self, group: GroupState, index: int, config: Configuration, ended: ItemOutcome) -> Trial[Any]:
         trial: Trial[Any] = Trial(

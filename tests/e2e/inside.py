@@ -6,7 +6,7 @@ from clusterfn.config import config_file
 from clusterfn.hosts.host_state import HostState, open_session
 
 # Goes before a script in which a second Ctrl-C counts: a busy machine may take longer than three seconds to send it.
-PATIENT = "from clusterfn.calls import job_display\njob_display._SECOND_INTERRUPT_S = 60.0\n"
+PATIENT = "from clusterfn.calls import leaving\nleaving._SECOND_INTERRUPT_S = 60\n"
 
 
 def session_of(host: str) -> HostState:

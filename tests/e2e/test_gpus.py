@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -80,32 +77,6 @@ def test_two_users_see_whose_each_gpu_is_and_who_waits(box, _box, capsys):
     assert waiting.startswith(f"1 you: eval ({jobs[2].id[:4]}) 3 GPUs ") and "held by" in waiting
     assert [card["holder"] and card["holder"]["user"] for card in told["gpus"][:6]] == ["cfbash"] * 2 + ["cfsecond"] * 4
     assert [(each["user"], each["own"], each["asked"]["gpus"]) for each in told["waiting"]] == [("cfbash", False, 3)]
-
-
-def test_watching_goes_on_until_ctrl_c(box, _box):
-    argv = [sys.executable, "-m", "clusterfn", "gpus", box[0], "--watch"]
-    watching = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert watching.stdout is not None
-    seen = read_until(watching.stdout, "8 of 8 GPUs free") + read_until(watching.stdout, "8 of 8 GPUs free")
-    _box.cards.set("nvml-mismatch")
-    seen += read_until(watching.stdout, "nvidia-smi failed with exit code 18")
-    _box.cards.set("no-devices")
-    seen += read_until(watching.stdout, "nvidia-smi is missing, or lists none")
-    watching.send_signal(signal.SIGINT)
-    out, err = watching.communicate(timeout=150)
-
-    assert (watching.returncode, err) == (130, "")
-    assert f"\n\n{box[0]}, " in seen and "\x1b" not in seen + out
-
-
-def read_until(stream, words):
-    """What it says until a line with these words."""
-    seen = ""
-    while words not in seen:
-        line = stream.readline()
-        assert line, seen
-        seen += line
-    return seen
 
 
 @pytest.mark.fault("50")

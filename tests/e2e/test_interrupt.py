@@ -89,7 +89,7 @@ def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
     assert 2.5 < time.monotonic() - begin < 100  # the time in which a second one counts
     short = caller.job_id[:4]
     assert f"{caller.job_id} keeps running on {host}" in err
-    assert "waiting 3 s for a second Ctrl-C" in err
+    assert "waiting 3 s for Ctrl-C again" in err
     assert f"clusterfn result {short}" in err
     assert f"clusterfn.attach('{caller.job_id}').result()" in err
     assert f"clusterfn cancel {short}" in err

@@ -211,8 +211,8 @@ def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(se
 
 
 def test_another_process_may_attach_while_a_call_is_sent(sender, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(calls_attach, "UNTOLD_S", 0.0)
-    process, tell = sender("call"), calls_attach.ArrivalStatus.say_if_changed
+    monkeypatch.setattr("clusterfn.hosts.spoken_wait.REASON_AFTER_S", 0.0)
+    process, tell = sender("call"), calls_attach.ArrivalStatus.show
     process.send_signal(signal.SIGSTOP)  # it must not be done before attach looks
     (tmp_path / "fast").touch()
 
@@ -220,7 +220,7 @@ def test_another_process_may_attach_while_a_call_is_sent(sender, tmp_path, monke
         tell(*given)
         process.send_signal(signal.SIGCONT)
 
-    monkeypatch.setattr(calls_attach.ArrivalStatus, "say_if_changed", tell_and_go_on)
+    monkeypatch.setattr(calls_attach.ArrivalStatus, "show", tell_and_go_on)
     job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
 
     assert attach(job_id[:6], tmp_path.name).result(150) == 42
@@ -234,7 +234,8 @@ def test_an_upload_whose_sender_is_killed_meanwhile_is_no_job(sender, tmp_path, 
     process = sender("call")
     process.send_signal(signal.SIGSTOP)  # it must not be done before attach looks
     job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
-    monkeypatch.setattr(calls_attach.ArrivalStatus, "say_if_changed", lambda *_: process.kill())
+    monkeypatch.setattr("clusterfn.hosts.spoken_wait.REASON_AFTER_S", 0.0)
+    monkeypatch.setattr(calls_attach.ArrivalStatus, "show", lambda *_: process.kill())
 
     with pytest.raises(ConfigError, match=f"job {job_id} has not started: the program .* dropped it, or was killed"):
         attach(job_id, tmp_path.name)

@@ -68,7 +68,7 @@ def test_its_score_is_found(below: Any):
     result = below(dict)(score=below(float)(0.5))
 
     assert scoring.Scoring().of(result) == 0.5
-    assert map_display.result_in_words(ItemOutcome("done", result)) == "✓ Score 0.5, Time 0.0s"
+    assert map_display.result_in_words(ItemOutcome("done", result)) == "✓ 0.5, 0.0s"
     assert scoring.Scoring("loss").lacks(result)
     assert scoring.possible_keys([below(dict)(loss=1.0), below()(), below(list)([1])]) == ["loss"]
     assert scoring.sequence(below(dict)(scores=below(list)([1, 2]))) == (1.0, 2.0)

@@ -47,10 +47,9 @@ STEPS = (
     Step("function", ("space", "noexec", "scheduler", "account", "modules", "environment"), function.function),
     Step("pytorch", ("function",), function.pytorch),
 )
-_COLOURS = {"PASS": "green", "FAIL": "red", "WARN": "yellow", "skip": "dim", "....": "dim"}
+_COLOURS = {"PASS": "green", "FAIL": "red", "WARN": "yellow", "skip": "dim"}
 _WIDTH = max(len(step.name) for step in STEPS)
 _INDENT = " " * (4 + 2 + _WIDTH + 2)
-_PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,10 @@ def check(args: argparse.Namespace) -> int:
 
 def check_host(state: CheckState) -> int:
     """Run the steps on the host that `state` names; as `check`."""
-    line = screen.Line(sys.stdout)
-    state.progress = functools.partial(_show_progress, line)
     findings = []
-    with ending_is_an_exception():
-        for finding in _findings(state, line.clear):
+    with ending_is_an_exception(), console.Status() as status:
+        state.progress = functools.partial(_show_progress, status)
+        for finding in _findings(state, lambda: status.show("")):
             _say(finding)
             findings.append(finding)
     failed, doubtful = _names_with("FAIL", findings), _names_with("WARN", findings)
@@ -122,16 +120,10 @@ def _findings(state: CheckState, ended: Callable[[], None]) -> Iterator[Finding]
         yield findings[step.name]
 
 
-def _show_progress(line: screen.Line, state: str, reason: str, seconds: float) -> None:
-    """Show the state of the function's job: redrawn on a terminal, elsewhere one line for each new reason to wait."""
-    if seconds < _PATIENCE_S and not line.redrawn:
-        # Most jobs start before there is anything to report.
-        return
+def _show_progress(status: console.Status, state: str, reason: str, seconds: float) -> None:
+    """Show the state of the function's job."""
     does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
-    word = screen.coloured("....", _COLOURS["...."], sys.stdout)
-    why = f" ({in_one_line(reason)})" if reason else ""
-    text = f"{word}  {'function'.ljust(_WIDTH)}  {does} {console.as_clock(seconds)}{why}"
-    line.show(text, console.without_digits(does + why))
+    status.show(f"function {does} {console.as_clock(seconds)}{f' ({reason})' if reason else ''}")
 
 
 def _run(step: Step, state: CheckState, first: bool, ended: Callable[[], None]) -> Finding:

@@ -23,7 +23,7 @@ from clusterfn.cli import screen, target
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.options import parse_options
-from clusterfn.display import console
+from clusterfn.display import console, live
 from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files
@@ -85,7 +85,7 @@ def list_environments(args: argparse.Namespace) -> int:
     if args.json:
         print(screen.as_json([asdict(each) for each in environments]))
     elif environments:
-        print(screen.table(_LIST_HEAD, _rows(environments)))
+        print(live.table(_LIST_HEAD, _rows(environments)))
         total = format_size(sum(each.size for each in environments))
         count = counted(len(environments), "environment")
         console.tell(f"{count}, {total}; files that several environments share are counted in each")
@@ -115,7 +115,7 @@ def show_environment(args: argparse.Namespace) -> int:
         return 0
     facts = [(name, in_one_line(value)) for name, value in _facts(built, prefix, record, plan) if value]
     print("\n".join(f"{name:<12}{value}" for name, value in facts))
-    print(screen.table(("PACKAGE", "VERSION", "BUILD", "BY"), sorted(record["packages"])))
+    print(live.table(("PACKAGE", "VERSION", "BUILD", "BY"), sorted(record["packages"])))
     return 0
 
 

@@ -17,7 +17,7 @@ from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.spec import Host, Resources
-from clusterfn.display import console
+from clusterfn.display import console, live
 from clusterfn.environment import resolve, solver, torch_build
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
@@ -101,7 +101,7 @@ def _print_locks(as_json: bool, rows: Sequence[Sequence[str]]) -> None:
     if as_json:
         print(screen.as_json([dict(zip(map(str.lower, _HEAD), row)) for row in rows]))
     else:
-        print(screen.table(_HEAD, rows))
+        print(live.table(_HEAD, rows))
 
 
 def _lock_for(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
@@ -181,7 +181,7 @@ def build(args: argparse.Namespace) -> int:
         console.tell(locked.why)
     try:
         with BuildDisplay() as display:
-            new = environment_upload.build(session, locked, console.tell, display.show)
+            new = environment_upload.build(session, locked, console.tell, display.show_build)
     except KeyboardInterrupt:
         on = f"on {session.host.name}, unless nothing was sent yet"
         console.warn(f"the build keeps running {on}; run the same command to follow it")

@@ -32,7 +32,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.kernel import dask_program
 from clusterfn.bridge.kernel.dask_program import UNFIT
 from clusterfn.bridge.kernel.stream import DASK, WEB
-from clusterfn.calls import job_display
+from clusterfn.calls import leaving
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.job_spec import KernelSpec
@@ -287,7 +287,7 @@ class WorkerJobs:
         job = prepared.job._replace(id=secrets.token_hex(8), name=name)
         sent, _ = send_call(prepared._replace(payload=payload, job=job))
         self.sent.append(sent)
-        job_display.forget_going(entry_of(sent))
+        leaving.forget_going(entry_of(sent))
         return sent
 
     def _packed(self, target: tuple[int, int] | None, *words: str) -> payloads.Payload:

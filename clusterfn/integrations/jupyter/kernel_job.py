@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.kernel.stream import key_name
 from clusterfn.bridge.supervisor import publish
-from clusterfn.calls import attach, job_display
+from clusterfn.calls import attach, leaving
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config import config_file, places
@@ -276,7 +276,7 @@ def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
     """
     job: Job[Any]
     job, _ = send_call(prepared._replace(job=prepared.job._replace(kernel=held)))
-    job_display.forget_going(entry_of(job))
+    leaving.forget_going(entry_of(job))
     console.tell(f"{job.id} {prepared.job.name} on {job.host}")
     return job
 

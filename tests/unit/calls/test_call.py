@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 import time
-import types
 import zlib
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from clusterfn import cluster
-from clusterfn.calls import call, job_display
+from clusterfn.calls import call, job_display, leaving
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config import config_file
 from clusterfn.config.config_file import LOCAL
@@ -139,7 +138,7 @@ def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_
     entry_of(job).set_state("PENDING", "SLURM has not said why it waits")
 
     entry_of(job).tell("stdout", printed)
-    job_display.interrupted(entry_of(job), "detach")
+    leaving.interrupted(entry_of(job), "detach")
 
     assert f"{job.id} {what} tensor01." in said[0]
 
@@ -174,27 +173,17 @@ def test_the_output_of_a_job_that_runs_does_not_change_its_state():
     assert (first, job.status) == ("STARTING", "RUNNING (a hundred lines)")
 
 
-def test_calls_that_are_prepared_side_by_side_are_each_reported_once(monkeypatch):
-    said = []
-    monkeypatch.setattr(job_display, "PREPARING_S", 0.0)
-    monkeypatch.setattr(console, "tell", said.append)
-    with job_display.preparing("first"), job_display.preparing("second"):
-        until(lambda: len(said) >= 2)
+def test_a_call_whose_arguments_take_long_to_pack_says_so(monkeypatch, capsys):
+    monkeypatch.setattr("clusterfn.hosts.spoken_wait.SPEAK_AFTER_S", 0.01)
+    said = ""
 
-    assert sorted(said) == [f"preparing {each}: reading and packing its arguments" for each in ("first", "second")]
+    def is_said():
+        nonlocal said
+        said += capsys.readouterr().err
+        return "clusterfn: preparing train: reading and packing its arguments\n" in said
 
-
-def test_calls_that_are_prepared_soon_say_nothing(monkeypatch, capsys):
-    now, looks = [0.0], []
-    clock = types.SimpleNamespace(monotonic=lambda: (looks.append(1), now[0])[1], sleep=time.sleep)
-    monkeypatch.setattr(job_display, "time", clock)
-    for _ in range(3):
-        with job_display.preparing("train"):
-            now[0] += 0.9 * job_display.PREPARING_S
-            seen = len(looks)
-            until(lambda seen=seen: len(looks) > seen + 1)
-
-    assert capsys.readouterr().err == ""
+    with job_display.preparing("train"):
+        until(is_said)
 
 
 MB = 1 << 20

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from clusterfn.config import config_file, quiet
-from clusterfn.display import console
+from clusterfn.display import console, live
 
 LOGGER = logging.getLogger("clusterfn")
 
@@ -107,34 +107,36 @@ class Terminal(io.StringIO):
         return True
 
 
-def terminal_of(monkeypatch, tqdm: bool = False) -> Terminal:
-    """Make stderr a terminal of 40 columns. Call it in the test: pytest sets stderr after its fixtures."""
-    stream = Terminal()
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys, "stderr", stream)
-    if not tqdm:
-        monkeypatch.setitem(sys.modules, "tqdm", None)
-    return stream
+@pytest.fixture
+def terminal(monkeypatch):
+    """Make stderr a terminal of 40 columns and 5 lines. Call it in the test: pytest sets stderr after its fixtures."""
+
+    def become(stream: io.TextIOBase | None = None) -> Terminal:
+        stream = stream or Terminal()
+        for name, value in (("TERM", "xterm"), ("COLUMNS", "40"), ("LINES", "5")):
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "stderr", stream)
+        return stream
+
+    return become
 
 
-def test_sentences_appear_above_the_line_that_is_redrawn(monkeypatch):
-    terminal = terminal_of(monkeypatch)
-    line = console.StatusLine()
-    line.redraw("7f3a pending 00:01")
-    console.tell("9f2d train on tensor01")
-    line.redraw("7f3a pending 00:02")
-    line.close()
+def test_sentences_appear_above_the_line_that_is_replaced(terminal):
+    stream = terminal()
+    with console.Status() as status:
+        status.show("7f3a pending 00:01")
+        console.tell("9f2d train on tensor01")
+        status.show("7f3a pending 00:02")
     console.tell("done")
 
-    assert terminal.getvalue() == (
+    assert stream.getvalue() == (
         "\r\x1b[K7f3a pending 00:01\r\x1b[Kclusterfn: 9f2d train on tensor01\n7f3a pending 00:01"
-        "\r\x1b[K7f3a pending 00:02\nclusterfn: done\n"
+        "\r\x1b[K7f3a pending 00:02\r\x1b[Kclusterfn: done\n"
     )
 
 
-def test_another_stderr_does_not_get_the_line_of_the_first(monkeypatch):
-    terminal_of(monkeypatch)
+def test_another_stderr_does_not_get_the_line_of_the_first(monkeypatch, terminal):
+    terminal()
     console.redraw("7f3a pending 00:01")
     other = io.StringIO()
     monkeypatch.setattr(sys, "stderr", other)
@@ -143,30 +145,37 @@ def test_another_stderr_does_not_get_the_line_of_the_first(monkeypatch):
     assert other.getvalue() == "clusterfn: done\n"
 
 
-def test_a_bar_fits_the_terminal_and_is_removed_without_a_trace(monkeypatch):
-    pytest.importorskip("tqdm", reason="tqdm draws the bars")
-    terminal = terminal_of(monkeypatch, tqdm=True)
+def test_a_bar_fits_the_terminal_and_is_removed_without_a_trace(terminal):
+    stream = terminal()
     console.redraw("sending 1 of 4 MB", (1, 4))
     console.redraw("sending 9 of 4 MB {bar} \x1b[2J", (9, 4))
+    console.redraw("one of very many words in it", (1, 2))
     console.redraw("")
 
-    first, last, *removed = [frame for frame in terminal.getvalue().split("\r") if frame]
-    assert first == " 25%|███▊           | sending 1 of 4 MB" and len(first) == 39
-    assert last == "100%|████████| sending 9 of 4 MB {bar} "
-    assert not "".join(removed).replace("\x1b[K", "").strip()
+    assert stream.getvalue().split("\r\x1b[K")[1:] == [
+        " 25%|###            | sending 1 of 4 MB", "100%|##########| sending 9 of 4 MB {ba…",
+        " 50%|#####     | one of very many word…", "",
+    ]  # fmt: skip
 
 
-def test_a_bar_is_spelled_in_the_letters_of_the_terminal(monkeypatch):
-    pytest.importorskip("tqdm", reason="tqdm draws the bars")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "40")
+def test_several_lines_are_replaced_in_their_place_and_only_as_many_as_there_is_room_for(terminal, monkeypatch):
+    stream = terminal()
+    lines = live.TerminalLines(stream)
+    lines.show("1\n2\n3\n4\n5\n6")
+    lines.show("one\n" + "x" * 50)
+    # A terminal of another size has wrapped the lines, so nobody knows where they are.
+    monkeypatch.setenv("COLUMNS", "30")
+    lines.show("two")
+
+    assert stream.getvalue() == f"\r\x1b[K1\n2\n3\n… 3 more lines\r\x1b[3A\x1b[Jone\n{'x' * 38}…\x1b[H\x1b[Jtwo"
+
+
+def test_a_line_is_spelled_in_the_letters_of_the_terminal(terminal):
     raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    monkeypatch.setattr(sys, "stderr", stream)
+    terminal(io.TextIOWrapper(raw, encoding="ascii", write_through=True))
     console.redraw("2 of 4 ✓", (2, 4))
-    console.redraw("")
 
-    assert raw.getvalue().decode("ascii").split("\r")[1] == " 50%|#########5         | 2 of 4 \\u2713"
+    assert raw.getvalue().decode("ascii").endswith(" 50%|############            | 2 of 4 \\u2713")
 
 
 def test_a_line_is_as_wide_as_the_terminal_of_stderr_also_where_stdout_is_a_file(monkeypatch):
@@ -177,37 +186,53 @@ def test_a_line_is_as_wide_as_the_terminal_of_stderr_also_where_stdout_is_a_file
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 123, 0, 0))
     with os.fdopen(theirs, "w") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
-        assert console.columns() == 122
+        assert live.size() == (122, 24)
     os.close(ours)
 
 
-def test_changed_numbers_of_a_reason_are_said_every_ten_minutes_and_other_words_at_once(capsys):
-    line = console.StatusLine()
-    for now, reason in ((0, "start 14:05"), (60, "start 14:06"), (120, "held"), (180, "held"), (240, "start 14:07"),
-                        (300, "start 14:08"), (900, "start 14:09")):  # fmt: skip
-        line.say_reason(reason, now)
+def test_where_lines_stay_other_words_are_said_soon_and_other_numbers_ever_less_often(capsys):
+    now = [0.0]
+    status = console.Status(lambda: now[0])
+    for at, line in ((1, "start 14:01"), (3, "start 14:03"), (4, "held"), (7, "held"), (32, "start 14:32"),
+                     (40, "start 14:40"), (90, "start 14:41"), (93, "start 14:42"), (152, "start 14:43")):  # fmt: skip
+        now[0] = at
+        status.show(line)
 
-    assert capsys.readouterr().err.splitlines() == ["start 14:05", "held", "start 14:07", "start 14:09"]
+    said = [line.removeprefix("clusterfn: ") for line in capsys.readouterr().err.splitlines()]
+    assert said == ["start 14:03", "held", "start 14:40", "start 14:43"]
 
 
 def test_time_in_a_queue_counts_as_elapsed_and_not_for_the_rest():
     now = [0.0]
-    pace = console.Pace(lambda: now[0], 0.0)
-    assert pace.left(0, 50, works=False) == ""
+    status = console.Status(lambda: now[0])
+    status.times(0, 50, works=False)
     now[0] = 3600.0
-    assert pace.left(0, 50) == "" and pace.elapsed() == "1:00:00 elapsed"
+    assert status.times(0, 50) == "1:00:00 elapsed"
     now[0] += 12.0
 
-    assert pace.left(4, 50) == "02:18 left" and pace.elapsed() == "1:00:12 elapsed"
+    assert status.times(4, 50) == "1:00:12 elapsed, 02:18 left"
 
 
 def test_what_was_done_before_does_not_make_the_rest_faster():
     now = [0.0]
-    pace = console.Pace(lambda: now[0], 0.0)
-    assert pace.left(40, 50) == ""
+    status = console.Status(lambda: now[0])
+    assert status.times(40, 50) == "00:00 elapsed"
     now[0] = 10.0
 
-    assert pace.left(40, 50) == "" and pace.left(41, 50) == "01:30 left" and pace.left(50, 50) == ""
+    assert [status.times(done, 50)[15:] for done in (40, 41, 50)] == ["", "01:30 left", ""]
+
+
+def test_a_table_for_few_columns_keeps_those_that_matter_most_and_the_beginning_of_its_last_text():
+    head, rows = ("ID", "NAME", "USE", ""), [("1", "n" * 40, "97 %", "why " * 9), ("2", "\x1b[2Jn", "0 %", "")]
+
+    def fitted(room):
+        return live.table(head, rows, room, ("NAME", "", "USE")).splitlines()
+
+    assert fitted(None) == fitted(200)
+    assert fitted(None)[2] == f"2   n{' ' * 39}  0 %"
+    assert fitted(39) == ["ID  USE", f"1   97 %  {'why ' * 9}".rstrip(), "2   0 %"]
+    assert fitted(10) == ["ID  USE", "1   97 %", "2   0 %"]
+    assert fitted(3) == ["ID", "1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from clusterfn import ClusterfnError, HostError, SubmitError
 from clusterfn.bridge.job_states import FINAL
 from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.calls import conclusion, group_tracker, job_display, map_display
+from clusterfn.calls import conclusion, group_tracker, leaving, map_display
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_tracker import GroupTracker
@@ -69,7 +69,7 @@ def test_items_that_are_sent_again_leave_the_ends_of_the_others():
 
 
 def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
-    job_display.interrupted(state_of_group(ended(1, 2)), on_interrupt="stop")
+    leaving.interrupted(state_of_group(ended(1, 2)), on_interrupt="stop")
 
     assert capfd.readouterr().err.endswith(" had already ended: RETURNED (2 of 2 ended: 2 returned)\n")
 
@@ -579,7 +579,7 @@ def test_a_job_that_does_nothing_for_long_says_so_in_its_status_until_it_works_a
 @pytest.mark.parametrize(("waited_s", "is_said"), [(1.0, False), (3.5, True)])
 def test_why_a_map_waits_is_not_said_in_its_first_seconds(capsys, waited_s, is_said):
     told = SimpleNamespace(
-        id="7f3a" * 4, state="PENDING", reason="Priority: waiting for its turn", is_silent=False, running=0
+        id="7f3a" * 4, state="PENDING", reason="Priority: waiting for its turn", transfer=None, submitted_at=100.0
     )
     progress = map_display.CallProgress(8, lambda: 100.0 + waited_s, began=100.0)
 

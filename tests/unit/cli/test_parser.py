@@ -24,7 +24,7 @@ from clusterfn.cli import argument_parser, jobs, main, output, parser, screen, s
 from clusterfn.cli.check import function as check_function
 from clusterfn.cli.command_line import describe_error
 from clusterfn.cli.run import written
-from clusterfn.display import console
+from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory
 from clusterfn.hosts import connection
 from clusterfn.hosts.connection import Completed
@@ -107,7 +107,7 @@ def test_logs_shows_both_streams_of_a_job_each_on_its_own_or_the_one_that_was_ch
     words, out, err, told, monkeypatch, capsys
 ):
     printed = [("stdout", b"epoch 1\n"), ("stderr", b"a warning\n"), ("stdout", b"epoch 2\n"), ("done", None)]
-    job, order, write = object.__new__(Job), [], console.write
+    job, order, write = object.__new__(Job), [], live.write
     for name, value in {
         "id": "7f3a9b00aa112233", "name": "f", "host": "lab8", "state": "RUNNING", "cancelled": lambda _: False,
         "exception": lambda *_: None, "done": lambda _: False,
@@ -119,7 +119,7 @@ def test_logs_shows_both_streams_of_a_job_each_on_its_own_or_the_one_that_was_ch
     entry = SimpleNamespace(tracker=tracker, listen=lambda tell: [tell(*each) for each in printed])
     monkeypatch.setattr(output, "entry_of", lambda _: entry)
     monkeypatch.setattr(output.remote_files, "read_output", lambda *_: printed[:-1])
-    monkeypatch.setattr(console, "write", lambda stream, text: (order.append(text), write(stream, text)))
+    monkeypatch.setattr(live, "write", lambda stream, text: (order.append(text), write(stream, text)))
 
     assert main(["logs", "7f3a", *words]) == 0
     assert capsys.readouterr() == (out, err)
@@ -376,7 +376,7 @@ def test_name_and_value_make_a_keyword_which_is_given_once():
 
 
 def test_table_cells_are_cleaned_and_aligned():
-    shown = screen.table(("ID", "NAME"), [("7f3a", "train"), ("1", "\x1b[31mred")])
+    shown = live.table(("ID", "NAME"), [("7f3a", "train"), ("1", "\x1b[31mred")])
 
     assert shown == "ID    NAME\n7f3a  train\n1     red"
 
@@ -416,29 +416,6 @@ def test_colour_is_for_terminals_alone(monkeypatch):
 
     assert screen.coloured("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
     assert screen.coloured("x", "red", io.StringIO()) == "x"
-
-
-def test_a_line_in_a_pipe_is_printed_when_it_says_something_else():
-    pipe = io.StringIO()
-    line = screen.Line(pipe)
-
-    for text in ("waits 00:03 (Priority)", "waits 00:04 (Priority)", "waits 00:05 (Resources)"):
-        line.show(text, console.without_digits(text))
-    line.clear()
-
-    assert pipe.getvalue() == "waits 00:03 (Priority)\nwaits 00:05 (Resources)\n"
-
-
-def test_a_line_on_a_terminal_is_redrawn_and_taken_away(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    line = screen.Line(terminal)
-
-    line.show("waits 00:03", "waits")
-    line.show("waits 00:04", "waits")
-    line.clear()
-
-    assert terminal.getvalue() == "\r\x1b[Kwaits 00:03\r\x1b[Kwaits 00:04\r\x1b[K"
 
 
 class Queue:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.calls import job_display
+from clusterfn.calls import leaving
 from clusterfn.errors import Unreachable
 from clusterfn.hosts import loop, transfer
 from clusterfn.hosts.connection import Reply
@@ -147,11 +147,11 @@ class Leaving:
 
 
 def test_what_is_still_sent_at_the_end_says_what_ctrl_c_does_within_80_columns(monkeypatch, capsys):
-    monkeypatch.setattr(job_display, "STALLED_S", 0.3)
-    monkeypatch.setattr(job_display, "open_jobs", {Leaving(Sending([upload(1023 * MB, MB)]))})
+    monkeypatch.setattr(leaving, "STALLED_S", 0.3)
+    monkeypatch.setattr(leaving, "open_jobs", {Leaving(Sending([upload(1023 * MB, MB)]))})
     monkeypatch.setattr(Sending, "amounts", lambda _: "1022 of 1023 MB, 9.9 MB/s, 85 min left")
 
-    job_display.finish_sending()
+    leaving.finish_sending()
 
     line = capsys.readouterr().err.splitlines()[0][:79]
     assert line.startswith("clusterfn: sending (Ctrl-C cancels it): 1022 of 1023 MB, 9.9 MB/s, 85 min left")

@@ -48,10 +48,6 @@ class FakeNotebook:
         sys.stderr = self._before
 
     @property
-    def html(self):
-        return [bundle["text/html"] for bundle in self.outputs.values()]
-
-    @property
     def plain(self):
         return [bundle["text/plain"] for bundle in self.outputs.values()]
 
