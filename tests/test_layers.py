@@ -24,7 +24,7 @@ ROOMS = [
     ["config", "public_api"],
     ["scheduler", "environment"],
     ["hosts"],
-    ["display", "packing", "plain_data"],
+    ["display", "packing"],
     ["calls"],
     ["api"],
     ["gpu", "integrations", "sweeps"],

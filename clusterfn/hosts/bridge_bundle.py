@@ -32,7 +32,7 @@ _NOT_IN_JOBS = (
     "integrations/dask/", "integrations/hydra_launcher.py", "integrations/joblib_backend.py",
     "sweeps/choice.py", "sweeps/run.py", "sweeps/search.py",
     "config/writing.py", "packing/code_facts.py", "packing/edited_modules.py", "packing/inner_calls.py",
-    "packing/notes.py", "packing/payload", "packing/unsent_changes.py", "plain_data/",
+    "packing/notes.py", "packing/payload", "packing/unsent_changes.py",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
