@@ -25,9 +25,6 @@ from .classes import core
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
-# Pickles of earlier versions refer to `method_of` in this module.
-from .stand_ins import method_of as method_of
-
 if TYPE_CHECKING:
     import pickle
 
@@ -322,9 +319,6 @@ def make_function(
 def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Give a function its attributes, globals and closure variables."""
     names, slots = function.__code__.co_freevars, state[1]
-    # An earlier version sent the variables by name, because no other function shared them.
-    if slots["__closure__"] is not None:
-        slots["__closure__"] = tuple(slots["__closure__"].get(name, types.CellType()) for name in names) or None
     slots["_contents"] = [slots.get("_contents", {}).get(name, []) for name in names]
     classes.fill_function(function, state)
 
