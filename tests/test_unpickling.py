@@ -27,14 +27,14 @@ UNPICKLES = {
     "bridge/serialization/exceptions.py::_without_constructor": "the same",
     "bridge/serialization/references.py::_load": "runs in jobs alone",
     "api/in_job/checkpoint.py::_read": "reads what a function saved, where the user calls it: usually in the job",
-    "calls/outcome.py::value_of": "passes `plain_data.loads` with results=data",
+    "calls/outcome.py::value_of": "passes `data_reader.loads` with results=data",
     "calls/outcome_errors.py::_rebuilt": "is not called with results=data",
 }
 _READS = {
     "loads", "load", "Unpickler", "_Unpickler", "loads_without_code", "from_records", "_loads", "read_pickle",
     "from_pickle", "fromfile", "memmap",
 }  # fmt: skip
-_HARMLESS = {"cell_magic", "json", "config_file", "plain_data", "tomllib", "tomli", "toml", "yaml", "yamlfile"}
+_HARMLESS = {"cell_magic", "json", "config_file", "data_reader", "tomllib", "tomli", "toml", "yaml", "yamlfile"}
 
 
 def _reading(tree: ast.AST, around: str = "<module>") -> Iterator[str]:

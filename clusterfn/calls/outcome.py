@@ -228,7 +228,7 @@ def value_of(outcome: Mapping[str, Any], value: Value | None, place: JobLocation
     container = serialization.part("container")
     read: Callable[..., Any] | None = None
     if place.results.data_only:
-        read = functools.partial(serialization.part("plain_data").loads, free=units.free_memory())
+        read = functools.partial(serialization.part("data_reader").loads, free=units.free_memory())
     try:
         whole = whole_value(outcome, value, container)
         return container.loads(whole, read=read, crc=getattr(whole, "crc", None))

@@ -28,7 +28,7 @@ from tests.fuzz.test_wire import OUTCOMES
 LONG = 40_000  # characters: what takes quadratic time in them takes seconds
 LIMIT_S = 4.0
 PLACE = JobLocation("box", "7f3a", "/r/jobs/7f3a", ResultPolicy(data_only=True))
-container, plain_data = serialization.part("container"), serialization.part("plain_data")
+container, data_reader = serialization.part("container"), serialization.part("data_reader")
 
 
 def grown(samples: Sequence[bytes]) -> st.SearchStrategy[str]:
@@ -107,7 +107,7 @@ MISSING = {"type": "ModuleNotFoundError", "missing": {"module": "a.b", "python":
 PUBLISHED = [*OUTCOMES, {**OUTCOMES[1], "kind": "payload", "exception": MISSING}]
 PUBLISHED += [{**OUTCOMES[0], "kind": "dependency", "cause": DEEP}]
 DATA = [
-    plain_data.dumps(each)[0]
+    serialization.part("plain_data").dumps(each)[0]
     for each in ({"a": [1, 2.5, None], (1, (2, 3)): {4, "x"}}, [bytearray(b"abc"), frozenset([1, -1]), 2**70], [{}] * 9)
 ]
 
@@ -134,4 +134,4 @@ def test_no_hostile_outcome_takes_long_or_raises_what_is_no_error_of_ours(publis
 @fuzzed(0.5, data=damaged(DATA))
 def test_no_damaged_value_takes_long_or_raises_anything_unexpected(data: bytes) -> None:
     with in_a_moment(), contextlib.suppress(ValueError):
-        plain_data.loads(memoryview(data))
+        data_reader.loads(memoryview(data))

@@ -379,10 +379,10 @@ def _load_body(
 
 
 def _read_data(text: memoryview, buffers: list[Any], read: Read | None) -> Any:
-    from . import plain_data
+    from . import data_reader
 
     try:
-        return (read or plain_data.loads)(text, buffers)
+        return (read or data_reader.loads)(text, buffers)
     except ValueError as error:
         raise Damaged(str(error)) from None
 
