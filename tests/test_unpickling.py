@@ -13,7 +13,7 @@ LIBRARY = Path(clusterfn.__file__).parent
 # Where clusterfn unpickles, or reads what may be pickled: function -> why a hostile host does not reach it.
 # A new place must ask `ResultPolicy`, as `outcome` does, before it gets a line here.
 UNPICKLES = {
-    "bridge/serialization/container.py::_load_body": "gets `read` from `loads`",
+    "bridge/serialization/container.py::_load_body": "refuses a pickle if `loads` gives it a `read`",
     "bridge/serialization/unpickler.py::loads": "what `container` and `exceptions` call",
     "bridge/serialization/unpickler.py::_load": "is called by `loads` and, for another version, `loads_without_code`",
     "bridge/serialization/unpickler.py::<module>": "its class",
@@ -27,14 +27,14 @@ UNPICKLES = {
     "bridge/serialization/exceptions.py::_without_constructor": "the same",
     "bridge/serialization/references.py::_load": "runs in jobs alone",
     "api/in_job/checkpoint.py::_read": "reads what a function saved, where the user calls it: usually in the job",
-    "calls/outcome.py::value_of": "passes `reader.load` with results=data",
+    "calls/outcome.py::value_of": "passes `data_reader.loads` with results=data",
     "calls/outcome_errors.py::_rebuilt": "is not called with results=data",
 }
 _READS = {
     "loads", "load", "Unpickler", "_Unpickler", "loads_without_code", "from_records", "_loads", "read_pickle",
     "from_pickle", "fromfile", "memmap",
 }  # fmt: skip
-_HARMLESS = {"cell_magic", "json", "config_file", "reader", "tomllib", "tomli", "toml", "yaml", "yamlfile"}
+_HARMLESS = {"cell_magic", "json", "config_file", "data_reader", "tomllib", "tomli", "toml", "yaml", "yamlfile"}
 
 
 def _reading(tree: ast.AST, around: str = "<module>") -> Iterator[str]:

@@ -5,12 +5,13 @@ Reads no file and asks no host. The function itself may have written anything.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from clusterfn import errors
 from clusterfn.bridge import layout
@@ -19,9 +20,6 @@ from clusterfn.calls import failure_hints
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
-
-if TYPE_CHECKING:
-    from clusterfn.plain_data.reader import NotData
 
 _TEXTS = (list, str)
 # The type of each field that is read, and of the entries of a list. All but `kind` may be null, or missing.
@@ -40,6 +38,8 @@ _DEEPEST_CAUSE = 20
 _MOST = 1 << 63
 # Modules that were sent are in a folder named by a hash of their content, which says nothing to a reader.
 _SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
+# The path to a part of a value, as its host has written it.
+_LONGEST_PART = 300
 _NAMED_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
 
 
@@ -224,18 +224,14 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoca
     """
     container = serialization.part("container")
     read: Callable[..., Any] | None = None
-    other: tuple[type[NotData], ...] = ()
-    damaged: tuple[type[Exception], ...] = (container.Damaged,)
     if place.results.data_only:
-        # The module loads those of all types that are data, and most hosts are trusted.
-        from clusterfn.plain_data import reader
-
-        read, other, damaged = reader.load, (reader.NotData,), (*damaged, reader.DamagedPickle)
+        read = functools.partial(serialization.part("data_reader").loads, free=units.free_memory())
     try:
         return container.loads(whole_value(outcome, value, container), read=read)
-    except other as error:
+    except container.NoPlainData as error:
+        what = str(error)[:_LONGEST_PART] or "the value is a Python pickle"
         raise _result_error(
-            f'the value holds {error.name}: with results="data" {place.host} may return plain data alone',
+            f'{what}: with results="data" {place.host} may return plain data alone',
             outcome, place,
             hint="return numbers, strings, lists, dicts, dates, paths, arrays or tensors; or write a file and fetch it"
             ' with outputs=; if you trust the host, set results="objects"',
@@ -253,7 +249,7 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoca
             f"the value does not fit into the memory of this machine: {error}", outcome, place,
             hint=f"call clusterfn.attach({place.job!r}).result() on a machine with more memory, or return less",
         ) from None  # fmt: skip
-    except damaged as error:
+    except container.Damaged as error:
         raise _result_error(
             f"the value is damaged: {error}", outcome, place,
             hint=f"fetch it again: clusterfn.attach({place.job!r}).result()",

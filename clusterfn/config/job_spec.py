@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from clusterfn.bridge import layout
 from clusterfn.config.options import PASSED_ON, Options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
-from clusterfn.config.spec import Host, Interpreter, Resources, ResultPolicy
+from clusterfn.config.spec import DATA, Host, Interpreter, Resources, ResultPolicy
 
 
 class EnvironmentRef(NamedTuple):
@@ -108,7 +108,7 @@ class JobSpec(NamedTuple):
         arguments: Those of the call in a short line, for people.
         has_value: Whether it is called for its value, as a function is, and not for what it prints, as most commands.
         notify: What the host runs at its end; not in spec.json.
-        results: What is accepted of its value. Only this machine knows that: the host could change its spec.json.
+        results: What is accepted of its value. This machine remembers that: the host could change its spec.json.
     """
 
     id: str
@@ -183,6 +183,7 @@ class JobSpec(NamedTuple):
             **({"resume": self.resume} if self.resume else {}),
             **({"requeue": dict(self.requeue)} if self.requeue else {}),
             **({"restarts": True} if self.restarts else {}),
+            **({"results": DATA} if self.results.data_only else {}),
             **self.passed_on,
             **{name: each for name, each in last.items() if each},
             **({} if self.has_value else {"has_value": False}),

@@ -17,7 +17,7 @@ numpy: Any = stand_ins.Library("numpy")
 random: Any = stand_ins.Library("numpy.random")
 
 
-def reduce(obj: Any) -> Any:
+def reduce(obj: Any, _: object) -> Any:
     """Reduce an object of numpy, or of a class of the script below its arrays; NotImplemented for any other."""
     if hasattr(numpy, "generic") and issubclass(type(obj), (numpy.ndarray, numpy.generic)):
         return _reduce_array(obj)

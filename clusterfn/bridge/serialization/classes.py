@@ -6,6 +6,7 @@ That holds for the caller's own, and for a class of which objects that arrived e
 from __future__ import annotations
 
 import copyreg
+import importlib
 import sys
 import types
 import weakref
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 else:
     from .cloudpickle import cloudpickle as _core
 
-from . import stand_ins
+from . import load_failure, stand_ins
 
 # This copy of cloudpickle is clusterfn's own.
 core = _core
@@ -86,6 +87,28 @@ def remake_class(module: str | None, qualname: str, make: Callable[..., type], a
         existing.__qualname__ = qualname
         _unfilled[id(existing)] = existing
     return existing
+
+
+def in_parts(cls: type, reduction: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Reduce a class that goes in parts with what its libraries are: other versions of them have other parts."""
+    versions = {name: load_failure.version_of(name) for name in sorted(_libraries_of(cls))}
+    return (remake_of_library, (versions, *reduction[1]), *reduction[2:]) if versions else reduction
+
+
+def remake_of_library(
+    versions: Mapping[str, str], module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]
+) -> type:
+    """Return the class as `remake_class` does.
+
+    Raises:
+        TypeError: A library of which it has parts has another version here.
+    """
+    for name, version in versions.items():
+        importlib.import_module(name)
+        here = load_failure.version_of(name)
+        if here.split(".")[:2] != version.split(".")[:2]:
+            raise TypeError(f"the class {qualname} has parts of {name} {version}, and this is {name} {here}")
+    return remake_class(module, qualname, make, args)
 
 
 def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
@@ -195,11 +218,16 @@ def is_made_by_library(cls: type) -> bool:
     """Return whether only its statement makes a class: by an installed package, or `TypedDict`, or as a proxy."""
     if type(cls).__name__ == "_TypedDictMeta" or any(isinstance(vars(cls).get(name), property) for name in _OF_TYPE):
         return True
+    return bool(_libraries_of(cls))
+
+
+def _libraries_of(cls: type) -> set[str]:
+    """Return the installed packages whose objects are parts of a class."""
     kinds = [type(cls)]
     for value in list(vars(cls).values()):
         parts = value.values() if type(value) is dict else value if isinstance(value, tuple) else ()
         kinds += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
-    return any(map(is_installed, {each.__module__ for each in kinds}))
+    return {each.__module__.partition(".")[0] for each in kinds if is_installed(each.__module__)}
 
 
 # Setting one of these on a class changes the class itself: only its statement can give it a property of such a name.

@@ -1,4 +1,4 @@
-"""Read and write payload.pkl and value.pkl: one JSON line, a pickle, and its large buffers.
+"""Read and write payload.pkl and value.pkl: one JSON line, a pickle or plain data, and its large buffers.
 
 The versions in the JSON line are compared before anything is unpickled: byte code of another minor version can end the
 process without a word. Knows nothing of jobs.
@@ -25,7 +25,7 @@ from . import hints, load_failure, pickler, unpickler
 if TYPE_CHECKING:
     # From a blob's path, size and CRC-32, its content.
     ReadBlob = Callable[[str, int, int], Any]
-    # From a pickle and its buffers, the value.
+    # From plain data and its buffers, the value.
     Read = Callable[[memoryview, Sequence[Any]], Any]
 
 FORMAT = 1
@@ -37,6 +37,10 @@ _ahead: dict[str, tuple[bytes, bytearray]] = {}
 
 class Damaged(Exception):
     """The bytes are not those that were written."""
+
+
+class NoPlainData(Exception):
+    """The bytes are a pickle, but only plain data is accepted; the text says which part is none, if that is known."""
 
 
 class OtherPython(Exception):
@@ -71,6 +75,8 @@ class Packed:
         argv: The words after the name of the caller's program.
         as_text: Whether code is in it as text, which any minor version can read.
         kinds: The classes of its objects.
+        is_data: Whether the pickle is none, but plain data as `plain_data` writes it.
+        refused: Why it is a pickle, if it was to be plain data.
     """
 
     pickle: bytes
@@ -83,6 +89,8 @@ class Packed:
     argv: Sequence[str] = ()
     as_text: bool = False
     kinds: Iterable[type] = ()
+    is_data: bool = False
+    refused: str = ""
 
     def pieces(self) -> list[bytes | memoryview]:
         """Return the whole file: header, pickle and the buffers that are not blobs."""
@@ -105,6 +113,8 @@ class Packed:
             **({"argv": list(self.argv)} if self.argv else {}),
             **({"code": "text"} if self.as_text else {}),
             **({"packages": packages} if packages else {}),
+            **({"data": True} if self.is_data else {}),
+            **({"refused": self.refused} if self.refused else {}),
         }
         # A CRC-32 finds damage, and Python 3.6 has no faster checksum. Against intent, ssh protects the bytes in
         # transit.
@@ -181,14 +191,15 @@ def _pack(
 
 def dump(
     obj: object, file: BinaryIO, target: pickler.Version = None,
-    writing: Callable[[Callable[[], None]], None] = lambda write: write(),
+    writing: Callable[[Callable[[], None]], None] = lambda write: write(), as_data: bool = False,
 ) -> dict[str, int]:  # fmt: skip
     """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header.
 
     Args:
         writing: Calls what writes it, once or again.
+        as_data: Whether to write plain data, if it is such data. What is none can still be taken by other jobs there.
     """
-    pieces, crc = pack(obj, target=target).sealed()
+    pieces, crc = (_as_data(obj, target) if as_data else pack(obj, target=target)).sealed()
 
     def write() -> None:
         for piece in pieces:
@@ -198,6 +209,16 @@ def dump(
 
     writing(write)
     return {"size": sum(len(piece) for piece in pieces), "crc": crc}
+
+
+def _as_data(obj: object, target: pickler.Version) -> Packed:
+    from . import plain_data
+
+    try:
+        text, buffers = plain_data.dumps(obj)
+    except plain_data.NotData as refused:
+        return replace(pack(obj, target=target), refused=str(refused))
+    return Packed(text, buffers, is_data=True)
 
 
 def load(
@@ -284,10 +305,11 @@ def loads(data: bytes | bytearray, same_python: bool = True, read: Read | None =
     Args:
         data: The file's content, without blobs.
         same_python: Whether another minor version is refused. Plain records of an exception may cross.
-        read: Reads the pickle instead of unpickling it; then nothing else of the file has an effect, either.
+        read: Reads plain data; a pickle is refused then, and nothing else of the file has an effect, either.
 
     Raises:
-        As `load`.
+        NoPlainData: It is a pickle.
+        Exception: As `load`.
     """
     end = data.find(b"\n") + 1
     return _load_body(bytes(data[:end]), memoryview(data)[end:], no_blob, same_python, read=read)
@@ -313,9 +335,12 @@ def _load_body(
         raise Damaged("the header does not describe the %d bytes that follow it" % len(body))
     major, minor = header["python"]
     as_text = header.get("code") == "text" or (any_python and (major, minor) != sys.version_info[:2])
-    if read is None and same_python and not as_text and (major, minor) != sys.version_info[:2]:
+    is_data = header.get("data") is True
+    if read is not None and not is_data:
+        raise NoPlainData(header.get("refused", ""))
+    if same_python and not (as_text or is_data) and (major, minor) != sys.version_info[:2]:
         raise OtherPython((major, minor), sys.version_info[:2])
-    if read is None:
+    if not is_data:
         register_sources(header["sources"])
     if on_header is not None:
         on_header(header)
@@ -328,15 +353,23 @@ def _load_body(
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
     pickled = body[: header["pickle"]]
-    # With `read` nothing may unpickle the value, not even to describe a failure.
-    if read is not None:
-        return read(pickled, buffers)
+    if is_data:
+        return _read_data(pickled, buffers, read)
     try:
         return (unpickler.loads_without_code if as_text else unpickler.loads)(pickled, buffers)
     except Exception as error:  # loading runs the user's code, which may raise anything
         reader = unpickler.WithoutCode if as_text else unpickler.Unpickler
         load_failure.note(error, pickled, buffers, header.get("packages"), reader)
         raise
+
+
+def _read_data(text: memoryview, buffers: list[Any], read: Read | None) -> Any:
+    from . import data_reader
+
+    try:
+        return (read or data_reader.loads)(text, buffers)
+    except ValueError as error:
+        raise Damaged(str(error)) from None
 
 
 def _parsed(line: bytes, sealed: bytes | None = None) -> dict[str, Any]:
@@ -370,7 +403,7 @@ def _makes_sense(header: Mapping[str, Any]) -> bool:
         return False
     sizes = [*python, header.get("pickle")]
     sizes += [each for entry in buffers for each in (entry.get("size"), entry.get("crc", 0))]
-    texts = [*sources.values(), *(entry.get("blob") or "" for entry in buffers)]
+    texts = [header.get("refused", ""), *sources.values(), *(entry.get("blob") or "" for entry in buffers)]
     return all(type(size) is int and size >= 0 for size in sizes) and all(isinstance(text, str) for text in texts)
 
 

@@ -25,9 +25,6 @@ from .classes import core
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
 
-# Pickles of earlier versions refer to `method_of` in this module.
-from .stand_ins import method_of as method_of
-
 if TYPE_CHECKING:
     import pickle
 
@@ -187,7 +184,8 @@ class TextPickler(pickler.Pickler):
         snippet = statement.of_class(cls)
         outer = statement.outer_values(cls, snippet.free) if snippet is not None else None
         if snippet is None or outer is None:
-            return self._as_call(cls) or (plain if self._same_python else _without_statement(cls, plain))
+            made = self._as_call(cls) or (None if self._same_python else _without_statement(cls, plain))
+            return made or classes.in_parts(cls, plain)
         self._known_there(snippet)
         for function in statement.functions(cls):
             # Methods are not pickled by themselves, but `on_object` must see what they import.
@@ -278,8 +276,8 @@ def _around(cls: type) -> type | None:
     return value if rest and isinstance(value, type) and vars(value).get(rest[-1]) is cls else None
 
 
-def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Reduce a class that a call made to the call's arguments, or else to its functions one by one."""
+def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Reduce a class that a call made to the call's arguments; None if only its parts are known."""
     tracker = core._get_or_create_tracker_id(cls)
     key = (cls.__module__, cls.__qualname__)
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
@@ -296,7 +294,7 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     # A decorator or metaclass made the class, so only its statement can rebuild it.
     if issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls):
         raise NoSource(_LOST % cls.__qualname__)
-    return plain
+    return None
 
 
 _MAKES_MEMBERS = {"__new__", "__init__", "_generate_next_value_"}
@@ -322,9 +320,6 @@ def make_function(
 def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Give a function its attributes, globals and closure variables."""
     names, slots = function.__code__.co_freevars, state[1]
-    # An earlier version sent the variables by name, because no other function shared them.
-    if slots["__closure__"] is not None:
-        slots["__closure__"] = tuple(slots["__closure__"].get(name, types.CellType()) for name in names) or None
     slots["_contents"] = [slots.get("_contents", {}).get(name, []) for name in names]
     classes.fill_function(function, state)
 

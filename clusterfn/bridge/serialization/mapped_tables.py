@@ -1,4 +1,4 @@
-"""Tables of SQLAlchemy beside mapped classes, as the call that makes them: the classes make their own there.
+"""Tables of SQLAlchemy beside mapped classes, as copies by themselves: the classes make their own there.
 
 A pickle of such a table holds a copy of all that its base class knows, with which the classes have nothing to do. With
 one class go all others of its base, and the tables: they find each other by text, as in `relationship("Child")`.
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from .hints import Hints
 
 sqlalchemy: Any = stand_ins.Library("sqlalchemy")
-_OF_KEY = ("ondelete", "onupdate", "name", "deferrable", "initially", "use_alter", "link_to_name")
-_OF_COLUMN = ("primary_key", "nullable", "unique", "index", "autoincrement", "comment", "key")
 
 
 def with_tables(obj: Any, begun: Iterable[type], hints: Hints) -> stand_ins.MadeThere:
@@ -54,7 +52,7 @@ def complete(obj: Any, _: list[Any]) -> Any:
     return obj
 
 
-def reduce(obj: Any) -> Any:
+def reduce(obj: Any, _: object) -> Any:
     """Reduce a table, column or metadata that belongs to a base of mapped classes; NotImplemented for any other."""
     kind = type(obj).__name__
     metadata = obj if kind == "MetaData" else getattr(obj, "metadata", None) if kind == "Table" else None
@@ -80,41 +78,14 @@ def _base_of(metadata: Any) -> Any:
 
 
 def _reduce_table(obj: Any) -> Any:
-    parts: list[tuple[str, list[str], Any]] = []
-    for each in obj.constraints:
-        kind, single = type(each).__name__, len(getattr(each, "columns", ())) == 1
-        if kind == "UniqueConstraint":
-            parts.append((kind, [column.key for column in each.columns], each.name))
-        elif kind != "PrimaryKeyConstraint" and not (kind == "ForeignKeyConstraint" and single):
-            return NotImplemented
-    columns = [_facts_of(each) for each in obj.columns]
-    return table, (obj.name, obj.metadata, columns, parts, {"schema": obj.schema, "info": obj.info})
+    # A copy in metadata of its own: a pickle of the table itself holds all other tables of the base.
+    return table, (obj.metadata, obj.key, obj.to_metadata(sqlalchemy.MetaData()))
 
 
-def _facts_of(column: Any) -> tuple[Any, ...]:
-    keys = [
-        (each.target_fullname, {name: getattr(each, name) for name in _OF_KEY if getattr(each, name, None)})
-        for each in column.foreign_keys
-    ]
-    options = {name: getattr(column, name) for name in _OF_COLUMN}
-    for name in ("default", "onupdate", "server_default"):
-        if getattr(column, name) is not None:
-            options[name] = getattr(column, name).arg
-    kind = None if type(column.type).__name__ == "NullType" else column.type
-    return column.name, kind, keys, options
-
-
-def table(name: str, metadata: Any, columns: Any, constraints: Any, options: dict[str, Any]) -> Any:
+def table(metadata: Any, key: str, copy: Any) -> Any:
     """Return the table of that name, or make it."""
-    existing = metadata.tables.get(f"{options['schema']}.{name}" if options["schema"] else name)
-    if existing is not None:
-        return existing
-    new_columns = []
-    for called, kind, keys, own in columns:
-        foreign = (sqlalchemy.ForeignKey(to, **more) for to, more in keys)
-        new_columns.append(sqlalchemy.Column(called, *([] if kind is None else [kind]), *foreign, **own))
-    limits = [getattr(sqlalchemy, kind)(*names, name=called) for kind, names, called in constraints]
-    return sqlalchemy.Table(name, metadata, *new_columns, *limits, **options)
+    existing = metadata.tables.get(key)
+    return copy.to_metadata(metadata) if existing is None else existing
 
 
 def column_of(owner: Any, key: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib
 import io
 import operator
 import pickle
@@ -342,38 +343,28 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
     return functools.lru_cache(maxsize, typed)(function)
 
 
+# Which module here reduces the objects of a package, to a function of that module and facts that each version has. The
+# packages of users do the same by `copyreg.pickle`. Each module is imported late, as few calls take such objects.
+_OF_PACKAGES = {
+    "numpy": "arrays",
+    "torch": "tensors",
+    "pandas": "tables",
+    "sqlalchemy": "mapped_tables",
+    "faiss": "indexes",
+}
+
+
 def _reduce_of_package(obj: Any) -> Any:
-    """Reduce objects of numpy, pandas, pydantic, torch and faiss, which are imported, as the object exists."""
-    # The imports below are late, because few calls take an object of each package.
+    """Reduce an object of a package in the table, or of a class of the script below numpy's arrays."""
+    kind = type(obj)
     # The class may have no module.
-    home = type(obj).__module__ or ""
+    name = _OF_PACKAGES.get((kind.__module__ or "").partition(".")[0])
     numpy = sys.modules.get("numpy")
-    arrays_too = (*arrays.BOUND, getattr(numpy, "ndarray", types.MethodType))
-    if home.startswith("numpy") or issubclass(type(obj), arrays_too):
-        reduction = NotImplemented if numpy is None else arrays.reduce(obj)
-        if reduction is not NotImplemented:
-            return reduction
-    if home.partition(".")[0] == "torch":
-        from . import tensors
-
-        return tensors.reduce(obj, note)
-    if home.startswith(("pydantic.", "pydantic_core")):
-        from . import models
-
-        return models.reduce(obj)
-    if home.partition(".")[0] == "pandas":
-        from . import tables
-
-        return tables.reduce(obj)
-    if home == "sqlalchemy.sql.schema":
-        from . import mapped_tables
-
-        return mapped_tables.reduce(obj)
-    if home.startswith("faiss."):
-        from . import indexes
-
-        return indexes.reduce(obj, note)
-    return NotImplemented
+    if name is None and numpy is not None and issubclass(kind, (*arrays.BOUND, getattr(numpy, "ndarray", kind))):
+        name = "arrays"
+    if name is None:
+        return NotImplemented
+    return importlib.import_module(f".{name}", __package__).reduce(obj, note)
 
 
 def note(sentence: str) -> None:

@@ -21,7 +21,7 @@ internals: Any = stand_ins.Library("pandas._libs.internals")
 pyarrow: Any = stand_ins.Library("pyarrow")
 
 
-def reduce(obj: Any) -> Any:
+def reduce(obj: Any, _: object) -> Any:
     """Reduce an object whose class is of pandas; return NotImplemented if pandas' own way will do."""
     # pandas is being imported.
     if not hasattr(sys.modules.get("pandas"), "DataFrame"):

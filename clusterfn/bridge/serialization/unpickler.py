@@ -53,15 +53,7 @@ class WithoutCode(Unpickler):
 
 
 # These are beginnings of module names in one version and another. Each is looked for in place of the other.
-_MODULES = (
-    ("pandas.core.indexes.base", "pandas.core.indexes.numeric"),
-    ("sqlalchemy.util._immutabledict_cy", "sqlalchemy.cyextension.immutabledict"),
-    # Values of jobs that an earlier version of clusterfn sent name its own modules.
-    ("clusterfn.packing.files", "clusterfn.calls.files"),
-    (f"{__package__}.arrays", f"{__package__}.pickler"),
-    (f"{__package__}.arrays", f"{__package__}.numpy_random"),
-    *((f"{__package__}.classes", f"{__package__}.{name}") for name in ("pickler", "copyreg_entries", "decorated")),
-)
+_MODULES = (("pandas.core.indexes.base", "pandas.core.indexes.numeric"),)
 
 
 def _search(find: Callable[[str, str], Any], module: str, name: str, missing: Exception) -> Any:

@@ -92,7 +92,7 @@ class ActorObject:
             raise execute.CallRejected("environment", str(on_cpu), on_cpu.hint) from on_cpu
         finally:
             watch.end()
-        return execute.keep_result(kind, result, value, caller, self._report, sync=False)
+        return execute.keep_result(kind, result, value, caller, self._report, False, execute.as_data(self._spec))
 
     def _construct(self, cls: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         self.held.append(cls(*args, **kwargs))

@@ -92,6 +92,7 @@ class Spec(_Always, total=False):
     warn_s: float
     priority: int
     keep_value: bool
+    results: str
     arguments: str
     has_value: bool
     after: Dict[str, SpecInput]

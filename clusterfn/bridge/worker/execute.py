@@ -7,7 +7,7 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CoroutineType
 from typing import Any
 
@@ -69,7 +69,7 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
         result = None
     report.say(stage="result")
     # The supervisor copies the value of an item beside its journal, and brings that copy to the disk.
-    facts = keep_result(kind, result, value_fd, caller, report, sync=not (item or spec.get("syncs_later")))
+    facts = keep_result(kind, result, value_fd, caller, report, not (item or spec.get("syncs_later")), as_data(spec))
     if kind == RAISED and spec.get("retries"):
         facts["transient"] = _transient_fault(result)
     if kind == RAISED and warned is not None:
@@ -238,9 +238,14 @@ def _transient_fault(error: BaseException) -> dict[str, str] | None:
     return {"name": known.name, "retry": known.retry} if known and known.retry != cuda_table.NEVER else None
 
 
+def as_data(spec: Mapping[str, Any]) -> bool:
+    """Whether the caller accepts plain data alone."""
+    return spec.get("results") == "data"
+
+
 def keep_result(
-    kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report: Report, sync: bool = True
-) -> dict[str, Any]:  # fmt: skip
+    kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report: Report, sync: bool, is_data: bool
+) -> dict[str, Any]:
     """Write a value or an exception to its file and close it; return the facts of the outcome."""
     # A function of clusterfn's own has returned it.
     if type(result) is CallRejected:
@@ -255,7 +260,7 @@ def keep_result(
         facts = _keep_exception(result, file, caller, report, sync)
     else:
         try:
-            facts = dict(_write(result, file, caller, report, sync), done=RETURNED)
+            facts = dict(_write(result, file, caller, report, sync, is_data), done=RETURNED)
         except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
             facts = _not_kept(result, error, caller)
     for note in dict.fromkeys(pickler.notes):
@@ -323,7 +328,9 @@ def _described(error: BaseException) -> dict[str, Any]:
     return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts, "hint": full}
 
 
-def _write(value: Any, file: Any, caller: tuple[int, ...], report: Report, sync: bool) -> dict[str, Any]:
+def _write(
+    value: Any, file: Any, caller: tuple[int, ...], report: Report, sync: bool, is_data: bool = False
+) -> dict[str, Any]:
     if os.fstat(file.fileno()).st_size:
         file.truncate(0)
 
@@ -341,5 +348,5 @@ def _write(value: Any, file: Any, caller: tuple[int, ...], report: Report, sync:
 
         once_there_is_room(write_whole, lambda: report.say(note="the disk was full: the value waited for room"))
 
-    written: dict[str, Any] = container.dump(value, file, caller, writing)
+    written: dict[str, Any] = container.dump(value, file, caller, writing, is_data)
     return written

@@ -21,7 +21,7 @@ from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, STACKS, TEMPLAT
 from ..supervisor.text import native
 from . import children, finish, payload
 from .descriptors import keep_from_programs, out_of_reach
-from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
+from .execute import CallRejected, as_data, keep_result, open_value_file, report_outcome, run_call
 from .report import Report, open_orders, peak_bytes, receive_order
 
 
@@ -116,7 +116,7 @@ def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Repor
         os.environ.pop(CHECKPOINT_VARIABLE, None)
         report.say(stage="function")
         result = serve.serve(job, spec)
-        return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report)
+        return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report, True, as_data(spec))
     if spec.get("kernel"):
         _require_module(spec["kernel"]["program"])
     # The further tasks of such a job call the function.
@@ -126,7 +126,7 @@ def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Repor
 
         report.say(stage="function")
         result = hold.serve(job, spec)
-        return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report)
+        return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report, True, as_data(spec))
     spec["discards"] = discards
     report.say(stage="load")
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)

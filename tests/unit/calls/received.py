@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,31 +39,9 @@ def raised(error: BaseException, **published: Any) -> BaseException:
 UNTRUSTED = outcome.JobLocation("box", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
 
 
-def file_of(stream: bytes, buffers: Iterable[Any] = ()) -> bytes:
-    """A value file as a hostile host writes it: all sums are right, and its pickle is `stream`."""
-    return b"".join(container.Packed(stream, list(buffers)).pieces())
-
-
-def file_of_another_python(stream: bytes, sources: Mapping[str, str]) -> bytes:
-    """The same of a later Python, with source files."""
-    head, *body = container.Packed(stream, sources=sources).pieces()
-    facts = bytes(head).rpartition(b', "crc"')[0].replace(b'"python": [3', b'"python": [4')
-    return b"".join([container.seal(facts, container.checksum(body)), *body])
-
-
 def from_file(file: bytes, place: outcome.JobLocation = UNTRUSTED) -> Any:
     """What `result()` gives of a value file; by default it is of a host that may return plain data alone."""
     return outcome.value_of({"kind": "returned", "value": {"size": len(file)}}, bytearray(file), place)
-
-
-def load(stream: bytes) -> Any:
-    """What `result()` gives of a value of that host whose pickle is this."""
-    return from_file(file_of(stream))
-
-
-def named(module: str, name: str) -> bytes:
-    """Name something in a pickle."""
-    return b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name)) + b"\x93"
 
 
 def limit_memory(patch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:

@@ -65,8 +65,11 @@ def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path
 @pytest.mark.lab
 @pytest.mark.timeout(600)  # the first one installs the older versions
 @pytest.mark.parametrize("new_there", [True, False], ids=["from older versions", "to older versions"])
-def test_a_class_that_a_library_made_meets_another_version_of_it(new_there: bool, older: str, tmp_path: Path):
+@pytest.mark.parametrize("script", ["made_by_libraries.py", "other_versions.py"])
+def test_a_class_that_a_library_made_meets_another_version_of_it(
+    script: str, new_there: bool, older: str, tmp_path: Path
+):
     here, there = (older, sys.executable) if new_there else (sys.executable, older)
 
-    script = str(CALLS / "made_by_libraries.py")
+    script = str(CALLS / script)
     assert broken(roundtrip.run(here, [script], tmp_path, CALLS, there=(there, version(there)))) == {}

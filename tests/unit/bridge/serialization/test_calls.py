@@ -18,6 +18,7 @@ GROUPS = ("a nested group and its own class", "a group of more than a hundred")
 # Of which libraries a script has classes; between other versions of them they go in `test_arrays.py`.
 OF_LIBRARIES = {
     "made_by_libraries.py": ("attrs", "pydantic"),
+    "made_by_calls.py": ("attrs", "pydantic"),
     "postponed.py": ("pydantic",),
     "mapped_script.py": ("msgspec", "sqlalchemy"),
 }

@@ -15,6 +15,9 @@ from clusterfn.hosts import serialization
 container = serialization.part("container")
 load_failure = serialization.part("load_failure")
 TOYLIB = """
+import copyreg
+import threading
+
 __version__ = "2.0"
 
 
@@ -59,6 +62,20 @@ class Counted(Exception):
 
 class Gone:
     pass
+
+
+class Registered:
+    def __init__(self, n):
+        self.lock = threading.Lock()
+
+
+def rebuild(n):
+    if __version__ != "2.0":
+        raise ValueError(n)
+    return Registered(n)
+
+
+copyreg.pickle(Registered, lambda made: (rebuild, (7,)))
 """
 
 
@@ -119,6 +136,15 @@ def test_the_module_that_cython_writes_into_a_name_is_named_once():
     array.__module__, array.__qualname__ = "cupy._core.core", "cupy._core.core.array"
 
     assert load_failure.full_name(array) == "cupy._core.core.array"
+
+
+def test_a_package_tells_how_its_objects_are_reduced_and_its_failure_names_both_versions(toylib):
+    value = toylib.Registered(7)
+    packed = b"".join(container.pack(value).pieces())
+
+    assert type(container.loads(packed)) is toylib.Registered
+    failure = failure_of(value, toylib)
+    assert failure.where() == ", in toylib.rebuild; toylib is 2.0 where it was sent and 1.0 where it arrived"
 
 
 def test_equal_versions_are_not_named(toylib):

@@ -9,10 +9,7 @@ from typing import Optional, Protocol, TypedDict, TypeVar
 
 import pytest
 
-import clusterfn
 from tests.sent import pickled, unpickled
-
-EARLIER = "_clusterfn_wire"  # a package that pickles of earlier versions name
 
 
 @pytest.fixture
@@ -31,23 +28,6 @@ def named(module: str, name: str) -> bytes:
 
 def test_an_object_of_a_private_module_is_found_in_the_package(package):
     assert unpickled(named("moving._private", "Foo")) is package.Foo
-
-
-NAMED_EARLIER = [
-    ("pickler", "array scalar unfilled_array remake_class fill_class fill_function"),
-    ("copyreg_entries", "with_entries"),
-    ("decorated", "decorated"),
-    ("numpy_random", "bit_generator generator random_state seed_sequence"),
-]
-
-
-@pytest.mark.parametrize(("module", "names"), NAMED_EARLIER)
-def test_what_jobs_of_earlier_versions_name_is_found(module, names):
-    assert [unpickled(named(f"{EARLIER}.{module}", name)).__name__ for name in names.split()] == names.split()
-
-
-def test_a_file_that_a_job_of_an_earlier_version_returned_is_found():
-    assert unpickled(named("clusterfn.calls.files", "File")) is clusterfn.File
 
 
 def test_an_object_of_a_public_module_is_not_taken_for_another_of_that_name(package):

@@ -1,1 +1,0 @@
-"""Read a result with results="data": nothing that the host's pickle names is imported or called."""
