@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.files.collect import CACHE
 from benchmarks.place import MINOR, SCRIPTS
-from clusterfn.environment import environment_files, package_sources, uv
+from clusterfn.environment import environment_files, uv
 from tests.lab import Lab
 
 ROOM = 6 * 10**9  # bytes of disk that are left to others
@@ -100,8 +100,7 @@ class Place:
     def _by_pip(self, path: Path, modules: Sequence[str]) -> dict[str, str]:
         """Return why modules cannot be imported where uv has installed the same file."""
         program = str(Path(sys.executable).with_name("uv"))
-        settings = uv.variables_with_indexes(package_sources.pip_config(), has_indexes=False, has_default=False)
-        settings = {name: value for name, value in settings.items() if name not in uv.OF_CHOICE}
+        settings = {name: value for name, value in uv.plain_variables().items() if name not in uv.OF_CHOICE}
         with tempfile.TemporaryDirectory(prefix="by-pip-", dir=CACHE) as name:
             python = f"{name}/bin/python"
             install = ["install", "-q", "--index-strategy", "unsafe-best-match", "--python", python, "-r", path.name]
@@ -118,8 +117,8 @@ class Place:
 
 
 def _without_cuda(path: Path) -> Path:
-    """Return the file beside this one that asks for the PyTorch without CUDA that pip finds here, if there is one."""
-    folders = map(Path, package_sources.pip_config().find_links)
+    """Return the file beside this one that asks for the PyTorch without CUDA of UV_FIND_LINKS, if there is one."""
+    folders = map(Path, filter(None, os.environ.get("UV_FIND_LINKS", "").split(",")))
     found = sorted(each.name.split("-")[1] for folder in folders for each in folder.glob("torch-*+cpu-*.whl"))
     if not found or path.suffix != ".txt":
         return path

@@ -17,9 +17,8 @@ import tomllib
 from benchmarks.files.collect import CACHE
 from benchmarks.files.others import PYTHON
 from benchmarks.files.read import BOTH, DIFFERS, HOST, RIGHTLY, SAME, TRACEBACK, WRONGLY
-from clusterfn.environment import environment_files, package_sources, source_distributions, uv, wheels
+from clusterfn.environment import environment_files, source_distributions, uv, wheels
 from clusterfn.environment.project import normalize
-from clusterfn.environment.uv import names_indexes
 from clusterfn.errors import ClusterfnError
 
 PATIENCE_S = 90
@@ -82,19 +81,16 @@ def compare(path: Path) -> Solved:
 
 def plain(path: Path) -> dict[str, str] | str:
     """Return the versions that uv gives for a file, or what it says; the version of an address is ""."""
-    pip = package_sources.pip_config()
-    project = path.name == "pyproject.toml"
-    own = names_indexes(path.parent) if project else (False, False)
-    variables = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
-    variables = {name: value for name, value in variables.items() if name not in uv.OF_CHOICE}
+    variables = {name: value for name, value in uv.plain_variables().items() if name not in uv.OF_CHOICE}
+    of_pip = path.name != "pyproject.toml" and "index-url" in path.read_text(errors="replace")
     with tempfile.TemporaryDirectory(prefix="files-") as folder:
         made = Path(folder) / "pylock.toml"
         argv = [
             str(Path(sys.executable).with_name("uv")), "pip", "compile", path.name, "--format", "pylock.toml",
             "--no-header", "--quiet", "--python-platform", uv.platform_of(HOST), "--python-version", PYTHON,
-            "--python", sys.executable, "-o", str(made), *([] if project else ["--no-config"]),
+            "--python", sys.executable, "-o", str(made),
         ]  # fmt: skip
-        argv += ["--index-strategy", "unsafe-best-match"] if not own[0] else []
+        argv += ["--no-config", "--index-strategy", "unsafe-best-match"] if of_pip else []
         ran = subprocess.run(argv, cwd=path.parent, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
         if ran.returncode:
             return " ".join(ran.stderr.split())

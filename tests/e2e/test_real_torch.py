@@ -34,7 +34,8 @@ def project(lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, monkeypatch: p
     root.mkdir(mode=0o700)
     give_to("cfbash", root)
     (tmp_path / "environment.yml").write_text(
-        f"channels: [{channel.url}, nodefaults]\ndependencies:\n  - python={MINOR}\n  - pip:\n    - torch=={TORCH}\n"
+        f"channels: [{channel.url}, nodefaults]\ndependencies:\n  - python={MINOR}\n  - pip:\n"
+        f"    - --find-links wheel\n    - torch=={TORCH}\n"
     )
     monkeypatch.chdir(tmp_path)
     path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, f"env_root: {root}", ("tensor01",))
