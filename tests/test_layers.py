@@ -73,7 +73,7 @@ BLIND = {
     "hosts/rpc/link.py": "a thread's outermost frames; calls listeners of others",
     "hosts/rpc/requests.py": "calls functions of the caller, as those that show output",
     "hosts/rpc/link_stream.py": "closes a useless stream; calls functions of the caller; reads what a host leaves out",
-    "integrations/jupyter/kernel_proxy.py": "a thread's outermost frame",
+    "integrations/jupyter/near_end.py": "a thread's outermost frame",
     "calls/job_entry.py": "a thread's outermost frame; loads the user's value",
     "calls/item_results.py": "the same, for the items of a map",
     "calls/session_job.py": "a thread's outermost frame",

@@ -16,7 +16,7 @@ from clusterfn.cli import screen
 from clusterfn.cli.kernel import OPTIONS, read_options
 from clusterfn.display import live
 from clusterfn.errors import ConfigError
-from clusterfn.integrations.jupyter import kernel_job, kernel_proxy, kernelspecs, tunnel
+from clusterfn.integrations.jupyter import kernel_job, kernelspecs, near_end, tunnel
 
 _HEAD = ("NAME", "SHOWN AS", "HOST", "OPTIONS", "")
 
@@ -84,5 +84,5 @@ def jupyter(args: argparse.Namespace) -> int:
                 webbrowser.open(page.as_uri())
 
         code = tunnel.open_lab(options, idle_s, args.port, announce)
-    kernel_proxy.exit_at_once(code)
+    near_end.exit_at_once(code)
     return code

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Be a kernel to the Jupyter client that has started this process."""
     # Jupyter clients interrupt a kernel before each shutdown. Ignore that until the proxy handles interrupts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from clusterfn.integrations.jupyter import kernel_proxy
+    from clusterfn.integrations.jupyter import kernel_proxy, near_end
 
     connection = read_connection_file(Path(args.connection_file))
     listeners = listen(connection)
@@ -35,5 +35,5 @@ def run(args: argparse.Namespace) -> int:
     # The last word is the connection file, which differs in each start. The others identify the kernel.
     launch = launch_of(sys.argv[1:-1])
     search = JobSearch(connection.key, *read_options(args), launch=launch)
-    kernel_proxy.exit_at_once(kernel_proxy.run_proxy(connection, listeners, search))
+    near_end.exit_at_once(kernel_proxy.run_proxy(connection, listeners, search))
     return 0

@@ -26,7 +26,6 @@ from clusterfn.cli.selection import select_one
 from clusterfn.config import config_file
 from clusterfn.display import console
 from clusterfn.errors import ConfigError
-from clusterfn.hosts import remote_files
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.transports import openssh, shared_login
@@ -83,7 +82,7 @@ def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str
     """Return the host and the folder of a job next to which a shell can run, and the command that leads to its node.
 
     Raises:
-        ConfigError: It is a group, has not started, or runs on a node into which its scheduler starts no shell.
+        ConfigError: It is a group, has not started, or runs on a node into which its scheduler starts no program.
     """
     job_id, host = select_one(args, "shell")
     job = find(job_id, host)
@@ -95,12 +94,7 @@ def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str
     session, folder = find_job(job_id, host)
     if ended or not session.scheduler.has_nodes:
         return session, folder, ()
-    (claim,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.CLAIM)])
-    join = session.scheduler.join_command((claim or b"").decode("ascii", "replace").strip())
-    if not join:
-        problem = f"job {job.id} runs on a compute node, and {session.scheduler.title} starts no shell beside it"
-        hint = f"clusterfn stack {job.id[:4]} shows where the job is; clusterfn shell {session.host.name}"
-        raise ConfigError(problem, hint=hint)
+    join = tunnels.way_to_node(job, session)
     # Without --pty, srun does not connect the shell to this terminal.
     return session, folder, (*join, "--pty")
 

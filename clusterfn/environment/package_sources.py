@@ -1,33 +1,33 @@
-"""Where this user's packages come from: what pip and conda are set to, and credentials for servers.
+"""Where this user's packages come from: what conda is set to, and credentials for servers.
 
-Credentials are those that pip, uv and conda would use: in an address that the user's file names, in that of an index or
+Credentials are those that uv and conda would use: in an address that the user's file names, in that of an index or
 a channel in their settings, in uv's variables, or in a netrc file. With them this machine downloads what a host cannot.
 They are sent to that server alone: no lock, no plan and no error has them.
 """
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import netrc
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import yaml
 
+from clusterfn.environment.project import load_toml
 from clusterfn.environment.specification import USUAL_CHANNEL
 
-PYPI = "https://pypi.org/simple"
 PYTORCH = "https://download.pytorch.org/whl/"
-_FOR_REQUESTS = {"REQUESTS_CA_BUNDLE": "cert", "HTTPS_PROXY": "proxy", "HTTP_PROXY": "proxy"}
-# Of two sections with the same key, pip takes the later.
-_SECTIONS = ("global", "download", "install")
+# pip's settings that say where packages are, and the variables that tell uv the same.
+_FOR_UV = {
+    "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
+    "no-index": "no-index in a uv.toml", "cert": "SSL_CERT_FILE", "proxy": "HTTPS_PROXY",
+}  # fmt: skip
 ALIAS = "https://conda.anaconda.org"
 DEFAULTS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
 # uv reads the indexes from these variables.
@@ -35,65 +35,26 @@ MORE_INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL")
 DEFAULT_INDEX = ("UV_DEFAULT_INDEX", "UV_INDEX_URL")
 
 
-@dataclass(frozen=True)
-class PipConfig:
-    """pip's settings as far as they say where packages are.
-
-    Attributes:
-        indexes: The first is pip's own; none with no-index.
-        variables: A certificate and a proxy, as requests names them.
-    """
-
-    indexes: tuple[str, ...] = (PYPI,)
-    find_links: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-
-
-def pip_config() -> PipConfig:
-    """Read where pip finds packages from its files and variables, in the order in which it reads them itself."""
-    values: dict[str, str] = {}
-    parsers: list[configparser.RawConfigParser] = []
-    for path in _pip_files():
-        parser = configparser.RawConfigParser()
-        # pip itself rejects a file that cannot be parsed.
-        with contextlib.suppress(configparser.Error, UnicodeDecodeError):
-            parser.read(path, encoding="utf-8")
-            parsers.append(parser)
-    for section in _SECTIONS:
-        for parser in parsers:
-            pairs = parser.items(section) if parser.has_section(section) else []
-            values.update((key.replace("_", "-"), value) for key, value in pairs if value)
-    variables = ((name[4:], value) for name, value in os.environ.items() if name.startswith("PIP_") and value)
-    values.update((name.lower().replace("_", "-"), value) for name, value in variables)
-    has_none = values.get("no-index", "").lower() in ("1", "true", "yes", "on")
-    indexes = [values.get("index-url", PYPI), *values.get("extra-index-url", "").split()] if not has_none else []
-    return PipConfig(
-        tuple(dict.fromkeys(url.rstrip("/") for url in indexes)),
-        tuple(dict.fromkeys(values.get("find-links", "").split())),
-        tuple((name, values[key]) for name, key in _FOR_REQUESTS.items() if values.get(key)),
-    )
-
-
-def _pip_files() -> Iterator[Path]:
-    """Yield the files that pip reads, the strongest last."""
-    named = os.environ.get("PIP_CONFIG_FILE", "")
-    if named == os.devnull:
-        return
-    home, config = Path("~").expanduser(), Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    name, hidden, shared = "pip.conf", ".pip", os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-    if sys.platform == "win32":
-        name, hidden, shared = "pip.ini", "pip", os.environ.get("PROGRAMDATA", "C:/ProgramData")
-        config = Path(os.environ.get("APPDATA", home))
-    elif sys.platform == "darwin":
-        shared, support = "/Library/Application Support", home / "Library" / "Application Support"
-        config = support if (support / "pip").is_dir() else config
-    yield from (Path(folder) / "pip" / name for folder in shared.split(os.pathsep))
-    yield Path("/etc") / name
-    if not (named and Path(named).exists()):
-        yield from (home / hidden / name, config / "pip" / name)
-    yield Path(sys.prefix) / name
-    if named:
-        yield Path(named)
+def unread_settings() -> str:
+    """Say which of pip's settings do not count, because uv does not read them; "" if pip is set to none."""
+    found = {key: f"PIP_{key.upper().replace('-', '_')}" for key in _FOR_UV}
+    found = {key: name for key, name in found.items() if os.environ.get(name)}
+    config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    folders = [*shared.split(os.pathsep), config, "~/Library/Application Support", os.environ.get("APPDATA", "~")]
+    files = [Path(folder, "pip", name) for folder in folders for name in ("pip.conf", "pip.ini")]
+    files += [Path("/etc/pip.conf"), Path("~/.pip/pip.conf"), Path(sys.prefix, "pip.conf"), Path(sys.prefix, "pip.ini")]
+    files += [Path(os.environ["PIP_CONFIG_FILE"])] if os.environ.get("PIP_CONFIG_FILE") else []
+    for path in (each.expanduser() for each in files):
+        with contextlib.suppress(OSError):
+            for key in re.findall(r"(?m)^([a-z_-]+)[ \t]*[=:]", path.read_text(encoding="utf-8", errors="replace")):
+                found.setdefault(key.replace("_", "-"), str(path))
+    unread = {key: place for key, place in found.items() if key in _FOR_UV and not os.environ.get(_FOR_UV[key])}
+    if not unread:
+        return ""
+    named = ", ".join(f"{key} ({place})" if key not in place else place for key, place in unread.items())
+    instead = ", ".join(dict.fromkeys(_FOR_UV[key] for key in unread))
+    return f"uv does not read pip's settings, so these do not count: {named}; set {instead} instead"
 
 
 def read_condarc(places: Iterable[Path] | None = None) -> dict[str, Any]:
@@ -181,7 +142,7 @@ def with_credentials(url: str, indexes: Sequence[tuple[str, str]]) -> str:
         # Not its default entry, which would be sent to every server.
         found = netrc.netrc(str(of_netrc)).hosts.get(parts.hostname or "")
     except (OSError, netrc.NetrcParseError):
-        # There is none, or pip cannot read it either.
+        # There is none, or no other program can read it either.
         return ""
     user = f"{quote(found[0], safe='')}:{quote(found[2] or '', safe='')}" if found else ""
     return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc}")) if user else ""
@@ -206,7 +167,11 @@ def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
         for word in os.environ.get(variable, "").split():
             # An index of uv may have a name, name=address.
             yield re.sub(r"^[\w-]+=", "", word)
-    yield from pip_config().indexes
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    own = Path(os.environ.get("UV_CONFIG_FILE") or config / "uv" / "uv.toml")
+    settings = load_toml(own) if own.is_file() else {}
+    yield from (str(each["url"]) for each in settings.get("index", []) if "url" in each)
+    yield from filter(None, [settings.get("index-url"), *settings.get("extra-index-url", [])])
     conda = read_condarc()
     custom = [*(conda.get("custom_channels") or ()), *(conda.get("custom_multichannels") or ()), "defaults"]
     for channel in (*channels(conda), *custom):

@@ -2,7 +2,7 @@
 
     packages=["python=3.11", "torch==2.7.1", "numpy>=2"]    from conda-forge
     "bioconda::samtools"                                    from a channel that is named
-    "pip:torch-geometric"                                   from PyPI, or the index that pip is configured for
+    "pip:torch-geometric"                                   from PyPI, or the index that uv is configured for
     "--index-url https://download.pytorch.org/whl/cu118"    an option of pip's: where its packages are
 
 torch, torchvision and torchaudio come from PyPI, as wheels: PyTorch makes builds for each CUDA, and none for conda any

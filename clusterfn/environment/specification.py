@@ -79,8 +79,8 @@ class Specification:
         title: For messages: "environment.yml", 'packages=["numpy"]'.
         conda: From the channels.
         pip: From the indexes.
-        indexes: Package indexes that are named, asked before those that pip is configured for.
-        replaces_index: One of them is named by --index-url: pip's own index is not asked, as pip itself would do.
+        indexes: Package indexes that are named, asked before those that uv is configured for.
+        replaces_index: One of them is named by --index-url: PyPI is not asked.
         file: The file that it was read from; its lock is next to it.
         given_lock: The lock itself was named: nothing is to be solved.
         exported: It is an export of a whole environment.

@@ -10,10 +10,9 @@ import functools
 import os
 import re
 import shutil
-import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,12 @@ from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 from clusterfn.bridge.builder.plan import local_path
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, SolveTarget, machine_of
 from clusterfn.environment.lock import LockedPackage, Unsolved, file_name
-from clusterfn.environment.package_sources import DEFAULT_INDEX, MORE_INDEXES, PYPI, PipConfig, without_password
+from clusterfn.environment.package_sources import without_password
 from clusterfn.environment.project import (
     ProjectFile,
     admits_release,
     digest_of_archive,
-    load_toml,
     normalize,
-    workspace_root,
 )
 from clusterfn.errors import LockError
 
@@ -51,7 +48,6 @@ OF_CHOICE = (
     "UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_EXCLUDE_NEWER", "UV_BUILD_CONSTRAINT", "UV_NO_BUILD",
     "UV_NO_BUILD_PACKAGE", "UV_NO_BINARY_PACKAGE",
 )  # fmt: skip
-_NONE_OF_PIP = PipConfig(())
 # What uv says of a server that does not answer, or not as one should.
 _NO_ANSWER = re.compile(
     r"Failed to fetch|error sending request|Request failed after|dns error|[Cc]onnection (?:refused|reset)"
@@ -106,65 +102,12 @@ def find_uv() -> str:
     return found
 
 
-def variables_with_indexes(pip: PipConfig, *, has_indexes: bool, has_default: bool) -> dict[str, str]:
-    """Return this process's variables, and pip's settings as variables of uv: a command line is seen by others.
-
-    Args:
-        has_indexes: uv's own settings name an index: then pip's further ones do not count, as uv asks them first.
-        has_default: uv's own settings name an index in PyPI's place: then pip's does not count.
-    """
-    found = plain_variables(pip)
-    if pip.indexes and pip.indexes[0] != PYPI and not has_default:
-        found["UV_DEFAULT_INDEX"] = pip.indexes[0]
-    if len(pip.indexes) > 1 and not has_indexes:
-        found["UV_EXTRA_INDEX_URL"] = " ".join(pip.indexes[1:])
-    if pip.find_links:
-        found["UV_FIND_LINKS"] = ",".join([*pip.find_links, *filter(None, [found.get("UV_FIND_LINKS")])])
-    return found
-
-
-def plain_variables(pip: PipConfig = _NONE_OF_PIP) -> dict[str, str]:
-    """Return this process's variables for uv, with pip's certificate and proxy under the names that uv knows."""
+def plain_variables() -> dict[str, str]:
+    """Return this process's variables for uv, with the certificate of other programs under the name that uv knows."""
     found = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED}
-    found |= {"UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
-    settings = {**dict(pip.variables), **found}
-    names = (("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), ("HTTPS_PROXY", "HTTPS_PROXY"), ("HTTP_PROXY", "HTTP_PROXY"))
-    return {**{name: settings[other] for other, name in names if settings.get(other)}, **found}
-
-
-def names_indexes(folder: Path) -> tuple[bool, bool]:
-    """Return whether uv's settings for a project name an index for all packages, and whether one replaces PyPI."""
-    tables = list(_tables(folder))
-    tables += [{**each["pip"]} for each in tables if isinstance(each.get("pip"), Mapping)]
-    indexes = [each for table in tables for each in table.get("index") or () if isinstance(each, Mapping)]
-    has_default = any(each.get("default") for each in indexes) or any("index-url" in table for table in tables)
-    open_to_all = any(not each.get("explicit") and not each.get("default") for each in indexes)
-    has_more = open_to_all or any("extra-index-url" in table for table in tables)
-    return has_more or any(map(os.environ.get, MORE_INDEXES)), has_default or any(map(os.environ.get, DEFAULT_INDEX))
-
-
-def _tables(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield uv's settings in the order in which uv looks for them."""
-    if os.environ.get("UV_CONFIG_FILE"):
-        yield load_toml(Path(os.environ["UV_CONFIG_FILE"]))
-        return
-    # uv begins at the workspace, and does not read the settings of a member.
-    root = workspace_root(folder)
-    for place in [root, *root.absolute().parents]:
-        if (place / "uv.toml").is_file():
-            yield load_toml(place / "uv.toml")
-            break
-        if (place / "pyproject.toml").is_file():
-            table = load_toml(place / "pyproject.toml").get("tool", {}).get("uv")
-            if isinstance(table, dict):
-                yield table
-                break
-    # uv reads the settings of this user, then those of this machine.
-    own = [os.environ.get("XDG_CONFIG_HOME") or "~/.config", "/etc"]
-    if sys.platform == "win32":
-        own = [os.environ.get("APPDATA", "~"), os.environ.get("PROGRAMDATA", "C:/ProgramData")]
-    paths = (Path(each).expanduser() / "uv" / "uv.toml" for each in own)
-    yield from (load_toml(path) for path in paths if path.is_file())
+    certificate = found.get("SSL_CERT_FILE") or found.get("REQUESTS_CA_BUNDLE")
+    found |= {"SSL_CERT_FILE": certificate} if certificate else {}
+    return {**found, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
 _MANYLINUX = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}

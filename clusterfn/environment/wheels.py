@@ -69,6 +69,8 @@ def solve_with_wheels(
     # uv may say the same twice.
     project, once = spec.wheels, functools.lru_cache(maxsize=None)(say)
     assert project is not None, "only what wants wheels is solved so"
+    if unread := package_sources.unread_settings():
+        once(unread)
     finder = WheelFinder(spec, project, target, once)
     near, found = int(target.python.split(".")[1]), spec.python.found
     minors = [found.version] if found else [target.python] if spec.wants_python else nearest_minors(project, near)
@@ -267,20 +269,16 @@ class WheelFinder:
         check_hashes(wheels, self.project)
         return wheels
 
-    @functools.cached_property
-    def _settings(self) -> tuple[list[str], dict[str, str]]:
-        """The flags and variables by which uv finds packages where pip and uv do for this project."""
-        pips, pip = self.project.kind in (REQUIREMENTS, PIP_LINES), package_sources.pip_config()
-        own = (False, False) if pips else uv.names_indexes(self.project.path.parent)
-        # pip does not read uv's settings, so its files must not depend on them.
-        flags = ["--no-config"] if pips else []
-        flags += ["--no-index"] if not pip.indexes and not any(own) else []
-        # As pip does: the best version of all its indexes. If the user names an index to uv, uv's rule stays: the
-        # first index that has a package counts alone. So no stranger's package replaces a private one of its name.
-        if (pips or len(pip.indexes) > 1) and not (own[0] or any(map(os.environ.get, package_sources.MORE_INDEXES))):
-            flags += ["--index-strategy", "unsafe-best-match"]
-        has_default = own[1] or self.spec.replaces_index
-        return flags, uv.variables_with_indexes(pip, has_indexes=own[0], has_default=has_default)
+    @property
+    def _flags(self) -> list[str]:
+        """What makes lines that name an index mean what they mean to pip: the best version of all that are named.
+
+        uv's own rule is safer, as no stranger's package replaces a private one of its name: the first index that has a
+        package counts alone. It stays where the user has named an index to uv.
+        """
+        named = self.spec.indexes if self.project.kind in (REQUIREMENTS, PIP_LINES) else ()
+        is_of_pip = named and not any(map(os.environ.get, package_sources.MORE_INDEXES))
+        return ["--no-config", "--index-strategy", "unsafe-best-match"] if is_of_pip else []
 
     def _solver(self, folder: Path, python: str, provided: Mapping[str, str]) -> Solve:
         """Return a function that resolves the requirements, or other lines, with the settings of the project."""
@@ -296,8 +294,7 @@ class WheelFinder:
             editable.write_text(f"-e {project.path.parent.absolute()}{extras}\n", encoding="utf-8")
             wanted = [str(editable), *(f"--group={each}" for each in project.groups)]
         options = [text for text in project.lines if text.startswith("-") and not text.startswith(_NAMES_PACKAGES)]
-        flags, all_variables = self._settings
-        variables = {name: value for name, value in all_variables.items() if name not in uv.OF_CHOICE}
+        variables = {name: value for name, value in uv.plain_variables().items() if name not in uv.OF_CHOICE}
         ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
 
         def solve(*words: str, lines: Sequence[str] = (), limits: Sequence[str] = ()) -> uv.UvResult:
@@ -309,7 +306,7 @@ class WheelFinder:
             kept = [each for each in options if not each.startswith(barred)] if lines else project.lines
             given = "\n".join([*kept, *lines, ""])
             argv = [
-                "pip", "compile", *(["-"] if lines else wanted), *flags, *more, *words, "--format", "pylock.toml",
+                "pip", "compile", *(["-"] if lines else wanted), *self._flags, *more, *words, "--format", "pylock.toml",
                 "--no-header", "--python", sys.executable, "-o", str(made),
                 *([] if source_distributions.ANYWHERE in words else ours),
             ]  # fmt: skip
@@ -336,15 +333,14 @@ class WheelFinder:
         """Return a source distribution with what builds it."""
         self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
         chosen = {each.name: each.version for each in others}
-        flags, variables = self._settings
 
         def start(words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
             """Start a program in an environment of its own, without what this machine has: no cmake, no compiler."""
-            argv = [uv.find_uv(), "run", *flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
+            options = [*self._flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
             return subprocess.run(
-                [*argv, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
-                env={**variables, "PATH": os.devnull},
+                [uv.find_uv(), "run", *options, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
+                env={**uv.plain_variables(), "PATH": os.devnull},
             )  # fmt: skip
 
         unpacked = folder / f"source-{wheel.name}"
@@ -394,6 +390,8 @@ class WheelFinder:
     def _failure(self, reply: uv.UvResult, title: str = "") -> Exception:
         title = title or self.spec.title
         lines = [line.replace(" in `-` at position 0", "") for line in reply.lines[:MANY]]
+        for number, line in enumerate(self.project.lines, 1):
+            lines = [each.replace(f": -:{number}:1", f': "{masked(line)}"') for each in lines]
         if _GIT_FAILED in reply.text:
             said = f"{title} could not be locked: git cannot read a repository that it names"
             return LockError(said, evidence=lines, hint=download.GIT_HINT)

@@ -76,13 +76,12 @@ def no_solver(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 @pytest.fixture
-def pip_conf(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's file of pip's settings; those of this machine do not count."""
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
+def uv_toml(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's file of uv's settings; those of this machine do not count."""
+    for name in [name for name in os.environ if name.startswith("UV_")]:
         monkeypatch.delenv(name)
-    path = Path(os.environ["XDG_CONFIG_HOME"]) / "pip" / "pip.conf"
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "uv" / "uv.toml"
     path.parent.mkdir(parents=True)
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
     return path
 
 

@@ -63,10 +63,10 @@ def test_a_password_of_condarc_stays_here(channel: Channel, tmp_path: Path, monk
     assert with_credentials("https://x.org/projects/2/files/y", ()) == "https://b:2@x.org/projects/2/files/y"
 
 
-def test_the_users_index_decides_on_the_build_and_the_reason_names_it(bench: Bench, pip_conf: Path):
+def test_the_users_index_decides_on_the_build_and_the_reason_names_it(bench: Bench, uv_toml: Path):
     index = make_index(bench.folder / "whl" / "cu118", make_wheel(bench.folder / "wheels", "torch", "2.7.1+cu118"))
     usual = make_index(bench.folder / "simple", make_wheel(bench.folder / "wheels", "torch", "2.14.0"))
-    pip_conf.write_text(f"[global]\nindex-url = {usual}\n")
+    uv_toml.write_text(f'index-url = "{usual}"\n')
 
     made = locked_for_gpus(bench, f"    - --index-url {index}\n    - torch\n")
 
@@ -74,10 +74,8 @@ def test_the_users_index_decides_on_the_build_and_the_reason_names_it(bench: Ben
     assert made.why.startswith("CUDA 11.8 for PyTorch 2.7.1+cu118: driver 595.45.04")
 
 
-def test_a_build_that_no_index_has_is_answered_with_the_index_to_name(bench: Bench, pip_conf: Path):
-    pip_conf.write_text(
-        f"[global]\nindex-url = {make_index(bench.folder, make_wheel(bench.folder, 'torch', '2.7.1'))}\n"
-    )
+def test_a_build_that_no_index_has_is_answered_with_the_index_to_name(bench: Bench, uv_toml: Path):
+    uv_toml.write_text(f'index-url = "{make_index(bench.folder, make_wheel(bench.folder, "torch", "2.7.1"))}"\n')
 
     with pytest.raises(LockError) as caught:
         locked_for_gpus(bench, "    - torch==2.7.1+cu118\n")

@@ -1,4 +1,4 @@
-"""The pip section: indexes and folders that pip is configured for, tags of wheels, and what conda brings already."""
+"""The pip section: indexes and folders that uv is configured for, tags of wheels, and what conda brings already."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha2
 pytestmark = pytest.mark.lab
 
 
-def test_a_wheel_of_an_index_in_a_folder_is_locked_by_its_hash_and_own_address(bench: Bench, pip_conf: Path):
+def test_a_wheel_of_an_index_in_a_folder_is_locked_by_its_hash_and_own_address(bench: Bench, uv_toml: Path):
     wheel = make_wheel(bench.folder / "wheels", "toywheel")
-    pip_conf.write_text(f"[global]\nindex-url = {make_index(bench.folder / 'simple', wheel)}\n")
+    uv_toml.write_text(f'index-url = "{make_index(bench.folder / "simple", wheel)}"\n')
 
     lock = bench.lock("  - python\n  - pip:\n    - toywheel\n", HOST)
 
@@ -26,9 +26,9 @@ def test_a_wheel_of_an_index_in_a_folder_is_locked_by_its_hash_and_own_address(b
     assert "pip" in names(lock)
 
 
-def test_folders_of_wheels_are_searched_too(bench: Bench, pip_conf: Path):
+def test_folders_of_wheels_are_searched_too(bench: Bench, uv_toml: Path):
     wheel = make_wheel(bench.folder / "a folder", "toywheel")
-    pip_conf.write_text("[global]\nno-index = true\n")
+    uv_toml.write_text("no-index = true\n")
 
     lock = bench.lock("  - pip:\n    - --find-links ./a folder\n    - toywheel\n")
 
@@ -36,8 +36,8 @@ def test_folders_of_wheels_are_searched_too(bench: Bench, pip_conf: Path):
     assert (locked.sha256, locked.url, locked.file) == (sha256(wheel), wheel.as_uri(), wheel.name)
 
 
-def test_a_wheel_that_was_made_again_is_not_remembered_as_it_was(bench: Bench, pip_conf: Path):
-    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {bench.folder / 'wheels'}\n")
+def test_a_wheel_that_was_made_again_is_not_remembered_as_it_was(bench: Bench, uv_toml: Path):
+    uv_toml.write_text(f'no-index = true\nfind-links = ["{bench.folder / "wheels"}"]\n')
     for requires in ("", "othertoy"):
         wheel = make_wheel(bench.folder / "wheels", "toywheel", requires=requires)
         make_wheel(bench.folder / "wheels", "othertoy")
@@ -48,28 +48,28 @@ def test_a_wheel_that_was_made_again_is_not_remembered_as_it_was(bench: Bench, p
     assert "othertoy" in names(lock, "pip")
 
 
-def test_a_wheel_for_glibc_2_27_is_found_where_glibc_is_as_new(bench: Bench, pip_conf: Path):
+def test_a_wheel_for_glibc_2_27_is_found_where_glibc_is_as_new(bench: Bench, uv_toml: Path):
     folder = bench.folder / "wheels"
     make_wheel(folder, "toywheel", tag="py3-none-manylinux_2_27_x86_64")
-    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {folder}\n")
+    uv_toml.write_text(f'no-index = true\nfind-links = ["{folder}"]\n')
 
     assert names(bench.lock("  - pip:\n    - toywheel\n"), "pip") == {"toywheel": "1.0"}
     with pytest.raises(LockError, match="toywheel"):
         bench.lock("  - pip:\n    - toywheel ==1.0\n", replace(HOST, glibc="2.17"))
 
 
-def test_what_conda_brings_under_another_name_is_not_fetched_as_a_wheel_too(bench: Bench, pip_conf: Path):
+def test_what_conda_brings_under_another_name_is_not_fetched_as_a_wheel_too(bench: Bench, uv_toml: Path):
     make_wheel(bench.folder / "wheels", "toywheel", requires="torch >=2")
     make_wheel(bench.folder / "wheels", "torch", "2.7.1")
-    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {bench.folder / 'wheels'}\n")
+    uv_toml.write_text(f'no-index = true\nfind-links = ["{bench.folder / "wheels"}"]\n')
 
     lock = bench.lock("  - pytorch\n  - pip:\n    - toywheel\n")
 
     assert names(lock, "pip") == {"toywheel": "1.0"}
 
 
-def test_a_wheel_that_pips_own_index_lacks_is_looked_for_nowhere_else(bench: Bench, pip_conf: Path):
-    pip_conf.write_text("[global]\nno-index = true\n")
+def test_a_wheel_that_uvs_own_settings_lack_is_looked_for_nowhere_else(bench: Bench, uv_toml: Path):
+    uv_toml.write_text("no-index = true\n")
 
     with pytest.raises(LockError) as caught:
         bench.lock("  - pip:\n    - six ==1.17.0\n")
@@ -77,23 +77,23 @@ def test_a_wheel_that_pips_own_index_lacks_is_looked_for_nowhere_else(bench: Ben
     assert "you require six==1.17.0" in " ".join(caught.value.evidence)
 
 
-def test_an_indexs_password_does_not_get_into_the_lock(bench: Bench, pip_conf: Path):
+def test_an_indexs_password_does_not_get_into_the_lock(bench: Bench, uv_toml: Path):
     wheel = make_wheel(bench.folder / "site" / "simple" / "toywheel", "toywheel")
     (wheel.parent / "index.html").write_text(f'<a href="{wheel.name}#sha256={sha256(wheel)}">{wheel.name}</a>')
     with Channel(bench.folder / "site").served() as served:
         address = served.url.replace("http://", "http://ada:hidden@").replace("main", "simple")
-        pip_conf.write_text(f"[global]\nindex-url = {address}\n")
+        uv_toml.write_text(f'index-url = "{address}"\n')
         lock = bench.lock("  - pip:\n    - toywheel\n")
 
     assert names(lock, "pip") == {"toywheel": "1.0"}
     assert "hidden" not in lock.path.read_text()
 
 
-def test_what_builds_a_project_without_a_wheel_must_have_wheels_in_the_same_places(bench: Bench, pip_conf: Path):
+def test_what_builds_a_project_without_a_wheel_must_have_wheels_in_the_same_places(bench: Bench, uv_toml: Path):
     folder = bench.folder / "sources"
     folder.mkdir()
     make_source(folder)
-    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {folder}\n")
+    uv_toml.write_text(f'no-index = true\nfind-links = ["{folder}"]\n')
 
     with pytest.raises(LockError) as caught:
         bench.lock("  - pip:\n    - toysource\n")
@@ -120,16 +120,3 @@ def make_source(folder: Path) -> None:
             member = tarfile.TarInfo(f"toysource-1.0/{name}")
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
-
-
-@pytest.mark.long  # tests/e2e/test_workloads.py installs what is locked so
-def test_torch_from_where_this_machines_pip_has_it_is_locked_by_its_hash(bench: Bench):
-    lock = bench.lock("  - pip:\n    - torch ==2.13.0\n")
-
-    torch = next(each for each in lock.packages if each.name == "torch")
-    assert torch.manager == "pip"
-    assert torch.version.startswith("2.13.0")
-    assert (
-        not torch.url.startswith("file:")
-        or sha256(Path(torch.url[len("file://") :].replace("%2B", "+"))) == torch.sha256
-    )

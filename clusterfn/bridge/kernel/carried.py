@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
     from .stream import Frame, FrameStream
-    from .zmtp import OutputLimit
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_PIECE = 2**20
 
 
 def receive(sock: "Any") -> "Optional[bytes]":
@@ -75,6 +75,20 @@ class SocketWatcher:
         return None if is_closed else self._selector.get_map().get(sock)
 
 
+class PassedBytes:
+    """What sees the bytes of a local socket, and may keep some back.
+
+    Attributes:
+        drops: Whether it drops some of them while too much is not acknowledged, instead of a pause.
+    """
+
+    drops = False
+
+    def passed(self, data: bytes, is_full: bool) -> bytes:
+        """Return what to send of these bytes."""
+        raise NotImplementedError
+
+
 class CarriedConnections:
     """The connections of one stream, each with a number.
 
@@ -96,14 +110,14 @@ class CarriedConnections:
         self._is_full = False
 
     def add(
-        self, number: int, sock: "Optional[socket.socket]", limit: "Optional[OutputLimit]" = None
+        self, number: int, sock: "Optional[socket.socket]", sees: "Optional[PassedBytes]" = None
     ) -> "CarriedConnection":
         """Carry the bytes of a socket from now on; keep what arrives for one that comes later.
 
         Args:
-            limit: What drops a part of its output, instead of a pause.
+            sees: What its bytes pass.
         """
-        self._open[number] = connection = CarriedConnection(number, limit)
+        self._open[number] = connection = CarriedConnection(number, sees)
         if sock is not None:
             self.attach(connection, sock)
         return connection
@@ -156,7 +170,7 @@ class CarriedConnections:
 
     def _update(self, connection: "CarriedConnection") -> None:
         if connection.sock is not None:
-            pauses = self._is_full and connection.limit is None
+            pauses = self._is_full and not (connection.sees is not None and connection.sees.drops)
             reading = 0 if pauses or connection.is_closing else READ
             # A closing connection waits until it can be written, because `_write` drops it once it has taken
             # everything.
@@ -177,10 +191,11 @@ class CarriedConnections:
         if not data:
             self._end(connection)
             return False
-        if connection.limit is not None:
-            data = connection.limit.passed(data, self._stream.kept_bytes >= self._limit_bytes)
-        if data:
-            self._stream.send(DATA, connection.number, data)
+        if connection.sees is not None:
+            data = connection.sees.passed(data, self._stream.kept_bytes >= self._limit_bytes)
+        # What has waited for the end of a message may be longer than a frame.
+        for start in range(0, len(data), _PIECE):
+            self._stream.send(DATA, connection.number, data[start : start + _PIECE])
         return True
 
     def _write(self, connection: "CarriedConnection") -> None:
@@ -223,9 +238,9 @@ class CarriedConnection:
         is_closing: Whether it ends once it has taken that.
     """
 
-    def __init__(self, number: int, limit: "Optional[OutputLimit]") -> None:
+    def __init__(self, number: int, sees: "Optional[PassedBytes]") -> None:
         self.number = number
-        self.limit = limit
+        self.sees = sees
         self.sock: "Optional[socket.socket]" = None
         self.outgoing = bytearray()
         self.is_closing = False

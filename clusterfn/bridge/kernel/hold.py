@@ -22,7 +22,8 @@ from ..supervisor.text import format_duration, last_lines, masked
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
 from . import stream
-from .carried import READ, SOCKET, WRITE, CarriedConnections, SocketWatcher, make_private_folder, receive
+from .carried import READ, SOCKET, make_private_folder
+from .far_end import FarEnd
 from .process import DaskProcess, KernelProcess, LabProcess, how_it_ended
 from .zmtp import MessageReader, OutputLimit, request_of
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
     from .carried import CarriedConnection
-    from .process import Activity, HeldProcess
+    from .process import HeldProcess
     from .stream import Facts, Frame
 
 # Beyond this much unacknowledged output, the holder drops further output instead of filling the job's memory.
@@ -70,17 +71,7 @@ def serve(job: str, spec: "Dict[str, Any]") -> "Facts":
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class ProxyConnection:
-    """One connection of a proxy: before its hello it belongs to no stream."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.splitter = stream.FrameSplitter()
-        self.outgoing = memoryview(b"")
-        self.is_greeted = self.is_refused = False
-
-
-class KernelHolder:
+class KernelHolder(FarEnd):
     """The kernel of one job, and its proxy.
 
     Attributes:
@@ -89,6 +80,7 @@ class KernelHolder:
     """
 
     def __init__(self, job: str, settings: "Dict[str, Any]", folder: str, secrets: "List[str]") -> None:
+        FarEnd.__init__(self, LIMIT_BYTES)
         self.starts = 0
         self._secrets = secrets
         self.address = os.path.join(folder, SOCKET)
@@ -97,19 +89,14 @@ class KernelHolder:
         self._reconnect_s: float = settings["reconnect_s"]
         self._idle_s: float = settings["idle_s"]
         self._program = _PROGRAMS.get(settings["program"], KernelProcess)
-        self._watcher = SocketWatcher()
         self._signals = Signals([signal.SIGCHLD])
         self._watcher.watch(self._signals.fd, READ, lambda _: self._signals.swallow())
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.address)
         self._listener.listen(8)
         self._listener.setblocking(False)
-        self._watcher.watch(self._listener, READ, lambda _: self._accept())
-        self._link: "Optional[ProxyConnection]" = None
+        self._watcher.watch(self._listener, READ, lambda _: self._accept(self._listener))
         self._kernel: "Optional[HeldProcess]" = None
-        self._stream = stream.FrameStream()
-        self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
-        self._activity: "Optional[Activity]" = None
         self._connecting: "List[Tuple[CarriedConnection, int]]" = []
         self._readers: "Dict[int, Tuple[int, MessageReader]]" = {}
         self._incarnation = self._key = self._scheme = ""
@@ -128,14 +115,12 @@ class KernelHolder:
             waits = _LISTENING_LOOK_S if self._connecting else _TICK_S
             self._watcher.wait(max(0.0, min(waits, self._ends_at - clock.now()) if self._why else waits))
             self._connect_to_kernel()
-            if self._activity is not None and self._activity.idle_s() >= self._idle_s and self._kernel is not None:
+            if self._kernel is not None and self._kernel.idle_s() >= self._idle_s:
                 self._shutdown = self._shutdown or "idle"
                 self._kernel.end()
             if self._kernel is not None and self._kernel.has_ended():
                 self._on_kernel_end(self._kernel)
-            self._carried.pause_if_full()
-            if self._link is not None:
-                self._write(self._link)
+            self._send()
         return self._why
 
     def close(self) -> None:
@@ -155,155 +140,67 @@ class KernelHolder:
         """End the job after so long, unless something happens before."""
         self._ends_at, self._why = clock.now() + seconds, why
 
-    # Connections of proxies
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError):
-            return
-        sock.setblocking(False)
-        link = ProxyConnection(sock)
-        self._watcher.watch(sock, READ, lambda ready: self._handle(link, ready))
-
-    def _handle(self, link: ProxyConnection, ready: int) -> None:
-        if ready & WRITE:
-            self._write(link)
-        if ready & READ and link.sock.fileno() >= 0:
-            self._read(link)
-
-    def _read(self, link: ProxyConnection) -> None:
-        data = receive(link.sock)
-        if data is None:
-            return
-        try:
-            frames = link.splitter.feed(data)
-            if frames and not link.is_greeted:
-                self._greet(link, frames.pop(0))
-            if link is self._link:
-                for frame in self._stream.take(frames):
-                    self._obey(frame)
-        except (stream.StreamDamaged, KeyError, ValueError, IndexError) as damaged:
-            # A proxy whose connection is closed connects again and resumes, so no frame is lost.
-            sys.stderr.write("clusterfn: the connection to the proxy is closed: %r\n" % damaged)
-            data = b""
-        if not data:
-            self._lose(link)
-
-    def _greet(self, link: ProxyConnection, frame: "Frame") -> None:
+    def _greet(self, facts: "Facts") -> "Facts":
         """Take the proxy that has connected: it resumes, or begins with another kernel."""
-        if frame.kind != stream.HELLO:
-            raise stream.StreamDamaged("it begins without a hello")
-        facts, link.is_greeted = stream.facts_of(frame), True
         incarnation, received, fresh = str(facts["incarnation"]), int(facts["received"]), False
-        refused = ""
         is_heir = facts.get("adopts") == stream.key_name(self._key)
         if incarnation in self._past:
-            refused = "another program has connected to this kernel since"
-        elif self._key and facts["key"] != self._key and not is_heir:
-            refused = "this is the kernel of another notebook"
-        elif incarnation != self._incarnation and received:
-            refused = "the kernel that this proxy served has ended"
-        if refused:
-            link.outgoing, link.is_refused = memoryview(stream.pack_hello({"refused": refused})), True
-            self._write(link)
-            return
+            return {"refused": "another program has connected to this kernel since"}
+        if self._key and facts["key"] != self._key and not is_heir:
+            return {"refused": "this is the kernel of another notebook"}
+        if incarnation != self._incarnation and received:
+            return {"refused": "the kernel that this proxy served has ended"}
         if incarnation != self._incarnation:
             self._begin(incarnation, str(facts["key"]), str(facts["signature_scheme"]))
             fresh = True
-        self._drop_link()
-        self._stream.resume(received)
-        self._link = link
-        link.outgoing = memoryview(stream.pack_hello({"received": self._stream.received, "fresh": fresh}))
         if self._kernel is not None:
             self._why = ""
+        return {"fresh": fresh}
 
     def _begin(self, incarnation: str, key: str, scheme: str) -> None:
         """Start a kernel for a new proxy, instead of the one that may be running."""
         self._drop_link()
         if self._kernel is not None:
             self._kernel.end()
-        self._forget_activity()
         self._carried.close()
         # A proxy that was replaced may try to resume, and is refused then.
         self._past.add(self._incarnation)
         self._incarnation, self._key, self._scheme = incarnation, key, scheme
         self._shutdown, self._why, self._goodbye_s = "", "", _GOODBYE_S
-        self._stream = stream.FrameStream()
-        self._carried = CarriedConnections(self._watcher, self._stream, LIMIT_BYTES)
+        self._begin_stream()
         self._connecting, self._readers = [], {}
         self._kernel = self._program(self._folder, key, scheme)
         self.starts += 1
 
-    def _write(self, link: ProxyConnection) -> None:
-        """Send what there is to send, as far as the socket takes it."""
-        try:
-            while len(link.outgoing) or (link is self._link and self._stream.unsent()):
-                if not len(link.outgoing):
-                    link.outgoing = memoryview(self._stream.next_unsent())
-                link.outgoing = link.outgoing[link.sock.send(link.outgoing) :]
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError:
-            self._lose(link)
-            return
-        if link.is_refused and not len(link.outgoing):
-            self._lose(link)
-            return
-        events = READ | (WRITE if len(link.outgoing) else 0)
-        self._watcher.watch(link.sock, events, lambda ready: self._handle(link, ready))
-
-    def _lose(self, link: ProxyConnection) -> None:
-        if link is self._link:
-            self._drop_link()
-            if self._kernel is not None:
-                self._end_after(self._reconnect_s, "no client came back")
-        elif link.sock.fileno() >= 0:
-            self._watcher.forget(link.sock)
-            link.sock.close()
-
-    def _drop_link(self) -> None:
-        self._stream.disconnect()
-        if self._link is not None:
-            self._watcher.forget(self._link.sock)
-            self._link.sock.close()
-            self._link = None
+    def _on_lost_link(self) -> None:
+        if self._kernel is not None:
+            self._end_after(self._reconnect_s, "no client came back")
 
     # What the proxy sends
 
-    def _obey(self, frame: "Frame") -> None:
-        if frame.kind == stream.OPEN:
-            self._open(frame.connection, frame.body[0])
-        elif frame.kind == stream.SAY:
-            self._take_word(stream.facts_of(frame))
-        else:
-            channel, reader = self._readers.get(frame.connection, (0, None))
-            if frame.kind == stream.DATA and reader is not None:
-                for parts in reader.feed(frame.body):
-                    self._note_request(channel, *request_of(parts))
-            self._carried.take(frame)
+    def _take(self, frame: "Frame") -> None:
+        channel, reader = self._readers.get(frame.connection, (0, None))
+        if frame.kind == stream.DATA and reader is not None:
+            for _, parts in reader.feed(frame.body):
+                self._note_request(channel, *request_of(parts))
+        self._carried.take(frame)
 
     def _open(self, number: int, channel: int) -> None:
         if channel in (stream.SHELL, stream.CONTROL):
             self._readers[number] = channel, MessageReader()
-        limit = OutputLimit(self._key, self._scheme) if channel == stream.IOPUB else None
+        limit = None
+        if channel == stream.IOPUB and self._kernel is not None:
+            limit = OutputLimit(self._key, self._scheme, self._kernel.note_output)
         self._connecting.append((self._carried.add(number, None, limit), channel))
         self._connect_to_kernel()
 
     def _connect_to_kernel(self) -> None:
         """Connect what waits for the kernel to listen."""
-        if self._activity is None and self._kernel is not None:
-            self._activity = self._kernel.start_activity(self._watcher)
         for connection, channel in list(self._connecting):
             sock = self._kernel.connect(channel) if self._kernel is not None else None
             if sock is not None:
                 self._connecting.remove((connection, channel))
                 self._carried.attach(connection, sock)
-
-    def _forget_activity(self) -> None:
-        if self._activity is not None:
-            self._activity.close()
-            self._activity = None
 
     def _note_request(self, channel: int, kind: str, content: "Facts") -> None:
         """Act on two requests that concern the job, too; the kernel also gets them."""
@@ -330,7 +227,6 @@ class KernelHolder:
         kernel.end()
         self._kernel = None
         self._connecting = []
-        self._forget_activity()
         self._carried.drain()
         if kernel.was_shut_down():
             self._shutdown = self._shutdown or "end"

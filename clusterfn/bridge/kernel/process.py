@@ -1,6 +1,6 @@
 """The process that a job holds: a kernel, JupyterLab, or dask's scheduler, its sockets, interrupts, and its end.
 
-A kernel is idle by what its iopub channel says: cells, widgets and completion count. What clients ask at intervals
+A kernel is idle by what it publishes to its clients: cells, widgets and completion count. What clients ask at intervals
 leaves it idle. JupyterLab listens at a unix socket, and is idle when its kernels are.
 """
 
@@ -12,22 +12,18 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 from ..supervisor import process_tree
 from ..supervisor.limits import clock
-from .carried import READ, receive
-from .stream import CHANNEL_NAMES, IOPUB, WEB
-from .zmtp import GREETING, GREETING_BYTES, MessageReader, socket_ready, subscription
+from .stream import CHANNEL_NAMES, WEB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
-    from .carried import SocketWatcher
-
 # ipykernel appends the number of the channel: k-1 to k-5. A short name, because a socket's path has at most 107 bytes.
 _SOCKETS = "k"
+_NOT_COUNTED = ("kernel_info_request", "comm_info_request", "usage_request", "debug_request", "shutdown_request", "")
 _CONNECTION_FILE = "connection.json"
 _LAUNCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
 
@@ -54,9 +50,12 @@ class HeldProcess:
         """Return where it listens for a channel."""
         raise NotImplementedError
 
-    def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
-        """Return what knows how long it has been idle; None as long as it does not listen."""
-        raise NotImplementedError
+    def idle_s(self) -> float:
+        """Return the seconds since it has last done something for its user; 0 while it does."""
+        return 0.0
+
+    def note_output(self, parts: "List[bytes]") -> None:
+        """Take note of a message that it publishes to its clients."""
 
     def was_shut_down(self) -> bool:
         """Return whether its end, without a request that the holder has seen, is what its user wanted."""
@@ -126,108 +125,31 @@ class KernelProcess(HeldProcess):
         # ipykernel ends when the process with this pid does. Its debugger is off, so a warning about it would mislead.
         env = dict(os.environ, JPY_PARENT_PID=str(os.getpid()), PYDEVD_DISABLE_FILE_VALIDATION="1")
         HeldProcess.__init__(self, [sys.executable, _LAUNCHER, "-f", place], env)
-        self._activity: "Optional[KernelActivity]" = None
+        self._activity = KernelActivity()
 
     def socket_path(self, channel: int) -> str:
         return "%s-%d" % (self._path, channel)
 
-    def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
-        sock = HeldProcess.connect(self, IOPUB)
-        self._activity = None if sock is None else KernelActivity(watcher, sock)
-        return self._activity
-
-    def connect(self, channel: int) -> "Optional[socket.socket]":
-        if channel == IOPUB and (self._activity is None or not self._activity.is_subscribed()):
-            return None
-        return HeldProcess.connect(self, channel)
-
-
-def how_it_ended(status: int) -> str:
-    """Return an exit status in words."""
-    if status >= 0:
-        return "exit status %d" % status
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return "signal %d" % -status
-
-
-_TOPIC = b"kernel."
-# ipykernel before version 7 sends no welcome, so this connection waits for it no longer than this.
-_WELCOME_S = 0.5
-_NOT_COUNTED = ("kernel_info_request", "comm_info_request", "usage_request", "debug_request", "shutdown_request", "")
-
-
-class Activity:
-    """What knows how long the held process has done nothing for its user."""
-
     def idle_s(self) -> float:
-        """Return the seconds since it has last done something for its user."""
-        raise NotImplementedError
+        return self._activity.idle_s()
 
-    def close(self) -> None:
-        """Stop looking."""
-        raise NotImplementedError
+    def note_output(self, parts: "List[bytes]") -> None:
+        self._activity.note(parts)
 
 
-class KernelActivity(Activity):
-    """The connection, for one kernel.
+class KernelActivity:
+    """Which requests a kernel works on, by the `status` messages that it publishes for each."""
 
-    Args:
-        watcher: The loop of this process.
-        sock: Connected to iopub.
-    """
-
-    def __init__(self, watcher: "SocketWatcher", sock: "socket.socket") -> None:
-        self._watcher = watcher
-        self._sock = sock
-        self._reader = MessageReader()
-        # The ids of the requests that the kernel works on.
-        self._busy: "set[str]" = set()
+    def __init__(self) -> None:
+        self._busy: "Set[str]" = set()
         self._idle_since = clock.now()
-        # Bytes of the kernel's greeting that have arrived.
-        self._greeted = 0
-        self._welcome_until = float("inf")
-        sock.setblocking(False)
-        sock.sendall(GREETING)
-        watcher.watch(sock, READ, lambda _: self._read())
 
     def idle_s(self) -> float:
         """Return the seconds since the kernel has last done something for a user; 0 while it does."""
         return 0.0 if self._busy else clock.now() - self._idle_since
 
-    def is_subscribed(self) -> bool:
-        """Whether the kernel has answered this connection's subscription, or will not.
-
-        It publishes that answer, `iopub_welcome`, to all subscribers: a client that was connected before would take it
-        for its own.
-        """
-        return time.monotonic() >= self._welcome_until
-
-    def close(self) -> None:
-        self._watcher.forget(self._sock)
-        self._sock.close()
-
-    def _read(self) -> None:
-        data = receive(self._sock)
-        if data is None:
-            return
-        # The kernel has ended, which its holder notices by the process.
-        if not data:
-            self._watcher.forget(self._sock)
-        elif self._greeted < GREETING_BYTES:
-            self._greeted += len(data)
-            # libzmq stalls if the handshake comes together with the greeting.
-            if self._greeted >= GREETING_BYTES:
-                self._sock.sendall(socket_ready(b"SUB") + subscription(_TOPIC))
-                self._welcome_until = time.monotonic() + _WELCOME_S
-        for parts in self._reader.feed(data):
-            self._note(parts)
-
-    def _note(self, parts: "list[bytes]") -> None:
-        """Keep which requests the kernel works on, by the `status` messages that it publishes for each."""
-        if parts[0] == _TOPIC:
-            self._welcome_until = 0.0
+    def note(self, parts: "List[bytes]") -> None:
+        """Take note of a message."""
         if len(parts) < 7 or not parts[0].endswith(b".status"):
             return
         parent, content = json.loads(parts[4].decode()), json.loads(parts[6].decode())
@@ -240,13 +162,23 @@ class KernelActivity(Activity):
             self._idle_since = clock.now()
 
 
+def how_it_ended(status: int) -> str:
+    """Return an exit status in words."""
+    if status >= 0:
+        return "exit status %d" % status
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return "signal %d" % -status
+
+
 FACTS, DASHBOARD = "dask.json", "dashboard"
 CONNECT_S = 1.0
 _DASK_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dask_program.py")
 
 
 class DaskProcess(HeldProcess):
-    """One scheduler, whose settings and certificate are variables of the job.
+    """One scheduler, whose settings and certificate are variables of the job. It is never idle while it has a client.
 
     Args:
         folder: Private to this user, on a disk of this machine, and short.
@@ -281,10 +213,6 @@ class DaskProcess(HeldProcess):
         # dask's scheduler exits with status 0 only when its client has closed it.
         return self.status == 0
 
-    def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
-        """Return None: it is in use as long as its client is connected."""
-        return None
-
 
 _LAB_SOCKET = "lab"
 _LOOK_S, _ANSWER_S = 15.0, 10.0
@@ -302,7 +230,6 @@ class LabProcess(HeldProcess):
 
     def __init__(self, folder: str, token: str, _scheme: str) -> None:
         self._path = os.path.join(folder, _LAB_SOCKET)
-        self._token = token
         if os.path.lexists(self._path):
             os.unlink(self._path)
         settings = {"sock": self._path, "sock_mode": "0600", "root_dir": os.getcwd(), "base_url": "/", "certfile": ""}
@@ -312,19 +239,24 @@ class LabProcess(HeldProcess):
         # Every user can read arguments, so the token is a variable. The server writes it into its runtime folder.
         env = dict(os.environ, JUPYTER_TOKEN=token, JUPYTER_RUNTIME_DIR=os.path.join(folder, "runtime"))
         HeldProcess.__init__(self, argv, env)
+        self._activity = LabActivity(self._path, token)
 
     def socket_path(self, channel: int) -> str:
         return self._path
+
+    def end(self) -> None:
+        self._activity.close()
+        HeldProcess.end(self)
 
     def was_shut_down(self) -> bool:
         # A user who shuts JupyterLab down from its menu makes it exit with status 0.
         return self.status == 0
 
-    def start_activity(self, watcher: "SocketWatcher") -> "Optional[Activity]":
-        return LabActivity(self._path, self._token)
+    def idle_s(self) -> float:
+        return self._activity.idle_s()
 
 
-class LabActivity(Activity):
+class LabActivity:
     """Asks JupyterLab, now and then and in a thread, what its kernels and terminals do.
 
     An open page asks the server all the time, which is no sign of a user.

@@ -9,14 +9,13 @@ import socket
 import sys
 
 from ..supervisor.process_tree import read_proc
-from .carried import READ, WRITE, CarriedConnections, SocketWatcher
-from .stream import HELLO, OPEN, READ_BYTES, FrameSplitter, FrameStream, StreamDamaged, facts_of, pack_hello
+from .far_end import FarEnd, StreamLink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    from .stream import Frame
+    from .stream import Facts
 
 # While this much is not acknowledged, no further output is read.
 _LIMIT_BYTES = 8 * 2**20
@@ -29,61 +28,36 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 def carry_to_port(port: int) -> int:
     """Carry until stdin ends."""
-    tunnel = Tunnel(port)
+    tunnel = PortEnd(port)
     while tunnel.turn():
         pass
     return 0
 
 
-class Tunnel:
-    """One stream, and the connections of it."""
+class PortEnd(FarEnd):
+    """The stream of stdin and stdout, whose connections lead to a port."""
 
     def __init__(self, port: int) -> None:
+        FarEnd.__init__(self, _LIMIT_BYTES)
         self._port = port
-        self._watcher = SocketWatcher()
-        self._splitter = FrameSplitter()
-        self._stream = FrameStream()
-        self._carried = CarriedConnections(self._watcher, self._stream, _LIMIT_BYTES)
-        self._outgoing = memoryview(b"")
-        self._is_greeted = self._is_over = False
+        self._is_over = False
         self._last_reason = ""
-        for fd in (0, 1):
-            os.set_blocking(fd, False)
-        self._watcher.watch(0, READ, lambda _: self._read())
+        self._add_link(StreamLink(0, 1))
 
     def turn(self) -> bool:
         """Wait for what is next, and handle it; False once all is over."""
         self._watcher.wait(_TICK_S)
-        self._carried.pause_if_full()
-        self._write()
+        self._send()
         return not self._is_over
 
-    def _read(self) -> None:
-        try:
-            data = os.read(0, READ_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            self._is_over = True
-            return
-        frames = self._splitter.feed(data)
-        if frames and not self._is_greeted:
-            self._greet(frames.pop(0))
-        for frame in self._stream.take(frames):
-            if frame.kind == OPEN:
-                self._open(frame.connection)
-            else:
-                self._carried.take(frame)
+    def _greet(self, facts: "Facts") -> "Facts":
+        # What the other end has received of an earlier stream ended with it.
+        return {"fleeting": True}
 
-    def _greet(self, frame: "Frame") -> None:
-        if frame.kind != HELLO:
-            raise StreamDamaged("it begins without a hello")
-        facts_of(frame)
-        self._is_greeted = True
-        self._stream.resume(0)
-        self._outgoing = memoryview(pack_hello({"received": 0, "fresh": True}))
+    def _on_lost_link(self) -> None:
+        self._is_over = True
 
-    def _open(self, number: int) -> None:
+    def _open(self, number: int, channel: int) -> None:
         """Connect. Close the connection and say why if nothing listens there, or a program of another user."""
         connection = self._carried.add(number, None)
         sock, why = connect_to_own(self._port)
@@ -95,19 +69,6 @@ class Tunnel:
         if why != self._last_reason:
             self._last_reason = why
             self._stream.say(closed=why)
-
-    def _write(self) -> None:
-        try:
-            while len(self._outgoing) or (self._is_greeted and self._stream.unsent()):
-                if not len(self._outgoing):
-                    self._outgoing = memoryview(self._stream.next_unsent())
-                self._outgoing = self._outgoing[os.write(1, self._outgoing) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._is_over = True
-            return
-        self._watcher.watch(1, WRITE if len(self._outgoing) else 0, lambda _: self._write())
 
 
 def connect_to_own(port: int) -> "tuple[Optional[socket.socket], str]":

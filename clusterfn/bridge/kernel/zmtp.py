@@ -11,13 +11,15 @@ import struct
 import time
 import uuid
 
+from .carried import PassedBytes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 GREETING_BYTES = 64
 MORE, LONG, COMMAND = 1, 2, 4
-# The requests that matter here are small; a longer part is a binary buffer and is skipped.
+# The requests that matter here are small; a longer part is a binary buffer.
 _READ_UP_TO = 1 << 20
 DELIMITER = b"<IDS|MSG>"
 # Positions of the parts, counted from the delimiter.
@@ -33,11 +35,6 @@ def socket_ready(kind: bytes) -> bytes:
     name, value = b"Socket-Type", kind
     ready = b"\x05READY" + bytes([len(name)]) + name + struct.pack("!I", len(value)) + value
     return bytes([COMMAND, len(ready)]) + ready
-
-
-def subscription(topic: bytes) -> bytes:
-    """Return the message by which a SUB socket subscribes."""
-    return bytes([0, len(topic) + 1]) + b"\x01" + topic
 
 
 def message(parts: "List[bytes]") -> bytes:
@@ -83,55 +80,48 @@ def after_handshake(data: bytes) -> "Optional[bytes]":
 
 
 class MessageReader:
-    """Splits what one side of a connection sends into messages, each a list of its parts; a large part is empty.
+    """Splits what one side of a connection sends into messages: the bytes of each, and its parts.
 
-    Args:
-        to_skip: Bytes before the first message.
+    The greeting and commands come as bytes without parts. A part that is longer than what matters here is empty.
     """
 
-    def __init__(self, to_skip: int = GREETING_BYTES) -> None:
+    def __init__(self) -> None:
         self._data = bytearray()
-        self._to_skip = to_skip
+        # Bytes of the greeting that are still to come.
+        self._greeting = GREETING_BYTES
+        # The parts of the message that is not complete, and where its next one begins.
         self._parts: "List[bytes]" = []
+        self._next = 0
 
-    def feed(self, data: bytes) -> "List[List[bytes]]":
+    def feed(self, data: bytes) -> "List[Tuple[bytes, List[bytes]]]":
         """Return the messages that are complete now."""
         self._data += data
-        messages: "List[List[bytes]]" = []
-        while True:
-            skipped = min(self._to_skip, len(self._data))
-            del self._data[:skipped]
-            self._to_skip -= skipped
-            part = None if self._to_skip else self._next_part()
-            if part is None:
-                return messages
-            flags, body = part
-            if flags & COMMAND:
-                continue
-            self._parts.append(body)
+        messages: "List[Tuple[bytes, List[bytes]]]" = []
+        # The greeting is passed on in pieces, as either side waits for the other's first bytes.
+        piece = min(self._greeting, len(self._data))
+        if piece:
+            self._greeting -= piece
+            messages.append(self._cut(piece))
+        while len(self._data) >= self._next + 2:
+            flags, size = self._data[self._next], self._data[self._next + 1]
+            start = self._next + 2
+            if flags & LONG:
+                start = self._next + 9
+                size = int.from_bytes(self._data[self._next + 1 : start], "big")
+            if len(self._data) < start + size:
+                break
+            self._next = start + size
+            if not flags & COMMAND:
+                self._parts.append(bytes(self._data[start : self._next]) if size <= _READ_UP_TO else b"")
             if not flags & MORE:
-                messages.append(self._parts)
-                self._parts = []
+                messages.append(self._cut(self._next))
+        return messages
 
-    def _next_part(self) -> "Optional[Tuple[int, bytes]]":
-        if len(self._data) < 2:
-            return None
-        flags, start = self._data[0], 2
-        size = self._data[1]
-        if flags & LONG:
-            start = 9
-            if len(self._data) < start:
-                return None
-            size = int.from_bytes(self._data[1:start], "big")
-        if size > _READ_UP_TO:
-            del self._data[:start]
-            self._to_skip = size
-            return flags, b""
-        if len(self._data) < start + size:
-            return None
-        body = bytes(self._data[start : start + size])
-        del self._data[: start + size]
-        return flags, body
+    def _cut(self, size: int) -> "Tuple[bytes, List[bytes]]":
+        message = bytes(self._data[:size]), self._parts
+        del self._data[:size]
+        self._parts, self._next = [], 0
+        return message
 
 
 def request_of(parts: "List[bytes]") -> "Tuple[str, Dict[str, Any]]":
@@ -145,12 +135,11 @@ def request_of(parts: "List[bytes]") -> "Tuple[str, Dict[str, Any]]":
 
 
 _DROPPED = (b"stream.", b"display_data", b"update_display_data")
-_LONGEST_TOPIC = 255
 # The parts of a message are: topic, delimiter, signature, header, parent header, metadata, content.
 _PARENT = 4
 
 
-class OutputLimit:
+class OutputLimit(PassedBytes):
     """Passes on the bytes of one iopub connection, with a note in place of the messages that are dropped.
 
     A kernel may print for hours while its client is away. Output and displays beyond the limit are dropped; what
@@ -159,69 +148,38 @@ class OutputLimit:
     Args:
         key: With it the note about what was dropped is signed.
         scheme: As "hmac-sha256".
+        note: Called with the parts of each message.
     """
 
-    def __init__(self, key: str, scheme: str) -> None:
+    drops = True
+
+    def __init__(self, key: str, scheme: str, note: "Callable[[List[bytes]], None]") -> None:
         self._key = key.encode()
         self._scheme = scheme
-        # The beginning of a frame of which too little has arrived to judge it.
-        self._data = bytearray()
-        # Bytes of the current frame that are still to come. The greeting counts as the first frame.
-        self._left = GREETING_BYTES
-        self._is_first, self._is_last, self._is_dropping = True, False, False
-        self._dropped = MessageReader(0)
+        self._note = note
+        self._reader = MessageReader()
         self._dropped_bytes = 0
         self._parent = b"{}"
 
     def passed(self, data: bytes, is_full: bool) -> bytes:
-        """Return what to send of these bytes, and the note once there is room again.
+        """Return what to send once these bytes have arrived: whole messages, and the note once there is room again.
 
         Args:
-            is_full: Whether the limit is reached: messages that begin now may be dropped.
+            is_full: Whether the limit is reached.
         """
-        self._data += data
         passed: "List[bytes]" = []
-        while True:
-            if self._left:
-                if not self._data:
-                    break
-                self._take(min(self._left, len(self._data)), passed)
-            elif not self._begin_frame(is_full, passed):
-                break
+        for message, parts in self._reader.feed(data):
+            self._note(parts)
+            if is_full and parts and parts[0].startswith(_DROPPED):
+                self._dropped_bytes += len(message)
+                self._parent = parts[_PARENT] if len(parts) > _PARENT else self._parent
+                continue
+            if self._dropped_bytes and not is_full:
+                passed.append(self._what_was_dropped())
+            passed.append(message)
         return b"".join(passed)
 
-    def _begin_frame(self, is_full: bool, passed: "List[bytes]") -> bool:
-        """Judge the next frame; False as long as too little of it is there."""
-        if self._is_first and self._dropped_bytes and not is_full:
-            passed.append(self._note())
-        if len(self._data) < 2 or (self._data[0] & LONG and len(self._data) < 9):
-            return False
-        flags, start = self._data[0], 9 if self._data[0] & LONG else 2
-        size = int.from_bytes(self._data[1:9], "big") if flags & LONG else self._data[1]
-        if self._is_first and is_full and not flags & COMMAND and size <= _LONGEST_TOPIC:
-            if len(self._data) < start + size:
-                return False
-            self._is_dropping = bytes(self._data[start : start + size]).startswith(_DROPPED)
-        if not flags & COMMAND:
-            self._is_first = self._is_last = not flags & MORE
-        self._left = start + size
-        return True
-
-    def _take(self, size: int, passed: "List[bytes]") -> None:
-        piece = bytes(self._data[:size])
-        del self._data[:size]
-        self._left -= size
-        if not self._is_dropping:
-            passed.append(piece)
-            return
-        self._dropped_bytes += size
-        for parts in self._dropped.feed(piece):
-            if len(parts) > _PARENT:
-                self._parent = parts[_PARENT]
-        if self._is_last and not self._left:
-            self._is_dropping = False
-
-    def _note(self) -> bytes:
+    def _what_was_dropped(self) -> bytes:
         """Return a message of the kernel's stderr that says how much was dropped."""
         text = "\n[clusterfn: %d bytes of output were not kept for the client]\n" % self._dropped_bytes
         self._dropped_bytes = 0

@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributed.core import Status
@@ -40,9 +39,9 @@ from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.integrations.dask.plan import NodeWorkers, memory_limit
-from clusterfn.integrations.jupyter.connection_file import ConnectionFile, listen_on
-from clusterfn.integrations.jupyter.kernel_job import FoundJob, await_holder, send_held
-from clusterfn.integrations.jupyter.kernel_proxy import KernelProxy, link_to
+from clusterfn.integrations.jupyter.connection_file import listen_on
+from clusterfn.integrations.jupyter.kernel_job import await_holder, send_held
+from clusterfn.integrations.jupyter.near_end import NearEnd
 from clusterfn.packing import payload as payloads
 
 if TYPE_CHECKING:
@@ -134,19 +133,6 @@ def listen_for_dask() -> socket.socket:
     return listen_on(IP, 0)
 
 
-class DaskProxy(KernelProxy):
-    """Carries the connections of dask."""
-
-    title = "dask's scheduler"
-
-    def handle_signals(self) -> None:
-        """Leave them to the user's program."""
-
-    def end_kernel(self) -> None:
-        """End the scheduler and its job."""
-        self.stream.say(do="end")
-
-
 class SchedulerJob:
     """The job, from its start to its end. A thread carries the connections to it until the scheduler has ended.
 
@@ -165,20 +151,22 @@ class SchedulerJob:
         self._why = self._last_sentence = ""
         self._is_ending = False
         self._on_end: Callable[[ClusterfnError], None] = lambda _: None
-        self._proxy: DaskProxy | None = None
+        self._proxy: NearEnd | None = None
         self.job = send_held(prepared, KernelSpec("distributed", idle_s, idle_s, CALLER))
         self._listeners = {DASK: listen_for_dask(), **({WEB: pages} if pages is not None else {})}
         self.address = "tls://{}:{}".format(*self._listeners[DASK].getsockname()[:2])
         try:
-            search: Any = FoundJob(await_holder(self.job, prepared.session))
+            found = await_holder(self.job, prepared.session)
         except BaseException:
             # Ctrl-C may come while the job waits in the queue.
             for each in self._listeners.values():
                 each.close()
             self.end()
             raise
-        connection_file = ConnectionFile(Path(), IP, (), secrets.token_urlsafe(32), "")
-        proxy = DaskProxy(connection_file, self._listeners, search, link_to, self._say)
+        key = secrets.token_urlsafe(32), ""
+        proxy = NearEnd("dask's scheduler", self._listeners, lambda: found, self._say, key)
+        # Signals belong to the user's program.
+        proxy.on_sigint = ""
         self._thread = threading.Thread(target=self._carry, args=[proxy], name="clusterfn-dask", daemon=True)
         self._thread.start()
         self._proxy = proxy
@@ -218,7 +206,7 @@ class SchedulerJob:
             )  # fmt: skip
         return ClusterfnError(self._why or "dask's scheduler does not answer", host=host, job=job)
 
-    def _carry(self, proxy: DaskProxy) -> None:
+    def _carry(self, proxy: NearEnd) -> None:
         if proxy.run() and not self._is_ending:
             self._why = self._last_sentence
             self._on_end(self.error())

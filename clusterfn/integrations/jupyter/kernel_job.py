@@ -246,28 +246,6 @@ class JobSearch:
         return job, prepared.session
 
 
-class _NoRecord:
-    """What the job holds is not started again by another process: nothing is written on this machine."""
-
-    def refuse(self, why: str) -> None:
-        """Forget why it ended: its owner says it."""
-
-    def remove(self) -> None:
-        """Forget the job: its owner ends it."""
-
-
-class FoundJob:
-    """What a `KernelProxy` asks for its job, which is known."""
-
-    def __init__(self, job: KernelJob) -> None:
-        self.record = _NoRecord()
-        self._job = job
-
-    def run(self) -> KernelJob:
-        """Return the job."""
-        return self._job
-
-
 def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
     """Send a job that holds this, instead of making its call, and show its id.
 

@@ -1,314 +1,41 @@
 """The process that a Jupyter client takes for its kernel: it carries the client's connections to the kernel's holder.
 
-It listens at once and keeps what the client sends until the job runs. A client interrupts it by SIGINT, and ends it by
-SIGTERM. To shut the kernel down in order, it sends a message, which the holder obeys.
+A client interrupts it by SIGINT, and ends it by SIGTERM. To shut the kernel down in order, it sends a message, which
+the holder obeys. It answers the client itself while the job waits.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import os
-import secrets
-import signal
 import socket
-import sys
-import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clusterfn.bridge.kernel import stream as frames
-from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher
-from clusterfn.bridge.kernel.stream import Frame, FrameSplitter, FrameStream, StreamDamaged, facts_of
-from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.display import console
-from clusterfn.errors import ClusterfnError
-from clusterfn.hosts import loop
-from clusterfn.integrations.jupyter.kernel_link import UNDELIVERED_BYTES, HolderLink, LoopEvents
-from clusterfn.integrations.jupyter.waiting_kernel import ObservedStream, WaitingKernel
+from clusterfn.integrations.jupyter.near_end import NearEnd
+from clusterfn.integrations.jupyter.waiting_kernel import WaitingKernel
 
 if TYPE_CHECKING:
     from clusterfn.integrations.jupyter.connection_file import ConnectionFile
-    from clusterfn.integrations.jupyter.kernel_job import JobSearch, KernelJob
-
-# While the holder has not acknowledged this much of the client's data, the client's sockets are not read.
-LIMIT_BYTES = 8 * 2**20
-_TICK_S = 1.0
-_PARENT = "JPY_PARENT_PID"
-# At the end, the client has this long to take the last messages, and the holder to take those of the client.
-_LAST_BYTES_S = 1.0
-_FLUSH_S = 0.5
-# Clients kill this process 2.5 s after they have asked it to end.
-_WITHDRAW_S = 2.0
+    from clusterfn.integrations.jupyter.kernel_job import JobSearch
 
 
-class KernelProxy:
-    """The loop.
-
-    Args:
-        connection_file: The client's connection file.
-        listeners: By the number of their channel.
-        search: Finds the job.
-        open_link: Makes the link to the holder of a job that was found.
-        say: Prints a sentence.
-
-    Attributes:
-        title: What the job holds.
-        on_sigint: The event that SIGINT is.
-        stream: This end of the stream to the holder.
-    """
-
-    title = "the kernel"
-    on_sigint = "interrupt"
-
-    def __init__(
-        self, connection_file: ConnectionFile, listeners: Mapping[int, socket.socket], search: JobSearch,
-        open_link: Callable[[KernelJob, Callable[[str, Any], None]], HolderLink], say: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self._connection_file = connection_file
-        self._search = search
-        self._open_link = open_link
-        self._say = say
-        self._watcher = SocketWatcher()
-        self.events = LoopEvents(self._watcher)
-        self._incarnation = secrets.token_hex(16)
-        self.stream: FrameStream
-        self.stream = observed = ObservedStream()
-        self._carried = CarriedConnections(self._watcher, self.stream, LIMIT_BYTES)
-        observed.waiting = self._waiting = WaitingKernel(
-            connection_file, lambda number, data: self._carried.take(Frame(frames.DATA, number, 0, data)),
-            observed.send_unseen,
-        )  # fmt: skip
-        self._splitter = FrameSplitter()
-        self._job: KernelJob | None = None
-        self._link: HolderLink | None = None
-        self._is_greeted = self._is_lost = self._is_orphan = False
-        self._count = 0
-        self._parent = os.getppid() if os.environ.get(_PARENT) == str(os.getppid()) else None
-        self._code: int | None = None
-        self._leaves_at = 0.0
-        for channel, listener in listeners.items():
-            self._watcher.watch(listener, READ, lambda _, each=(channel, listener): self._accept(*each))  # type: ignore[misc]
-
-    def run(self) -> int:
-        """Serve the client until the kernel has ended, or this process is to end; return the exit code."""
-        self.handle_signals()
-        loop.begin(self._find_job())
-        while self._code is None or (time.monotonic() < self._leaves_at and self._has_last_bytes()):
-            self._watcher.wait(_TICK_S if self._code is None else 0.05)
-            self._waiting.look()
-            while self._carried.undelivered < UNDELIVERED_BYTES and (event := self.events.take()) is not None:
-                self._handle(*event)
-            self._carried.pause_if_full()
-            self._send()
-            # The client was killed, and so could not shut its kernels down.
-            if self._parent not in (None, os.getppid()):
-                self._terminate()
-        return self._code
-
-    def handle_signals(self) -> None:
-        """Turn the signals of this process into events."""
-        for number, kind in ((signal.SIGINT, self.on_sigint), (signal.SIGTERM, "terminate")):
-            signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
-
-    def take_job(self, job: KernelJob) -> None:
-        """Act on the start of the job."""
-
-    def end_kernel(self) -> None:
-        """End the kernel, and leave its job for a moment: some clients restart a kernel in this way."""
-        with contextlib.suppress(OSError):
-            # On a full disk nothing can be noted; a restart then asks for other GPUs.
-            self._search.record.leave_orphan()
-        self.stream.say(do="orphan")
-
-    def flush(self) -> None:
-        """Wait a moment until the host has what was sent last: our acknowledgement ends the job."""
-        if self._job is not None and self._is_greeted:
-            with contextlib.suppress(ClusterfnError):
-                self._job.session.connection.ping().result(_FLUSH_S)
-
-    def close(self) -> None:
-        """Close all connections once `run` has returned, if this process continues."""
-        if self._link is not None:
-            self._link.close()
-        self.events.close()
-        self._carried.close()
-        self._watcher.close()
-
-    async def _find_job(self) -> None:
-        try:
-            self.events.post("found", await loop.in_thread(self._search.run, "clusterfn-kernel-job"))
-        except ClusterfnError as error:
-            self.events.post("failed", str(error))
-        except BaseException:
-            # Whatever ends the search, the client must not wait for ever.
-            self.events.post("failed", "")
-            raise
-
-    def _accept(self, channel: int, listener: socket.socket) -> None:
-        try:
-            sock, _ = listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        # Jupyter's messages are small, and Nagle's algorithm would hold each of them back until the last is
-        # acknowledged.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._count += 1
-        self.stream.send(frames.OPEN, self._count, bytes([channel]))
-        self._carried.add(self._count, sock)
-        self._waiting.accept(self._count, channel)
-
-    def _handle(self, kind: str, data: Any) -> None:
-        if kind == "found":
-            self._job = data
-            self._waiting.end()
-            self._link = self._open_link(data, self.events.post)
-            self._connect(self._link)
-            self.take_job(data)
-        elif kind == "failed":
-            self._waiting.end(f"there will be no kernel: {data}")
-            self._leave(1, data)
-        elif kind == "gone":
-            self._leave(1, self._why_gone(data))
-        elif kind == "interrupt":
-            self.stream.say(do="interrupt")
-        elif kind == "terminate":
-            self._terminate()
-        else:
-            take: dict[str, Callable[[Any], None]]
-            take = {"said": self._waiting.say, "data": self._take, "lost": self._lose}
-            take[kind](data)
-
-    def _connect(self, link: HolderLink) -> None:
-        """Have a connection opened to the holder. All that came through the last one has been handled."""
-        self._splitter, self._is_greeted = FrameSplitter(), False
-        hello = {
-            "incarnation": self._incarnation, "key": self._connection_file.key,
-            "signature_scheme": self._connection_file.signature_scheme, "received": self.stream.received,
-            "adopts": self._job.adopts if self._job is not None else "",
-        }  # fmt: skip
-        link.open(frames.pack_hello(hello))
-
-    def _take(self, data: bytes) -> None:
-        try:
-            coming = self._splitter.feed(data)
-            if coming and not self._is_greeted:
-                self._take_hello(coming.pop(0))
-            for frame in self.stream.take(coming) if self._is_greeted else ():
-                if frame.kind == frames.SAY:
-                    self.take_word(facts_of(frame))
-                else:
-                    self._carried.take(self._waiting.without_handshake(frame))
-        except (StreamDamaged, KeyError, TypeError, ValueError, OverflowError) as damaged:
-            why = damaged if isinstance(damaged, StreamDamaged) else repr(damaged)
-            self._leave(1, f"the connection to {self.title} is damaged: {why}")
-
-    def _take_hello(self, frame: Frame) -> None:
-        if frame.kind != frames.HELLO:
-            raise StreamDamaged("it begins without a hello")
-        facts = facts_of(frame)
-        if facts.get("refused"):
-            self._leave(1, str(facts["refused"]))
-            return
-        self.stream.resume(int(facts["received"]))
-        self._is_greeted = True
-        if self._is_lost:
-            self._is_lost = False
-            self._say(f"the connection to {self.title} is back")
-
-    def take_word(self, facts: dict[str, Any]) -> None:
-        """The kernel has ended, and all of its output has arrived; ignore a word that a later version may send."""
-        ended = facts.get("ended")
-        if ended == "died":
-            lines = "".join(f"\n  {line}" for line in facts["lines"])
-            self._leave(1, f"{self.title} died: {facts['how']}{lines}")
-        elif ended == "idle":
-            why = f"{self.title} was idle for {format_duration(facts['idle_s'])}, and has released its GPUs"
-            self._search.record.refuse(why)
-            self._leave(1, f"{why}: restart it to continue")
-        elif ended in ("end", "keep"):
-            if ended == "end":
-                self._search.record.remove()
-            self._leave(0, "")
-
-    def _lose(self, why: str) -> None:
-        self.stream.disconnect()
-        if self._link is None or (self._code is not None and not self._is_orphan):
-            return
-        # Whatever ended the job did not let the holder report it.
-        if self._job is not None and self._job.job.done():
-            self._leave(1, self._why_gone(why))
-            return
-        self._connect(self._link)
-        if not self._is_lost and self._code is None:
-            self._is_lost = True
-            self._say(f"the connection to {self.title} is lost, and its job keeps running: {why}")
-
-    def _why_gone(self, why: str) -> str:
-        """Return why the holder is gone: its job knows it best."""
-        # Imported late, because it loads all that a call needs, and the proxy must listen for the client at once.
-        from clusterfn.integrations.jupyter.kernel_job import reason_of_end
-
-        if self._job is not None:
-            concurrent.futures.wait([self._job.job], _WITHDRAW_S)
-            if self._job.job.done():
-                why = str(reason_of_end(self._job.job))
-        why = f"{self.title} is gone: {why}"
-        self._search.record.refuse(why)
-        return why
-
-    def _terminate(self) -> None:
-        """The client wants this process to end: withdraw the job if it waits, else leave the kernel as an orphan."""
-        if self._code is not None:
-            return
-        if self._job is None:
-            withdrawing = loop.start(loop.in_thread(self._search.withdraw, "clusterfn-kernel-withdraw"))
-            ended, _ = concurrent.futures.wait([withdrawing], _WITHDRAW_S)
-            if ended and (error := withdrawing.exception()) is not None:
-                self._say(f"the job of {self.title} was not withdrawn: {error}")
-        else:
-            self.end_kernel()
-            self._is_orphan = True
-        self._leave(0, "")
-
-    def _leave(self, code: int, why: str) -> None:
-        """End this process once what is on its way has arrived, or soon."""
-        if self._code is not None:
-            return
-        self._code, self._leaves_at = code, time.monotonic() + _LAST_BYTES_S
-        if why:
-            self._say(why)
-
-    def _has_last_bytes(self) -> bool:
-        # Some clients kill ssh before they end this process, so an orphan waits for the connection to come back.
-        is_reachable = self._is_greeted or self._is_orphan
-        return bool(self._carried.undelivered or (is_reachable and self.stream.kept_bytes))
-
-    def _send(self) -> None:
-        while self._is_greeted and self._link is not None and self.stream.unsent():
-            self._link.write(self.stream.next_unsent())
-
-
-def link_to(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
-    """Return the link to the holder of a job."""
-    session = job.session
-    return HolderLink(lambda: session.connection, job.address, post, job.join, session.scheduler.unset)
-
-
-def run_proxy(
+def kernel_proxy(
     connection_file: ConnectionFile, listeners: Mapping[int, socket.socket], search: JobSearch,
-    make: Callable[..., KernelProxy] = KernelProxy,
-) -> int:  # fmt: skip
-    """Serve a Jupyter client, or a browser; return the exit code."""
-    served = make(connection_file, listeners, search, link_to, console.warn)
-    console.show_also(lambda text: served.events.post_at_once("said", text))
-    code = served.run()
-    served.flush()
+    say: Callable[[str], None] = console.warn,
+) -> NearEnd:  # fmt: skip
+    """Return what serves the client of a kernel."""
+    key = connection_file.key, connection_file.signature_scheme
+    proxy = NearEnd("the kernel", listeners, search.run, say, key)
+    proxy.on_sigint, proxy.last_word = "interrupt", "orphan"
+    proxy.withdraw, proxy.record = search.withdraw, search.record
+    proxy.waiting = WaitingKernel(key, proxy.deliver, proxy.send_data)
+    return proxy
+
+
+def run_proxy(connection_file: ConnectionFile, listeners: Mapping[int, socket.socket], search: JobSearch) -> int:
+    """Serve a Jupyter client; return the exit code."""
+    proxy = kernel_proxy(connection_file, listeners, search)
+    console.show_also(lambda text: proxy.events.post_at_once("said", text))
+    code = proxy.run()
+    proxy.flush()
     return code
-
-
-def exit_at_once(code: int) -> None:
-    """End the process without waiting for its threads: clients wait a second or two for it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

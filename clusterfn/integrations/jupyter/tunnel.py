@@ -8,57 +8,28 @@ JupyterLab in a job is reached in the same way, and ends when this process ends.
 
 from __future__ import annotations
 
-import functools
 import posixpath
 import secrets
 import socket
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.bridge.kernel.carried import CarriedConnections
-from clusterfn.bridge.kernel.stream import WEB, FrameStream
-from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.bridge.kernel.stream import WEB
 from clusterfn.calls.job import Job
 from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState
-from clusterfn.integrations.jupyter.connection_file import ConnectionFile, listen_on
-from clusterfn.integrations.jupyter.kernel_job import FoundJob, JobSearch, KernelJob, host_for_kernel
-from clusterfn.integrations.jupyter.kernel_proxy import LIMIT_BYTES, KernelProxy, link_to, run_proxy
+from clusterfn.integrations.jupyter.connection_file import listen_on
+from clusterfn.integrations.jupyter.kernel_job import JobSearch, KernelJob, host_for_kernel
+from clusterfn.integrations.jupyter.near_end import NearEnd
 
 if TYPE_CHECKING:
     from clusterfn.config.options import Options
 
 IP = "127.0.0.1"
-
-
-class TunnelProxy(KernelProxy):
-    """Carries the connections of one local port until Ctrl-C, or until the job has ended."""
-
-    title = "the job"
-    on_sigint = "terminate"
-
-    def end_kernel(self) -> None:
-        """Leave the job alone: its tunnel ends with the connection."""
-
-    def take_job(self, job: KernelJob) -> None:
-        """End when the job does."""
-        job.job.add_done_callback(lambda _: self.events.post_at_once("terminate"))
-
-    def take_word(self, facts: dict[str, Any]) -> None:
-        """Show why a connection was closed."""
-        self._say(in_one_line(str(facts.get("closed", ""))))
-
-    def _lose(self, why: str) -> None:
-        """Start again with a fresh stream: the program at the far end has gone, with what it had received."""
-        self._carried.close()
-        self.stream = FrameStream()
-        self._carried = CarriedConnections(self._watcher, self.stream, LIMIT_BYTES)
-        super()._lose(why)
 
 
 def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | None) -> int:
@@ -73,11 +44,11 @@ def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | 
     listener = _listen("--local-port", local_port, port)
     number = listener.getsockname()[1]
     console.tell(f"http://{IP}:{number} is port {port} of {job.name} ({job.id[:SHORT]}) on {job.host}; Ctrl-C ends it")
-    listeners: Mapping[int, socket.socket] = {WEB: listener}
-    search: Any = FoundJob(KernelJob(job, session, "", _far_end(job, session, port), ""))
-    # The protocol of kernels demands a key, which the program at the far end ignores.
-    connection_file = ConnectionFile(Path(), IP, (number,), secrets.token_urlsafe(16), "")
-    proxy = TunnelProxy(connection_file, listeners, search, link_to, console.warn)
+    program = session.bridge.words(layout.SUPERVISE, "tunnel", str(port))
+    found = KernelJob(job, session, "", (*way_to_node(job, session), *program))
+    proxy = NearEnd("the job", {WEB: listener}, lambda: found, console.warn)
+    proxy.last_word = ""
+    job.add_done_callback(lambda _: proxy.events.post_at_once("terminate"))
     code = proxy.run()
     proxy.close()
     listener.close()
@@ -96,45 +67,28 @@ def _listen(option: str, port: int | None, usual: int = 0) -> socket.socket:
         raise ConfigError(problem, hint=f"leave out {option}, or name another one") from error
 
 
-def _far_end(job: Job[Any], session: HostState, port: int) -> tuple[str, ...]:
-    """Return the command that runs next to the job, and carries to the port."""
-    program = tuple(session.bridge.words(layout.SUPERVISE, "tunnel", str(port)))
+def way_to_node(job: Job[Any], session: HostState) -> Sequence[str]:
+    """Return the command that starts a program beside a job that runs; () where the agent does so itself.
+
+    Raises:
+        ConfigError: The scheduler has no such command.
+    """
     if not session.scheduler.has_nodes:
-        return program
+        return ()
     (claim,) = remote_files.read_each(session.connection, [posixpath.join(job.folder, layout.CLAIM)])
     join = session.scheduler.join_command((claim or b"").decode("ascii", "replace").strip())
     if not join:
+        hint = (
+            f"clusterfn stack {job.id[:SHORT]} shows where the job is; for a port, have the job listen on its node's "
+        )
         raise ConfigError(
             f"{job.name} runs on a compute node, and {session.scheduler.title} starts no program beside it",
-            host=job.host, job=job.id, hint="have the job listen on its node's own address, and use ssh -L for that",
+            host=job.host, job=job.id, hint=f"{hint}own address, and use ssh -L",
         )  # fmt: skip
-    return (*join, *program)
+    return join
 
 
 _PROGRAM = "jupyterlab"
-
-
-class LabProxy(KernelProxy):
-    """Carries the connections of a browser; Ctrl-C ends JupyterLab and its job.
-
-    Args:
-        announce: Called with the host once the job runs.
-    """
-
-    title = "JupyterLab"
-    on_sigint = "terminate"
-
-    def __init__(self, announce: Callable[[str], None], *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._announce = announce
-
-    def end_kernel(self) -> None:
-        """End JupyterLab and its job."""
-        self.stream.say(do="end")
-
-    def take_job(self, job: KernelJob) -> None:
-        """Say so: until JupyterLab listens, the browser's first connection waits."""
-        self._announce(job.job.host)
 
 
 def open_lab(options: Options, idle_s: float, port: int, announce: Callable[[str, str], None]) -> int:
@@ -152,7 +106,16 @@ def open_lab(options: Options, idle_s: float, port: int, announce: Callable[[str
     host_for_kernel(options.host)
     listener = _listen("--port", port)
     token, port = secrets.token_urlsafe(32), listener.getsockname()[1]
-    connection_file = ConnectionFile(Path(), IP, (port,), token, "")
     search = JobSearch(token, options, idle_s, _PROGRAM)
-    proxy = functools.partial(LabProxy, functools.partial(announce, f"http://{IP}:{port}/lab?token={token}"))
-    return run_proxy(connection_file, {WEB: listener}, search, proxy)
+
+    def find() -> KernelJob:
+        found = search.run()
+        # Until JupyterLab listens, the browser's first connection waits.
+        announce(f"http://{IP}:{port}/lab?token={token}", found.job.host)
+        return found
+
+    lab = NearEnd("JupyterLab", {WEB: listener}, find, console.warn, (token, ""))
+    lab.withdraw = search.withdraw
+    code = lab.run()
+    lab.flush()
+    return code

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.kernel import zmtp
-from clusterfn.bridge.kernel.stream import CONTROL, DATA, IOPUB, SHELL, FrameStream
+from clusterfn.bridge.kernel.carried import PassedBytes
+from clusterfn.bridge.kernel.stream import CONTROL, DATA, IOPUB, SHELL
 from clusterfn.bridge.kernel.zmtp import GREETING_BYTES, MessageReader
 from clusterfn.display.console import as_clock
 from clusterfn.hosts.spoken_wait import REASON_AFTER_S
 
 if TYPE_CHECKING:
     from clusterfn.bridge.kernel.stream import Frame
-    from clusterfn.integrations.jupyter.connection_file import ConnectionFile
 
 # The types of the sockets, by the channels that are answered here.
 _SOCKETS = {SHELL: b"ROUTER", CONTROL: b"ROUTER", IOPUB: b"PUB"}
@@ -40,48 +40,30 @@ _KERNEL_INFO = {
 }  # fmt: skip
 
 
-class ObservedStream(FrameStream):
-    """The stream to the holder.
-
-    Attributes:
-        waiting: It sees what the client sends, and returns how much of it the kernel gets now.
-    """
-
-    waiting: WaitingKernel | None = None
-
-    def send(self, kind: int, connection: int = 0, body: bytes = b"") -> None:
-        """Send a frame, or less of it."""
-        if kind == DATA and self.waiting is not None:
-            body = self.waiting.take(connection, body)
-        if kind != DATA or body:
-            super().send(kind, connection, body)
-
-    def send_unseen(self, connection: int, body: bytes) -> None:
-        """Send data of the client that was seen before."""
-        super().send(DATA, connection, body)
-
-
-class _Connection:
-    """One connection of the client.
+class WaitingConnection(PassedBytes):
+    """One connection of the client, whose bytes pass here.
 
     Attributes:
         received: How many bytes the client has sent.
         for_kernel: What the kernel has not got of them: libzmq stalls if all comes before it has greeted.
+        is_through: Whether the kernel gets all at once.
         kernel_said: What has come from the kernel, as long as its handshake is not complete.
     """
 
-    def __init__(self, channel: int) -> None:
+    def __init__(self, channel: int, answer: Callable[[bytes], None]) -> None:
         self.channel = channel
+        self._answer = answer
         self.reader = MessageReader()
         self.received = 0
-        self.is_greeted = self.is_ready = False
+        self.is_greeted = self.is_ready = self.is_through = False
         self.for_kernel = self.kernel_said = b""
 
-    def take(self, data: bytes) -> bytes:
+    def passed(self, data: bytes, _is_full: bool) -> bytes:
         """Take what the client has sent; return what the kernel gets at once."""
         room = max(0, GREETING_BYTES - self.received)
         self.received += len(data)
-        if len(self.kernel_said) >= GREETING_BYTES:
+        self._answer(data)
+        if self.is_through:
             return data
         self.for_kernel += data[room:]
         return data[:room]
@@ -91,41 +73,37 @@ class WaitingKernel:
     """Speaks for a kernel whose job has not started.
 
     Args:
-        connection_file: The client's connection file.
+        key: The client's, with which messages are signed, and how.
         to_client: Sends bytes to the client on a connection, by its number.
         to_kernel: Sends to the kernel what it has not got of a connection.
     """
 
     def __init__(
-        self, connection_file: ConnectionFile, to_client: Callable[[int, bytes], None],
-        to_kernel: Callable[[int, bytes], None],
-    ) -> None:  # fmt: skip
-        self._key, self._scheme = connection_file.key.encode(), connection_file.signature_scheme
+        self, key: tuple[str, str], to_client: Callable[[int, bytes], None], to_kernel: Callable[[int, bytes], None]
+    ) -> None:
+        self._key, self._scheme = key[0].encode(), key[1]
         self._to_client, self._to_kernel = to_client, to_kernel
         self._since = self._shown_at = time.monotonic()
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, WaitingConnection] = {}
         # The waiting cells: the header of each request, and the id of the text that is displayed below the cell.
         self._cells: list[tuple[bytes, str]] = []
         self._text = ""
         self._speaks = self._is_over = False
 
-    def accept(self, number: int, channel: int) -> None:
-        """Take note of a connection of the client."""
-        if channel in _SOCKETS and not self._is_over:
-            self._connections[number] = _Connection(channel)
-            self._answer_handshake(number)
+    def accept(self, number: int, channel: int) -> WaitingConnection | None:
+        """Take note of a connection of the client; return what sees its bytes, None for nothing."""
+        if channel not in _SOCKETS or self._is_over:
+            return None
+        self._connections[number] = made = WaitingConnection(channel, lambda data: self._take(number, data))
+        self._answer_handshake(number)
+        return made
 
-    def take(self, number: int, data: bytes) -> bytes:
-        """Take what the client has sent; return what the kernel gets at once."""
+    def _take(self, number: int, data: bytes) -> None:
         connection = self._connections.get(number)
-        if connection is None:
-            return data
-        passed = connection.take(data)
-        if not self._is_over:
+        if connection is not None and not self._is_over:
             self._answer_handshake(number)
-            for parts in connection.reader.feed(data):
+            for _, parts in connection.reader.feed(data):
                 self._answer(number, parts)
-        return passed
 
     def say(self, text: str) -> None:
         """Show in each cell that waits what the kernel waits for."""
@@ -166,12 +144,13 @@ class WaitingKernel:
         if frame.kind != DATA or connection is None:
             return frame
         if not connection.is_greeted:
+            connection.is_through = True
             del self._connections[frame.connection]
             return frame
         connection.kernel_said += frame.body
-        if len(connection.kernel_said) >= GREETING_BYTES and connection.for_kernel:
+        if len(connection.kernel_said) >= GREETING_BYTES and not connection.is_through:
+            connection.is_through = True
             self._to_kernel(frame.connection, connection.for_kernel)
-            connection.for_kernel = b""
         body = zmtp.after_handshake(connection.kernel_said)
         if body is not None:
             del self._connections[frame.connection]
@@ -188,7 +167,7 @@ class WaitingKernel:
             self._to_client(number, zmtp.socket_ready(_SOCKETS[connection.channel]))
 
     def _answer(self, number: int, parts: list[bytes]) -> None:
-        # A message without a delimiter is a subscription, which needs no answer.
+        # What has no delimiter is a part of the handshake or a subscription, which needs no answer.
         if zmtp.DELIMITER not in parts:
             return
         start = parts.index(zmtp.DELIMITER) + 1

@@ -16,7 +16,6 @@ from clusterfn.environment import (
     conda_solver,
     environment_files,
     lock,
-    package_sources,
     packages,
     resolve,
     solver,
@@ -27,7 +26,6 @@ from clusterfn.environment import (
 from clusterfn.environment import download as downloads
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
-from clusterfn.environment.package_sources import PipConfig
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import Specification
 from clusterfn.environment.torch_build import GpuCapabilities
@@ -58,11 +56,15 @@ class Shelf:
     said: list[str] = field(default_factory=list)
     pythons: list[str] = field(default_factory=list)
     minors: tuple[str, ...] = ("3.10", "3.11", "3.12")
-    pip: PipConfig = PipConfig(())
+    patch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
 
     def indexes(self, *addresses: str) -> None:
-        """Let pip's settings name these indexes, and no folder of wheels."""
-        self.pip = PipConfig(addresses)
+        """Let uv's variables name these indexes, and no folder of wheels."""
+        self.patch.delenv("UV_FIND_LINKS")
+        self.patch.delenv("XDG_CONFIG_HOME")
+        for name, values in (("UV_DEFAULT_INDEX", addresses[:1]), ("UV_EXTRA_INDEX_URL", addresses[1:])):
+            if values:
+                self.patch.setenv(name, " ".join(values))
 
     def wheel(self, name: str, version: str = "1.0", tag: str = "py3-none-any", requires: str = "") -> Path:
         return make_wheel(self.folder, name, version, tag=tag, requires=requires)
@@ -198,7 +200,7 @@ def asked_of_uv(patch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, st
 
 
 def make_shelf(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
-    """A shelf that pip's settings name, and a channel and a mirror that have some Pythons."""
+    """A shelf that uv's variables name, and a channel and a mirror that have some Pythons."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(folder))
@@ -206,8 +208,11 @@ def make_shelf(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     made = Shelf(folder / "wheels", folder / "project")
     made.folder.mkdir()
     made.project.mkdir()
-    made.pip = PipConfig((), (str(made.folder),))
-    monkeypatch.setattr(package_sources, "pip_config", lambda: made.pip)
+    made.patch = monkeypatch
+    monkeypatch.setenv("UV_FIND_LINKS", str(made.folder))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    (folder / "config" / "uv").mkdir(parents=True)
+    (folder / "config" / "uv" / "uv.toml").write_text("no-index = true\n")
 
     def solve(spec: Specification, target: SolveTarget, say: object) -> list[LockedPackage]:
         minor = next((each.text.partition("=")[2] for each in spec.conda if each.name == "python"), target.python)

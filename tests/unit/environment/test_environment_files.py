@@ -63,9 +63,9 @@ def test_where_torch_comes_from_is_said(from_packages):
     )
 
 
-@pytest.mark.parametrize("written", ["numpy; rm -rf", "=3", "pip:", "pip:-e ./nowhere", "pip:a b", "pip:x @ y.tar"])
+@pytest.mark.parametrize("written", ["numpy; rm -rf", "=3", "pip:", "pip:a b", "pip:x @ y.tar"])
 def test_what_names_no_package_is_refused(written: str, from_packages):
-    with pytest.raises(ConfigError, match="is not a|is not here"):
+    with pytest.raises(ConfigError, match="is not a"):
         from_packages([written])
 
 
@@ -125,8 +125,7 @@ def test_a_file_is_read_with_channels_selectors_and_the_pip_section(read):
     assert [each.text for each in spec.conda] == ["python=3.11", "numpy >=2"]
     assert [(each.name, each.text) for each in spec.pip] == [("rich", "Rich == 13.*")]
     assert spec.indexes == ("https://example.org/simple",)
-    assert "--find-links " + str(spec.file.parent / "wheels") in spec.wheels.lines
-    assert ("", str(spec.file.parent / "wheels")) in spec.addresses
+    assert "--find-links wheels" in spec.wheels.lines and ("", "wheels") in spec.addresses
     assert spec.wants_python
     assert not spec.exported
 
@@ -193,9 +192,7 @@ def test_builds_that_were_asked_for_beside_others_stay(read, builds: int):
         ("dependencies:\n- numpy\n- 3.10", 'environment.yml:3:3: dependencies[1]: "3.10" is a number', "quotes"),
         ("dependencies:\n- numpy\n- '=1'", "environment.yml:3: '=1' is not a conda package", "channel::package"),
         ("dependencies: ['https://e.org/t/tk-1/a/x-1-0.conda']", "'https://e.org/t/***/a/x-1-0.conda' is not", "::"),
-        ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3: \"-r requirements", "its path?"),
-        ("dependencies:\n- pip:\n  - ./wheel.whl", '"./wheel.whl" names what is not here', "counts from"),
-        ("dependencies:\n- pip:\n  - -e hg+https://e.org/x#egg=x", "environment.yml:3: '-e hg+https", "clone it"),
+        ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3: \"-r requirements", "by its path"),
         ("dependencies:\n- numpy  # [amd]", "environment.yml:2:3: dependencies[0]: [amd] names no system", "unix"),
         ("dependencies:\n- uvicorn[standard] >=0.12", "environment.yml:2: 'uvicorn[standard] >=0.12' has", "`pip:`"),
         ("dependencies:\n- a\n- ray[default,tune]", "environment.yml:3: 'ray[default,tune]' has extras", "`pip:`"),
@@ -223,43 +220,23 @@ def test_a_requirements_txt_is_read_as_pip_reads_it(read, shelf: Shelf):
 
     assert [each.text for each in spec.pip] == ["numpy>=2,<3", "uvicorn[standard] >=0.3"]
     assert (spec.conda, spec.indexes, spec.replaces_index) == ((), ("https://e.org/simple",), False)
-    assert "-f " + str(spec.file.parent / "wheels") in spec.wheels.lines
-    assert ("", str(spec.file.parent / "wheels")) in spec.addresses
+    assert "-f wheels" in spec.wheels.lines and ("", "wheels") in spec.addresses
     assert spec.project is not None and spec.project.kind == "requirements.txt"
-
-
-HASHED = f"toy --hash=sha256:{'a' * 64} --hash sha256:{'b' * 64}\n"  # these options may stand behind a requirement
 
 
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names a file that is not here', ""),
-        ("numpy\n-c https://e.org/limits.txt", '"-c https://e.org/limits.txt" names a file on a server', ""),
-        ("--requirement=https://me:secret@e.org/x.txt", '"--requirement=https://***@e.org/x.txt" names a file on', ""),
-        ("x @ hg+https://ada:sekret@e.org/x", "requirements.txt:1: 'x @ hg+https://***@e.org/x' is a repository", ""),
-        ("-e svn+https://e.org/x", "requirements.txt:1: '-e svn+https://e.org/x' is a repository", ""),
-        ("-e ./gone", 'requirements.txt:1: "-e ./gone" names what is not here', ""),
-        ("x @ file:///no/x", 'requirements.txt:1: "x @ file:///no/x" names what is not here', ""),
-        ("numpy\n--no-deps", 'requirements.txt:2: "--no-deps" cannot be locked', ""),
-        ("--proxy=http://ada:sekret@proxy.example:80", '@proxy.example:80" cannot be locked', ""),
+        ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names a file that is not on this', "by its path"),
+        ("numpy\n-c https://e.org/limits.txt", '"-c https://e.org/limits.txt" names a file that is not', ""),
+        ("--requirement=https://me:secret@e.org/x.txt", '"--requirement=https://***@e.org/x.txt" names a file', ""),
         ("# nothing", "lists no packages", ""),
-        (f"{HASHED}torch==1.9+cu111 -f https://e.org", 'txt:2: "torch==1.9+cu111 -f https://e.org" has an opt', "-f"),
-        (f"{HASHED}toy --pre", 'txt:2: "toy --pre" has an option behind the requirement', "write --pre with"),
-        ("deep\ntoy \\\n  --config-settings x=y\n", "requirements.txt:2: ", "write --config-settings with"),
-        ("toy\n- toy", 'requirements.txt:2: "- toy" is neither', ""),
-        ("toy\n--pre toy", 'requirements.txt:2: "--pre toy" is neither', ""),
-        ("toy\n-", 'requirements.txt:2: "-" is neither', ""),
-        ("-e .", "neither pyproject.toml nor setup.py", ""),
-        (".[plots]", "neither pyproject.toml nor setup.py", ""),
-        ("./src", "neither pyproject.toml nor setup.py", ""),
+        ("toy\n--index-url", "requirements.txt:2: --index-url has no value", ""),
     ],
 )
 def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_number(
-    read, shelf: Shelf, text: str, message: str, hint: str
+    read, text: str, message: str, hint: str
 ):
-    (shelf.project / "src").mkdir()
-
     with pytest.raises(ConfigError) as caught:
         read(text, "requirements.txt")
 

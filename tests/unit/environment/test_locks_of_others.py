@@ -100,35 +100,8 @@ def test_an_archive_of_a_pylock_needs_no_version_in_its_name(shelf: Shelf):
     assert {each.name for each in toy.builds_with} == {"pip", "helper"}
 
 
-@pytest.mark.parametrize(
-    ("line", "indexes", "replaces"),
-    [
-        ("-i https://a.example --extra-index-url https://b.example", ("https://a.example", "https://b.example"), True),
-        ("--extra-index-url=https://b.example --trusted-host b.example --pre", ("https://b.example",), False),
-        ('--index-url "https://a.example"', ("https://a.example",), True),
-    ],
-)
-def test_one_line_may_have_several_options(shelf: Shelf, line: str, indexes: tuple[str, ...], replaces: bool):
-    shelf.write(f"{line}\nnumpy\n", "requirements.txt")
-
-    spec = shelf.read("requirements.txt")
-
-    assert (spec.indexes, spec.replaces_index) == (indexes, replaces)
-    assert spec.project is not None and ("--pre" in spec.project.lines) == ("--pre" in line)
-    assert [each.name for each in spec.pip] == ["numpy"]
-
-
 def test_the_name_of_another_file_may_follow_without_a_space(shelf: Shelf):
     shelf.write("toy\n", "more.txt")
     shelf.write("-rmore.txt\n--use-feature=fast-deps\n", "requirements.txt")
 
     assert [each.name for each in shelf.read("requirements.txt").pip] == ["toy"]
-
-
-@pytest.mark.parametrize("text", ["--no-binary=toy,other\ntoy==1\n", "toy==1 --no-binary=toy,other\n"])
-def test_what_shall_be_built_is_said_on_its_own_line_or_behind_a_requirement(shelf: Shelf, text: str):
-    shelf.write(text, "requirements.txt")
-
-    project = shelf.read("requirements.txt").project
-
-    assert sorted(project.lines) == ["--no-binary other", "--no-binary toy", "toy==1"]

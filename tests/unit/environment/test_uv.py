@@ -1,4 +1,4 @@
-"""How a host and pip's settings are told to uv, and which of the wheels that it names is the best."""
+"""How a host is told to uv, and which of the wheels that it names is the best."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusterfn.environment import uv
-from clusterfn.environment.package_sources import PipConfig
-from clusterfn.environment.uv import file_rank, names_indexes, wheel_tags
+from clusterfn.environment.uv import file_rank, wheel_tags
 from clusterfn.errors import LockError
 from tests.unit.environment.shelf import HOST, Shelf
 from tests.unit.environment.test_found_wheels import ARM
@@ -50,38 +49,3 @@ def test_without_uv_it_is_said_what_to_install(shelf: Shelf, monkeypatch):
         uv.find_uv()
 
     assert caught.value.hint == "pip install 'uv>=0.12,<1'"
-
-
-@pytest.mark.parametrize(
-    ("own", "expected"),
-    [
-        ((False, False), {"UV_DEFAULT_INDEX": "https://m/simple", "UV_EXTRA_INDEX_URL": "https://b https://c"}),
-        ((True, False), {"UV_DEFAULT_INDEX": "https://m/simple"}),
-        ((False, True), {"UV_EXTRA_INDEX_URL": "https://b https://c"}),
-        ((True, True), {}),
-    ],
-)
-def test_pips_settings_count_where_uv_has_none(shelf: Shelf, own: tuple[bool, bool], expected: dict[str, str]):
-    pip = PipConfig(("https://m/simple", "https://b", "https://c"), ("/wheels",), (("REQUESTS_CA_BUNDLE", "/ca.pem"),))
-
-    found = uv.variables_with_indexes(pip, has_indexes=own[0], has_default=own[1])
-
-    assert {name: value for name, value in found.items() if "INDEX" in name} == expected
-    assert found["UV_FIND_LINKS"] == "/wheels"
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "expected"),
-    [
-        ("pyproject.toml", "[tool.uv]\n", (False, False)),
-        ("pyproject.toml", '[[tool.uv.index]]\nurl = "https://a"\n', (True, False)),
-        ("pyproject.toml", '[[tool.uv.index]]\nurl = "https://a"\ndefault = true\n', (False, True)),
-        ("pyproject.toml", '[[tool.uv.index]]\nurl = "https://a"\nexplicit = true\n', (False, False)),
-        ("pyproject.toml", '[tool.uv.pip]\nindex-url = "https://a"\n', (False, True)),
-        ("uv.toml", 'extra-index-url = ["https://a"]\n', (True, False)),
-        ("../uv.toml", '[[index]]\nurl = "https://a"\n', (True, False)),
-    ],
-)
-def test_uvs_own_settings_are_known(shelf: Shelf, file: str, text: str, expected: tuple[bool, bool]):
-    shelf.write(text, file)
-    assert names_indexes(shelf.project) == expected

@@ -35,39 +35,41 @@ def test_an_index_that_does_not_answer_is_no_missing_solution_and_its_password_i
 
 
 @pytest.mark.parametrize(
-    ("file", "indexes", "variable", "expected"),
+    ("line", "variable", "expected"),
     [
-        ("pyproject.toml", ("https://a", "https://b"), "", True),
-        ("pyproject.toml", ("https://a", "https://b"), "UV_EXTRA_INDEX_URL", False),
-        ("pyproject.toml", ("https://a",), "", False),
-        ("requirements.txt", ("https://a",), "", True),
-        ("requirements.txt", ("https://a",), "UV_EXTRA_INDEX_URL", False),
-        ("requirements.txt", ("https://a",), "UV_INDEX", False),
+        ("--extra-index-url https://a\n", "", True),
+        ("", "", False),
+        ("--extra-index-url https://a\n", "UV_EXTRA_INDEX_URL", False),
+        ("-i https://a\n", "UV_INDEX", False),
     ],
 )
-def test_the_best_version_of_all_indexes_counts_for_pips_own_indexes_alone(
-    shelf: Shelf, monkeypatch, file: str, indexes: tuple[str, ...], variable: str, expected: bool
+def test_the_best_version_of_all_indexes_counts_where_a_requirements_txt_names_them_alone(
+    shelf: Shelf, monkeypatch, line: str, variable: str, expected: bool
 ):
     asked = asked_of_uv(monkeypatch)
-    shelf.indexes(*indexes)
     if variable:
         monkeypatch.setenv(variable, "https://ours.example/simple")
-    shelf.pyproject('"toy"')
-    shelf.write("toy\n", "requirements.txt")
+    shelf.write(f"{line}toy\n", "requirements.txt")
 
-    shelf.refusal(file)
+    shelf.refusal("requirements.txt")
 
     assert ("unsafe-best-match" in asked[0][0]) is expected
 
 
-def test_an_index_of_the_project_is_asked_first_and_pips_further_ones_are_not(shelf: Shelf, monkeypatch):
-    asked = asked_of_uv(monkeypatch)
-    shelf.indexes("https://a", "https://b")
-    shelf.pyproject('"toy"', '[[tool.uv.index]]\nurl = "https://ours.example"\n')
+def test_settings_of_pip_are_named_and_not_obeyed(shelf: Shelf, monkeypatch):
+    monkeypatch.setenv("PIP_FIND_LINKS", "/no/wheels")
+    shelf.write("[global]\nindex-url = https://ada:sekret@m.example\ntimeout = 5\n", "pip.conf")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(shelf.project / "pip.conf"))
+    shelf.wheel("toy")
+    shelf.pyproject('"toy"')
 
-    shelf.refusal()
+    shelf.lock()
 
-    assert "unsafe-best-match" not in asked[0][0] and "UV_EXTRA_INDEX_URL" not in asked[0][1]
+    (said,) = [each for each in shelf.said if "uv does not read pip's settings" in each]
+    assert f"index-url ({shelf.project / 'pip.conf'})" in said
+    assert "set UV_DEFAULT_INDEX" in said and "timeout" not in said and "sekret" not in said
+    # uv's own variable is set instead
+    assert "FIND_LINKS" not in said
 
 
 def test_the_build_of_pytorch_for_the_hosts_driver_reaches_uv(shelf: Shelf, monkeypatch):
@@ -105,7 +107,7 @@ def private(shelf: Shelf) -> Iterator[str]:
         yield address.removeprefix("http://")
 
 
-def test_a_password_of_pips_index_finds_wheels_and_stays_here(shelf: Shelf, private: str):
+def test_a_password_of_uvs_index_finds_wheels_and_stays_here(shelf: Shelf, private: str):
     shelf.indexes(f"http://ada:sekret@{private}/simple")
     shelf.pyproject('"hidden"')
 

@@ -22,7 +22,9 @@ def published(topic: str, kind: str, **content: Any) -> bytes:
 def read(data: bytes) -> list[tuple[str, dict[str, Any]]]:
     """Topic and message of each, as a client reads them: with signatures that are right."""
     return [
-        (parts[0].decode(), Session(key=KEY.encode()).deserialize(parts[2:])) for parts in MessageReader().feed(data)
+        (parts[0].decode(), Session(key=KEY.encode()).deserialize(parts[2:]))
+        for _, parts in MessageReader().feed(data)
+        if parts
     ]
 
 
@@ -35,7 +37,8 @@ RESULT = published("kernel.7.execute_result", "execute_result", data={"text/plai
 
 @pytest.mark.parametrize("piece", [1, 7, 4096, 1 << 20])
 def test_what_a_client_relies_on_is_kept_and_a_note_says_what_is_not(piece):
-    limit, passed = OutputLimit(KEY, "hmac-sha256"), b""
+    noted: list[list[bytes]] = []
+    limit, passed = OutputLimit(KEY, "hmac-sha256", noted.append), b""
     for data, is_full in (
         (START + BUSY + OUTPUT[0], False), (OUTPUT[1] + DISPLAY + RESULT + OUTPUT[2], True), (IDLE + OUTPUT[0], False)
     ):  # fmt: skip
@@ -43,6 +46,7 @@ def test_what_a_client_relies_on_is_kept_and_a_note_says_what_is_not(piece):
             passed += limit.passed(data[start : start + piece], is_full)
 
     assert passed.startswith(START)
+    assert len([parts for parts in noted if parts]) == 8, "what is dropped is noted too"
     found = read(passed)
     assert [topic for topic, _ in found] == [
         "kernel.7.status", "stream.stdout", "kernel.7.execute_result", "stream.stderr", "kernel.7.status",
@@ -54,11 +58,13 @@ def test_what_a_client_relies_on_is_kept_and_a_note_says_what_is_not(piece):
     assert f"[clusterfn: {gone} bytes of output were not kept for the client]" in note["content"]["text"]
 
 
-def test_a_message_that_has_begun_is_passed_on_whole():
-    limit = OutputLimit(KEY, "hmac-sha256")
-    passed = limit.passed(START + DISPLAY[:5000], False) + limit.passed(DISPLAY[5000:] + OUTPUT[0] + IDLE, True)
+def test_a_handshake_is_passed_on_as_it_comes_and_a_message_is_judged_once_it_is_whole():
+    limit = OutputLimit(KEY, "hmac-sha256", lambda _: None)
+    assert limit.passed(START[:10], False) == START[:10], "each side waits for the first bytes of the other"
 
-    assert [topic for topic, _ in read(passed)] == ["display_data", "kernel.7.status"]
+    passed = limit.passed(START[10:] + DISPLAY[:5000], False) + limit.passed(DISPLAY[5000:] + OUTPUT[0] + IDLE, True)
+
+    assert [topic for topic, _ in read(START[:10] + passed)] == ["kernel.7.status"]
 
 
 def test_what_is_no_request_has_no_type():

@@ -15,16 +15,9 @@ pytest.importorskip("fcntl", reason="hosts are no Windows machines")
 
 from clusterfn.bridge.kernel.stream import HELLO, SAY, Frame, pack
 from clusterfn.integrations.jupyter.connection_file import ConnectionFile
-from clusterfn.integrations.jupyter.kernel_proxy import KernelProxy
+from clusterfn.integrations.jupyter.kernel_proxy import kernel_proxy
 
 WELCOME = {"received": 0, "fresh": True}
-
-
-class Proxy(KernelProxy):
-    """One in a thread or a test, where signals are not its own."""
-
-    def handle_signals(self) -> None:
-        """Leave them."""
 
 
 def hear(*frames: bytes) -> tuple[int, list[str]]:
@@ -32,14 +25,16 @@ def hear(*frames: bytes) -> tuple[int, list[str]]:
     said: list[str] = []
     record = SimpleNamespace(remove=lambda: None, refuse=lambda why: None)
     found = SimpleNamespace(adopts="", job=Future())
-    search: Any = SimpleNamespace(run=lambda: found, record=record)
+    search: Any = SimpleNamespace(run=lambda: found, withdraw=lambda: None, record=record)
 
     def open_link(_: Any, post: Callable[[str, Any], None]) -> Any:
         return SimpleNamespace(
             open=lambda hello: post("data", b"".join(frames)), write=lambda data: None, close=lambda: None
         )
 
-    proxy = Proxy(ConnectionFile(Path(), "127.0.0.1", (), "key", ""), {}, search, open_link, said.append)
+    proxy = kernel_proxy(ConnectionFile(Path(), "127.0.0.1", (), "key", ""), {}, search, said.append)
+    # Signals belong to the tests.
+    proxy.on_sigint, proxy.open_link = "", open_link
     try:
         return proxy.run(), said
     finally:

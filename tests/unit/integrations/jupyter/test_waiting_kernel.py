@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jupyter_client.session import Session
 
 from clusterfn.bridge.kernel.stream import DATA, IOPUB, SHELL, Frame
-from clusterfn.bridge.kernel.zmtp import GREETING, MessageReader, message, socket_ready, subscription
+from clusterfn.bridge.kernel.zmtp import GREETING, MessageReader, message, socket_ready
 from clusterfn.hosts.spoken_wait import REASON_AFTER_S
-from clusterfn.integrations.jupyter.connection_file import ConnectionFile
-from clusterfn.integrations.jupyter.waiting_kernel import ObservedStream, WaitingKernel
+from clusterfn.integrations.jupyter.waiting_kernel import WaitingKernel
 from tests.waiting import replace_here
 
 SESSION = Session(key=b"key")
-WANTED = ConnectionFile(Path("kernel.json"), "127.0.0.1", (1, 2, 3, 4, 5), "key", "hmac-sha256")
 CHANNELS = {1: SHELL, 2: IOPUB}
 
 
@@ -31,13 +28,21 @@ class Waits:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         replace_here(monkeypatch, time, "monotonic", lambda: self.now)
-        self.stream = ObservedStream()
         self.client = {number: b"" for number in CHANNELS}
-        self.stream.waiting = self.kernel = WaitingKernel(WANTED, self.deliver, self.stream.send_unseen)
-        self.stream.resume(0)
-        for number, channel in CHANNELS.items():
-            self.kernel.accept(number, channel)
-            self.stream.send(DATA, number, GREETING[:10])  # as libzmq begins
+        self.sent = {number: b"" for number in CHANNELS}
+        self.kernel = WaitingKernel(("key", "hmac-sha256"), self.deliver, self.to_kernel)
+        self.connections = {number: self.kernel.accept(number, channel) for number, channel in CHANNELS.items()}
+        for number in CHANNELS:
+            self.send(number, GREETING[:10])  # as libzmq begins
+
+    def send(self, number: int, data: bytes) -> None:
+        """Send as the client does."""
+        connection = self.connections[number]
+        assert connection is not None
+        self.to_kernel(number, connection.passed(data, False))
+
+    def to_kernel(self, number: int, data: bytes) -> None:
+        self.sent[number] += data
 
     def deliver(self, number: int, data: bytes) -> None:
         self.client[number] += data
@@ -46,26 +51,13 @@ class Waits:
         self.now += REASON_AFTER_S
         self.kernel.look()
         for number, kind in ((1, b"DEALER"), (2, b"SUB")):
-            self.stream.send(DATA, number, GREETING[10:])
-            self.stream.send(DATA, number, socket_ready(kind))
-        self.stream.send(DATA, 2, subscription(b""))
-
-    def sent_to_kernel(self, number: int) -> bytes:
-        return b"".join(frame.body for frame in frames(self.stream) if (frame.kind, frame.connection) == (DATA, number))
+            self.send(number, GREETING[10:])
+            self.send(number, socket_ready(kind))
+        self.send(2, message([b"\x01"]))  # it subscribes to all
 
     def read(self, number: int) -> list[Any]:
-        parts = MessageReader().feed(self.client[number])
-        return [Session(key=b"key").deserialize(each[each.index(b"<IDS|MSG>") + 1 :]) for each in parts]
-
-
-def frames(stream: ObservedStream) -> list[Frame]:
-    from clusterfn.bridge.kernel.stream import FrameSplitter
-
-    stream.resume(0)
-    sent = b""
-    while stream.unsent():
-        sent += stream.next_unsent()
-    return FrameSplitter().feed(sent)
+        found = [parts for _, parts in MessageReader().feed(self.client[number]) if parts]
+        return [Session(key=b"key").deserialize(each[each.index(b"<IDS|MSG>") + 1 :]) for each in found]
 
 
 def test_a_client_is_answered_after_some_seconds_and_each_cell_shows_the_last_text(monkeypatch):
@@ -73,14 +65,14 @@ def test_a_client_is_answered_after_some_seconds_and_each_cell_shows_the_last_te
     assert set(waits.client.values()) == {b""}
     waits.begin()
 
-    waits.stream.send(DATA, 1, request("kernel_info_request"))
-    waits.stream.send(DATA, 1, request("execute_request", code="1", silent=False))
-    waits.stream.send(DATA, 1, request("execute_request", code="2", silent=True))
+    waits.send(1, request("kernel_info_request"))
+    waits.send(1, request("execute_request", code="1", silent=False))
+    waits.send(1, request("execute_request", code="2", silent=True))
     waits.kernel.say("locking environment.yml")
     waits.now += 60
     waits.kernel.look()
     waits.kernel.end()
-    waits.stream.send(DATA, 1, request("kernel_info_request"))
+    waits.send(1, request("kernel_info_request"))
 
     assert [each["msg_type"] for each in waits.read(1)] == ["kernel_info_reply"]
     published = waits.read(2)
@@ -100,17 +92,17 @@ def test_the_kernel_gets_all_that_the_client_has_sent_and_only_its_handshake_is_
     waits = Waits(monkeypatch)
     waits.begin()
     asked = request("execute_request", code="1")
-    waits.stream.send(DATA, 1, asked)
-    assert waits.sent_to_kernel(1) == GREETING, "libzmq stalls if more comes before it has greeted"
+    waits.send(1, asked)
+    assert waits.sent[1] == GREETING, "libzmq stalls if more comes before it has greeted"
     waits.kernel.end()
 
     said, passed = GREETING + socket_ready(b"ROUTER") + b"what it answers", b""
     for start in range(0, len(said), size):
         passed += waits.kernel.without_handshake(Frame(DATA, 1, 1, said[start : start + size])).body
-    waits.stream.send(DATA, 1, b"more")
+    waits.send(1, b"more")
 
     assert passed == b"what it answers"
-    assert waits.sent_to_kernel(1) == GREETING + socket_ready(b"DEALER") + asked + b"more"
+    assert waits.sent[1] == GREETING + socket_ready(b"DEALER") + asked + b"more"
 
 
 def test_a_request_that_is_not_signed_with_the_key_gets_no_answer(monkeypatch):
@@ -118,7 +110,7 @@ def test_a_request_that_is_not_signed_with_the_key_gets_no_answer(monkeypatch):
     waits.begin()
     before = dict(waits.client)
 
-    waits.stream.send(DATA, 1, request("kernel_info_request", Session(key=b"other")))
-    waits.stream.send(DATA, 1, message([b"<IDS|MSG>", b""]))
+    waits.send(1, request("kernel_info_request", Session(key=b"other")))
+    waits.send(1, message([b"<IDS|MSG>", b""]))
 
     assert waits.client == before
