@@ -56,3 +56,9 @@ def test_a_spooler_is_late_once_all_its_promises_are(now_s: int, late: str | Non
     held = {"turn/7/aa/200": 7, "turn/7/aa/50": 7, "turn/7/bb/900": 7, "turn/7/aa/999": 8}
 
     assert lease_names.overdue(held, "spool/7/aa", now_s) == late
+
+
+def test_a_users_next_job_counts_for_the_one_behind_it():
+    names = ["wait/7/1/60/0/1/0/aa~0//0", "wait/7/2/60/0/1/0/bb~0//0", "wait/8/3/60/0/1/0/cc~0//0"]
+
+    assert [job.job for _, job in lease_names.HeldNames(names, 1).in_order()] == ["aa", "cc", "bb"]

@@ -122,6 +122,13 @@ def test_a_job_of_higher_priority_takes_over_since_when_the_one_behind_it_was_ne
     assert (made.named, made.since_ms) == ([before], {"7": 5, "5": 100})
 
 
+def test_ones_own_jobs_that_are_next_before_it_count_for_a_job():
+    names = ("wait/1/3/60/0/1/0/x~0//0", "wait/2/9/60/0/1/0/y~0//0")
+
+    assert started(planned([ticket("5", Demand(0, 1, 0))], 2, names=names)) == []
+    assert started(planned([ticket("5", Demand(0, 1, 0))], 3, names=names)) == ["5"]
+
+
 def test_two_jobs_of_one_user_that_are_next_at_once_have_different_times_in_their_order():
     view = view_of(1, held="a")
     view.now_ms = 50
