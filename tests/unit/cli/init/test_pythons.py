@@ -81,7 +81,7 @@ def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path, capsys):
     put(tmp_path / "bin" / f"python{MINOR}")
 
     assert choices.environment(session(tmp_path), None, Answers(yes=True)) is None
-    assert f"Functions run with {sys.executable}" in capsys.readouterr().out
+    assert f"Functions run with {tmp_path}/bin/python{MINOR}" in capsys.readouterr().out
 
 
 def test_a_given_one_is_looked_for_at_once(tmp_path):
