@@ -50,14 +50,9 @@ BLIND = {
     "calls/submission.py": "what a scheduler's answer becomes: others wait behind this one",
     "hosts/exit_flush.py": "a thread's outermost frame: it does the next work too",
     "hosts/loop.py": "the outermost frame of a thread: who waits for it gets the error",
-<<<<<<< ours
-    "display/labels.py": "the user's own `__repr__` and properties",
-    "packing/module_notes.py": "the user's own modules, classes and values",
-=======
     "hosts/rpc/file_requests.py": "the caller's own function: its error goes to its reply",
     "packing/labels.py": "the user's own `__repr__` and properties",
     "packing/unsent_changes.py": "the user's own modules, classes and values",
->>>>>>> theirs
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/executor.py": "sends a call on behalf of a caller who has gone on",
