@@ -301,9 +301,9 @@ def _begin_first_call(
             session.expect(EnvironmentRequest(chosen.options.environment, chosen.options.packages))
             session.connect(meanwhile=_load_calls)
     except KeyboardInterrupt:
-        from clusterfn.calls import leaving
+        from clusterfn.calls import job_display
 
-        with leaving.nothing_runs():
+        with job_display.nothing_runs():
             raise
 
 

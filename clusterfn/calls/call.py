@@ -141,7 +141,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
     Raises:
         ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
-    with leaving.nothing_runs():
+    with job_display.nothing_runs():
         chosen = config_file.host_of_call(options)
         host, options = chosen.host, chosen.options
         session = open_session(host)
@@ -289,7 +289,7 @@ def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submissi
         What the job needs, and the upload of the environment.
     """
     environment, locked = None, prepared.ready.made
-    with leaving.nothing_runs():
+    with job_display.nothing_runs():
         if locked is not None:
             # The module takes time to import, and many calls make no environment.
             from clusterfn.calls import environment_upload

@@ -5,9 +5,12 @@ Output is printed here and not by the reader thread, because redirect_stdout and
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +30,8 @@ R = TypeVar("R")
 # for the last of them.
 Output = Callable[[Callable[[str, bytes], Any]], AbstractContextManager[Callable[[], None]]]
 _TICK_S = 1.0
+_MOMENT_S = 0.5
+_quickly_prepared: set[str] = set()
 
 
 def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output | None = None) -> R:
@@ -161,6 +166,23 @@ def status_of(job: JobEntry | GroupState, reason: str, now: float) -> str:
     return f"{job.id[:SHORT]} {job.state.lower()} {waited}{f' ({reason})' if reason else ''}"
 
 
-def preparing(name: str) -> AbstractContextManager[None]:
-    """Say that the arguments of a call are read and packed, if that takes long."""
-    return loop.speaking(lambda: f"preparing {name}: reading and packing its arguments")
+@contextlib.contextmanager
+def preparing(name: str) -> Iterator[None]:
+    """Say that the arguments of a call are read and packed, if that takes long; not again once it took a moment."""
+    began = time.monotonic()
+    describe = functools.partial("preparing {}: reading and packing its arguments".format, name)
+    with contextlib.nullcontext() if name in _quickly_prepared else loop.speaking(describe):
+        yield
+    if time.monotonic() - began < _MOMENT_S:
+        _quickly_prepared.add(name)
+
+
+@contextlib.contextmanager
+def nothing_runs() -> Iterator[None]:
+    """Say at Ctrl-C what it means while a call is prepared: parts may be on their way, but nothing starts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = "interrupted while preparing the call: it was not sent, and nothing runs"
+        console.say(f"\nclusterfn: {text}\n", logging.WARNING)
+        raise

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
@@ -196,17 +195,6 @@ def leave_value(job: JobEntry) -> None:
         f"  get its result:  {how}\n",
         logging.WARNING,
     )
-
-
-@contextlib.contextmanager
-def nothing_runs() -> Iterator[None]:
-    """Say at Ctrl-C what it means while a call is prepared: parts may be on their way, but nothing starts."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        text = "interrupted while preparing the call: it was not sent, and nothing runs"
-        console.say(f"\nclusterfn: {text}\n", logging.WARNING)
-        raise
 
 
 def _time_for_a_second() -> None:

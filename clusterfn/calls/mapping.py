@@ -21,7 +21,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute, has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted, format_duration
-from clusterfn.calls import history, leaving, submit
+from clusterfn.calls import history, job_display, leaving, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState, OnError, check_on_error
@@ -85,7 +85,7 @@ def run(
         return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, constants, options)
     session, limits = one.session, SchedulerLimits()
-    with leaving.nothing_runs():
+    with job_display.nothing_runs():
         if session.scheduler.has_nodes:
             limits = limits_of(session, one.job.resources.gpus, one.job.host)
             group = in_arrays(len(calls), how, one.job.resources.time_s, limits)

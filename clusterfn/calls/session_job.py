@@ -95,7 +95,7 @@ class SessionJob:
         if of_actor is None or not of_actor.actor:
             self._check_room(name)
         quick = of_actor is not None and is_packed_at_once(args, kwargs)
-        with leaving.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
+        with job_display.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
             payload = payload if follow else payload.with_own_buffers()

@@ -149,8 +149,8 @@ class JobSpec(NamedTuple):
     @property
     def restarts(self) -> bool:
         """Whether its scheduler may start it again: SLURM does so by itself, or when it is asked."""
-        said = keys_by_scheduler()[self.host.scheduler].restarts(self.host.scheduler_options)
-        return bool(self.retries or self.requeue) or said
+        says = keys_by_scheduler()[self.host.scheduler].restarts
+        return bool(self.retries or self.requeue or says and says(self.host.scheduler_options))
 
     def scheduler_names_of_dependencies(self) -> list[str]:
         """Return the names by which the scheduler knows the jobs whose values it takes."""

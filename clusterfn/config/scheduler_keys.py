@@ -30,7 +30,7 @@ class SchedulerKeys(NamedTuple):
         misread: Characters that a path cannot have, and what the scheduler makes of them.
         sets_memory: Whether these options decide about the memory of a job that does not ask for any; else it asks
             for the usual amount.
-        restarts: Whether these options let it start a job again by itself.
+        restarts: Whether these options let it start a job again by itself; None if none does.
         of_call: Checks what a call says with an argument of the scheduler's own name; None where it cannot.
     """
 
@@ -40,7 +40,7 @@ class SchedulerKeys(NamedTuple):
     limits: tuple[str, str] | None = None
     misread: tuple[str, str] = ("", "")
     sets_memory: Callable[[Mapping[str, Any]], bool] = lambda options: True
-    restarts: Callable[[Mapping[str, Any]], bool] = lambda options: False
+    restarts: Callable[[Mapping[str, Any]], bool] | None = None
     of_call: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
 
 

@@ -7,6 +7,7 @@ caller's `__main__` come back as the caller's own: see `classes`. `unpickler` re
 from __future__ import annotations
 
 import dis
+import enum
 import functools
 import importlib
 import io
@@ -131,7 +132,8 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         kind = obj if is_class else type(obj)
         self.kinds[id(kind)] = kind
         if is_class:
-            for reduce_class in (c_types.reduce_metaclass, arrays.reduce_class, _reduce_type):
+            of_numpy = (arrays.reduce_class,) if str(obj.__module__).startswith("numpy") else ()
+            for reduce_class in (c_types.reduce_metaclass, *of_numpy, _reduce_type):
                 reduction = reduce_class(obj)
                 if reduction is not NotImplemented:
                     return reduction
@@ -148,9 +150,11 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         if kind is types.CellType and id(obj) in self._cells:
             # The variable goes empty: each function that has it fills it.
             return types.CellType, ()
+        of_errors = (exception_parts.reduce,) if issubclass(kind, BaseException) else ()
+        of_members = (enumerations.reduce_member,) if issubclass(kind, enum.Enum) else ()
         for reduce in (
-            _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, exception_parts.reduce,
-            self._reduce_method, self._reduce_of_library, enumerations.reduce_member, constructors.reduce,
+            _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, *of_errors,
+            self._reduce_method, self._reduce_of_library, *of_members, constructors.reduce,
             constructors.reduce_guarded, classes.reduce_wrapper,
         ):  # fmt: skip
             reduction = reduce(obj)
