@@ -13,6 +13,7 @@ import pytest
 from tests.bridge.cards import machine
 from tests.bridge.group import ITEM, Group
 from tests.bridge.host import Bench, Job, is_running
+from tests.processes import supervisor_of
 from tests.waiting import until
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later"
@@ -273,7 +274,7 @@ def test_the_output_of_an_item_is_that_of_its_last_attempt(bench: Bench):
 def die(group: Group, number: int, index: int, starts: int) -> None:
     """Kill the supervisor of an element at which an item runs for the so many-th time, and conclude for it."""
     (worker, *_) = until(lambda: group.began(index)[starts - 1 :])
-    os.kill(_parent(worker), signal.SIGKILL)
+    os.kill(supervisor_of(group.folder_of(number)), signal.SIGKILL)
     assert until(lambda: not is_running(worker))
     for process in group.bench.started:
         process.wait(150)

@@ -294,30 +294,6 @@ def test_what_a_call_leaves_behind_ends_before_the_next_begins():
 
 
 @pytest.mark.usefixtures("here")
-def test_the_processes_of_calls_that_wait_are_there_before_the_calls_ahead_of_them_end():
-    """And survive the end of what those leave behind."""
-
-    def born_and_begun() -> tuple[float, float]:
-        import os
-        import subprocess
-        import time
-
-        begun = time.clock_gettime(time.CLOCK_BOOTTIME)
-        subprocess.Popen(["sleep", "300"])
-        time.sleep(0.1)
-        with open("/proc/self/stat") as file:  # noqa: PTH123
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-        return ticks / os.sysconf("SC_CLK_TCK"), begun
-
-    with Session() as session:
-        jobs = [session.submit(born_and_begun) for _ in range(10)]
-        calls = [job.result() for job in jobs]
-
-    born_early = sum(born < begun_before for (_, begun_before), (born, _) in itertools.pairwise(calls))
-    assert born_early >= 3
-
-
-@pytest.mark.usefixtures("here")
 def test_spawned_children_find_the_functions_of_a_call():
     def square(number: int) -> int:
         return number**2
