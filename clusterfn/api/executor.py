@@ -18,6 +18,7 @@ from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, describe_open_jobs, entry_of, withdraw
 from clusterfn.config import import_time
 from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import spoken_wait
 from clusterfn.public_api import check_arguments, public_api, show_options
@@ -93,6 +94,9 @@ class Executor(concurrent.futures.Executor):
         entry_of(job).of_executor = True
         self._sent.append(job.id)
         self._jobs[job.id] = job
+        if self._max_workers == len(self._sent) - 1 and console.is_new("max_workers", job.host):
+            how = f"{job.host} runs as many calls of submit as have room; limits: {{jobs: N}} of the host caps them"
+            console.tell(f"max_workers={self._max_workers} limits map alone: {how}")
         return job
 
     @overload

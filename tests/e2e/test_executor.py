@@ -275,7 +275,7 @@ def test_a_limit_that_is_no_number_of_calls_is_rejected(workers):
         Executor("here", max_workers=workers)
 
 
-def test_calls_beyond_the_room_wait_in_the_queue_of_the_host_whatever_max_workers_is(here, tmp_path):
+def test_calls_beyond_the_room_wait_in_the_queue_of_the_host_whatever_max_workers_is(here, tmp_path, capfd):
     with Executor("here", max_workers=1, cores=40) as executor:  # of 64
         first, withdrawn, last = (executor.submit(until_there(tmp_path / "go"), number) for number in range(3))
         until(lambda: all("waiting for your own jobs" in job.status for job in (withdrawn, last)))
@@ -283,3 +283,7 @@ def test_calls_beyond_the_room_wait_in_the_queue_of_the_host_whatever_max_worker
         assert withdrawn.cancel() and withdrawn.cancelled()
         (tmp_path / "go").touch()
         assert (first.result(150), last.result(150)) == (0, 2)
+    assert (
+        capfd.readouterr().err.count("max_workers=1 limits map alone: here runs as many calls of submit as have room")
+        == 1
+    )
