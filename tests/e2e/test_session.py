@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import io
-import itertools
 import json
 import os
 import re
