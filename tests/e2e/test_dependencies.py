@@ -185,6 +185,21 @@ def test_what_waits_for_a_value_reserves_nothing_and_delays_nobody(hosts, gate, 
     assert [each.result(150) for each in waits] == [5, 6]
 
 
+@ON_BARE
+def test_cancelling_a_job_fails_what_waits_for_its_value(hosts, host, gate):
+    there = cluster(host=host)
+    first = there(wait_for).submit(str(gate / "go"))
+    second = there(note).submit(str(gate / "second"), first)
+    until(lambda: first.state == "RUNNING")
+
+    first.stop()
+
+    with pytest.raises(DependencyFailed, match="wait_for .* has no value") as caught:
+        second.result(150)
+    assert isinstance(caught.value.__cause__, Cancelled)
+    assert not (gate / "second").exists()
+
+
 def test_a_value_of_another_host_is_sent_once_it_is_here(hosts, capfd):
     there, here = cluster(host="slurm"), cluster(host="tensor01")
     job = here(train).submit(4)

@@ -64,6 +64,14 @@ def test_a_shell_must_be_named_and_shtab_installed(monkeypatch, capsys):
     assert "next:  pip install '.[completion]' in your clone of clusterfn" in capsys.readouterr().err
 
 
+def test_zsh_has_a_function_for_each_kind_of_word(capsys):
+    pytest.importorskip("shtab")
+    assert main(["completion", "zsh"]) == 0
+    text = capsys.readouterr().out
+
+    assert text.startswith("#compdef clusterfn") and "_clusterfn_hosts()" in text and "_clusterfn_jobs()" in text
+
+
 def test_the_version_is_answered_by_two_modules(tmp_path: Path):
     program = (
         "import sys; before = {*sys.modules}; import clusterfn.cli; code = clusterfn.cli.main(['--version']);"

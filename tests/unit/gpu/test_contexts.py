@@ -233,6 +233,24 @@ def test_a_model_that_cannot_be_made_raises_as_itself(torch):
 # Nothing is left behind
 
 
+def test_tasks_side_by_side_have_blocks_of_their_own(torch):
+    models = [Model() for _ in range(10)]
+
+    async def one(model):
+        async with gpu.model_context(lambda: model, "aclose"):
+            await asyncio.sleep(0)
+            if model is models[3]:
+                raise ValueError("bad")
+
+    async def all_of_them():
+        return await asyncio.gather(*map(one, models), return_exceptions=True)
+
+    results = asyncio.run(all_of_them())
+
+    assert [type(each) for each in results].count(ValueError) == 1
+    assert [model.closed for model in models] == [["aclose"]] * 10
+
+
 # What succeeds costs nothing but the call
 
 

@@ -127,6 +127,18 @@ def test_the_message_says_operation_machine_job_cause_and_advice(logged, monkeyp
     ]
 
 
+def test_the_context_passes_the_error_on_as_itself_with_a_note():
+    error = RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    with pytest.raises(RuntimeError) as caught, gpu.cuda_error_context("training"):
+        raise error
+
+    assert caught.value is error
+    assert error.args == ("CUDA error: uncorrectable ECC error encountered",)
+    (note,) = error.__notes__
+    assert note.startswith("training failed on ") and "[cudaErrorECCUncorrectable]; next: restart the job" in note
+
+
 def test_an_error_with_a_hostile_text_is_swallowed_all_the_same(logged):
     class Hostile(RuntimeError):
         def __str__(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.exit_flush import run_in_thread
+from tests.fakes.session_calls import Calls, mapped
 from tests.waiting import replace_here, until
 
 
@@ -30,6 +32,15 @@ def ran_by(work: Callable[[], Any] = lambda: None) -> threading.Thread:
     run_in_thread(run, "clusterfn-test")
     until(lambda: ran and (ran[0].name == "clusterfn-idle" or not ran[0].is_alive()))
     return ran[0]
+
+
+def test_the_thread_of_earlier_work_does_the_next_under_its_name():
+    names: list[str] = []
+
+    first = ran_by()
+
+    assert ran_by(lambda: names.append(threading.current_thread().name)) is first
+    assert names == ["clusterfn-test"]
 
 
 def test_work_that_waits_keeps_no_other_waiting():
@@ -70,6 +81,17 @@ def test_a_thread_whose_work_fails_does_the_next_all_the_same():
     assert ran_by() is failed
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_forked_child_has_threads_of_its_own():
+    ran_by()
+    pid = os.fork()
+    if pid == 0:
+        done = threading.Event()
+        run_in_thread(done.set, "clusterfn-test")
+        os._exit(0 if done.wait(150) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_work_is_done_here_if_no_thread_can_be_started():
     program = """
 import threading
@@ -104,3 +126,21 @@ def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_
     exit_flush.finish_all()
 
     assert waited == [60.0, 0.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
+    calls = Calls()
+    values = mapped(calls, [1, 2, 3])
+    calls.end(0)
+    assert next(values) == 10
+
+    pid = os.fork()
+    if not pid:
+        values.close()  # type: ignore[attr-defined]
+        loop.settle()
+        os._exit(len(calls.withdrawn))
+    assert os.waitpid(pid, 0)[1] == 0
+    values.close()  # type: ignore[attr-defined]
+    until(lambda: sorted(calls.withdrawn) == [2, 3])
