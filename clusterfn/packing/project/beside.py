@@ -13,7 +13,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.packing import code_facts
 from clusterfn.packing.files import Member, holds_credentials
 from clusterfn.packing.project import git, rules
-from clusterfn.packing.project.listing import Listing
+from clusterfn.packing.project.listing import OF_ENVIRONMENTS, Listing
 
 _PATH = re.compile(r"[^\n]*\w[^\n]*")
 
@@ -50,14 +50,21 @@ def data_beside(modules: Iterable[Member], room: int) -> list[Member]:
 def _named(root: str, name: str) -> Iterator[Member]:
     for path in sorted(glob.glob(os.path.join(root, name))):
         relative = os.path.relpath(path, root).replace(os.sep, "/")
-        if os.path.isdir(path):
+        # Neither `.git`, caches and keys nor an environment are data.
+        if any(part.startswith((".", "__")) or part == "node_modules" for part in relative.split("/")):
+            continue
+        is_folder = os.path.isdir(path)
+        if is_folder and not OF_ENVIRONMENTS.isdisjoint(os.listdir(path)):
+            continue
+        if not is_folder and (not os.path.isfile(path) or path.endswith(".py") or holds_credentials(path)):
+            continue
+        listed = git.listed(root)
+        git.keep(root, listed, [root, os.path.dirname(path)])
+        if listed is not None and relative not in listed:
+            console.note(found("ignored-data", names=path))
+        elif is_folder:
             listing = Listing(path, package=True)
             rules.tell_of(listing)
             yield from (member._replace(name=f"{relative}/{member.name}") for member in listing.files)
-        elif os.path.isfile(path) and not path.endswith(".py") and not holds_credentials(path):
-            listed = git.listed(root)
-            git.keep(root, listed, [root, os.path.dirname(path)])
-            if listed is None or relative in listed:
-                yield Member(relative, path, os.stat(path))
-            else:
-                console.note(found("ignored-data", names=path))
+        else:
+            yield Member(relative, path, os.stat(path))

@@ -24,7 +24,7 @@ Rule = Literal["environment", "credentials", "git", "hidden", "build", "link", "
 EXTENSIONS = (".so", ".pyd", ".dylib")
 _CODE = (".py", *EXTENSIONS)
 _CACHES = frozenset(["__pycache__", ".git", ".hg", ".svn", ".ipynb_checkpoints"])
-_OF_ENVIRONMENTS = frozenset(["pyvenv.cfg", "conda-meta"])
+OF_ENVIRONMENTS = frozenset(["pyvenv.cfg", "conda-meta"])
 # What a builder makes beside one of these files.
 _BUILT_BY = ("pyproject.toml", "setup.py", "setup.cfg")
 _BUILT = re.compile(r"(.*/)?(?:build/(?:lib|bdist|temp)(?:\.[^/]*)?|dist/[^/]+\.(?:whl|egg|zip|tar\.\w+|exe))")
@@ -98,7 +98,7 @@ class Listing:
         except OSError:
             self._leave("unreadable", prefix[:-1], path)
             return
-        if prefix and not _OF_ENVIRONMENTS.isdisjoint(entry.name for entry in entries):
+        if prefix and not OF_ENVIRONMENTS.isdisjoint(entry.name for entry in entries):
             self._leave("environment", prefix[:-1], path)
             return
         self._seen.append(path)
@@ -155,7 +155,7 @@ class Listing:
         with contextlib.suppress(OSError), os.scandir(path) as found:
             entries = list(itertools.islice(found, self._soon))
             self._soon -= len(entries)
-            if not _OF_ENVIRONMENTS.isdisjoint(entry.name for entry in entries):
+            if not OF_ENVIRONMENTS.isdisjoint(entry.name for entry in entries):
                 return self._leave("environment", name, path)
             if not os.path.basename(path).startswith("."):
                 self.folders.append(name)
@@ -198,7 +198,7 @@ class Listing:
             project = git.above(self._above[-1], ".git") or os.path.dirname(self._above[-1])
         is_inside = is_below(real, project)
         names = os.listdir(real) if os.access(real, os.R_OK | os.X_OK) else []
-        if not _OF_ENVIRONMENTS.isdisjoint(names):
+        if not OF_ENVIRONMENTS.isdisjoint(names):
             self._leave("environment", name, path)
         elif is_inside and not self._package:
             self.links.append((name, os.path.relpath(real, folder).replace(os.sep, "/")))

@@ -56,16 +56,24 @@ BESIDE = {
     "a key": ("Path(__file__).with_name('.env')", set()),
     "a folder above": ("Path(__file__).parent / '../other'", set()),
     "what git ignores": ("Path(__file__).parent.glob('*.pt')", set()),
+    "a folder that git ignores": ("os.listdir(Path(__file__).with_name('private'))", set()),
+    "the repository, an environment and what is installed": (
+        "[Path(__file__).with_name(name) for name in ('.git', 'venv', 'node_modules', '__pycache__')]", set()
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("expression", "travels"), BESIDE.values(), ids=BESIDE)
 def test_data_that_a_module_looks_for_beside_itself_travels(project, expression, travels):
     write(project, mine_a=f"def f():\n return {expression}")
-    for name in ("a.yaml", "configs/b.yaml", "configs/c/d", "vocab.txt", ".env", "x.pt", "unnamed.txt"):
+    subprocess.run(["git", "init", "-q", project], check=True)
+    inner = ("venv/pyvenv.cfg", "venv/x", "node_modules/x", "__pycache__/x")
+    for name in (
+        "a.yaml", "configs/b.yaml", "configs/c/d", "vocab.txt", ".env", "x.pt", "unnamed.txt", "private/p.csv", *inner
+    ):  # fmt: skip
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("x")
-    (project / ".gitignore").write_text("*.pt\n")
+    (project / ".gitignore").write_text("*.pt\nprivate/\n")
 
     assert sent("mine_a") == {"mine_a.py", *travels}
 
