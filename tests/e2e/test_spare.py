@@ -321,3 +321,26 @@ def test_nothing_of_it_outlives_the_connection(here: Path, run_script: Callable[
 def _venv(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     return folder / "venv" / "bin" / "python"
+
+
+def signals_of_supervisor() -> tuple[bool, int]:
+    import os
+    from pathlib import Path
+
+    noted = Path(os.environ["CLUSTERFN_CHECKPOINT"]).with_name("processes").read_text().splitlines()
+    pid = next(line.split()[2] for line in reversed(noted) if line.startswith("supervisor "))
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    return "\0jobs\0" in Path("/proc/self/cmdline").read_text(), int(status["SigIgn"], 16)
+
+
+signals_of_supervisor.__module__ = "__main__"
+
+
+def test_a_forked_supervisor_ends_at_no_write_to_a_program_that_does_not_read(here: Path) -> None:
+    there = cluster(signals_of_supervisor)
+
+    _, ignored = call_until_forked(there, lambda seen: seen[0])
+
+    assert ignored & 1 << signal.SIGPIPE - 1 and ignored & 1 << signal.SIGXFSZ - 1

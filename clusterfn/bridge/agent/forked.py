@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from .frames import Header
     from .handler import AgentServices, Failure
 
-# The agent or its Python handles these signals. An ignored SIGPIPE or SIGXFSZ would be inherited by the program.
-_SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ")
+# The agent handles these signals.
+_SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM")
+# Python ignores these at its start, and a program that it becomes would inherit that. A fork has no such start: it goes
+# on ignoring them, because it would else end at a write to a program that does not read.
+_IGNORED = ("SIGPIPE", "SIGXFSZ")
 _MOST_READ = 4096
 # The package of the bridge.
 _BRIDGE = "_clusterfn"
@@ -229,7 +232,8 @@ def _become(
     try:
         # The fork has inherited the agent's wakeup pipe, into which its own signals must not write.
         signal.set_wakeup_fd(-1)
-        for name in _SIGNALS:
+        execs = job is None and not _runs_in_fork(header)
+        for name in (*_SIGNALS, *(_IGNORED if execs else ())):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         os.setsid()
         for target, fd in enumerate(fds[:3]):
@@ -241,7 +245,7 @@ def _become(
                     os.close(int(name))
         try:
             os.chdir(path)
-            if job is None and not _runs_in_fork(header):
+            if execs:
                 path = argv[0]
                 os.execvpe(path, argv, env)
         except OSError as error:

@@ -14,7 +14,7 @@ from .process_tree import boot_id, read_proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, NoReturn
+    from typing import Dict, List, Mapping, NoReturn
 
 _ENDED_WELL = (layout.EXIT_RETURNED, layout.EXIT_PUBLISHED, layout.EXIT_QUEUED)
 
@@ -47,7 +47,7 @@ def run_in_place(script: "List[str]", folder: str, fd: int, earlier: "Dict[int, 
         supervisor = os.fork()
     except OSError:
         # The script says what is wrong.
-        os.execve(script[0], script, os.environ)
+        _become(script, os.environ)
     if supervisor:
         if fd >= 0:
             os.close(fd)
@@ -65,5 +65,12 @@ def _await(supervisor: int, script: "List[str]", home: str) -> "NoReturn":
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     if code not in _ENDED_WELL:
         os.chdir(home)
-        os.execve(script[0], script, dict(os.environ, **{layout.SUPERVISOR_STATUS: str(code)}))
+        _become(script, dict(os.environ, **{layout.SUPERVISOR_STATUS: str(code)}))
     os._exit(code)
+
+
+def _become(script: "List[str]", env: "Mapping[str, str]") -> "NoReturn":
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        # Python ignores them, and a shell would pass that on.
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(script[0], script, env)
