@@ -162,8 +162,7 @@ def _directory(path: Directory) -> FileUpload:
     manifest += [f"{name}\0->{target}\n" for name, target in contents.links]
     size = sum(member.facts.st_size for member in contents.files)
     digest = hashlib.sha256("".join(manifest).encode("utf-8", "surrogateescape")).hexdigest()
-    crcs = tuple(crc for _, crc in digests)
-    return FileUpload(digest, os.path.basename(root) or "root", contents, size, True, crcs)
+    return FileUpload(digest, os.path.basename(root) or "root", contents, size, True, tuple(crc for _, crc in digests))
 
 
 def _walk(folder: str, prefix: str, above: tuple[str, ...], files: list[Member], folders: list[str]) -> None:

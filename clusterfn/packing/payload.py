@@ -415,8 +415,8 @@ def _how_to_import(path: str) -> str | None:
         ]
         if homes:
             *_, home, key = min(homes)
-            renamed = "" if key == name else f" as {name}"
-            return f"write `from {home} import {key}{renamed}` in the function: then the job makes one of its own"
+            as_ = "" if key == name else f" as {name}"
+            return f"write `from {home} import {key}{as_}` in the function: then the job makes one of its own"
     return None
 
 
@@ -429,7 +429,6 @@ def _instead_of(part: object) -> str:
         return "pass the data instead, such as list(…) or dict(…) of it"
     if _is_trial(part):
         return "call trial.suggest_…() on this machine, and pass the values; or pass the study to clusterfn.sweep()"
-    plain = "create it inside the function, or pass the data it is made from"
-    if serialization.part("unpicklable").is_future(part):
-        plain = "pass its value: .result()"
+    is_future, elsewise = serialization.part("unpicklable").is_future(part), "pass the data it is made from"
+    plain = "pass its value: .result()" if is_future else f"create it inside the function, or {elsewise}"
     return str(attribute(type(part), "_as_argument", plain))

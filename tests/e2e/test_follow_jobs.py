@@ -106,9 +106,11 @@ def test_what_ended_jobs_used_is_compared_with_what_they_asked_for(here, tmp_pat
     group = cluster(cores=2, memory="2GB")(work).map([str(tmp_path / "go")] * 3)
     assert group.results(150) == [60 << 20] * 3
 
-    assert main(["usage", "here", "--json"]) == 0
+    def reports():
+        assert main(["usage", "here", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
 
-    (report,) = json.loads(capsys.readouterr().out)
+    (report,) = until(reports)  # the host knows the end of a map after that of its last item
     assert (report["name"], report["jobs"], report["asked"]["memory_bytes"]) == ("work", 1, 2 << 30)
     assert 60 << 20 < report["memory_bytes"] < 1 << 30 and 'memory="256MB"' in report["suggestions"]
 

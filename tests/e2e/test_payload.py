@@ -30,10 +30,10 @@ def test_a_closure(hosts):
 
 def test_a_module_that_reads_a_file_beside_it_as_it_is_imported_is_named(hosts, tmp_path, monkeypatch):
     (tmp_path / "needs_root.py").write_text(
-        "from pathlib import Path\nROOT = Path(__file__).with_name('pyproject.toml').read_text()\n\n\n"
+        "from pathlib import Path\nROOT = Path(__file__).with_suffix('.toml').read_text()\n\n\n"
         "def root():\n    return ROOT\n"
     )
-    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "needs_root.toml").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
 
     with pytest.raises(PayloadError) as caught:

@@ -36,7 +36,9 @@ def waiting(seconds):
 
     path = Path(os.environ["CLUSTERFN_CHECKPOINT"], "watching")
     first = not path.exists()
-    noted = Path(os.environ["CLUSTERFN_CHECKPOINT"]).with_name("processes").read_text().splitlines()
+    job = next(each for each in path.parents if (each / "spec.json").exists())
+    files = [*job.glob("processes"), *job.glob("elements/*/processes")]  # of an item, in the folder of its element
+    noted = [line for file in files for line in file.read_text().splitlines()]
     supervisors = [line.split()[2] for line in noted if line.startswith("supervisor")]
     path.with_suffix(".new").write_text(supervisors[-1])
     path.with_suffix(".new").replace(path)

@@ -39,7 +39,7 @@ USAGE: "dict[str, Any]" = {
     "now?": {"cores?": NUMBER, "memory_bytes?": NUMBER, "gpus?": [{}]},
 }  # fmt: skip
 JOB_SPEC: "dict[str, Any]" = {
-    "id": NAME, "name": str, "host": str, "scheduler": str, "root": NAME, "bridge?": NAME, "lease?": str,
+    "id": NAME, "name": str, "host": str, "scheduler": str, "root": NAME, "bridge?": NAME,
     "keep_days": NUMBER, "sys_path?": [NAME], "resume?": NAME, "clusters?": NAME, "retries?": WHOLE,
     "resources": {
         "cores?": WHOLE, "gpus?": WHOLE, "nodes?": WHOLE, "tasks_per_node?": WHOLE, "memory_bytes?": WHOLE,

@@ -53,10 +53,8 @@ def _named(root: str, name: str) -> Iterator[Member]:
         # Neither `.git`, caches and keys nor an environment are data.
         if any(part.startswith((".", "__")) or part == "node_modules" for part in relative.split("/")):
             continue
-        is_folder = os.path.isdir(path)
-        if is_folder and not OF_ENVIRONMENTS.isdisjoint(os.listdir(path)):
-            continue
-        if not is_folder and (not os.path.isfile(path) or path.endswith(".py") or holds_credentials(path)):
+        is_folder, is_data = os.path.isdir(path), os.path.isfile(path) and not path.endswith(".py")
+        if not OF_ENVIRONMENTS.isdisjoint(os.listdir(path)) if is_folder else not is_data or holds_credentials(path):
             continue
         listed = git.listed(root)
         git.keep(root, listed, [root, os.path.dirname(path)])

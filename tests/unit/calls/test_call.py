@@ -180,9 +180,9 @@ def test_a_call_whose_arguments_take_long_to_pack_says_so(monkeypatch, capsys):
     def is_said():
         nonlocal said
         said += capsys.readouterr().err
-        return "clusterfn: preparing train: reading and packing its arguments\n" in said
+        return "clusterfn: preparing slow: reading and packing its arguments\n" in said
 
-    with job_display.preparing("train"):
+    with job_display.preparing("slow"):
         until(is_said)
 
 

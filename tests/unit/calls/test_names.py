@@ -9,8 +9,8 @@ import pytest
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import text
 from clusterfn.calls.call import job_name
-from clusterfn.cli import screen
 from clusterfn.config.options import parse_options
+from clusterfn.display import live
 from clusterfn.errors import ConfigError
 
 ID = "7f3a" * 4
@@ -57,10 +57,10 @@ def test_a_name_that_is_none_is_rejected_with_one_that_is(name: str):
 def test_columns_of_wide_letters_are_below_each_other():
     rows = [("größe_日本", "RUNNING"), (unicodedata.normalize("NFD", "größe"), "DIED"), ("train", "PENDING")]
 
-    lines = screen.table(("NAME", "STATE"), rows).splitlines()
+    lines = live.table(("NAME", "STATE"), rows).splitlines()
 
     assert {text.width(line[: line.index(state)]) for line, (_, state) in zip(lines[1:], rows)} == {12}
-    assert "\u001b" not in screen.table(("NAME",), [("a\x1b[2J日",)])
+    assert "\u001b" not in live.table(("NAME",), [("a\x1b[2J日",)])
 
 
 @pytest.mark.parametrize(("most", "shown"), [(10, "日本語"), (6, "日本語"), (5, "日本…"), (4, "日…"), (1, "…")])

@@ -12,6 +12,7 @@ from clusterfn.bridge.supervisor.attempt import Attempt
 from clusterfn.bridge.supervisor.job import JOB_SPEC, DamagedFile, JobFolder, checked, read_spec
 from clusterfn.bridge.supervisor.spec import Spec, SpecBuilding, SpecGroup, SpecResources
 from clusterfn.config.job_spec import KernelSpec, SessionSpec
+from clusterfn.config.spec import ResultPolicy
 from tests.fakes.job_spec import job_spec
 from tests.unit.calls.test_mapping import SENT
 
@@ -78,7 +79,8 @@ def test_what_another_version_writes_in_addition_and_any_text_of_the_users_is_re
 def test_the_types_of_the_host_have_the_fields_that_the_client_writes():
     host = SENT.host._replace(scheduler_options={"clusters": "far"}, gpus_only=("GPU-1",))
     held = {"serving": SessionSpec(60.0, (3, 11)), "kernel": KernelSpec("ipykernel", 60.0, 60.0, (3, 11))}
-    sent = json.loads(SENT._replace(host=host, keep_value=True, **held).to_json())
+    data = ResultPolicy(data_only=True)
+    sent = json.loads(SENT._replace(host=host, keep_value=True, results=data, **held).to_json())
 
     assert set(sent) == set(get_type_hints(Spec)) - {"syncs_later"}
     for part, kind in ("resources", SpecResources), ("building", SpecBuilding), ("group", SpecGroup):
