@@ -182,7 +182,7 @@ def small(here: Path) -> Iterator[Path]:
     """The root of this machine, on a disk that can be filled."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it mounts a small file system")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", str(here)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "none", str(here)], check=True)
     yield here
     subprocess.run(["umount", "-l", str(here)], check=True)
 

@@ -43,9 +43,7 @@ def test_a_sweep_says_which_configuration_has_won(here, capsys):
 
     assert capsys.readouterr().err.rstrip().endswith("best: GRID_0001 0.100 cfg.lr=0.1")
     assert "1. GRID_0001 0.100 cfg.lr=0.1" in str(result)
-    _, head, first, *_ = DisplayFormatter().format(result)[0]["text/plain"].splitlines()
-    assert head.split() == ["name", "score", "time", "cfg.lr", "cfg.depth", "extra"]
-    assert first.split(maxsplit=7)[-3:] == ["0.1", "3", "('of', 'all', 'configurations')"]
+    assert DisplayFormatter().format(result)[0]["text/plain"] == str(result)
 
 
 def test_two_jobs_of_one_function_are_distinguished(here):

@@ -344,3 +344,22 @@ def test_a_forked_supervisor_ends_at_no_write_to_a_program_that_does_not_read(he
     _, ignored = call_until_forked(there, lambda seen: seen[0])
 
     assert ignored & 1 << signal.SIGPIPE - 1 and ignored & 1 << signal.SIGXFSZ - 1
+
+
+def ends_parent() -> bool:
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        os.kill(os.getppid(), number)
+    time.sleep(0.3)  # of a keeper that ends, the worker is killed
+    return "\0jobs\0" in Path("/proc/self/cmdline").read_text()
+
+
+ends_parent.__module__ = "__main__"
+
+
+def test_a_keeper_goes_on_after_a_signal_that_all_processes_of_a_job_get(here: Path) -> None:
+    assert call_until_forked(cluster(ends_parent)) is True

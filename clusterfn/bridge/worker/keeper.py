@@ -24,6 +24,10 @@ from .report import receive_order
 if TYPE_CHECKING:
     import _socket
 
+# What ends a job is sent to all of its processes, as by scancel. The keeper ends with its supervisor, after its workers:
+# would it end first, each of them would be killed, and count as killed.
+_OF_ALL = (signal.SIGTERM, signal.SIGHUP)
+
 
 def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
     """Fork a process that is as one whose interpreter has just started, and that ends with this one.
@@ -42,7 +46,8 @@ def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
     if pid == 0:
         try:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, *_OF_ALL):
+                signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             # A process that dies must leave no call behind without an outcome.
             die_with_parent(signal.SIGKILL, parent)
@@ -61,6 +66,8 @@ def keep_workers(orders: _socket.socket) -> list[str]:
     for fd in (woken, waker):
         os.set_blocking(fd, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGINT, *_OF_ALL):
+        signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(waker)
     poll = select.poll()
     for fd in (woken, orders.fileno()):
