@@ -24,8 +24,8 @@ from .report import receive_order
 if TYPE_CHECKING:
     import _socket
 
-# What ends a job is sent to all of its processes, as by scancel. The keeper ends with its supervisor, after its workers:
-# would it end first, each of them would be killed, and count as killed.
+# What ends a job is sent to all of its processes, as by scancel. The keeper ends with its supervisor, after its
+# workers: would it end first, each of them would be killed, and count as killed.
 _OF_ALL = (signal.SIGTERM, signal.SIGHUP)
 
 
