@@ -116,9 +116,17 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
 
 def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
     """Read several files of the host at once; return None for one that does not exist."""
-    outs = [io.BytesIO() for _ in paths]
-    # Send all requests before the first wait, so that all of them take one round trip.
-    replies = [connection.get(path, out.write, on_size=_fits(path), until=_GROWS) for path, out in zip(paths, outs)]
+    return _read_parts(connection, [(path, 0) for path in paths])
+
+
+def _read_parts(connection: HostConnection, parts: Sequence[tuple[str, int]]) -> list[bytes | None]:
+    """Read files from these places on, all in one round trip."""
+    outs = [io.BytesIO() for _ in parts]
+    # Send all requests before the first wait.
+    replies = [
+        connection.get(path, out.write, begin, on_size=_fits(path), until=_GROWS)
+        for (path, begin), out in zip(parts, outs)
+    ]
     contents: list[bytes | None] = []
     for reply, out in zip(replies, outs):
         try:
@@ -133,13 +141,7 @@ def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | 
 
 def read_part(connection: HostConnection, path: str, begin: int = 0, size: int | None = None) -> bytes:
     """Read a part of a file, to its end if `size` is None; return b"" if there is no such file."""
-    out = io.BytesIO()
-    try:
-        connection.get(path, out.write, begin, on_size=_fits(path), until=_GROWS).result(None)
-    except HostError as error:
-        if error.kind != "missing":
-            raise
-    return out.getvalue()[:size]
+    return (_read_parts(connection, [(path, begin)])[0] or b"")[:size]
 
 
 def read_output(
@@ -157,13 +159,12 @@ def read_output(
     Returns:
         Pieces, each with its stream.
     """
-    out, err = (
-        read_part(connection, posixpath.join(folder, name), *part)
-        for name, part in ((layout.STDOUT, stdout), (layout.STDERR, stderr))
-    )
-    order = read_part(connection, posixpath.join(folder, layout.STREAM_ORDER)) if out and err else b""
     names = (layout.STDOUT, layout.STDERR)
-    return [(names[which], piece) for which, piece in put_in_order(order, (out, err), (stdout[0], stderr[0]))]
+    parts = [*zip(names, (stdout[0], stderr[0])), (layout.STREAM_ORDER, 0)]
+    read = _read_parts(connection, [(posixpath.join(folder, name), begin) for name, begin in parts])
+    out, err, order = (data or b"" for data in read)
+    streams, begins = (out[: stdout[1]], err[: stderr[1]]), (stdout[0], stderr[0])
+    return [(names[which], piece) for which, piece in put_in_order(order, streams, begins)]
 
 
 class CheckpointFolder:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ _TAIL = 16384
 _DRAIN = 4 << 20
 _MOST_HELD = 1 << 20
 _MOST_NOTED = 1 << 20
+_SIZES = re.compile(rb"^(\d{1,18}) (\d{1,18})$", re.MULTILINE)
 
 
 class StreamOrder:
@@ -67,7 +69,8 @@ def put_in_order(
         streams: What was read of both files.
         begins: Where that begins in each file.
     """
-    points = [line.split() for line in order.splitlines() if len(line.split()) == 2]
+    # The function may have written anything into the file.
+    points = _SIZES.findall(order)
     done = [0, 0]
     for point in [*points, [b"%d" % (begin + len(data)) for begin, data in zip(begins, streams)]]:
         for which, (end, begin, data) in enumerate(zip(point, begins, streams)):

@@ -125,7 +125,8 @@ def test_the_order_of_two_streams_is_noted_also_where_the_folder_comes_later(tmp
     found = list(put_in_order(path.read_bytes(), (streams[0], streams[1])))
 
     assert found == [(0, b"one "), (1, b"ONE TWO "), (0, b"two "), (1, b"THREE")]
-    assert list(put_in_order(b"", (streams[0], streams[1]))) == [(0, streams[0]), (1, streams[1])]
+    for damaged in (b"", b"x y\n", b"1\n", b"9" * 5000 + b" 1\n", b"-1 2\n"):
+        assert list(put_in_order(damaged, (streams[0], streams[1]))) == [(0, streams[0]), (1, streams[1])]
 
 
 def test_one_stream_alone_leaves_no_order(tmp_path):
