@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
-from clusterfn.calls import checkpoint, history, job_display, leaving
-from clusterfn.calls import submit as submission
+from clusterfn.calls import checkpoint, history, job_display, leaving, submit
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
@@ -100,7 +99,7 @@ def describe_call(
 ) -> str:
     """Return as text what `submit_call` would send and run; only the questions that find the environment are sent."""
     prepared = prepare(function, args, kwargs, options)
-    return submission.describe(prepared.session, prepared.job, prepared.payload)
+    return submit.describe(prepared.session, prepared.job, prepared.payload)
 
 
 class Prepared(NamedTuple):
@@ -182,8 +181,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             results=host.result_policy(options.results, options.max_result_bytes),
             notify=notification_of(host, options),
         )  # fmt: skip
-        job = job._replace(sys_path=submission.module_folders(job, payload))
-        notes.tell(payload.notes, job, submission.is_in_place(job.host, job.interpreter))
+        job = job._replace(sys_path=submit.module_folders(job, payload))
+        notes.tell(payload.notes, job, submit.is_in_place(job.host, job.interpreter))
         return Prepared(session, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path)
 
 
@@ -261,7 +260,7 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     for taken in entry.inputs.values():
         if isinstance(taken, Job):
             entry_of(taken).takers.add(entry)
-    entry.given = submission.given_paths(session.root, prepared.payload)
+    entry.given = submit.given_paths(session.root, prepared.payload)
     _send_now(prepared, entry, tracker, in_turn)
     return job, tracker
 
@@ -269,12 +268,12 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
 def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bool) -> None:
     """Send the call, start it, and follow it."""
     session, spec = prepared.session, prepared.job
-    submission.await_room(session)
-    inputs = submission.inputs_of(prepared.payload)
+    submit.await_room(session)
+    inputs = submit.inputs_of(prepared.payload)
     entry.submitted_at = time.monotonic()
     history.remember(entry, prepared.config, spec.results, spec.secrets)
     needs, environment = send_needs(prepared, entry)
-    submission.submit_job(session, spec, prepared.payload, needs, tracker, inputs)
+    submit.submit_job(session, spec, prepared.payload, needs, tracker, inputs)
     # Without a scheduler the job begins at once, and follows its builder itself.
     if environment and session.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)
@@ -282,7 +281,7 @@ def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bo
     leaving.remember_going(entry)
 
 
-def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submission.Uploads, EnvironmentUpload | None]:
+def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submit.Uploads, EnvironmentUpload | None]:
     """Send what the host lacks, and start the builder of an environment that is made.
 
     Returns:
@@ -295,7 +294,7 @@ def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submissi
             from clusterfn.calls import environment_upload
 
             environment = environment_upload.upload_for(prepared.session, locked, job, console.tell)
-        needs = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
+        needs = submit.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
     if environment is not None:
         needs = needs._replace(before=[*needs.before, *environment.before])
     return needs, environment

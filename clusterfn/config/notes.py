@@ -13,7 +13,7 @@ class Note(NamedTuple):
 
     Attributes:
         id: What clusterfn.yml calls it.
-        when: When it is said.
+        when: The situation in which clusterfn says it.
         text: The sentence, with places for what was found.
         hint: What to do; "" for nothing.
         is_progress: Whether quiet mode hides it.
@@ -26,8 +26,8 @@ class Note(NamedTuple):
     is_progress: bool = False
 
 
-class Finding(NamedTuple):
-    """A note on one call: its id, what it is about, and the sentence. It is said once for each thing."""
+class CallNote(NamedTuple):
+    """A note on one call: its id, what it is about, and the sentence. clusterfn says it once for each thing."""
 
     id: str
     about: str
@@ -89,8 +89,8 @@ NOTES = {
 }  # fmt: skip
 
 
-def found(id_: str, about: str = "", **facts: Any) -> Finding:
+def found(id_: str, about: str = "", **facts: Any) -> CallNote:
     """Return a note with what was found; without `about` it is about its own sentence."""
     note = NOTES[id_]
     text = ": ".join(filter(None, (note.text, note.hint))).format(**facts)
-    return Finding(id_, about or text, text)
+    return CallNote(id_, about or text, text)

@@ -17,7 +17,7 @@ from typing import IO, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.config import quiet
-from clusterfn.config.notes import NOTES, Finding
+from clusterfn.config.notes import NOTES, CallNote
 from clusterfn.config.units import is_on
 from clusterfn.display import live
 from clusterfn.display.live import CellLines, Progress, TerminalLines
@@ -209,7 +209,7 @@ def is_new(kind: str, about: str) -> bool:
     return is_first
 
 
-def note(finding: Finding) -> None:
+def note(finding: CallNote) -> None:
     """Say a note on a call, unless it has been said, or clusterfn.yml hides it."""
     if finding.id not in quiet.hidden_notes and is_new(finding.id, finding.about):
         (tell if NOTES[finding.id].is_progress else warn)(finding.text)

@@ -133,7 +133,7 @@ class Call(NamedTuple):
     text: str
 
 
-class Source(NamedTuple):
+class ModuleText(NamedTuple):
     """What the text of a module says.
 
     Attributes:
@@ -152,13 +152,13 @@ class Source(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def of_file(path: str, mtime_ns: int) -> Source:
+def of_file(path: str, mtime_ns: int) -> ModuleText:
     """Read a file; the time is that of its last change."""
     return of_text(Path(path).read_bytes())
 
 
 @functools.lru_cache(maxsize=256)
-def of_text(text: bytes | str) -> Source:
+def of_text(text: bytes | str) -> ModuleText:
     """Read a text; one that is no Python says nothing, as a cell of a notebook with magics.
 
     Example:
@@ -171,7 +171,7 @@ def of_text(text: bytes | str) -> Source:
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return Source()
+        return ModuleText()
     literals, guards = dict[str, object](), dict[str, Guarded]()
     for node in tree.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -192,7 +192,7 @@ def of_text(text: bytes | str) -> Source:
     values = (each.value for each in _always_run(tree.body) if isinstance(each, ast.Expr))
     nodes = (each for each in values if isinstance(each, ast.Call))
     calls = tuple(Call(each.lineno, ast.unparse(each.func), ast.unparse(each)) for each in nodes)
-    return Source(frozenset(_imported(tree)), literals, guards, frozenset(strings), calls)
+    return ModuleText(frozenset(_imported(tree)), literals, guards, frozenset(strings), calls)
 
 
 def _always_run(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.config.notes import Finding, found
+from clusterfn.config.notes import CallNote, found
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts
@@ -55,7 +55,7 @@ class _Used(NamedTuple):
     is_certain: bool
 
 
-def find(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[Finding]:
+def find(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[CallNote]:
     """Return the notes on what a call of `function` on a host does otherwise than a call in this process.
 
     Args:
@@ -103,7 +103,7 @@ def find(function: Any, host: str, constants: Mapping[str, Any] | None = None) -
     return list(dict.fromkeys(lines))
 
 
-def _patterns(parts: Sequence[tuple[types.FunctionType, code_facts.Facts]]) -> Iterator[Finding]:
+def _patterns(parts: Sequence[tuple[types.FunctionType, code_facts.Facts]]) -> Iterator[CallNote]:
     """Yield the patterns in the code of these functions that match files here, in a folder that the code names.
 
     That folder may be the one of the script. What lies beside an own module, and its code names, is sent.
@@ -184,7 +184,7 @@ def _scope(function: types.FunctionType) -> dict[str, Any]:
     return scope
 
 
-def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterator[Finding]:
+def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterator[CallNote]:
     """Yield the calls by which the script sets what no job gets, such as `np.random.seed(0)`.
 
     Only those count that the code of the call may use; `settings.NAMED` has them.

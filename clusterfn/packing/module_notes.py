@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.config.notes import Finding, found
+from clusterfn.config.notes import CallNote, found
 from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts
 from clusterfn.packing.project import modules as own_modules
@@ -48,7 +48,7 @@ _MOST = 20
 _seen: dict[Path, tuple[int, int]] = {}
 
 
-def find(sources: FileBundle, functions: Collection[types.FunctionType], place: Place | None) -> Iterator[Finding]:
+def find(sources: FileBundle, functions: Collection[types.FunctionType], place: Place | None) -> Iterator[CallNote]:
     """Yield the notes on modules.
 
     Args:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.attributes import attribute
 from clusterfn.config.forms import is_set_by_clusterfn
-from clusterfn.config.notes import Finding, found
+from clusterfn.config.notes import CallNote, found
 from clusterfn.display import console
 from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts, code_notes, module_notes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _VARIABLE_SETTERS = frozenset(["putenv", "setdefault", "update"])
 # Most functions are sent often, so what was noted about their code is kept for each host.
-_of_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[Finding]]] = weakref.WeakKeyDictionary()
+_of_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[CallNote]]] = weakref.WeakKeyDictionary()
 # The method of `type` itself is used, because a metaclass may have another one.
 _subclasses_of: Callable[[type], list[type]] = type.__subclasses__
 
@@ -50,8 +50,8 @@ class Watched:
 
     def __init__(self, place: Place | None) -> None:
         self.place = place
-        self.sent_along: dict[Finding, None] = {}
-        self.of_code: Sequence[Finding] = ()
+        self.sent_along: dict[CallNote, None] = {}
+        self.of_code: Sequence[CallNote] = ()
         self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
         self.by_value: list[types.FunctionType] = []
@@ -61,7 +61,7 @@ class Watched:
         serialization.part("pickler").notes.clear()
 
 
-def tell(notes: Sequence[Finding], job: JobSpec, is_in_place: bool) -> None:
+def tell(notes: Sequence[CallNote], job: JobSpec, is_in_place: bool) -> None:
     """Say what is true of the job, and has not been said.
 
     Args:
@@ -76,9 +76,9 @@ def tell(notes: Sequence[Finding], job: JobSpec, is_in_place: bool) -> None:
             console.note(note)
 
 
-def of_code(function: Callable[..., Any], host: str, constants: Mapping[str, Any] | None) -> list[Finding]:
+def of_code(function: Callable[..., Any], host: str, constants: Mapping[str, Any] | None) -> list[CallNote]:
     """Return what `code_notes.find` does; raise what it does."""
-    read: dict[str, list[Finding]] = {}
+    read: dict[str, list[CallNote]] = {}
     if isinstance(function, types.FunctionType) and constants is None:
         read = _of_code.setdefault(function, {})
     if host not in read:
@@ -86,7 +86,7 @@ def of_code(function: Callable[..., Any], host: str, constants: Mapping[str, Any
     return read[host]
 
 
-def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]) -> Iterator[Finding]:
+def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]) -> Iterator[CallNote]:
     """Yield the notes about a call that has been packed."""
     yield from _decided_here(call)
     yield from _unnamed_subclasses(call)
@@ -102,7 +102,7 @@ def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.
         yield from (found("variable", name, name=name) for name in _variables(call.by_value, sources))
 
 
-def _decided_here(call: Watched) -> Iterator[Finding]:
+def _decided_here(call: Watched) -> Iterator[CallNote]:
     """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
     for name, (value, file, scope) in call.flags.items():
         # A notebook keeps the text of its cells in `In`.
@@ -116,7 +116,7 @@ def _decided_here(call: Watched) -> Iterator[Finding]:
         yield from (found("optional-import", name=name, value=value, module=each) for each in [*missing][:1])
 
 
-def _unnamed_subclasses(call: Watched) -> Iterator[Finding]:
+def _unnamed_subclasses(call: Watched) -> Iterator[CallNote]:
     """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
     parts = (part for each in call.by_value for part in code_facts.read(each.__code__)) if call.classes else ()
     if not any("__subclasses__" in part.names for part in parts):

@@ -23,7 +23,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.config.notes import Finding, found
+from clusterfn.config.notes import CallNote, found
 from clusterfn.errors import ConfigError, DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts, notes
@@ -62,7 +62,7 @@ class Payload(NamedTuple):
     sources: FileBundle | None
     shipments: tuple[FileUpload, ...]
     needs: frozenset[str] = frozenset()
-    notes: tuple[Finding, ...] = ()
+    notes: tuple[CallNote, ...] = ()
     given: Mapping[str, PurePath] = {}
     crcs: Mapping[str, int] = {}
     inputs: tuple[Reference, ...] = ()

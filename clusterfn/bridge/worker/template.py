@@ -95,7 +95,7 @@ def _fork_keepers(orders: _socket.socket, report: int) -> _socket.socket | None:
     """Fork a keeper for each supervisor; return in each, with its socket. None once there are no more orders."""
     files = _files_read_at_start()
     stamp = _stamp(files)
-    # Nobody waits for a keeper. Each restores this signal.
+    # The kernel collects keepers that have ended. Each keeper restores this signal.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         line, fds = receive_order(orders)

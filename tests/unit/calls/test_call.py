@@ -17,7 +17,7 @@ from clusterfn.calls import call, job_display, leaving
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config import config_file
 from clusterfn.config.config_file import LOCAL
-from clusterfn.config.notes import Finding
+from clusterfn.config.notes import CallNote
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Interpreter
 from clusterfn.display import console
@@ -96,12 +96,12 @@ def test_it_is_packed_again_where_that_turns_out_to_be_another(host, monkeypatch
 def test_a_note_is_said_once_unless_the_job_has_what_it_says_it_lacks(capsys, monkeypatch):
     monkeypatch.setenv("CLUSTERFN_QUIET", "1")
     lines = {"setup": ("umask 22", "export TEST_CALL_D=1"), "prolog": (": ${TEST_CALL_E:=1}",)}
-    found = [Finding("variable", f"TEST_CALL_{each}", f"{each} is not sent") for each in "ABCDE"]
+    found = [CallNote("variable", f"TEST_CALL_{each}", f"{each} is not sent") for each in "ABCDE"]
     for is_this_machine in (True, False, False):
         host = SimpleNamespace(is_this_machine=is_this_machine, **lines)
         job: Any = SimpleNamespace(host=host, env={"TEST_CALL_B": "1"}, secrets={"TEST_CALL_C": "1"})
-        of_value = Finding("module-value", "test_call.RATE", f"RATE is {is_this_machine} here")
-        compiled = Finding("compiled", "x", "x is compiled, which is not said in quiet mode")
+        of_value = CallNote("module-value", "test_call.RATE", f"RATE is {is_this_machine} here")
+        compiled = CallNote("compiled", "x", "x is compiled, which is not said in quiet mode")
         notes.tell((*found, of_value, compiled), job, is_in_place=is_this_machine)
 
     assert capsys.readouterr().err == "clusterfn: RATE is True here\nclusterfn: A is not sent\n"
@@ -113,11 +113,11 @@ def test_a_note_that_clusterfn_yml_hides_is_not_said(monkeypatch, capsys, tmp_pa
     path.write_text("notes: {hide: [global]}\n")
     config_file.load()
     for id_ in ("global", "edited"):
-        console.note(Finding(id_, f"{tmp_path} {id_}", f"a note on {id_}"))
+        console.note(CallNote(id_, f"{tmp_path} {id_}", f"a note on {id_}"))
 
     path.write_text("quiet: false\n")
     config_file.load()
-    console.note(Finding("global", f"{tmp_path} global", "a note on global"))
+    console.note(CallNote("global", f"{tmp_path} global", "a note on global"))
 
     assert capsys.readouterr().err == "clusterfn: a note on edited\nclusterfn: a note on global\n"
 
