@@ -93,7 +93,7 @@ def evaluate(embedder: str, index: str, pipeline: str, k: int) -> dict[str, Any]
         if pipeline != "vector_only":
             candidates = reranked(candidates, documents, queries[number], pipeline == "reranker_then_splade")
         hits.append(float(number in candidates[:k]))
-    return {"score": sum(hits) / len(hits), "scores": hits}
+    return {"score": sum(hits) / len(hits)}
 
 
 def main() -> None:
@@ -109,10 +109,7 @@ def main() -> None:
     where = {name: getattr(asked, name) for name in ("host", "environment") if getattr(asked, name)}
 
     function = evaluate.with_options(**where, env={"INDEXES": asked.indexes or ""})
-    result = clusterfn.sweep(
-        function, GRID, max_configs=asked.max_configs, seed=asked.seed, group_by="pipeline",
-        resume=asked.resume,
-    )  # fmt: skip
+    result = clusterfn.sweep(function, GRID, max_configs=asked.max_configs, seed=asked.seed, resume=asked.resume)
     print(f"best: {result.best.name} (score {result.best.score:.3f}) {result.best.config}")
 
 

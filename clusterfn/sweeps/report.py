@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import logging
 import time
@@ -15,8 +14,6 @@ from clusterfn.calls import outcome_errors, results_table
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
 from clusterfn.display import console, labels
-from clusterfn.sweeps import scoring
-from clusterfn.sweeps.space import Configuration
 
 R = TypeVar("R")
 # Begins each line about configurations that failed.
@@ -37,7 +34,6 @@ class Trial(Generic[R]):
         value: What the function returned; None if it failed.
         error: Why it failed; None if it did not.
         seconds: How long it ran.
-        scores: The scores that the result consists of; empty if it has none.
         job: The group that ran it.
         item: Its index in that group: `clusterfn.attach(trial.job).logs(trial.item)`.
         host: Where it ran.
@@ -49,7 +45,6 @@ class Trial(Generic[R]):
     value: R | None = None
     error: BaseException | None = None
     seconds: float = 0.0
-    scores: Sequence[float] = ()
     job: str = ""
     item: int = 0
     host: str = ""
@@ -64,14 +59,12 @@ class SweepResult(Generic[R]):
         minimize: Whether the lowest score is the best.
         seed: What chose the configurations; None where nothing was left to chance.
         shown: How many the report lists.
-        group_by: The keyword whose value each line of the ranking gives; None gives all of them.
     """
 
     results: Sequence[Trial[R]]
     minimize: bool
     seed: int | None
     shown: int = 5
-    group_by: str | None = None
 
     def __len__(self) -> int:
         return len(self.results)
@@ -85,10 +78,10 @@ class SweepResult(Generic[R]):
 
     @functools.cached_property
     def ranking(self) -> list[Trial[R]]:
-        """Those that have a score, the best first."""
-        scores = [(each.name, each.score) for each in self.results if each.score is not None]
-        named = {each.name: each for each in self.results}
-        return [named[name] for name in scoring.ranked(scores, self.minimize)]
+        """Those that have a score, the best first; of equals the one that comes first."""
+        scored = [(each.score, each) for each in self.results if each.score is not None]
+        sign = 1 if self.minimize else -1
+        return [each for _, each in sorted(scored, key=lambda pair: sign * pair[0])]
 
     def top(self, n: int | None = None) -> list[Trial[R]]:
         """The best n; without a number as many as the report lists."""
@@ -108,11 +101,6 @@ class SweepResult(Generic[R]):
     def failed(self) -> dict[str, BaseException]:
         """Name -> why it has no score."""
         return {each.name: each.error for each in self.results if each.error is not None}
-
-    @property
-    def ghosts(self) -> list[list[str]]:
-        """Names of different configurations that gave the very same sequence of scores: one of them may not count."""
-        return scoring.ghosts({each.name: each.scores for each in self.results})
 
     def to_dataframe(self) -> Any:
         """A pandas DataFrame, a row for each configuration by its name: its arguments, score, seconds, error, job.
@@ -146,26 +134,23 @@ def _leaves(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def report(result: SweepResult[Any]) -> list[str]:
-    """Return what printing a result shows: how many were completed, the best, what failed and what is suspicious."""
+    """Return what printing a result shows: how many were completed, the best, and what failed."""
     done, total = len(result.ranking), len(result.results)
     lines = [f"{done}/{total} configurations completed ({100 * done // total} %)"]
     lines += [f"{rank}. {_ranked(each, result)}" for rank, each in enumerate(result.top(), 1)]
     lines += [f"… and {done - result.shown} more"] if done > result.shown else []
-    lines += _failures(result.failed)
-    return lines + [f"identical scores throughout: {', '.join(names)}" for names in result.ghosts]
+    return lines + _failures(result.failed)
 
 
 def last_line(result: SweepResult[Any]) -> str:
     """Return the line with which a sweep ends: how many were completed, how many failed, and the best."""
     failed = f", {len(result.failed)} failed" if result.failed else ""
     best = f"; best: {_ranked(result.best, result)}"
-    ghosts = "; some have identical scores throughout (result.ghosts)" if result.ghosts else ""
-    return f"{len(result.ranking)}/{len(result.results)} configurations completed{failed}{best}{ghosts}"
+    return f"{len(result.ranking)}/{len(result.results)} configurations completed{failed}{best}"
 
 
 def _ranked(trial: Trial[Any], result: SweepResult[Any]) -> str:
-    arguments = _word(trial.config.get(result.group_by, "")) if result.group_by else result._labels[trial.name]
-    return f"{trial.name} {number(trial.score)} {arguments}".rstrip()
+    return f"{trial.name} {number(trial.score)} {result._labels[trial.name]}".rstrip()
 
 
 def _failures(failed: Mapping[str, BaseException]) -> list[str]:
@@ -185,10 +170,6 @@ def _failures(failed: Mapping[str, BaseException]) -> list[str]:
 def named(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return configurations, by name, as a person reads them: by what differs if all of it is too long."""
     return dict(zip(configs, labels.labels([list(each.items()) for each in configs.values()], _LABEL)))
-
-
-def _word(value: object) -> str:
-    return value if isinstance(value, str) else labels.shown(value)
 
 
 def number(score: float | None) -> str:
@@ -211,18 +192,6 @@ def cause(error: BaseException) -> str:
 def show_line(text: str) -> None:
     """Print a line of a sweep; what failed is shown in quiet mode too."""
     console.say(f"{text}\n", logging.WARNING if text.startswith(FAILED) else logging.INFO)
-
-
-def distribution(key: str, possible: Sequence[Any], chosen: Sequence[Configuration]) -> str:
-    """Say how many configurations have each value of a key.
-
-    Example:
-        >>> distribution("m", ["a", "b"], [Configuration("GRID_0000", {"m": "a"})])
-        'a 1, b 0'
-    """
-    counts = collections.Counter(_word(each.values.get(key)) for each in chosen)
-    words = dict.fromkeys([*map(_word, possible), *counts])
-    return ", ".join(f"{word} {counts[word]}" for word in words)
 
 
 def counted(count: int) -> str:

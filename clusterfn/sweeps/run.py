@@ -1,15 +1,18 @@
-"""Run a batch of configurations as one group of `map`, or resume an earlier one, and score its values."""
+"""Run configurations as one group of `map`, or resume an earlier one, and score its values."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
+import numbers
 import re
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Union
 
 from clusterfn.api.decorator import ClusterFunction
+from clusterfn.bridge.attributes import attribute, is_a
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import attach, leaving, mapping
 from clusterfn.calls.call import job_name
@@ -22,12 +25,79 @@ from clusterfn.display import console
 from clusterfn.errors import ConfigError, PayloadError, SweepError
 from clusterfn.hosts import serialization
 from clusterfn.sweeps.report import SweepProgress, Trial, counted, named, show_line
-from clusterfn.sweeps.scoring import Scoring, sequence
 from clusterfn.sweeps.space import Configuration
+
+By = Union[str, Callable[[Any], Any], None]
+_DEFAULT = "score"
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How results are compared.
+
+    Attributes:
+        by: A key of the result, or a function of it; None takes the number itself, or the value of its "score".
+        minimize: Whether the lowest is the best.
+    """
+
+    by: By = None
+    minimize: bool = False
+
+    def of(self, value: Any) -> float:
+        """Return the score of a result.
+
+        Raises:
+            ValueError: It has none, or one that is not a number.
+            Exception: Whatever the user's function raises.
+        """
+        if callable(self.by):
+            found = self.by(value)
+        elif is_a(value, Mapping):
+            found = value.get(_DEFAULT if self.by is None else self.by)
+        else:
+            found = value if self.by is None else attribute(value, self.by)
+        score = _number(found)
+        if score is None:
+            raise ValueError(f"the result has no score: {_described(self.by, value)}")
+        if math.isnan(score):
+            raise ValueError("the score is nan")
+        return score
+
+    def lacks(self, value: Any) -> bool:
+        """Whether a dict does not have the key that the user named."""
+        return isinstance(self.by, str) and is_a(value, Mapping) and self.by not in value
+
+
+def check_score(by: object) -> None:
+    """Reject what is no way to find a score.
+
+    Raises:
+        ConfigError: It is neither a key nor a function.
+    """
+    if by is not None and not isinstance(by, str) and not callable(by):
+        raise ConfigError(f"score={by!r:.60} is neither a key nor a function", hint='use "loss", or a function')
+
+
+def _number(value: Any) -> float | None:
+    size = None if is_a(value, numbers.Real) else attribute(value, "size")
+    if type(size) is int and size == 1 and attribute(value, "item") is not None:
+        # The value is an array of a single number.
+        value = value.item()
+    # bool is a number for Python, but True and False are no scores.
+    return float(value) if is_a(value, numbers.Real) and type(value) is not bool else None
+
+
+def _described(by: By, value: Any) -> str:
+    if callable(by):
+        return f"score= returned no number for {value!r:.60}"
+    key = _DEFAULT if by is None else by
+    if is_a(value, Mapping):
+        return f"{key!r} is {value[key]!r:.60}" if key in value else f"no {key!r} among {sorted(map(str, value))}"[:160]
+    return f"it is {value!r:.60}" if by is None else f"{type(value).__name__} has no number {key!r}"
 
 
 class Runner:
-    """Runs batches of one sweep.
+    """Runs the configurations of a sweep.
 
     Args:
         function: What to call.
@@ -37,7 +107,7 @@ class Runner:
         again: What chooses the same configurations in another call of `sweep`, such as "seed=1"; "" for nothing.
 
     Attributes:
-        folder: Of the last batch, on its host.
+        folder: Of the group, on its host.
     """
 
     def __init__(
@@ -140,7 +210,7 @@ class Runner:
 
     def _scored(self, trial: Trial[Any]) -> Trial[Any]:
         try:
-            return replace(trial, score=self._scoring.of(trial.value), scores=sequence(trial.value))
+            return replace(trial, score=self._scoring.of(trial.value))
         except Exception as error:  # noqa: BLE001 - score= of the user's may raise anything
             # Without a function of the user, the traceback has only clusterfn's own frames, which do not help the user.
             own = callable(self._scoring.by)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import random
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.errors import ConfigError
 
-GRID, RANDOM = "grid", "random"
 # The least number of digits in a name.
 _WIDTH = 4
 # Without max_configs=, a sweep tests no more configurations than this.
@@ -37,15 +35,9 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Grid:
-    """The product of the values of each key, in the order written: the last key changes fastest.
-
-    Attributes:
-        values: Key -> its values.
-        drawn: Key -> what draws a value from a `random.Random`.
-    """
+    """The product of the values of each key, in the order written: the last key changes fastest."""
 
     values: Mapping[str, Sequence[Any]]
-    drawn: Mapping[str, Callable[[Any], Any]]
 
     @property
     def size(self) -> int:
@@ -58,12 +50,9 @@ class Grid:
             values_at[key] = values[place]
         return {key: values_at[key] for key in self.values}
 
-    def keywords(self) -> list[str]:
-        return [*self.values, *self.drawn]
-
-    def possible(self, key: str) -> list[Any]:
-        """Return the values that a key may have; none if they are drawn."""
-        return list(self.values.get(key, ()))
+    def keywords(self) -> list[list[str]]:
+        """Return the arguments that a configuration has."""
+        return [list(self.values)]
 
 
 @dataclass(frozen=True)
@@ -79,13 +68,9 @@ class ConfigurationList:
     def at(self, index: int) -> dict[str, Any]:
         return dict(self.configurations[index])
 
-    def keywords(self) -> list[str]:
-        """Return the keywords of any of them."""
-        return list(dict.fromkeys(key for each in self.configurations for key in each))
-
-    def possible(self, key: str) -> list[Any]:
-        """Return the values that a key has, in the order in which they come; some may come more than once."""
-        return [each[key] for each in self.configurations if key in each]
+    def keywords(self) -> list[list[str]]:
+        """Return the arguments that each configuration has."""
+        return [list(each) for each in self.configurations]
 
 
 def read(configurations: object) -> Grid | ConfigurationList:
@@ -98,8 +83,7 @@ def read(configurations: object) -> Grid | ConfigurationList:
         if not configurations:
             raise ConfigError("the sweep has no arguments", hint='write {"lr": [0.1, 0.2]}')
         _check_keys(configurations)
-        drawn = {key: values for key, values in configurations.items() if callable(values)}
-        return Grid({key: _values(key, values) for key, values in configurations.items() if key not in drawn}, drawn)
+        return Grid({key: _values(key, values) for key, values in configurations.items()})
     if not isinstance(configurations, Sequence) or isinstance(configurations, (str, bytes)):
         problem = f"a sweep over {type(configurations).__name__}; configurations are a dict of lists or a list of dicts"
         raise ConfigError(problem, hint='write {"lr": [0.1, 0.2], "model": ["small", "large"]}')
@@ -131,49 +115,20 @@ def _values(key: str, values: Any) -> Sequence[Any]:
     return kept
 
 
-def check(space: Grid | ConfigurationList, sampler: str, max_configs: int | None) -> None:
-    """Reject what cannot be sampled so.
+def choose(space: Grid | ConfigurationList, max_configs: int | None, seed: int) -> list[Configuration]:
+    """Choose the configurations to be tested, in their order: exactly `max_configs`, or all if there are fewer.
 
     Raises:
-        ConfigError: Something is drawn that a grid lists, or the number is missing where there is no end.
+        ConfigError: There are too many to test them all.
     """
-    drawn = sorted(space.drawn) if isinstance(space, Grid) else []
-    if drawn and sampler != RANDOM:
-        raise ConfigError(f"{drawn[0]} is a function that draws values", hint='use sampler="random"')
-    if max_configs is None and drawn:
-        raise ConfigError("a function can draw any number of values", hint="set max_configs=")
     if max_configs is None and space.size > _MOST:
         raise ConfigError(f"the grid has {space.size} configurations", hint="set how many to test: max_configs=")
-
-
-def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | None, seed: int) -> list[Configuration]:
-    """Choose the configurations to be tested: exactly `max_configs`, or all if there are fewer.
-
-    Args:
-        space: All there are.
-        sampler: "grid": in the order of the grid; "random": in the order in which they were drawn.
-        max_configs: How many at most.
-        seed: Of the draws.
-    """
-    chance = random.Random(seed)
-    if isinstance(space, Grid) and space.drawn:
-        drawn = []
-        for number in range(max_configs or 0):
-            arguments = {key: chance.choice(values) for key, values in space.values.items()}
-            arguments.update({key: draw(chance) for key, draw in space.drawn.items()})
-            drawn.append(Configuration(f"RANDOM_{number:04d}", arguments))
-        return drawn
-    count = min(space.size, max_configs or space.size)
-    if sampler == GRID and count == space.size:
-        indices = list(range(count))
-    elif space.size <= sys.maxsize:
-        indices = chance.sample(range(space.size), count)
-    else:
-        # The grid has more configurations than random.sample can count.
-        distinct: dict[int, None] = {}
-        while len(distinct) < count:
-            distinct[chance.randrange(space.size)] = None
-        indices = list(distinct)
+    indices: Iterable[int] = range(space.size)
+    if max_configs is not None and max_configs < space.size:
+        # `random.sample` cannot count a grid of more than 2**63 configurations.
+        chance, chosen = random.Random(seed), set[int]()
+        while len(chosen) < max_configs:
+            chosen.add(chance.randrange(space.size))
+        indices = sorted(chosen)
     width = max(_WIDTH, len(str(space.size - 1)))
-    ordered = indices if sampler == RANDOM else sorted(indices)
-    return [Configuration(f"GRID_{index:0{width}d}", space.at(index)) for index in ordered]
+    return [Configuration(f"GRID_{index:0{width}d}", space.at(index)) for index in indices]

@@ -41,72 +41,9 @@ from clusterfn import cluster
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-@cluster
-def work(lr, model):
-    if model == "broken":
-        raise ValueError(model)
-    return {"loss": (lr - 0.3) ** 2}
-
-def study(seed=3, **options):
-    return optuna.create_study(direction="minimize", sampler=optuna.samplers.TPESampler(seed=seed), **options)
-
-SPACE = {"lr": optuna.distributions.FloatDistribution(0, 1), "model": ["small", "broken", "large"]}
+def study():
+    return optuna.create_study(direction="minimize", sampler=optuna.samplers.TPESampler(seed=3))
 """
-ROUNDS = """
-kept = study(storage=f"sqlite:///{sys.argv[1]}.db", study_name="kept")
-result = clusterfn.sweep(work, SPACE, sampler=kept, max_configs=7, max_parallel=3, score="loss", group_by="model")
-print(json.dumps([
-    [[each.name, dict(each.config), each.score, each.job] for each in result],
-    [[each.params, each.value, each.state.name] for each in kept.trials],
-    result.best.name, kept.best_trial.number, result.minimize,
-]))
-"""
-
-
-def test_a_study_is_asked_in_rounds_and_gets_each_end(here, run_with, tmp_path):
-    trials, told, best, number, minimize = run_with(COMMON + ROUNDS, str(tmp_path / "study"))
-
-    assert [name for name, *_ in trials] == [f"TRIAL_000{number}" for number in range(7)] and minimize
-    assert [config for _, config, *_ in trials] == [params for params, *_ in told]
-    ends = [(score, "FAIL" if config["model"] == "broken" else "COMPLETE") for _, config, score, _ in trials]
-    assert ends == [(value, state) for _, value, state in told]
-    assert {state for *_, state in told} == {"FAIL", "COMPLETE"}
-    assert best == f"TRIAL_{number:04d}"
-    jobs = [job for *_, job in trials]
-    assert [jobs.count(job) for job in dict.fromkeys(jobs)] == [3, 3, 1]
-
-
-REFUSED = """
-CASES = [
-    ({"seed": 1}, SPACE), ({"resume": "7f3a"}, SPACE), ({"max_configs": None}, SPACE), ({}, [{"lr": 1, "model": "a"}]),
-    ({}, {"lr": 0.1, "model": ["a"]}), ({}, {"lr": [0.1], "model": [[1]]}),
-    ({"sampler": optuna.create_study(directions=["minimize", "maximize"])}, SPACE),
-    ({"sampler": optuna.create_study(direction="maximize"), "minimize": True}, SPACE),
-]
-
-def refused(options, space):
-    try:
-        clusterfn.sweep(work, space, **{"sampler": study(), "max_configs": 3, **options})
-    except clusterfn.ConfigError as error:
-        return error.message
-
-print(json.dumps([refused(*each) for each in CASES]))
-"""
-
-
-def test_what_a_study_cannot_be_asked_is_refused(here, run_with):
-    assert run_with(COMMON + REFUSED) == [
-        "a study has its own sampler",
-        "a study knows what has run, so resume= cannot be used with it",
-        "a study can draw any number of configurations",
-        "a study needs a dict of lists or Optuna distributions",
-        "lr=0.1 is neither a list nor an Optuna distribution",
-        "model: Optuna stores numbers and strings, not [1]",
-        "the study has several objectives; a sweep ranks by one",
-        "minimize=True, but the study maximizes",
-    ]
-
-
 TRIAL = """
 def refused(objective):
     asked = study()

@@ -41,16 +41,14 @@ for each in (retrieve, graded):
 
 
 def test_135_configurations_are_capped_to_3_here(here, capfd):
-    result = clusterfn.sweep(cluster(retrieve), RETRIEVAL, max_configs=3, seed=27, group_by="pipeline")
+    result = clusterfn.sweep(cluster(retrieve), RETRIEVAL, max_configs=3, seed=27)
 
     said = capfd.readouterr().err.splitlines()
     assert "Capping configurations from 135 to 3 as requested" in said
-    assert said[said.index("Capping configurations from 135 to 3 as requested") + 1].startswith("reranker_only ")
     assert [line.split()[0] for line in said if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
-    best = f"{result.best.name} {result.best.score:.3f} {result.best.config['pipeline']}"
-    assert said[-1] == f"3/3 configurations completed; best: {best}"
+    assert said[-1].startswith(f"3/3 configurations completed; best: {result.best.name} {result.best.score:.3f} ")
     assert [each.value["score"] for each in result] == [each.score for each in result]
-    assert result.best.score == max(each.score for each in result) and result.failed == {} and result.ghosts == []
+    assert result.best.score == max(each.score for each in result) and result.failed == {}
 
 
 @pytest.mark.lab
@@ -63,15 +61,10 @@ def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, 
     assert {line.partition("] ")[2].partition(",")[0] for line in said if line.startswith("[")} == {
         "GRID_0000 x=3 ✗ KeyError: 3", *(f"GRID_000{n} x={n + 3} ✓ {n + 3}.000" for n in range(1, 6)),
     }  # fmt: skip
-    assert said[-1:] == [
-        "5/6 configurations completed, 1 failed; best: GRID_0005 8.000 x=8; "
-        "some have identical scores throughout (result.ghosts)"
-    ]
+    assert said[-1] == "5/6 configurations completed, 1 failed; best: GRID_0005 8.000 x=8"
     assert str(result).splitlines() == [
         "5/6 configurations completed (83 %)",
         "1. GRID_0005 8.000 x=8", "2. GRID_0004 7.000 x=7", "… and 3 more", "✗ GRID_0000 KeyError: 3",
-        "identical scores throughout: GRID_0001, GRID_0003, GRID_0005",
-        "identical scores throughout: GRID_0002, GRID_0004",
     ]  # fmt: skip
     assert [each.name for each in result.ranking] == [f"GRID_000{n}" for n in (5, 4, 3, 2, 1)]
     assert {each.host for each in result} == {"slurm"} and isinstance(result.failed["GRID_0000"], KeyError)
@@ -90,8 +83,7 @@ def test_a_sweep_without_any_score_says_which_key_could_be_it(here):
     with pytest.raises(SweepError) as caught:
         clusterfn.sweep(cluster(lambda x: {"loss": x, "name": "a"}), {"x": [1, 2]})
 
-    assert "name the key that holds the score: score='loss'" in str(caught.value)
-    assert "; if the lowest is best, add minimize=True" in str(caught.value)
+    assert "no 'score' among ['loss', 'name']" in str(caught.value)
     assert caught.value.__cause__ is not None and caught.value.__cause__.__traceback__ is None
 
 
@@ -104,14 +96,9 @@ def test_each_failure_has_its_name_and_none_is_ranked(here, capfd):
         "GRID_0002": "3",
     }
     assert [each.name for each in result.ranking] == ["GRID_0003", "GRID_0004"]
-    assert result.ghosts == [["GRID_0003", "GRID_0004"]]
     said = capfd.readouterr().err
     assert "GRID_0000 x=1 ✗ ValueError: the score is nan\n" in said
-    assert said.endswith(
-        "\n2/5 configurations completed, 3 failed; best: GRID_0003 4.000 x=4; "
-        "some have identical scores throughout (result.ghosts)\n"
-    )
-    assert str(result).endswith("\nidentical scores throughout: GRID_0003, GRID_0004")
+    assert said.endswith("\n2/5 configurations completed, 3 failed; best: GRID_0003 4.000 x=4\n")
 
 
 def test_no_success_is_one_error_with_each_cause_and_its_count(here):
@@ -165,17 +152,13 @@ def test_what_cannot_travel_is_named_by_its_configuration(here):
         clusterfn.sweep(cluster(graded), {"x": [1, threading.Lock()]})
 
 
-def test_only_keywords_and_draws_and_a_key_of_the_result(here):
+def test_only_keywords_and_a_key_of_the_result(here):
     def work(*, lr, size=2):
         return {"loss": lr * size}
 
-    result = clusterfn.sweep(
-        cluster(work), {"lr": lambda chance: chance.random()}, max_configs=4, sampler="random", seed=1, score="loss",
-        minimize=True, top=2,
-    )  # fmt: skip
+    result = clusterfn.sweep(cluster(work), {"lr": [3, 1, 2]}, score="loss", minimize=True, top=2)
 
-    assert [each.name for each in result] == ["RANDOM_0000", "RANDOM_0001", "RANDOM_0002", "RANDOM_0003"]
-    assert result.best.score == min(each.config["lr"] * 2 for each in result) and len(result.top()) == 2
+    assert result.best.score == 2 and len(result.top()) == 2
 
 
 # resume

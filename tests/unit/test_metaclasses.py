@@ -14,7 +14,7 @@ from clusterfn.calls import map_display
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.taken_values import as_lists
 from clusterfn.display import argument_table, labels
-from clusterfn.sweeps import report, scoring, space
+from clusterfn.sweeps.run import Scoring
 
 
 class ComparesNothing(abc.ABCMeta):
@@ -67,11 +67,9 @@ def test_a_table_and_a_small_value_know_it(below: Any):
 def test_its_score_is_found(below: Any):
     result = below(dict)(score=below(float)(0.5))
 
-    assert scoring.Scoring().of(result) == 0.5
+    assert Scoring().of(result) == 0.5
     assert map_display.result_in_words(ItemOutcome("done", result)) == "✓ 0.5, 0.0s"
-    assert scoring.Scoring("loss").lacks(result)
-    assert scoring.possible_keys([below(dict)(loss=1.0), below()(), below(list)([1])]) == ["loss"]
-    assert scoring.sequence(below(dict)(scores=below(list)([1, 2]))) == (1.0, 2.0)
+    assert Scoring("loss").lacks(result)
 
 
 def test_one_kind_is_not_taken_for_another_that_is_equal_to_it(below: Any):
@@ -84,14 +82,6 @@ def test_a_map_takes_it_as_a_list(below: Any):
     kind = type(below())("Rows", (), {"__iter__": lambda self: iter([1, 2])})
 
     assert [list(each) for each in as_lists([kind()], "f")] == [[1, 2]]
-
-
-def test_configurations_that_have_no_truth_value_when_compared_are_counted():
-    numpy = pytest.importorskip("numpy")
-    given = space.read([{"x": numpy.zeros(2)}, {"x": numpy.ones(2)}])
-    chosen = [space.Configuration("GRID_0000", given.at(0))]
-
-    assert report.distribution("x", given.possible("x"), chosen) == "[0.0, 0.0] 1, [1.0, 1.0] 0"
 
 
 class Color(enum.Enum):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
-from clusterfn.sweeps import scoring, space
+from clusterfn.sweeps import space
 from clusterfn.sweeps.report import SweepResult, Trial
+from clusterfn.sweeps.run import Scoring
 
 RETRIEVAL = {
     "embedder": ["e5", "bge", "gte", "minilm", "splade"],
@@ -27,7 +27,7 @@ def names(chosen):
 
 
 def test_a_grid_is_the_product_in_the_order_written():
-    chosen = space.choose(space.read(RETRIEVAL), "grid", None, 0)
+    chosen = space.choose(space.read(RETRIEVAL), None, 0)
 
     assert len(chosen) == 135
     assert [tuple(each.values.values()) for each in chosen] == list(itertools.product(*RETRIEVAL.values()))
@@ -38,34 +38,24 @@ def test_a_grid_is_the_product_in_the_order_written():
 def test_a_capped_sample_has_exactly_that_many_in_grid_order_and_the_same_for_the_same_seed(seed):
     grid = space.read(RETRIEVAL)
 
-    chosen = space.choose(grid, "grid", 3, seed)
+    chosen = space.choose(grid, 3, seed)
 
-    assert names(chosen) == names(space.choose(space.read(RETRIEVAL), "grid", 3, seed))
-    assert names(chosen) == [f"GRID_{index:04d}" for index in sorted(random.Random(seed).sample(range(135), 3))]
+    assert names(chosen) == names(space.choose(space.read(RETRIEVAL), 3, seed)) == sorted(names(chosen))
+    assert len(set(names(chosen))) == 3 and names(chosen) != names(space.choose(grid, 3, seed + 1))
     assert [each.values for each in chosen] == [grid.at(int(each.name[5:])) for each in chosen]
 
 
-@pytest.mark.parametrize("sampler", ["grid", "random"])
-def test_a_grid_of_any_size_is_never_built(sampler, keys=30):
+def test_a_grid_of_any_size_is_never_built(keys=30):
     grid = space.read({f"key{number}": range(10) for number in range(keys)})
 
-    chosen = space.choose(grid, sampler, 4, 7)
+    chosen = space.choose(grid, 4, 7)
 
     assert grid.size == 10**keys and len(set(names(chosen))) == 4
     assert all(len(each.name) == 5 + keys for each in chosen)
 
 
-def test_random_sampling_takes_the_order_of_the_draws_and_functions_that_draw():
-    lists = space.choose(space.read(RETRIEVAL), "random", 5, 3)
-    drawn = space.choose(space.read({"lr": lambda chance: chance.uniform(1, 2), "m": ["ab"]}), "random", 3, 3)
-
-    assert names(lists) == [f"GRID_{index:04d}" for index in random.Random(3).sample(range(135), 5)]
-    assert names(drawn) == ["RANDOM_0000", "RANDOM_0001", "RANDOM_0002"]
-    assert all(1 <= each.values["lr"] <= 2 and each.values["m"] == "ab" for each in drawn)
-
-
 def test_a_list_of_dicts_is_taken_as_it_is():
-    chosen = space.choose(space.read([{"lr": 1}, {"lr": 2, "m": "a"}]), "grid", None, 0)
+    chosen = space.choose(space.read([{"lr": 1}, {"lr": 2, "m": "a"}]), None, 0)
 
     assert [(each.name, each.values) for each in chosen] == [
         ("GRID_0000", {"lr": 1}),
@@ -87,7 +77,7 @@ def test_a_list_of_dicts_is_taken_as_it_is():
     ],
 )
 def test_a_score_is_a_number_a_key_or_what_a_function_says(by, value, score):
-    assert scoring.Scoring(by).of(value) == score
+    assert Scoring(by).of(value) == score
 
 
 @pytest.mark.parametrize(
@@ -104,37 +94,17 @@ def test_a_score_is_a_number_a_key_or_what_a_function_says(by, value, score):
 )
 def test_a_result_without_a_score_says_why(by, value, says):
     with pytest.raises(ValueError, match=says):
-        scoring.Scoring(by).of(value)
+        Scoring(by).of(value)
 
 
 def test_ranking_keeps_the_order_of_equals():
-    scores = [("a", 1.0), ("b", 3.0), ("c", 3.0), ("d", 2.0)]
+    trials = [Trial(name, {}, score=score) for name, score in [("a", 1.0), ("b", 3.0), ("c", 3.0), ("d", 2.0)]]
 
-    assert scoring.ranked(scores, minimize=False) == ["b", "c", "d", "a"]
-    assert scoring.ranked(scores, minimize=True) == ["a", "d", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
-        ({"score": 1, "scores": [1, 2.5]}, (1.0, 2.5)), ([1, 2], (1.0, 2.0)), ([1], ()), ("ab", ()), (3, ()),
-        ({"scores": [1, "x"]}, ()),
-    ],
-)  # fmt: skip
-def test_the_scores_of_a_result_are_found(value, found):
-    assert scoring.sequence(value) == found
+    assert names(SweepResult(trials, minimize=False, seed=None).ranking) == ["b", "c", "d", "a"]
+    assert names(SweepResult(trials, minimize=True, seed=None).ranking) == ["a", "d", "b", "c"]
 
 
 # what is said, in the words and with the numbers of the reports
-
-
-def report():
-    trials = [
-        Trial("GRID_0007", {"pipeline": "vector_only"}, 0.439, 0.439, seconds=44.0, scores=(0.4, 0.478)),
-        Trial("GRID_0029", {"pipeline": "reranker_then_splade"}, 0.610, 0.610, seconds=43.8, scores=(0.6, 0.62)),
-        Trial("GRID_0071", {"pipeline": "reranker_only"}, 0.651, 0.651, seconds=45.2, scores=(0.6, 0.702)),
-    ]
-    return SweepResult(trials, False, 1, group_by="pipeline")
 
 
 def test_a_cell_shows_of_a_sweep_what_printing_it_does():
