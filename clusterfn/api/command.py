@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.api.decorator import ClusterFunction, cluster
-from clusterfn.api.shell_line import PLACE, fill_line, fill_words, places_in
 from clusterfn.bridge.layout import THREADS
+from clusterfn.bridge.worker.command_line import PLACE, places_in
 from clusterfn.calls.call import job_name
 from clusterfn.config import config_file, places
 from clusterfn.config.forms import OF_SCRIPT
@@ -260,8 +260,7 @@ def make_command(
     names = text.names
     shown = command_as_shown(text._replace(words=words))
     commit = commit_of(str(project)) if project is not None else {}
-    line, words = fill_line(text.line, names), fill_words(words, names)
-    sent = _SentCommand(words, line, shown, project, result, None if stdin is None else File(stdin), commit)
+    sent = _SentCommand(words, text.line, shown, project, result, None if stdin is None else File(stdin), commit)
     if project is not None:
         sent = sent._replace(**project.declared()._asdict())
     if sbatch is not None and script is not None:

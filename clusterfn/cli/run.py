@@ -20,6 +20,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,9 +33,9 @@ from clusterfn.api.command import (
     make_command,
 )
 from clusterfn.api.decorator import ClusterFunction, cluster
-from clusterfn.api.shell_line import places_in
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.bridge.worker.command_line import PLAIN, places_in
 from clusterfn.calls import call
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli import screen, target
@@ -127,7 +128,7 @@ _MOST_RUNS = 100_000
 def _run_script(args: argparse.Namespace) -> int:
     """Run the command on its host; its exit status becomes ours, 128 and more for a signal."""
     places = columns(args.map)
-    command, title = _prepared(args, tuple(places), read_input(args.stdin))
+    command, title = _prepared(args, places, read_input(args.stdin))
     called = command.function
     if command.array:
         places[ARRAY_VARIABLE] = command.array
@@ -165,14 +166,18 @@ def _run_script(args: argparse.Namespace) -> int:
 
 def _describe_script(args: argparse.Namespace) -> str:
     """Return what `run` would send and start for a command."""
-    command, _ = _prepared(args, ())
+    command, _ = _prepared(args, {})
     return command.function.script(*command.array[:1])
 
 
 def _prepared(
-    args: argparse.Namespace, names: tuple[str, ...], stdin: str | None = None
+    args: argparse.Namespace, values: Mapping[str, Sequence[str]], stdin: str | None = None
 ) -> tuple[PreparedCommand, str]:  # fmt: skip
-    """Return the command as a function, and how people read it."""
+    """Return the command as a function, and how people read it.
+
+    Args:
+        values: Those of each place, which are checked here.
+    """
     words = [args.target, *args.script_words] if args.command_words is None else args.command_words
     if words and words[0].startswith("-"):
         hint = f"options of clusterfn come before --: clusterfn run [HOST] {words[0]} ... -- COMMAND"
@@ -185,12 +190,16 @@ def _prepared(
     else:
         text = line_of_one_word(words[0]) if len(words) == 1 else CommandText(tuple(words), "", ())
         title = command_as_shown(text)
-    unused = [name for name in names if name not in places_in(words)]
-    if unused:
-        hint = f"write it where its value goes: {title} --{unused[0]} {{{unused[0]}}}"
-        raise ConfigError(f"the command has no place {{{unused[0]}}}", hint=hint)
+    for name, texts in values.items():
+        if name not in places_in(words):
+            hint = f"write it where its value goes: {title} --{name} {{{name}}}"
+            raise ConfigError(f"the command has no place {{{name}}}", hint=hint)
+        odd = next((each for each in texts if text.line and not PLAIN.fullmatch(each)), None)
+        if odd is not None:
+            hint = "use letters, digits and @%+=:,./- there, or leave out the quotes around the command"
+            raise ConfigError(f"a shell would not read the value {odd!r:.60} of {{{name}}} as one word", hint=hint)
     options = call_options(args)
-    command = make_command(text._replace(names=names), options, args.result, stdin)
+    command = make_command(text._replace(names=tuple(values)), options, args.result, stdin)
     if args.host:
         # $CLUSTERFN_HOST overrides the option `host`, and the HOST on the command line must override both.
         command = command._replace(function=command.function.on(args.host))

@@ -182,12 +182,14 @@ def test_a_command_is_a_function_to_map_and_to_sweep(here, project):
     assert clusterfn.sweep(train, {"lr": [3, 1, 2]}).best.config == {"lr": 1}
 
 
-def test_values_of_places_are_quoted_and_files_are_paths(here, project):
-    show = clusterfn.command("cat {file} && echo '{word}' \"{word}\" {word}; true", result=None)
-    job = show.submit(File("lines.txt"), "a'; echo $(b)")
+def test_a_line_takes_files_and_plain_values_and_rejects_all_others(here, project):
+    show = clusterfn.command("cat {file} && echo '{word}' $(( {word} + 1 )); true", result=None)
+    job = show.submit(File("lines.txt"), "3")
     job.result()
 
-    assert job.logs() == "one\ntwo\n" + " ".join(3 * ["a'; echo $(b)"]) + "\n"
+    assert job.logs() == "one\ntwo\n3 4\n"
+    with pytest.raises(CommandFailed, match="a shell would not read the value '3; ls' of {word} as one word"):
+        show(File("lines.txt"), "3; ls")
 
 
 def test_a_result_that_is_not_written_is_an_error_of_the_result(here, project):

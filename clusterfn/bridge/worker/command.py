@@ -25,7 +25,16 @@ from ..layout import COMMAND, INDEX_VARIABLE, RESULT, STDERR, STDOUT
 from ..schedulers.registry import scheduler_of_job
 from ..supervisor import process_tree, publish
 from . import warning
-from .command_line import interpreter_of, launcher_variables, to_warn, variables_of_sbatch, with_nodes
+from .command_line import (
+    NotPlain,
+    fill,
+    fill_words,
+    interpreter_of,
+    launcher_variables,
+    to_warn,
+    variables_of_sbatch,
+    with_nodes,
+)
 from .execute import CallRejected
 from .payload import FOLDERS
 
@@ -70,23 +79,26 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     for name, text in (command.get("env") or {}).items():
         env.pop(name, None)
         if text is not None:
-            env[name] = _filled(text, values)
-    # The places in code of a shell are these variables.
-    env.update(("CLUSTERFN_VALUE_%s" % name, str(value)) for name, value in values.items())
+            env[name] = fill(text, values)
     folders = [os.path.abspath(root) for root in command.get("roots") or ()] + json.loads(env.get(FOLDERS) or "[]")
     if folders:
         env["PYTHONPATH"] = os.pathsep.join([*folders, *filter(None, [env.get("PYTHONPATH")])])
     copied = _copied(command, rank, 1 if command.get("first") else tasks)
     with copied, _made(command.get("scripts"), env), _named_logs(command.get("logs") or (), env):
         warn_by = getattr(signal, command.get("signal") or "SIGTERM", signal.SIGTERM)
+        try:
+            argv = argv_of(command, values)
+        except NotPlain as error:
+            hint = "use letters, digits and @%+=:,./- there, or pass the value as a word to a script"
+            raise CallRejected(COMMAND, str(error), hint, code=_NOT_STARTED[errno.EACCES]) from error
         with open(command.get("stdin") or os.devnull, "rb") as stdin:
-            _wait_for(argv_of(command, values), env, stdin, warn_by, shown(command, values), bool(command.get("alone")))
+            _wait_for(argv, env, stdin, warn_by, shown(command, values), bool(command.get("alone")))
         return _result(command.get("result"), shown(command, values))
 
 
 def shown(command: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     """Return the command as people read it."""
-    return _filled(command["shown"], values)
+    return fill(command["shown"], values)
 
 
 def argv_of(command: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
@@ -95,22 +107,13 @@ def argv_of(command: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
         shell = next((found for name in _SHELLS if (found := shutil.which(name))), "/bin/sh")
         # A program that fails at the beginning of a pipe would be hidden by the last one.
         pipes = ["-o", "pipefail"] if os.path.basename(shell) == "bash" else []
-        return [shell, *pipes, "-c", command["line"]]
-    first, *rest = words = [_filled(word, values) for word in command["words"]]
+        return [shell, *pipes, "-c", fill(command["line"], values, is_code=True)]
+    first, *rest = words = fill_words(command["words"], values)
     if (os.sep in first or first.endswith(".py")) and os.path.isfile(first):
         if first.endswith(".py"):
             return [sys.executable, *words]
         return [*interpreter_of(first), *words]
     return with_nodes([first, *rest], os.environ)
-
-
-def _filled(text: str, values: Mapping[str, Any]) -> str:
-    """Put values into their places, and `{name}` for `{{name}}`: one step, so that no value is searched for places."""
-    places = "|".join(map(re.escape, values))
-    if not places:
-        return text
-    pattern = r"(?<!\$)(?:\{(\{(?:%s)\})\}|\{(%s)\})" % (places, places)
-    return re.sub(pattern, lambda place: place[1] or str(values[place[2]]), text)
 
 
 # The project

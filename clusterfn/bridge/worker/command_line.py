@@ -1,4 +1,4 @@
-"""What a command needs: an interpreter, options of a launcher, and who is warned.
+"""What a command needs: values in their places, an interpreter, options of a launcher, and who is warned.
 
 Launchers of several processes learn about nodes and GPUs: torchrun from variables, accelerate from its command line.
 """
@@ -6,9 +6,11 @@ Launchers of several processes learn about nodes and GPUs: torchrun from variabl
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..layout import INDEX_VARIABLE, TAG, THREADS
 from ..supervisor import process_tree
@@ -16,9 +18,59 @@ from ..supervisor.process_tree import user_name
 from ..supervisor.rendezvous import free_port
 
 _SHELLS = ("bash", "sh", "ash", "dash", "ksh", "zsh")
+# `{{lr}}` is the text `{lr}`, and `${lr}` is the shell's own.
+PLACE = re.compile(r"(?<!\$)(?:\{(\{[A-Za-z_]\w*\})\}|\{([A-Za-z_]\w*)\})", re.ASCII)
+# These give their words to a shell, perhaps on another machine.
+_GIVE_CODE = ("ssh", "watch", "parallel", "tmux", "su")
+_HAS_CODE = re.compile(r"[-+]\w*c\w*")
+# No shell sees anything but text in such a value, wherever it is in a line.
+PLAIN = re.compile(r"[\w@%+=:,./-]+")
 _LONGEST_FIRST_LINE = 4096
 # These are the options of accelerate that choose how it starts processes.
 _KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
+
+
+def places_in(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of all places, each once."""
+    return tuple(dict.fromkeys(found[2] for text in texts for found in PLACE.finditer(text) if found[2]))
+
+
+class NotPlain(Exception):
+    """A value would become a part of code for a shell; the text says which."""
+
+
+def fill(text: str, values: Mapping[str, Any], is_code: bool = False) -> str:
+    """Put values into their places, and `{name}` for `{{name}}`: one step, so that no value is searched for places.
+
+    Args:
+        is_code: Whether a shell reads the text as code.
+
+    Raises:
+        NotPlain: A value would not be one text there.
+    """
+
+    def one(place: re.Match[str]) -> str:
+        if place[1]:
+            return place[1] if place[1][1:-1] in values else place[0]
+        if place[2] not in values:
+            return place[0]
+        value = str(values[place[2]])
+        if is_code and not PLAIN.fullmatch(value):
+            raise NotPlain("a shell would not read the value %r of {%s} as one word" % (value[:60], place[2]))
+        return value
+
+    return PLACE.sub(one, text)
+
+
+def fill_words(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """Put values into words: any text, but a plain one where a shell reads code, as after `bash -c`."""
+    is_code, has_shell, filled = False, False, []
+    for word in words:
+        filled.append(fill(word, values, is_code))
+        name = os.path.basename(filled[-1])
+        has_shell = has_shell or name in _SHELLS
+        is_code = is_code or name in _GIVE_CODE or (has_shell and _HAS_CODE.fullmatch(name) is not None)
+    return filled
 
 
 def interpreter_of(script: str) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError
+from clusterfn.bridge.worker.command_line import NotPlain, fill, fill_words
 
 
 @pytest.fixture
@@ -317,3 +318,43 @@ def test_a_place_without_a_value_is_rejected_before_anything_is_sent(project):
 def test_unknown_options_are_those_of_cluster():
     with pytest.raises(ConfigError, match="did you mean gpus"):
         clusterfn.command("nvidia-smi", gpu=1)
+
+
+CODE = [
+    "a b",
+    "",
+    "$(touch code)",
+    "`touch code`",
+    "; touch code",
+    "x) touch code",
+    "'",
+    '"',
+    "\\",
+    "*",
+    "~",
+    "a\nb",
+    "{y}",
+]
+
+
+@pytest.mark.parametrize(
+    "line", ["echo '{x}'; true", "echo $(( {x} ))", "cat <<EOT\n{x}\nEOT", "eval {x}", "[[ -v {x} ]]"]
+)
+@pytest.mark.parametrize("value", CODE)
+def test_no_shell_reads_a_value_as_code(project, line, value):
+    assert (
+        fill(sent(f"{line}; true")["line"], {"x": "lr=1e-3"}, is_code=True) == f"{line.replace('{x}', 'lr=1e-3')}; true"
+    )
+    with pytest.raises(NotPlain, match="as one word"):
+        fill(line, {"x": value}, is_code=True)
+    for words in (["bash", "-ec", line], ["env", "a=b", "/bin/sh", "-c", line], ["ssh", "n1", line]):
+        assert fill_words(sent(words)["words"], {"x": "1e-3"})[-1] == line.replace("{x}", "1e-3")
+        with pytest.raises(NotPlain, match="as one word"):
+            fill_words(sent(words)["words"], {"x": value})
+
+
+@pytest.mark.parametrize("value", CODE)
+def test_a_word_is_any_value(project, value):
+    words = sent(["bash", "job.sh", "{{x}}", "-{x}", "${x}"])["words"]
+
+    assert fill_words(words, {"x": value})[-3:] == ["{x}", f"-{value}", "${x}"]
