@@ -417,12 +417,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "env lock",
         "env lock environment.yml tensor01 cluster",
         'env lock tensor01 --packages python=3.11 "numpy>=2"',
-        "env lock --check",
     ),
     "env build": ("env build environment.yml tensor01", "env build tensor01 --gpus 1"),
     "env list": ("env list tensor01",),
     "env show": ("env show 5d1c tensor01", "env show environment.yml tensor01"),
-    "env verify": ("env verify 5d1c tensor01", "env verify 5d1c tensor01 --gpus 1"),
+    "env verify": ("env verify 5d1c tensor01",),
     "env remove": ("env remove 5d1c tensor01",),
     "env gc": ("env gc tensor01 --dry-run", "env gc tensor01 --days 60 --keep 3"),
 }

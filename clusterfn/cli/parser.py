@@ -277,9 +277,7 @@ def _add_env(commands: Any, show_help: Command) -> None:
     add_command(words, "lock", "env.build.lock", "choose the packages of an environment, and write a lock file", {
         "words FILE HOST*": f"{_FILE_AND_HOST}, or several hosts",
         **_PACKAGES,
-        "--platform NAME": "for a platform such as linux-64 instead of a host; assumes glibc 2.17 and no GPU",
         "--gpus N": "for a job with N GPUs (without it: for the GPUs that the host is known to have)",
-        "--check": "write nothing; exit with 1 if it is out of date",
     }, json="one array, an object for each host")  # fmt: skip
     add_command(words, "build", "env.build.build", "build an environment on a host, before a job needs it", {
         "words FILE HOST*": _FILE_AND_HOST, **_PACKAGES,
@@ -289,13 +287,12 @@ def _add_env(commands: Any, show_help: Command) -> None:
     times = "one array, times in seconds since 1970"
     add_command(words, "list", "env.list_environments", about, _HOST, json=times)
     one, usage = {"words ID+": _ENVIRONMENT_ID}, "%(prog)s [options] ID|FILE [HOST]"
-    for name, run, about, more in (
-        ("show", "env.show_environment", "show everything about an environment", {}),
-        ("verify", "env.verify_environment", "restore missing files, and import its packages",
-         {"--gpus N=0": "also run PyTorch on a GPU, in a job"}),
-        ("remove", "env.remove_environment", "remove an environment that no job uses", {}),
+    for name, run, about in (
+        ("show", "env.show_environment", "show everything about an environment"),
+        ("verify", "env.verify_environment", "restore missing files, and import its packages"),
+        ("remove", "env.remove_environment", "remove an environment that no job uses"),
     ):  # fmt: skip
-        add_command(words, name, run, about, {**one, **more}, json="one object", usage=usage, mixes=True)
+        add_command(words, name, run, about, one, json="one object", usage=usage, mixes=True)
     add_command(words, "gc", "env.remove_unused", "remove environments not used for a long time", {
         **_HOST, "--days N=30.0": "not used for N days (30)", "--keep N=5": "keep the N most recently used (5)",
         **_DRY_RUN,

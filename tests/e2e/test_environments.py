@@ -274,10 +274,8 @@ def test_the_build_for_the_gpus_is_chosen_explained_and_tried(place, channel, gp
     assert "driver 575.57.08" in said and "8.6" in said
 
     assert main(["env", "build", "tensor01", "--gpus", "1"]) == 0
-    assert main(["env", "verify", "environment.yml", "tensor01", "--gpus", "1"]) == 0
-    told = capsys.readouterr().out
-    assert "12.8, according to torch.version.cuda" in told
-    assert "a kernel of PyTorch 2.7.1 for CUDA 12.8 ran, compute capability 8.6" in told
+    assert main(["env", "verify", "environment.yml", "tensor01"]) == 0
+    assert "12.8, according to torch.version.cuda" in capsys.readouterr().out
     assert main(["check", "tensor01", "--environment", "environment.yml", "--gpus", "1"]) == 0
     told = capsys.readouterr().out
     assert re.search("PASS  pytorch .*PyTorch 2.7.1 for CUDA 12.8 calculated on .* compute capability 8.6", told), told

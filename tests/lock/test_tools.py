@@ -23,7 +23,7 @@ def test_the_solver_ends_with_the_process_that_wants_the_lock(bench: Bench, numb
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bench.channel = f"http://127.0.0.1:{silent.getsockname()[1]}/main"
         path = bench.write("dependencies: [six]\n")
-        argv = [sys.executable, "-m", "clusterfn", "env", "lock", str(path), "--platform", "linux-64"]
+        argv = [sys.executable, "-m", "clusterfn", "env", "lock", str(path), "local"]
         with subprocess.Popen(argv, stderr=subprocess.PIPE) as process:
             until(lambda: solvers_of(process.pid))
             pid = solvers_of(process.pid)[0]

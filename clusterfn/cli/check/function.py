@@ -17,7 +17,6 @@ from clusterfn.bridge.job_states import PENDING
 from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
-from clusterfn.cli import env
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
@@ -107,7 +106,7 @@ def pytorch(state: CheckState) -> str:
     keywords = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
     options = parse_options(keywords)
     try:
-        probe = send_probe(env.gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
+        probe = send_probe(_gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting for a GPU ({waiting})") from waiting
     except TooLate as late:
@@ -119,9 +118,36 @@ def pytorch(state: CheckState) -> str:
     if not available or count < state.gpus:
         sees = f"sees {count} of {state.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
         raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
-    if total != env.TOTAL:
-        raise StepFailed(f"{build} computes {total} instead of {env.TOTAL} on {node}", "ask the administrator")
+    if total != _TOTAL:
+        raise StepFailed(f"{build} computes {total} instead of {_TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {counted(count, 'GPU')}, compute capability {capability}"
+
+
+# The correct result of the calculation below.
+_TOTAL = 4.0
+_OnGpu = tuple[str, str, str, bool, int, str, float]
+
+
+def _gpu_kernel() -> Callable[[], _OnGpu | None]:
+    """Return a function that calculates on a GPU with PyTorch and reports it; None where there is no PyTorch."""
+
+    # A nested function has no name that a host could import, so it is sent by value.
+    def kernel() -> _OnGpu | None:
+        import importlib
+        import importlib.util
+        import platform
+
+        if importlib.util.find_spec("torch") is None:
+            return None
+        torch = importlib.import_module("torch")
+        build = platform.node(), torch.__version__, torch.version.cuda
+        if not torch.cuda.is_available():
+            return (*build, False, 0, "", 0.0)
+        capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
+        ones = torch.ones(2, device="cuda")
+        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()))
+
+    return kernel
 
 
 T = TypeVar("T")

@@ -1,8 +1,7 @@
 """`clusterfn env list`, `show`, `remove`, `gc` and `verify`: the environments on a host; `build` locks and builds them.
 
 Data goes to stdout, sentences and progress to stderr. `verify` says whether an environment is whole, and works. It runs
-a program under the environment's own Python, from 3.9 on. The program imports what was asked for; with --gpus a job
-also calculates on a GPU.
+a program under the environment's own Python, from 3.9 on. The program imports what was asked for.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ import json
 import posixpath
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line
-from clusterfn.calls import call
 from clusterfn.cli import screen, target
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.host_text import reading
-from clusterfn.config.options import parse_options
 from clusterfn.display import console, live
 from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
@@ -264,32 +261,6 @@ for name in [each for package in sys.argv[1:] for each in modules(package) if pa
 print("\n" + PREFIX + json.dumps(report), flush=True)
 """.replace("PREFIX", repr(_REPORT_PREFIX))
 
-# The correct result of the calculation below.
-TOTAL = 4.0
-OnGpu = tuple[str, str, str, bool, int, str, float]
-
-
-def gpu_kernel() -> Callable[[], OnGpu | None]:
-    """Return a function that calculates on a GPU with PyTorch and reports it; None where there is no PyTorch."""
-
-    # A nested function has no name that a host could import, so it is sent by value.
-    def kernel() -> OnGpu | None:
-        import importlib
-        import importlib.util
-        import platform
-
-        if importlib.util.find_spec("torch") is None:
-            return None
-        torch = importlib.import_module("torch")
-        build = platform.node(), torch.__version__, torch.version.cuda
-        if not torch.cuda.is_available():
-            return (*build, False, 0, "", 0.0)
-        capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
-        ones = torch.ones(2, device="cuda")
-        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()))
-
-    return kernel
-
 
 def verify_environment(args: argparse.Namespace) -> int:
     """Check that an environment is whole and works; print a line for each check."""
@@ -310,12 +281,9 @@ def verify_environment(args: argparse.Namespace) -> int:
             f"the environment {built.id} does not work", host=session.host.name, stage="environment",
             evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it again",
         )  # fmt: skip
-    kernel = _run_on_gpu(session, prefix, args.gpus) if args.gpus else None
     if args.json:
         files = {"files": mended["files"], "restored": mended["relinked"]}
-        print(screen.as_json({"id": built.id, **files, **report, "gpu": kernel}))
-    elif kernel is not None:
-        print(in_one_line(f"gpu       {kernel}"))
+        print(screen.as_json({"id": built.id, **files, **report}))
     return 0
 
 
@@ -340,21 +308,3 @@ def _modules(report: dict[str, Any]) -> list[str]:
     modules = ", ".join(report["imported"]) or "nothing else, because no package was asked for by name"
     cuda = [f"cuda      {report['cuda'] or 'none'}, according to torch.version.cuda"] if "cuda" in report else []
     return [f"imports   Python {report['python']}, {modules}", *cuda]
-
-
-def _run_on_gpu(session: HostState, prefix: str, gpus: int) -> str:
-    """Run a kernel in an ordinary job, because only a job gets GPUs; say where it ran."""
-    where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
-    probe = call.run_call(gpu_kernel(), (), {}, parse_options(where))
-    node, torch, cuda, available, _, capability, total = probe or ("", "", "", False, 0, "", 0.0)
-    if not available:
-        raise EnvironmentBuildError(
-            f"PyTorch {torch} sees no GPU on {node}" if probe else f"{prefix} has no PyTorch", host=session.host.name,
-            stage="environment", hint="run nvidia-smi in a job on that host",
-        )  # fmt: skip
-    if total != TOTAL:
-        raise EnvironmentBuildError(
-            f"a kernel of PyTorch {torch} computes {total} instead of {TOTAL} on {node}", host=session.host.name,
-            stage="environment", hint="ask the administrator to look at the GPU",
-        )  # fmt: skip
-    return f"{node}: a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}"

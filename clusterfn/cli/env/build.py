@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,19 +17,16 @@ from clusterfn.config import config_file
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.spec import Host, Resources
 from clusterfn.display import console, live
-from clusterfn.environment import resolve, solver, torch_build
-from clusterfn.environment.conda_solver import SolveTarget
+from clusterfn.environment import resolve, torch_build
 from clusterfn.environment.lock import EnvironmentLock
-from clusterfn.environment.python_source import HOST
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_facts
-from clusterfn.hosts.host_state import CALLER, HostState
+from clusterfn.hosts.host_state import HostState
 
 _HEAD = ("LOCK", "HOST", "PLATFORM", "ENVIRONMENT", "PACKAGES", "PYTHON", "CUDA")
 USUAL_FILE = "environment.yml"
-_PLATFORMS = tuple(resolve.PLATFORMS.values())
 
 
 @dataclass(frozen=True)
@@ -80,28 +76,17 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
 
 
 def lock(args: argparse.Namespace) -> int:
-    """Write or check the lock; print a table of what it means on each host."""
+    """Write the lock; print a table of what it means on each host."""
     words = split_file_and_hosts(args.words)
-    if args.platform:
-        return _for_platform(args, words)
     sessions = [host_state(name, "env lock") for name in words.hosts or [None]]
     spec = specification(words.file, args.packages, sessions[0].host)
-    if args.check:
-        why_not = {
-            each.host.name: environment_facts.explain_stale_lock(each, spec, _gpus_to_lock_for(each, args.gpus))
-            for each in sessions
-        }
-        return _report_check(spec, "host", why_not, args.json)
     locked = [_lock_for(session, spec, args.gpus) for session in sessions]
-    _print_locks(args.json, [_row(each.lock, each.host.name, each.platform) for each in locked])
-    return 0
-
-
-def _print_locks(as_json: bool, rows: Sequence[Sequence[str]]) -> None:
-    if as_json:
+    rows = [_row(each.lock, each.host.name, each.platform) for each in locked]
+    if args.json:
         print(screen.as_json([dict(zip(map(str.lower, _HEAD), row)) for row in rows]))
     else:
         print(live.table(_HEAD, rows))
+    return 0
 
 
 def _lock_for(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
@@ -126,46 +111,6 @@ def _row(locked: EnvironmentLock, host: str, platform: str) -> list[str]:
     identity = locked.id(platform)[: resolve.ID_DIGITS]
     built_for = torch.cuda or "none" if torch else "-"
     return [locked.path.name, host, platform, identity, str(len(packages)), python, built_for]
-
-
-def _report_check(spec: Specification, kind: str, why_not: Mapping[str, str], as_json: bool) -> int:
-    """Say for which hosts or platforms the lock is out of date.
-
-    Args:
-        kind: "host" or "platform".
-        why_not: The reason for each, "" where it is up to date.
-    """
-    if as_json:
-        rows = [{kind: name, "up_to_date": not why, "why": why or None} for name, why in why_not.items()]
-        print(screen.as_json(rows))
-    old = {name: why for name, why in why_not.items() if why}
-    for name, why in old.items() if not as_json else ():
-        words = ["clusterfn env lock", *([shlex.quote(spec.title)] if spec.file else []),
-                 *(["--platform"] if kind == "platform" else []), name]  # fmt: skip
-        console.tell(f"{name}: {why}; {' '.join(words)}")
-    if not old and not as_json:
-        console.tell(f"the lock of {spec.title} is up to date for {', '.join(why_not)}")
-    return int(bool(old))
-
-
-def _for_platform(args: argparse.Namespace, words: FileAndHosts) -> int:
-    """Lock for a platform, without asking a host."""
-    if words.hosts or args.gpus:
-        raise ConfigError("--platform cannot be combined with a HOST or --gpus", hint="leave out one of them")
-    if args.platform not in _PLATFORMS:
-        raise ConfigError(f"no host has the platform {args.platform!r}", hint=f"one of {', '.join(_PLATFORMS)}")
-    spec = specification(words.file, args.packages, None)
-    if spec.python.kind == HOST:
-        hint = f"clusterfn env lock {shlex.quote(spec.title)} HOST"
-        raise ConfigError(f"--platform asks no host, but {spec.title} takes Python from one", hint=hint)
-    target = SolveTarget(args.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
-    if args.check:
-        return _report_check(spec, "platform", {args.platform: solver.existing_lock(spec, target)[1]}, args.json)
-    locked = torch_build.lock_with_torch(
-        spec, target, None, lambda: torch_build.UNKNOWN_GPUS, "a host of that platform", console.tell
-    )
-    _print_locks(args.json, [_row(locked, "-", args.platform)])
-    return 0
 
 
 def build(args: argparse.Namespace) -> int:

@@ -46,7 +46,6 @@ def two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("jobs --jsno", "clusterfn jobs: error: unrecognized arguments: --jsno; did you mean --json?"),
         ("logs 7f3a --stdrr", "clusterfn logs: error: unrecognized arguments: --stdrr; did you mean --stderr?"),
-        ("env lock --chk", "clusterfn env lock: error: unrecognized arguments: --chk; did you mean --check?"),
         ("kernel add --cpus", "clusterfn kernel add: error: unrecognized arguments: --cpus; did you mean --cores?"),
         ("--verison", "clusterfn: error: unrecognized arguments: --verison; did you mean --version?"),
         ("--hots x", "--hots; write the host without --host: clusterfn COMMAND x"),
