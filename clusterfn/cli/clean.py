@@ -16,7 +16,7 @@ from clusterfn.bridge.supervisor.text import counted, format_size, in_one_line, 
 from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.remote_state import remove_jobs
-from clusterfn.cli import screen, target
+from clusterfn.cli import target
 from clusterfn.cli.command_line import error_facts
 from clusterfn.cli.selection import ENDED, Selection, agreed, select
 from clusterfn.config import config_file, places
@@ -90,7 +90,7 @@ def total(kinds: Kinds) -> str:
 
 def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> int:
     if args.json:
-        print(screen.as_json({"root": root, "kinds": kinds}))
+        print(console.as_json({"root": root, "kinds": kinds}))
         return 0
     if kinds:
         rows = [(_NAMES.get(kind, kind), str(each["count"]), format_size(each["bytes"]), str(each["gone"]),
@@ -134,7 +134,7 @@ def remove(args: argparse.Namespace) -> int:
             removed += ({**each, "host": session.host.name} for each in outcomes["removed"])
             kept += ({**each, "host": session.host.name} for each in outcomes["kept"])
     if args.json:
-        print(screen.as_json({"removed": removed, "kept": kept}))
+        print(console.as_json({"removed": removed, "kept": kept}))
     else:
         done, freed = ("would remove", "would be freed") if args.dry_run else ("removed", "freed")
         for each in removed:

@@ -91,13 +91,12 @@ def _print_complaint(complaint: Complaint, as_json: bool) -> int:
     # Imported late, as below, because these imports take time, and `clusterfn --help` must be fast.
     import logging
 
-    from clusterfn.cli import screen
     from clusterfn.display import console
 
     console.say(f"{complaint.text}\n", logging.ERROR)
     if as_json:
         try:
-            print(screen.as_json({"error": {**complaint.facts, "exit_code": complaint.code}}), flush=True)
+            print(console.as_json({"error": {**complaint.facts, "exit_code": complaint.code}}), flush=True)
         except OSError:
             # The text is on stderr already.
             _print_nothing_more()

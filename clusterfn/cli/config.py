@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn.cli import screen, target
+from clusterfn.cli import target
 from clusterfn.config import config_file, keys, options, places, yamlfile
 from clusterfn.config.keys import DEFAULT_KEYS, HOST_KEYS, LIMIT_KEYS
 from clusterfn.config.scheduler_keys import keys_by_scheduler
@@ -43,7 +43,7 @@ def config(args: argparse.Namespace) -> int:
     of_host = _of_host(host, _keys_of_host(top, host.name))
     settings = [*_of_program(configuration, top), ("host", host.name, because), *of_host]
     if args.json:
-        print(screen.as_json([{"setting": name, "value": value, "from": source} for name, value, source in settings]))
+        print(console.as_json([{"setting": name, "value": value, "from": source} for name, value, source in settings]))
     else:
         print(live.table(_HEAD, [(name, _in_words(value), source) for name, value, source in settings]))
     return 0
@@ -140,7 +140,7 @@ def hosts(args: argparse.Namespace) -> int:
         for host in map(configuration.hosts.__getitem__, names)
     ]  # fmt: skip
     if args.json:
-        print(screen.as_json(facts))
+        print(console.as_json(facts))
         return 0
     rows = [("*" if each["default"] else "", each["name"], each["address"] or "this machine", each["scheduler"],
              each["environment"] or "-", each["root"], _short_place(each["source"])) for each in facts]  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line, last_lines, shortened
-from clusterfn.cli import screen, target
+from clusterfn.cli import target
 from clusterfn.config.host_text import reading
 from clusterfn.display import console
 from clusterfn.display.live import table
@@ -170,7 +170,7 @@ def gpus(args: argparse.Namespace) -> int:
     else:
         report, listed, none = ask_machine(session), "gpus", "nvidia-smi is missing, or lists none"
     if args.json:
-        print(screen.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **report}))
+        print(console.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **report}))
     elif report[listed]:
         print(cluster_tables(report) if listed == "nodes" else machine_tables(report))
     if not report[listed]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -18,22 +17,17 @@ from clusterfn.bridge.supervisor.gpus import QUIET_MIB
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, shortened
 from clusterfn.calls import history
 from clusterfn.calls.remote_state import JobInfo
-from clusterfn.cli import screen, target
-from clusterfn.cli.selection import ask_each, filter_jobs, list_and_warn
+from clusterfn.cli import target
+from clusterfn.cli.selection import filter_jobs, list_and_warn
 from clusterfn.config import config_file
-from clusterfn.config.host_text import reading
 from clusterfn.config.units import exact_memory
 from clusterfn.display import console, live
 from clusterfn.display.usage_words import mean_cores, short_usage
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.host_state import open_session
 
-_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "USE", "SIZE", "DETAIL")
+_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "RAN", "GPUS", "USE", "DETAIL")
 _MESSAGE = 170
 _NEWEST = 30
-_TIMEOUT_S = 60.0
-# The ids are words of one command line, whose length is limited.
-_AT_ONCE = 1000
 
 
 def jobs(args: argparse.Namespace) -> int:
@@ -43,11 +37,10 @@ def jobs(args: argparse.Namespace) -> int:
     matching = filter_jobs(listed, args)
     # A program gets all of them.
     visible = matching if args.json or args.number is not None else matching[:_NEWEST]
-    sizes = _sizes(visible)
     if args.json:
-        print(screen.as_json([{**asdict(job), "bytes": sizes.get(job.id)} for job in visible]))
+        print(console.as_json(list(map(asdict, visible))))
     elif visible:
-        print(_table(visible, sizes))
+        print(_table(visible))
     if len(visible) < len(matching):
         more = counted(len(matching) - len(visible), "older job")
         console.tell(f"{more} not shown: -n {len(matching)} shows all {len(matching)}")
@@ -68,36 +61,14 @@ def hosts_of(args: argparse.Namespace, command: str) -> tuple[config_file.Config
     return configuration, list(configuration.named or configuration.hosts)
 
 
-def _sizes(jobs: Sequence[JobInfo]) -> dict[str, int]:
-    """Ask the hosts how large the jobs are that will be shown; a host measures for ten seconds at most."""
-    ids: dict[str, list[str]] = {}
-    for job in jobs:
-        ids.setdefault(job.host, []).append(job.id)
-
-    def measure(name: str) -> dict[str, int]:
-        session = open_session(config_file.load().resolve(name)[0])
-        sizes: dict[str, int] = {}
-        for first in range(0, len(ids[name]), _AT_ONCE):
-            part = ids[name][first : first + _AT_ONCE]
-            answer = session.bridge.supervise("sizes", session.root, *part, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
-            with reading(name, "the sizes of its jobs"):
-                answered = (json.loads(answer.out) if answer.rc == 0 else {}).items()
-                sizes.update((str(job), size) for job, size in answered if type(size) is int and 0 <= size < 1 << 63)
-        return sizes
-
-    measured = ask_each(list(ids), measure).values()
-    return {job_id: size for each in measured if isinstance(each, dict) for job_id, size in each.items()}
-
-
-def _table(jobs: Sequence[JobInfo], sizes: Mapping[str, int]) -> str:
+def _table(jobs: Sequence[JobInfo]) -> str:
     """Return the table; its columns ARGUMENTS and INPUTS, jobs whose values it takes, are there if any job has them."""
     now, digits = time.time(), shortest([job.id for job in jobs] + [each for job in jobs for each in job.inputs])
     rows, has_inputs, has_arguments = [], any(job.inputs for job in jobs), any(job.arguments for job in jobs)
     for job in jobs:
         ran = "-" if job.ran_s is None else format_duration(job.ran_s)
-        size = format_size(sizes[job.id]) if job.id in sizes else "-"
         use = short_usage(job.usage) or "-"
-        facts = [format_duration(now - job.started), ran, str(job.gpus or "-"), use, size]
+        facts = [format_duration(now - job.started), ran, str(job.gpus or "-"), use]
         inputs = [" ".join(each[:digits] for each in job.inputs) or "-"] if has_inputs else []
         arguments = [job.arguments or "-"] if has_arguments else []
         detail = shortened(job.detail, _MESSAGE)
@@ -151,7 +122,7 @@ def usage(args: argparse.Namespace) -> int:
     listed, errors = list_and_warn(hosts)
     rows = reports_on([job for job in filter_jobs(listed, args) if job.ended is not None and job.usage])
     if args.json:
-        print(screen.as_json(rows))
+        print(console.as_json(rows))
     elif rows:
         print(live.table(_USAGE_HEAD, map(_row, rows)))
     else:

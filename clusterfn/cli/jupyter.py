@@ -12,9 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clusterfn.bridge.supervisor.text import counted
-from clusterfn.cli import screen
 from clusterfn.cli.kernel import OPTIONS, read_options
-from clusterfn.display import live
+from clusterfn.display import console, live
 from clusterfn.errors import ConfigError
 from clusterfn.integrations.jupyter import kernel_job, kernelspecs, near_end, tunnel
 
@@ -47,7 +46,7 @@ def list_kernels(args: argparse.Namespace) -> int:
     """Print the kernels that clusterfn has added."""
     kernels = kernelspecs.list_kernelspecs()
     if args.json:
-        print(screen.as_json([asdict(spec) for spec in kernels]))
+        print(console.as_json([asdict(spec) for spec in kernels]))
     elif kernels:
         rows = [
             [each.name, each.shown, each.host, shlex.join(each.options),

@@ -14,9 +14,9 @@ from typing import Any
 
 from clusterfn.api import login as api_login
 from clusterfn.bridge.supervisor.text import format_duration, in_one_line
-from clusterfn.cli import screen, target
+from clusterfn.cli import target
 from clusterfn.config.spec import Host
-from clusterfn.display import live
+from clusterfn.display import console, live
 from clusterfn.errors import ConfigError, HostKeyError
 from clusterfn.hosts.transports import host_keys, shared_login
 from clusterfn.hosts.transports import trust as keys
@@ -31,7 +31,7 @@ def login(args: argparse.Namespace) -> int:
     if args.host is None:
         connections = list(shared_login.all_held())
         if args.json:
-            print(screen.as_json([_facts(each) for each in connections]))
+            print(console.as_json([_facts(each) for each in connections]))
         elif connections:
             now = time.time()
             rows = [(each.host, each.place, f"{format_duration(now - each.since)} ago", format_duration(each.ttl_s))
@@ -43,7 +43,7 @@ def login(args: argparse.Namespace) -> int:
     host = target.host(args.host, "login")[1]
     held, new = api_login.hold(host.name)
     if args.json:
-        print(screen.as_json({**_facts(held), "new": new}))
+        print(console.as_json({**_facts(held), "new": new}))
         return 0
     state = "logged in" if new else "already logged in"
     print(f"{host.name}: {state} as {held.place}, for all your programs on this machine, until it is unused for "
@@ -56,7 +56,7 @@ def logout(args: argparse.Namespace) -> int:
     _, host, _ = target.host(args.host, "logout")
     ended = api_login.logout(host.name)
     if args.json:
-        print(screen.as_json({"host": host.name, "ended": ended}))
+        print(console.as_json({"host": host.name, "ended": ended}))
     elif ended:
         print(f"{host.name}: logged out; jobs on the host keep running")
     else:

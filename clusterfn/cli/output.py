@@ -1,6 +1,6 @@
-"""`clusterfn logs`, `result`, `attach`, `stack` and `pull`: what earlier jobs, or jobs of other programs, leave.
+"""`clusterfn logs`, `result`, `attach`, `stack` and `pull`: what an earlier job, or one of another program, leaves.
 
-They leave what they print, their values, and files in their folders.
+It leaves what it prints, its value, and files in its folder.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
-import logging
 import os
 import posixpath
 import queue
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -22,16 +21,14 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import counted, in_one_line, printable
 from clusterfn.calls import job_display
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome_errors import in_a_line
-from clusterfn.cli import screen
-from clusterfn.cli.command_line import describe_error, error_facts
+from clusterfn.cli.command_line import error_facts
 from clusterfn.cli.run import written
-from clusterfn.cli.selection import Selection, select, select_one
+from clusterfn.cli.selection import select_one
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, read_spec
 from clusterfn.display import console, live
@@ -45,78 +42,41 @@ _MOMENT_S = 1.0
 
 
 def logs(args: argparse.Namespace) -> int:
-    """Print what jobs have printed; with --follow until the one job ends."""
+    """Print what a job has printed; with --follow until it ends."""
     if args.follow and args.stream == "scheduler":
         raise ConfigError("what the scheduler wrote cannot be followed", hint="leave out -f")
     if args.follow and args.json:
         raise ConfigError("--json prints one object, and cannot follow a job", hint="leave out -f or --json")
-    selection, streams = select(args, "logs"), STREAMS if args.stream is None else (args.stream,)
-    if args.follow and len(selection.jobs) != 1:
-        raise ConfigError(f"-f follows one job, not {len(selection.jobs)}", hint="leave out -f, or give one id")
-
-    def show(job: AnyJob) -> None:
-        if isinstance(job, Job) and args.follow and not job.done():
-            _follow(job, streams)
-        elif isinstance(job, Job):
-            _write(streams, _printed(job, streams))
-        elif args.follow or args.stream == "scheduler":
+    job = find(*select_one(args, "logs"), live=args.follow)
+    streams = STREAMS if args.stream is None else (args.stream,)
+    if args.json:
+        print(console.as_json(_output_as_facts(job, streams)))
+    elif isinstance(job, JobGroup):
+        if args.follow or args.stream == "scheduler":
             attach = f"clusterfn attach {job.id[:SHORT]} follows it; without -f its items' output is shown"
             hint = attach if args.follow else "leave out --scheduler"
             raise ConfigError(f"{job.id} is a group of {len(job)} items", hint=hint)
-        else:
-            for index, state, printed in _items(job, streams):
-                if any(data for _, data in printed):
-                    print(f"==> item {index}: {in_one_line(job.label(index))} ({state.lower()}) <==", flush=True)
-                    _write(streams, printed)
-
-    def tell(job: AnyJob) -> dict[str, Any]:
-        if not isinstance(job, JobGroup):
-            return {**facts_of(job), **{stream: job.logs(stream) for stream in streams}}
-        items = [
-            {"index": index, "label": job.label(index), "state": state,
-             **{stream: b"".join(data for name, data in printed if name == stream).decode("utf-8", "replace")
-                for stream in streams}}
-            for index, state, printed in _items(job, streams)
-        ]  # fmt: skip
-        return {**facts_of(job), "items": items}
-
-    return print_each(selection, args.json, show, tell, live=args.follow)
+        for index, state, printed in _items(job, streams):
+            if any(data for _, data in printed):
+                print(f"==> item {index}: {in_one_line(job.label(index))} ({state.lower()}) <==", flush=True)
+                _write(streams, printed)
+    elif args.follow and not job.done():
+        _follow(job, streams)
+    else:
+        _write(streams, _printed(job, streams))
+    return 0
 
 
-def print_each(
-    selection: Selection, as_json: bool, show: Callable[[AnyJob], None], tell: Callable[[AnyJob], Any],
-    *, live: bool = False,
-) -> int:  # fmt: skip
-    """Show each job, or print it as JSON; one that fails does not hide the others.
-
-    Raises:
-        Exception: The failure of the one job that was asked for.
-    """
-    outcomes: list[Any] = []
-    code = 0
-    answers = at_once(selection.jobs, lambda job: find(*job, live=live), "looking for the jobs")
-    for (job_id, _), answer in zip(selection.jobs, answers):
-        try:
-            job = answer.result()
-            if as_json:
-                outcomes.append(tell(job))
-            else:
-                if not selection.single:
-                    print(f"==> {job.id} {in_one_line(job.name)} on {job.host} <==")
-                show(job)
-        except Exception as error:
-            # `result` raises whatever the user's function raised.
-            complaint = None if selection.single else describe_error(error)
-            if complaint is None:
-                raise
-            code = 1
-            console.say(f"{job_id}: {complaint.text}\n", logging.ERROR)
-            outcomes.append({"id": job_id, "error": complaint.facts})
-    if as_json:
-        print(screen.as_json(outcomes[0] if selection.single else outcomes))
-    elif not selection.jobs:
-        console.tell("no such jobs")
-    return code
+def _output_as_facts(job: AnyJob, streams: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(job, JobGroup):
+        return {**facts_of(job), **{stream: job.logs(stream) for stream in streams}}
+    items = [
+        {"index": index, "label": job.label(index), "state": state,
+         **{stream: b"".join(data for name, data in printed if name == stream).decode("utf-8", "replace")
+            for stream in streams}}
+        for index, state, printed in _items(job, streams)
+    ]  # fmt: skip
+    return {**facts_of(job), "items": items}
 
 
 def facts_of(job: AnyJob) -> dict[str, Any]:
@@ -194,43 +154,19 @@ def _follow(job: Job[Any], streams: Sequence[str]) -> None:
 
 
 def result(args: argparse.Namespace) -> int:
-    """Print the values of jobs, as repr or as JSON; wait for them. Return 1 if an item of a map has none."""
+    """Print the value of a job, as repr or as JSON; wait for it. Return 1 if an item of a map has none."""
     _modules_of_this_folder()
-    selection = select(args, "result")
-    incomplete: list[str] = []
-
-    def value(job: AnyJob) -> Any:
-        if not has_ended(job):
-            console.tell(f"{job.id} {job.name} on {job.host} is {described(job)}; waiting for it")
-        if not isinstance(job, JobGroup):
-            return job.result()
-        values = _values_of_map(job, args.json)
-        incomplete.extend([job.id] if job.failed else [])
-        return values
-
-    # As with `run --json`, one job gives its bare value. Several give an array of objects.
-    if args.json and selection.single:
-        job_id, host = selection.jobs[0]
-        print(written(value(find(job_id, host)), True))
-        return 1 if incomplete else 0
-
-    def tell(job: AnyJob) -> dict[str, Any]:
-        returned = value(job)
-        # Raise here for a value that JSON cannot represent, so that only this job gets an error.
-        written(returned, True)
-        return {**facts_of(job), "value": returned}
-
-    def show(job: AnyJob) -> None:
-        returned = value(job)
-        if _has_value(job):
-            print(written(returned, False))
-        else:
-            # Only commands have no value: users run them for what they print.
-            short = job.id[:SHORT]
-            console.tell(f"{job.id} has returned, without a value: clusterfn logs {short} shows what it printed")
-
-    code = print_each(selection, args.json, show, tell)
-    return 1 if incomplete else code
+    job = find(*select_one(args, "result"))
+    if not has_ended(job):
+        console.tell(f"{job.id} {job.name} on {job.host} is {described(job)}; waiting for it")
+    value = _values_of_map(job, args.json) if isinstance(job, JobGroup) else job.result()
+    if args.json or _has_value(job):
+        print(written(value, args.json))
+    else:
+        # Only commands have no value: users run them for what they print.
+        short = job.id[:SHORT]
+        console.tell(f"{job.id} has returned, without a value: clusterfn logs {short} shows what it printed")
+    return 1 if isinstance(job, JobGroup) and job.failed else 0
 
 
 def attach(args: argparse.Namespace) -> int:
@@ -256,7 +192,7 @@ def stack(args: argparse.Namespace) -> int:
         return _stacks_of_items(job, args.json)
     text = job.stack()
     if args.json:
-        print(screen.as_json({**facts_of(job), "stack": text}))
+        print(console.as_json({**facts_of(job), "stack": text}))
     else:
         sys.stdout.write(text)
     return 0
@@ -281,7 +217,7 @@ def _stacks_of_items(group: JobGroup[Any, Any], as_json: bool) -> int:
             print(f"==> item {index}: {in_one_line(group.label(index))} <==")
             sys.stdout.write(text)
     if as_json:
-        print(screen.as_json({**facts_of(group), "items": stacks}))
+        print(console.as_json({**facts_of(group), "items": stacks}))
     return 0 if running else 1
 
 
@@ -344,24 +280,16 @@ _EVERYTHING = "**/*"
 
 
 def pull(args: argparse.Namespace) -> int:
-    """Fetch the files of each job: those that match --only, else those of its outputs=, else all of them."""
-    selection = select(args, "pull")
-
-    def fetch(job: AnyJob) -> list[Path]:
-        # Several jobs may have files of the same name, so each of them gets a folder.
-        folder = Path(args.to) if selection.single else Path(args.to, job.id)
-        return _fetch(job, args.only or _outputs_of(job) or [_EVERYTHING], folder)
-
-    def show(job: AnyJob) -> None:
-        paths = fetch(job)
-        print("".join(f"{path}\n" for path in paths), end="")
-        count, are = counted(len(paths), "file"), "is" if len(paths) == 1 else "are"
-        console.tell(f"{count} of {job.id} {job.name} on {job.host} {are} in {args.to}")
-
-    def tell(job: AnyJob) -> dict[str, Any]:
-        return {**facts_of(job), "files": [str(path) for path in fetch(job)]}
-
-    return print_each(selection, args.json, show, tell)
+    """Fetch the files of a job: those that match --only, else those of its outputs=, else all of them."""
+    job = find(*select_one(args, "pull"))
+    paths = _fetch(job, args.only or _outputs_of(job) or [_EVERYTHING], Path(args.to))
+    if args.json:
+        print(console.as_json({**facts_of(job), "files": [str(path) for path in paths]}))
+        return 0
+    print("".join(f"{path}\n" for path in paths), end="")
+    count, are = counted(len(paths), "file"), "is" if len(paths) == 1 else "are"
+    console.tell(f"{count} of {job.id} {job.name} on {job.host} {are} in {args.to}")
+    return 0
 
 
 def _outputs_of(job: AnyJob) -> list[str]:

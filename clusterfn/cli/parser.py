@@ -14,8 +14,6 @@ from clusterfn import __version__
 from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.cli.argument_parser import Command, CommandParser, Parser, add_arguments, add_command
 
-# These cannot change: users know a job by its name, and its environment and files were chosen for the others.
-NOT_ALTERABLE = ("cores", "gpus", "gpu-type", "name", "environment")
 _EPILOG = """\
 HOST is always a plain word: the name of a host in clusterfn.yml, or "local".
 `clusterfn COMMAND --help` shows examples.
@@ -128,7 +126,7 @@ def _add_hosts(commands: Any) -> None:
     }, json="one object, sizes in bytes")  # fmt: skip
     add_command(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one",
                 _HOST, json="one object")  # fmt: skip
-    about = "show what runs on a host, what it uses, and who is next; refreshes until q, Esc or Ctrl-C"
+    about = "show what runs on a host, what it uses, and who is next; refreshes until Ctrl-C"
     add_command(commands, "top", "top.top", about, {
         **_HOST, "--once": "look once, as without a terminal",
     }, json="one object: own jobs, and on a machine without a scheduler those of all users")  # fmt: skip
@@ -216,18 +214,19 @@ def _add_jobs(commands: Any) -> None:
     add_command(commands, "jobs", "jobs.jobs", about, {
         **_HOSTS, **_FILTERS, "-n --number N": "only the N newest (30; all with --json)",
     }, json=times, mixes=True)  # fmt: skip
-    command = _add_several(commands, "logs", "output.logs", "show what jobs have printed", {
-        "-f --follow": "keep printing until the job ends",
-    }, "one object; an array for several jobs")  # fmt: skip
+    one: dict[str, str | None] = {"words ID+": _JOB}
+    usage = "%(prog)s [options] ID [HOST]"
+    command = add_command(commands, "logs", "output.logs", "show what a job has printed", {
+        **one, "-f --follow": "keep printing until the job ends",
+    }, json="one object", usage=usage, mixes=True)  # fmt: skip
     which = command.add_mutually_exclusive_group()
     for stream, about in (
         ("stdout", "stdout alone"), ("stderr", "stderr alone, which a pipe then gets"),
         ("scheduler", "what the scheduler and clusterfn's supervisor wrote"),
     ):  # fmt: skip
         which.add_argument(f"--{stream}", action="store_const", dest="stream", const=stream, help=about)
-    returned = "the value as JSON; for several jobs an array of objects"
-    _add_several(commands, "result", "output.result", "wait for jobs and print their values", {}, returned)
-    one, usage = {"words ID+": _JOB}, "%(prog)s [options] ID [HOST]"
+    about = "wait for a job and print its value"
+    add_command(commands, "result", "output.result", about, one, json="the value", usage=usage, mixes=True)
     about = "show the output of a job from its start, and follow it to the end"
     add_command(commands, "attach", "output.attach", about, one, usage=usage, mixes=True)
     about = "show the stack of every thread of a running job"
@@ -235,19 +234,11 @@ def _add_jobs(commands: Any) -> None:
     about = "withdraw waiting jobs, and end running ones with all their processes"
     done = "one array: each job, what was done, and its state"
     _add_several(commands, "cancel", "cancel.cancel", about, _YES, done, aliases=["stop"])
-    about = "change the time, the memory or the priority of waiting jobs"
-    command = _add_several(commands, "alter", "cancel.alter", about, {
-        **_TIME, "--memory AMOUNT": "such as 16GB",
-        "--priority N":
-            "order among your own waiting jobs: higher first; SLURM and Grid Engine only take 0 and less",
-    }, "one array: each job, and what it asks for now")  # fmt: skip
-    # Accept these options, so that `alter` itself can say why it does not change them.
-    for other in NOT_ALTERABLE:
-        command.add_argument(f"--{other}", help=argparse.SUPPRESS)
-    _add_several(commands, "pull", "output.pull", "fetch the files that jobs have left on their hosts", {
+    add_command(commands, "pull", "output.pull", "fetch the files that a job has left on its host", {
+        **one,
         "--only PATTERN*": "files to fetch, such as '*.pt'; can be repeated (the outputs= of the job, else all)",
-        "--to FOLDER=.": "where to put them (the working directory); several jobs get a folder each",
-    }, "one object; an array for several jobs")  # fmt: skip
+        "--to FOLDER=.": "where to put them (the working directory)",
+    }, json="one object", usage=usage, mixes=True)  # fmt: skip
     about = "reach a port of a running job, such as TensorBoard's, at a port of this machine"
     add_command(commands, "tunnel", "shell.tunnel", about, {
         "words ID PORT+": f"{_JOB}; and the port on the job's machine",

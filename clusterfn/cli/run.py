@@ -38,7 +38,7 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.bridge.worker.command_line import PLAIN, places_in
 from clusterfn.calls import call
 from clusterfn.calls.group import JobGroup
-from clusterfn.cli import screen, target
+from clusterfn.cli import target
 from clusterfn.cli.submission import OPTIONS, await_sent, call_options, leave, start_detached
 from clusterfn.config import config_file
 from clusterfn.display import console
@@ -87,7 +87,7 @@ def script(args: argparse.Namespace) -> int:
         else:
             called, positional, kwargs = _call(args)
             text = called.script(*positional, **kwargs)
-    print(screen.as_json({"script": text}) if args.json else text)
+    print(console.as_json({"script": text}) if args.json else text)
     return 0
 
 
@@ -149,7 +149,7 @@ def _run_script(args: argparse.Namespace) -> int:
         advice = advise(error, command.project, args)
     if args.json:
         key = "script" if title == args.target else "command"
-        print(screen.as_json({key: title, "exit_status": code, **({"value": value} if args.result else {})}))
+        print(console.as_json({key: title, "exit_status": code, **({"value": value} if args.result else {})}))
     elif code:
         console.warn(f"{title} has exited with status {code}")
         if advice:
@@ -160,7 +160,7 @@ def _run_script(args: argparse.Namespace) -> int:
             hint = f"python {title}, or for one function: clusterfn run {title}::{match[1]}"
             console.warn(f"{title} sends its functions itself, so it is meant to run here: {hint}")
     elif args.result:
-        print(screen.as_json(value))
+        print(console.as_json(value))
     return code
 
 
@@ -257,11 +257,11 @@ def _run_for_each(
             elif isinstance(value, BaseException):
                 outcome = {"exit_status": None, "error": str(value)}
             outcomes.append({"arguments": dict(zip(columns, row)), **outcome})
-        print(screen.as_json(outcomes))
+        print(console.as_json(outcomes))
     elif args.result:
         for row, value in zip(rows, values):
             labels = " ".join(f"{name}={each}" for name, each in zip(columns, row))
-            print(f"{labels}  {value if isinstance(value, BaseException) else screen.as_json(value)}")
+            print(f"{labels}  {value if isinstance(value, BaseException) else console.as_json(value)}")
     return 1 if group.failed else 0
 
 

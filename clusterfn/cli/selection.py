@@ -13,17 +13,16 @@ import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from clusterfn.bridge import job_states
 from clusterfn.bridge.job_states import DIED, RAISED, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import jobs as jobs_on
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli import target
-from clusterfn.cli.command_line import describe_error, error_facts
+from clusterfn.cli.command_line import describe_error
 from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
 from clusterfn.display import console
@@ -40,7 +39,7 @@ _KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
 _HEX = frozenset("0123456789abcdef")
 # An error lists no more jobs than this.
 _SHOWN = 10
-_FOR_ONE = ("attach", "stack", "shell")
+_FOR_SEVERAL = ("cancel", "stop", "rm")
 
 
 @dataclass(frozen=True)
@@ -56,27 +55,6 @@ class Selection:
     jobs: Sequence[tuple[str, str | None]]
     single: bool
     listed: Sequence[tuple[str, str]] = ()
-
-    def for_each(
-        self, work: Callable[[str, str | None], dict[str, Any]], done: str, doing: str
-    ) -> list[dict[str, Any]]:  # fmt: skip
-        """Return what `work` returns for each job, or `{"id", "error"}` with `done: False` where it failed.
-
-        Warn of a failure and go on with the others; raise it if the command is about one job.
-
-        Args:
-            doing: For the lines that say how far it is.
-        """
-        outcomes: list[dict[str, Any]] = []
-        for (job_id, _), answer in zip(self.jobs, at_once(self.jobs, lambda job: work(*job), doing)):
-            try:
-                outcomes.append(answer.result())
-            except ClusterfnError as error:
-                if self.single:
-                    raise
-                console.warn(f"{job_id}: {error}")
-                outcomes.append({"id": job_id, done: False, "error": error_facts(error)})
-        return outcomes
 
 
 def select(args: argparse.Namespace, command: str, states: Collection[str] = STATES) -> Selection:
@@ -347,7 +325,7 @@ def _no_such_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], comm
     if word in config_file.load().hosts:
         near = f"; {word} is a host"
         hint = f"clusterfn {command} ID"
-        if command not in _FOR_ONE:
+        if command in _FOR_SEVERAL:
             hint = f"clusterfn {command} --all {word} is for all its jobs, and {hint} for one"
     session, _, call = word.partition("/")
     if call.isdecimal() and session:

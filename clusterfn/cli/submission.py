@@ -11,7 +11,6 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import leaving
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
-from clusterfn.cli import screen
 from clusterfn.config.option_checks import read_requeue
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ConfigError, HostError, SubmitError, Unsatisfiable
@@ -88,4 +87,4 @@ def await_sent(job: Job[Any] | JobGroup[Any, Any]) -> None:
 
 def print_sent(job: Job[Any] | JobGroup[Any, Any], as_json: bool) -> None:
     """Print the id of a job that was sent."""
-    print(screen.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
+    print(console.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)

@@ -1,4 +1,4 @@
-"""`clusterfn top HOST`: a screen that shows what runs, what it uses, and who is next, until `q`, Esc or Ctrl-C.
+"""`clusterfn top HOST`: a screen that shows what runs, what it uses, and who is next, until Ctrl-C.
 
 One program on the host looks, and sends what it sees (`bridge/queue/overview`). Anybody may look.
 """
@@ -12,14 +12,13 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT, clock
 from clusterfn.bridge.supervisor.text import format_size, in_one_line, shortened
 from clusterfn.calls import remote_state
-from clusterfn.cli import gpus, screen, target
-from clusterfn.cli.keys import ended_by_key
+from clusterfn.cli import gpus, target
 from clusterfn.config.host_text import Lines, reading
 from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, HostError
@@ -50,14 +49,12 @@ def top(args: argparse.Namespace) -> int:
             raise HostError(f"{name} did not say what runs there", host=name, hint="try again")
         if session.scheduler_rules.has_nodes:
             _ask_scheduler(session, look)
-        print(screen.as_json({"host": session.host.name, **look}) if args.json else text(session, look))
+        print(console.as_json({"host": session.host.name, **look}) if args.json else text(session, look))
         return 0
-    with ended_by_key():
-        _watch(session)
-    return 0
+    return _watch(session)
 
 
-def _watch(session: HostState) -> None:
+def _watch(session: HostState) -> NoReturn:
     """Refresh the screen; while the host cannot be reached, say so in its place, and try again."""
     shown, told, asked_at = live.TerminalLines(sys.stdout), dict[str, Any](), float("-inf")
     while True:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import json
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable
@@ -24,6 +26,8 @@ from clusterfn.display.live import CellLines, Progress, TerminalLines
 from clusterfn.hosts import spoken_wait
 
 _log = logging.getLogger("clusterfn")
+# Control characters, and those that hide or reorder text. A terminal would obey them.
+_OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _QUIET = "CLUSTERFN_QUIET"
 # Where lines stay on the screen, other words come no more often than this, and other numbers first after the second
 # time, which doubles with each of them, up to the third.
@@ -224,6 +228,11 @@ def redraw(line: str, progress: Progress = None) -> None:
     """
     if is_shown(logging.INFO) and not is_logged():
         _lines().show(in_one_line(line), progress)
+
+
+def as_json(value: Any) -> str:
+    """Words in their own letters; in JSON's strings, only what a terminal obeys must also be escaped."""
+    return _OBEYED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def as_clock(seconds: float) -> str:

@@ -166,18 +166,6 @@ class SchedulerLimits(NamedTuple):
     time_s: float | None = None
 
 
-class Alteration(NamedTuple):
-    """What a waiting job is to ask for instead; None for what stays as it is.
-
-    Attributes:
-        priority: Its order among the jobs of its user.
-    """
-
-    time_s: float | None = None
-    memory_bytes: int | None = None
-    priority: int | None = None
-
-
 class SchedulerVerdict(NamedTuple):
     """A conclusion from outside, for `supervise.py conclude`, which publishes it or finds that the job has spoken.
 
@@ -413,17 +401,6 @@ class Scheduler(ABC):
     def cancel_by_hand(self, name: str) -> str:
         """Return what a person types on the host to do the same."""
         return " ".join(self.cancel_command(name))
-
-    def alter_command(self, name: str, resources: Resources, change: Alteration) -> tuple[str, ...]:
-        """Return the command that alters the waiting job of this name; () if only its own files can.
-
-        Args:
-            resources: All that it asks for after the change.
-
-        Raises:
-            ConfigError: The scheduler cannot do that.
-        """
-        return ()
 
     def join_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Return what starts a program inside a running job, on its node, connected to our stdin and stdout.

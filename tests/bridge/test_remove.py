@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bridge.host import Bench, clean_environ, obey_modes
-from tests.bridge.layout import layout_bridge
 
 ONE = "def f():\n    return 1\n"
 
@@ -58,12 +56,3 @@ def test_only_a_job_is_removed(bench: Bench, name):
 
     assert asked(bench, "remove", "", name.replace("%s", ended.id))["removed"] == []
     assert ended.folder.exists()
-
-
-def test_sizes_are_reported_as_far_as_there_is_time(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    ended = bench.ended()
-    assert asked(bench, "sizes", ended.id)[ended.id] > 0
-
-    no_time = ("supervisor/expire.py", "_MEASURE_S = 10.0", "_MEASURE_S = -1.0")
-    monkeypatch.setattr(bench, "bridge", layout_bridge(tmp_path / "no time", no_time))
-    assert asked(bench, "sizes", ended.id) == {}

@@ -1,4 +1,4 @@
-"""The supervisor's other commands: conclude or change a job, fail items of a group, ask about a root, open a shell.
+"""The supervisor's other commands: conclude a job, fail items of a group, ask about a root, open a shell.
 
 job.sh calls `after`, the spooler and the agent the others; docs/reference/protocol.md says what each takes and prints.
 """
@@ -7,65 +7,17 @@ import json
 import os
 import sys
 
-from ..layout import ATTEMPTS, CLAIM, OUTCOME, SPEC, TAG, WORK
+from ..layout import OUTCOME, TAG, WORK
 from ..queue import launch, report, spooler
-from ..queue.machine import demand_of
-from ..queue.tickets import Queue
-from . import awaiting, conclude, expire, group, listing, notify, publish
+from . import awaiting, conclude, expire, group, listing, notify
 from .attempt import Attempt, read_events
 from .environ import DescribedJob, expand_cwd, worker_environment
-from .job import JobFolder, each_folder
+from .job import JobFolder
 from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
-
-
-def _alter(folder: str) -> int:
-    """Change what a waiting job asks for: its time, its memory, and its place among the jobs of its user.
-
-    Read the change as JSON on stdin, and print `{"altered": bool}`: false if the job has begun, and keeps what it has.
-    A scheduler with nodes has been told before. In clusterfn's own queue, the tickets of the job change as well.
-    """
-    change = json.loads(sys.stdin.read())
-    job = JobFolder(folder)
-    is_altered = not _has_begun(job)
-    if is_altered:
-        path = job.path(SPEC)
-        with open(path, encoding="utf-8") as file:
-            spec = dict(json.load(file))
-        _apply(change, spec)
-        publish.replace(path, json.dumps(spec, indent=1).encode())
-        if not job.scheduler.has_nodes:
-            waiting = Queue(job.root)
-            for name in waiting.names():
-                fields = waiting.fields(name) if name.partition(".")[0] == job.id else None
-                if fields is not None:
-                    asked, priority = dict(demand_of(spec)._asdict()), spec.get("priority", 0)
-                    fields.update(asked=asked, resources=spec["resources"], priority=priority)
-                    publish.replace(os.path.join(waiting.folder, name), json.dumps(fields).encode())
-            launch.revive_spooler(job.root, spec["bridge"])
-        # A job that has begun meanwhile may have read what it asked for before.
-        is_altered = not _has_begun(job)
-    sys.stdout.write(json.dumps({"altered": is_altered}) + "\n")
-    return 0
-
-
-def _apply(change: "dict[str, Any]", spec: "dict[str, Any]") -> None:
-    asked, group = spec["resources"], spec.get("group")
-    # The time of an element is for several items.
-    if group and group.get("element_s") and asked.get("time_s") and "time_s" in change:
-        group["element_s"] *= change["time_s"] / asked["time_s"]
-    asked.update((name, change[name]) for name in ("time_s", "memory_bytes") if name in change)
-    if "priority" in change:
-        spec["priority"] = change["priority"]
-
-
-def _has_begun(job: JobFolder) -> bool:
-    """Whether the job, or an element of a group, has been claimed."""
-    names = (CLAIM, ATTEMPTS)
-    return any(os.path.exists(os.path.join(each, name)) for each in each_folder(job.folder) for name in names)
+    from typing import Callable, Optional
 
 
 def _bridge() -> str:
@@ -165,7 +117,6 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "end": ("JOB", 1, 1, conclude.end_stuck),
     "bury": ("ELEMENT", 1, 1, group.fail_unfinished_items),
     "withdraw": ("ROOT HOST", 2, 2, conclude.withdraw_jobs),
-    "alter": ("JOB", 1, 1, _alter),
     "notify": ("JOB", 1, 1, notify.tell_again),
     "tunnel": ("PORT", 1, 1, _tunnel),
     "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, awaiting.register_array),
@@ -175,7 +126,6 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "clean": ("ROOT KEEP OLDER dry", 4, 4, expire.clean),
     "queue": ("ROOT", 1, 1, lambda root: report.print_queue(root, _bridge())),
     "top": ("ROOT NODES SECONDS LOOKS", 4, 4, _top),
-    "sizes": ("ROOT [JOB...]", 1, _ANY, expire.print_sizes),
     "remove": ("ROOT dry [JOB...]", 2, _ANY, expire.remove_jobs),
     "shell": ("JOB FACTS", 2, 2, _start_shell),
     "spool": (

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 # A shared file system may need minutes for jobs with many files.
-_MEASURE_S = 10.0
 STORED = (layout.BLOBS, layout.FILES, layout.SOURCES, layout.SHIMS, layout.BRIDGE)
 
 
@@ -191,18 +190,6 @@ def _hollow_since(folder: str) -> "Optional[float]":
     except OSError:
         return None
     return max(dates)
-
-
-def print_sizes(root: str, *ids: str, limit_s: float = _MEASURE_S) -> int:
-    """Print the bytes of each job as one JSON object; leave out those for which there was no time."""
-    until = time.monotonic() + limit_s
-    sizes = {}
-    for job_id in ids:
-        if time.monotonic() > until:
-            break
-        sizes[job_id] = size_of(os.path.join(root, layout.JOBS, job_id))
-    sys.stdout.write(json.dumps(sizes) + "\n")
-    return 0
 
 
 def remove_jobs(root: str, dry: str, *ids: str) -> int:

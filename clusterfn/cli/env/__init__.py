@@ -17,7 +17,7 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line
-from clusterfn.cli import screen, target
+from clusterfn.cli import target
 from clusterfn.config.forms import names_a_file
 from clusterfn.config.host_text import reading
 from clusterfn.display import console, live
@@ -80,7 +80,7 @@ def list_environments(args: argparse.Namespace) -> int:
     session = target.host_state(args.host, "env list")
     environments = environment_builder.list_environments(session, environment_facts.environments_root(session))
     if args.json:
-        print(screen.as_json([asdict(each) for each in environments]))
+        print(console.as_json([asdict(each) for each in environments]))
     elif environments:
         print(live.table(_LIST_HEAD, _rows(environments)))
         total = format_size(sum(each.size for each in environments))
@@ -108,7 +108,7 @@ def show_environment(args: argparse.Namespace) -> int:
     prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
     record, plan = read_ready(session, prefix), _read_plan(session, prefix)
     if args.json:
-        print(screen.as_json({**asdict(built), "prefix": prefix, "ready": record, "plan": plan}))
+        print(console.as_json({**asdict(built), "prefix": prefix, "ready": record, "plan": plan}))
         return 0
     facts = [(name, in_one_line(value)) for name, value in _facts(built, prefix, record, plan) if value]
     print("\n".join(f"{name:<12}{value}" for name, value in facts))
@@ -186,7 +186,7 @@ def remove_environment(args: argparse.Namespace) -> int:
             hint="wait for these jobs, or end them: clusterfn cancel ID",
         )  # fmt: skip
     if args.json:
-        print(screen.as_json({"removed": [built.id], "freed": outcome["freed"] or 0, "packages": outcome["packages"]}))
+        print(console.as_json({"removed": [built.id], "freed": outcome["freed"] or 0, "packages": outcome["packages"]}))
     else:
         print(in_one_line(f"removed {built.id} ({built.about}); {_freed(outcome)}"))
     return 0
@@ -199,7 +199,7 @@ def remove_unused(args: argparse.Namespace) -> int:
     environments = {each.id: each for each in environment_builder.list_environments(session, root)}
     outcome = environment_builder.remove_unused_environments(session, root, args.days, args.keep, dry=args.dry_run)
     if args.json:
-        print(screen.as_json({"removed": outcome["removed"], "kept": outcome["kept"], "freed": outcome["freed"] or 0}))
+        print(console.as_json({"removed": outcome["removed"], "kept": outcome["kept"], "freed": outcome["freed"] or 0}))
         return 0
     done = "would remove" if args.dry_run else "removed"
     for env_id in outcome["removed"]:
@@ -283,7 +283,7 @@ def verify_environment(args: argparse.Namespace) -> int:
         )  # fmt: skip
     if args.json:
         files = {"files": mended["files"], "restored": mended["relinked"]}
-        print(screen.as_json({"id": built.id, **files, **report}))
+        print(console.as_json({"id": built.id, **files, **report}))
     return 0
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import environment_upload
 from clusterfn.calls.environment_upload import BuildDisplay
-from clusterfn.cli import screen
 from clusterfn.cli.env import read_ready, seconds
 from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
@@ -83,7 +82,7 @@ def lock(args: argparse.Namespace) -> int:
     locked = [_lock_for(session, spec, args.gpus) for session in sessions]
     rows = [_row(each.lock, each.host.name, each.platform) for each in locked]
     if args.json:
-        print(screen.as_json([dict(zip(map(str.lower, _HEAD), row)) for row in rows]))
+        print(console.as_json([dict(zip(map(str.lower, _HEAD), row)) for row in rows]))
     else:
         print(live.table(_HEAD, rows))
     return 0
@@ -139,5 +138,5 @@ def build(args: argparse.Namespace) -> int:
     else:
         console.tell(f"{locked.title} already exists on {session.host.name}: {what}")
     facts = {"id": locked.id, "host": session.host.name, "prefix": locked.prefix, "new": new}
-    print(screen.as_json(facts) if args.json else locked.id)
+    print(console.as_json(facts) if args.json else locked.id)
     return 0

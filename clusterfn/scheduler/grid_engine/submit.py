@@ -200,20 +200,6 @@ class GridEngine(base.Scheduler):
         are_numbers = bool(scheduler_ids) and all(each.isdecimal() for each in scheduler_ids)
         return ("qdel", *scheduler_ids) if are_numbers else ()
 
-    def alter_command(self, name: str, resources: Resources, change: base.Alteration) -> tuple[str, ...]:
-        """Run qalter, whose `-l` replaces all that the job asks for. Users may only lower a priority."""
-        options: list[str] = []
-        if change.time_s is not None or change.memory_bytes is not None:
-            options += _requests(self.host, resources)
-        if change.priority is not None:
-            if not _LOWEST_PRIORITY <= change.priority <= 0:
-                raise ConfigError(
-                    f"priority {change.priority}: Grid Engine lets users only lower the priority of a job",
-                    host=self.host.name, hint=f"give a number from {_LOWEST_PRIORITY} to 0",
-                )  # fmt: skip
-            options += ["-p", str(change.priority)]
-        return ("qalter", *options, name)
-
     def cancel_by_hand(self, name: str) -> str:
         return f"qdel {name}"
 

@@ -6,7 +6,6 @@ Options are sent as `--name=value`, so that no value can be taken for an option.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterfn.bridge.schedulers.slurm import complaints
 from clusterfn.config.spec import Host, Resources
-from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
+from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import base
 from clusterfn.scheduler.slurm import OBEYED, gres, sbatch, site
 from clusterfn.scheduler.slurm import states as slurm_states
@@ -23,16 +22,6 @@ if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
 
 # $1 the job's name, $2 the user, $3 the cluster or ""; then what scontrol is to change.
-_ALTER = r"""
-name=$1; user=$2; clusters=$3; shift 3
-ask() { squeue --noheader --states=PENDING --format=%F --name="$name" --user="$user" "$@"; }
-listed=$(ask ${clusters:+--clusters="$clusters"}) || exit
-ids=$(printf '%s\n' "$listed" | grep -E '^[0-9]+$' | sort -u)
-[ -n "$ids" ] || { echo "squeue lists no waiting job of this name" >&2; exit 3; }
-for id in $ids; do
-    scontrol ${clusters:+--clusters="$clusters"} update "JobId=$id" "$@" || exit
-done
-"""
 _MB = 2**20
 # Some sites' wrappers of sbatch leave --parsable out.
 _ID = re.compile(r"^(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?\s*$", re.MULTILINE)
@@ -153,22 +142,6 @@ class Slurm(base.Scheduler):
 
     def cancel_by_hand(self, name: str) -> str:
         return f"scancel --name {name}"
-
-    def alter_command(self, name: str, resources: Resources, change: base.Alteration) -> tuple[str, ...]:
-        """Run scontrol for all arrays of that name. Users may only lower a priority, which `nice` does."""
-        words = []
-        if change.time_s is not None:
-            words.append(f"TimeLimit={sbatch.minutes(change.time_s)}")
-        if change.memory_bytes is not None:
-            words.append(f"MinMemoryNode={math.ceil(change.memory_bytes / _MB)}")
-        if change.priority is not None:
-            if change.priority > 0:
-                raise ConfigError(
-                    f"priority {change.priority}: SLURM lets users only lower the priority of a job",
-                    host=self.host.name, hint="give your other jobs a priority below 0, such as -100",
-                )  # fmt: skip
-            words.append(f"Nice={-change.priority}")
-        return ("/bin/sh", "-c", _ALTER, "sh", name, self.user, self.host.clusters, *words)
 
     def join_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Run a step on the first node that shares what the job has (--overlap: SLURM 20.11); keep no output back."""

@@ -20,7 +20,7 @@ from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
 from clusterfn.calls.outcome_errors import RemoteTraceback
-from clusterfn.cli import argument_parser, jobs, main, output, parser, screen, selection, target
+from clusterfn.cli import argument_parser, jobs, main, output, parser, selection, target
 from clusterfn.cli.check import function as check_function
 from clusterfn.cli.command_line import describe_error
 from clusterfn.cli.run import written
@@ -179,8 +179,7 @@ def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypat
     ("command", "hint"),
     [
         ("cancel", "clusterfn cancel --all tensor01 is for all its jobs, and clusterfn cancel ID for one"),
-        ("logs", "clusterfn logs --all tensor01 is for all its jobs, and clusterfn logs ID for one"),
-        ("attach", "clusterfn attach ID"),
+        ("logs", "clusterfn logs ID"),
     ],
 )
 def test_a_host_instead_of_a_job_is_recognized_as_what_it_is(command, hint, usual, two_hosts, monkeypatch, capsys):
@@ -198,9 +197,9 @@ def test_a_job_is_found_by_every_name_that_it_can_have(name, two_hosts, monkeypa
     job = remote_state.JobInfo("7f3a000011112222", name, "cluster", "RUNNING", "", 0.0)
     monkeypatch.setattr(selection, "jobs_on", lambda host: [job] if host == "cluster" else [])
     monkeypatch.setenv("CLUSTERFN_HOST", "cluster")
-    given = parser.make_parser().read(["logs", name])
+    given = parser.make_parser().read(["cancel", name])
 
-    assert selection.select(given, "logs").jobs == [(job.id, "cluster")]
+    assert selection.select(given, "cancel").jobs == [(job.id, "cluster")]
     assert selection.select_one(parser.make_parser().read(["attach", name]), "attach") == (job.id, "cluster")
 
 
@@ -229,8 +228,6 @@ def test_jobs_shows_the_newest_thirty_and_says_how_to_see_the_others(two_hosts, 
         remote_state.JobInfo(each, "train", "cluster", "RETURNED", "", 100.0 - at) for at, each in enumerate(ids)
     ]
     monkeypatch.setattr(selection, "jobs_on", lambda host: jobs_there)
-    # This host does not say how large they are.
-    monkeypatch.setattr(jobs, "ask_each", lambda hosts, ask: {})
 
     def shown(*words):
         assert main(["jobs", "cluster", *words]) == 0
@@ -243,12 +240,12 @@ def test_jobs_shows_the_newest_thirty_and_says_how_to_see_the_others(two_hosts, 
     assert shown("--json") == (100, False)
 
 
-EVERY = ["attach", "stack", "shell", "logs", "result", "pull", "cancel", "stop", "alter", "rm"]
+EVERY = ["attach", "stack", "shell", "logs", "result", "pull", "cancel", "stop", "rm"]
 
 
 def meant(command, *words):
     args, states = read(command, *words), {"cancel": selection.ACTIVE, "rm": selection.ENDED}
-    if command in ("attach", "stack", "shell"):
+    if command not in ("cancel", "stop", "rm"):
         return [selection.select_one(args, command)]
     return list(selection.select(args, command, states.get(command, selection.STATES)).jobs)
 
@@ -264,12 +261,12 @@ def test_a_name_means_the_newest_that_runs_else_the_newest_in_every_command(seve
 
 
 def test_several_jobs_of_a_name_are_meant_by_their_number_or_by_all(several):
-    assert [job for job, _ in meant("logs", "train", "--all")] == ["aaaa", "dddd", "cccc", "bbbb"]
-    assert meant("logs", "train", "-n", "2") == [("aaaa", "cluster"), ("dddd", "tensor01")]
+    assert [job for job, _ in meant("stop", "train", "--all")] == ["aaaa", "dddd", "cccc", "bbbb"]
+    assert meant("stop", "train", "-n", "2") == [("aaaa", "cluster"), ("dddd", "tensor01")]
     assert meant("cancel", "--all", "train", "tensor01") == [("cccc", "tensor01")]
     assert meant("rm", "--all", "tensor01") == [("dddd", "tensor01")]
-    assert meant("result", "train", "--state", "died") == [("dddd", "tensor01")]
-    assert not selection.select(read("result", "train", "-n", "1"), "result").single
+    assert meant("rm", "train", "--all", "--state", "died") == [("dddd", "tensor01")]
+    assert not selection.select(read("rm", "train", "-n", "1"), "rm").single
 
 
 @pytest.mark.parametrize(("command", "doing"), [("cancel", "cancel"), ("stop", "cancel"), ("rm", "remove")])
@@ -394,8 +391,8 @@ def test_an_error_of_a_host_cannot_obey_on_the_terminal(monkeypatch, capsys):
 def test_json_cannot_obey_on_the_terminal_and_means_the_same():
     value = {"name": "\x1b[2J\x9b1m\u202eü\n"}
 
-    assert screen.as_json(value) == '{"name": "\\u001b[2J\\u009b1m\\u202eü\\n"}'
-    assert json.loads(screen.as_json(value)) == value
+    assert console.as_json(value) == '{"name": "\\u001b[2J\\u009b1m\\u202eü\\n"}'
+    assert json.loads(console.as_json(value)) == value
 
 
 def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
@@ -403,19 +400,6 @@ def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
     console.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
 
     assert capsys.readouterr().err == "clusterfn: 7f3a x\n\ty\n\r\x1b[K7f3a pending (used by train  x)"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_colour_is_for_terminals_alone(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-
-    assert screen.coloured("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
-    assert screen.coloured("x", "red", io.StringIO()) == "x"
 
 
 class Queue:

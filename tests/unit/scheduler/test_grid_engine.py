@@ -9,7 +9,7 @@ from clusterfn.bridge import layout
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Alteration, Answer, Evidence, NodeGpus, SchedulerLimits
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, NodeGpus, SchedulerLimits
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.grid_engine.states import GridEngineState
 from clusterfn.scheduler.grid_engine.submit import GridEngine
@@ -77,17 +77,6 @@ def test_the_sites_own_names_and_ways_to_count_are_used():
     assert value(words, "-l") == ["arch=lx-amd64", "mem_free=1024M", "ngpus=1"]
     assert (value(words, "-pe"), value(words, "-P"), value(words, "-q")) == (["shm"], ["phys"], ["gpu.q"])
     assert value(asked(scheduler), "-q") == ["std.q"]
-
-
-def test_a_change_repeats_all_that_the_job_asks_for_as_qalter_forgets_the_rest():
-    wanted = Resources(cores=2, memory_bytes=3 * GB, gpus=2, time_s=600.0)
-
-    command = engine().alter_command("train.7f3a", wanted, Alteration(time_s=600.0, priority=-5))
-
-    assert command == ("qalter", "-l", "h_vmem=2048M", "-l", "gpu=1", "-l", "h_rt=660", "-p", "-5", "train.7f3a")
-    assert engine().alter_command("x", wanted, Alteration(priority=0)) == ("qalter", "-p", "0", "x")
-    with pytest.raises(ConfigError, match="only lower the priority"):
-        engine().alter_command("x", wanted, Alteration(priority=1))
 
 
 def test_jobs_that_have_not_started_are_removed_by_number_with_one_command():

@@ -9,9 +9,9 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.agent.forked import changed_environment
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import Resources
-from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
+from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import scheduler_for
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Alteration, Answer, Evidence, JobState
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState
 from clusterfn.scheduler.slurm import OBEYED
 from clusterfn.scheduler.slurm.states import PHASES, SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm
@@ -376,15 +376,6 @@ def test_the_commands():
     assert slurm.withdraw_command("12", "") == slurm.withdraw_command() == ()
     assert slurm.evidence_command("12_3") == ("scontrol", "--oneliner", "show", "job", "12_3")
     assert slurm.join_command("12")[:5] == ("srun", "--jobid=12", "--overlap", "--nodes=1", "--relative=0")
-
-
-def test_a_waiting_job_is_altered_by_its_name_and_its_priority_only_lowered():
-    command = slurm.alter_command("train.7f3a", Resources(), Alteration(90.0, 3 << 29, -20))
-
-    assert command[:2] == ("/bin/sh", "-c")
-    assert command[3:] == ("sh", "train.7f3a", "ada", "", "TimeLimit=3", "MinMemoryNode=1536", "Nice=20")
-    with pytest.raises(ConfigError, match="only lower the priority"):
-        slurm.alter_command("train.7f3a", Resources(), Alteration(priority=1))
 
 
 def test_the_logins_variables_are_not_inherited_but_where_slurm_is_stays_known(monkeypatch):
