@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from clusterfn.api.configure import configure
     from clusterfn.api.decorator import ClusterFunction, cluster
     from clusterfn.api.executor import Executor
-    from clusterfn.api.in_job.checkpoint import checkpoint, load_training, save_training
-    from clusterfn.api.in_job.ending import TimeAlmostUp, on_warning
+    from clusterfn.api.in_job import TimeAlmostUp, checkpoint, load_training, on_warning, save_training
     from clusterfn.api.login import login, logout
     from clusterfn.api.session import Session
     from clusterfn.calls.attach import attach, jobs
@@ -147,11 +146,11 @@ _HOMES = {
     "Job": "calls.job",
     "JobGroup": "calls.group",
     "Session": "api.session",
-    "checkpoint": "api.in_job.checkpoint",
-    "TimeAlmostUp": "api.in_job.ending",
-    "on_warning": "api.in_job.ending",
-    "load_training": "api.in_job.checkpoint",
-    "save_training": "api.in_job.checkpoint",
+    "checkpoint": "api.in_job",
+    "TimeAlmostUp": "api.in_job",
+    "on_warning": "api.in_job",
+    "load_training": "api.in_job",
+    "save_training": "api.in_job",
     "SweepResult": "sweeps.report",
     "sweep": "sweeps.search",
 }

@@ -94,7 +94,7 @@ LIBRARIES = {
         "tornado.netutil",
     ],
     "bridge/kernel/launch.py": ["ipykernel", "zmq", "zmq.eventloop.zmqstream"],
-    "bridge/worker/warning.py": ["clusterfn.api.in_job.ending"],
+    "bridge/worker/warning.py": ["clusterfn.api.in_job"],
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/arrays.py": ["numpy", "numpy.random"],
     "bridge/serialization/tables.py": ["numpy", "pandas", "pandas._libs.internals", "pyarrow"],
@@ -292,7 +292,7 @@ ONE_PLACE = {
     "os.replace(": {
         "bridge/supervisor/publish.py": "writes a file whole or not at all",
         "bridge/kernel/dask_program.py": "is a program of the environment's Python, and has no bridge",
-        "api/in_job/checkpoint.py": "writes as it saves, because a state may not fit into memory twice",
+        "api/in_job.py": "writes as it saves, because a state may not fit into memory twice",
         "environment/download.py": "gives what was downloaded its name",
     },
     "flock(": {

@@ -26,7 +26,7 @@ UNPICKLES = {
     "bridge/serialization/exceptions.py::_unpickled": "the same",
     "bridge/serialization/exceptions.py::_without_constructor": "the same",
     "bridge/serialization/references.py::_load": "runs in jobs alone",
-    "api/in_job/checkpoint.py::_read": "reads what a function saved, where the user calls it: usually in the job",
+    "api/in_job.py::_read": "reads what a function saved, where the user calls it: usually in the job",
     "calls/outcome.py::value_of": "passes `data_reader.loads` with results=data",
     "calls/outcome_errors.py::_rebuilt": "is not called with results=data",
 }

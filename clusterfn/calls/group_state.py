@@ -44,7 +44,6 @@ class GroupState(GroupItems):
 
     Attributes:
         arguments: The plain arguments of each item by parameter; empty if its labels say more, as those of a sweep.
-        kept_arguments: Those that are objects, by parameter, if this process has sent it, and they are small.
         backend: What follows it; None if nothing of it was sent.
         send_again: Sends the items of these indices as a new group; None if nothing of it was sent.
         on_interrupt: "detach" or "stop".
@@ -72,7 +71,6 @@ class GroupState(GroupItems):
         self.outputs_to: Path | None = None
         self.transfer: Transfer | None = None
         self.arguments: Sequence[Mapping[str, Any]] = ()
-        self.kept_arguments: Sequence[Mapping[str, Any]] = ()
         self._reason, self._silence = "", NO_SILENCE
 
     def require_backend(self) -> GroupBackend:
@@ -141,7 +139,7 @@ class GroupState(GroupItems):
         made = GroupState(group_id, self.name, self.host, folder, len(self), labels=self._labels)
         made.on_error, made.on_interrupt, made.given = self.on_error, self.on_interrupt, self.given
         made.outputs_to, made.asked, made.arguments = self.outputs_to, self.asked, self.arguments
-        made.kept_arguments, made.has_value = self.kept_arguments, self.has_value
+        made.has_value = self.has_value
         again = set(indices)
         for given in range(len(self)):
             index, ended = self.ended_after(given, None)

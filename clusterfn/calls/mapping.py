@@ -32,7 +32,7 @@ from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
-from clusterfn.display import argument_table, console, labels
+from clusterfn.display import console, labels
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
@@ -101,8 +101,7 @@ def run(
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
     made.given = submit.given_paths(session.root, one.payload)
     if not given_labels:
-        made.arguments = argument_table.argument_table(function, calls, constants or {})
-        made.kept_arguments = argument_table.kept_arguments(function, calls, constants or {})
+        made.arguments = labels.argument_table(function, calls, constants or {})
     if job.outputs:
         made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")

@@ -47,7 +47,6 @@ def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any
     ended = group.ended(index)
     row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
     arguments = dict(group.arguments[index]) if group.arguments else {}
-    arguments.update(group.kept_arguments[index] if group.kept_arguments else {})
     row.update({f"argument_{name}" if name in taken else name: value for name, value in arguments.items()})
     if ended is None:
         return row

@@ -1,15 +1,14 @@
 """Short texts of values, for lines, tables and errors: they say which of many calls is meant.
 
 `shown` is the text of one value, and `labels` are those of many calls, whose arguments `rows_to_show` names.
+`argument_table` has a column for each parameter, and for each named field of its value.
 Values come from users, so nothing here may fail, and nothing may take long: large values show their kind and size.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import dataclasses
-import functools
 import itertools
 import math
 import numbers
@@ -25,11 +24,12 @@ from clusterfn.bridge.attributes import attribute, is_a, signature_of
 from clusterfn.bridge.supervisor.text import in_one_line, shortened, width
 from clusterfn.packing.dependencies import JobArgument, reference_of
 
+_LONGEST_IN_TABLE = 1000  # characters of a string
 ROOM = 40  # columns of a terminal for a label
-DEPTH = 4  # values inside values that are shown
+_DEPTH = 4  # values inside values that are shown
 _MEMBERS = 6  # of a list or an array
 _FIELDS = 24  # of a configuration
-LONG = 200  # characters of a string
+_LONG = 200  # characters of a string
 _ALIKE = 8  # characters with which all texts begin, and which say nothing
 _SECRETS = "token|secret|password|passwd|passphrase|credentials?|(?:api|access|private|secret)[_-]?key"
 _SECRET = re.compile(f"(?:^|[_-])(?:{_SECRETS})$", re.IGNORECASE)
@@ -136,11 +136,6 @@ def of_all(names: Sequence[str]) -> str:
     return f"{shortened(names[0], half)} … {shortened(names[-1], half)}" if names else ""
 
 
-def label(args: Iterable[Any], kwargs: Mapping[str, Any] | None = None, most: int = ROOM) -> str:
-    """Name one call by its arguments."""
-    return labels([row_of(None, args, kwargs)], most)[0]
-
-
 def without_secrets(command: str) -> str:
     """Return a command as it may be shown, with *** for the values of what is called token, password, key or the like.
 
@@ -156,6 +151,52 @@ def without_secrets(command: str) -> str:
 def cut(text: str, most: int = ROOM) -> str:
     """Return a text in one line of so many columns at most."""
     return shortened(" ".join(text.split()), most)
+
+
+def argument_table(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the arguments of each call by the names of the function's parameters, as JSON can hold them.
+
+    Example:
+        >>> argument_table(lambda lr, model: 0, [(0.1, "mlp"), (1, [2])], {"epochs": 3})[1]
+        {'lr': 1, 'model': '[2]', 'epochs': 3}
+    """
+    same = _all_columns(constants.items())
+    return [{**_all_columns(row), **same} for row in named_arguments(function, calls)]
+
+
+def _all_columns(row: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: part for name, value in row for key, part in columns(name, value).items()}
+
+
+def columns(name: str, value: object) -> dict[str, Any]:
+    """Return what a table has of an argument: a number, string, bool or None as it is, of others a text.
+
+    What has named fields, such as a dict or a dataclass, has a column for each of them, too.
+
+    Example:
+        >>> columns("cfg", {"lr": 0.1, "data": PurePath("a/b")})
+        {'cfg': "{'lr': 0.1, 'data': a/b}", 'cfg.lr': 0.1, 'cfg.data': 'a/b'}
+    """
+    parts = {key: plain(open_value(key, part)) for key, part in leaves(name, value).items() if key != name}
+    return {name: plain(open_value(name, value)), **parts}
+
+
+def plain(value: Any) -> Any:
+    """Return a number, string, bool or None as JSON has it; of others, a short text."""
+    if value is None or issubclass(type(value), bool):
+        return value
+    if issubclass(type(value), str) and not issubclass(type(value), Enum) and len(value) < _LONGEST_IN_TABLE:
+        return str(value)
+    if issubclass(type(value), Enum) or not is_a(value, numbers.Number):
+        return shown(value, _LONG)
+    # This includes integers of numpy.
+    if is_a(value, numbers.Integral):
+        return int(value)
+    if is_a(value, numbers.Real) and not is_a(value, numbers.Rational):
+        return float(value)
+    return shown(value, _LONG)
 
 
 def leaves(name: str, value: object) -> dict[str, Any]:
@@ -184,7 +225,7 @@ def _parts(word: str, value: object) -> Iterable[tuple[tuple[str], str]]:
         yield (key.lstrip("."),), _text(open_value(key, part))
 
 
-def _leaves(name: str, value: object, depth: int = DEPTH) -> Iterable[tuple[str, Any]]:
+def _leaves(name: str, value: object, depth: int = _DEPTH) -> Iterable[tuple[str, Any]]:
     fields = fields_of(value) if depth else None
     if not fields:
         yield name, value
@@ -205,7 +246,7 @@ def _leave_out_beginning(key: tuple[int, str], parts: Sequence[dict[Any, str]], 
 
 def _text(value: object) -> str:
     try:
-        return in_one_line(_described(value, DEPTH))
+        return in_one_line(_described(value, _DEPTH))
     except Exception:  # noqa: BLE001 - the user's `__repr__` or property may raise anything
         return type(value).__name__
 
@@ -219,17 +260,12 @@ def _described(value: Any, depth: int) -> str:
     if issubclass(type(value), Enum):
         return f"{kind.__name__}.{value.name}"
     if issubclass(type(value), CommandWord):
-        return str(value[: LONG + 1])
+        return str(value[: _LONG + 1])
     if issubclass(type(value), (str, bytes, bytearray)):
-        cut = value[: LONG + 1]
+        cut = value[: _LONG + 1]
         return repr(str(cut) if issubclass(type(value), str) else cut)
     if issubclass(type(value), PurePath) or is_a(value, numbers.Number) or kind.__module__ in _BY_STR:
         return str(value)
-    if issubclass(type(value), functools.partial):
-        arguments = [_described(each, depth - 1) for each in value.args] if depth else []
-        named = value.keywords.items() if depth else ()
-        arguments += [f"{key}={_described(open_value(key, each), depth - 1)}" for key, each in named]
-        return f"{_described(value.func, 1)}({', '.join(arguments)})"
     if callable(value) and isinstance(getattr(value, "__name__", None), str):
         return str(value.__name__)
     if hasattr(kind, "shape"):
@@ -242,9 +278,9 @@ def _described(value: Any, depth: int) -> str:
         if is_a(value, Mapping):
             return f"{{{', '.join(f'{key!r}: {text}' for key, text in texts.items())}}}"
         return f"{kind.__name__}({', '.join(f'{key}={text}' for key, text in texts.items())})"
-    if issubclass(type(value), (list, tuple, set, frozenset, collections.deque)) or is_a(value, Mapping):
+    if issubclass(type(value), (list, tuple, set, frozenset)) or is_a(value, Mapping):
         return _members(value, depth)
-    shown_text = repr(value)[: 4 * LONG] if _has_repr(kind) else kind.__name__
+    shown_text = repr(value)[: 4 * _LONG] if _has_repr(kind) else kind.__name__
     return kind.__name__ if " at 0x" in shown_text else " ".join(shown_text.split())
 
 

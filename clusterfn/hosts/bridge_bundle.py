@@ -31,7 +31,7 @@ _NOT_IN_JOBS = (
     "api/actor", "api/command.py", "api/executor.py", "api/login.py", "api/session",
     "integrations/dask/", "integrations/hydra_launcher.py", "integrations/joblib_backend.py",
     "sweeps/run.py", "sweeps/search.py",
-    "config/writing.py", "display/argument_table.py", "packing/code_notes.py", "packing/module_notes.py",
+    "config/writing.py", "packing/code_notes.py", "packing/module_notes.py",
     "packing/notes.py", "packing/payload",
     "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/openssh.py", "hosts/transports/paramiko",

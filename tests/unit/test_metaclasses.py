@@ -13,7 +13,7 @@ from clusterfn.bridge.attributes import has_method, is_a
 from clusterfn.calls import map_display
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.taken_values import as_lists
-from clusterfn.display import argument_table, labels
+from clusterfn.display import labels
 from clusterfn.sweeps.run import Scoring
 
 
@@ -58,10 +58,9 @@ def test_its_label_is_that_of_the_base(below: Any):
 
 
 def test_a_table_and_a_small_value_know_it(below: Any):
-    assert argument_table.columns("x", below(dict)(a=1)) == {"x": "{'a': 1}", "x.a": 1}
-    assert argument_table.plain(below(int)(3)) == 3
-    assert argument_table.plain(below(float)(0.5)) == 0.5
-    assert argument_table.is_small(below(dict)(a=1))
+    assert labels.columns("x", below(dict)(a=1)) == {"x": "{'a': 1}", "x.a": 1}
+    assert labels.plain(below(int)(3)) == 3
+    assert labels.plain(below(float)(0.5)) == 0.5
 
 
 def test_its_score_is_found(below: Any):

@@ -18,7 +18,7 @@ class EndWarning:
     """The warning of one call.
 
     Args:
-        ending: `clusterfn.api.in_job.ending`, as the function imports it.
+        ending: `clusterfn.api.in_job`, as the function imports it.
     """
 
     def __init__(self, ending: ModuleType) -> None:
@@ -67,11 +67,11 @@ class EndWarning:
 
 
 def load_ending() -> ModuleType:
-    """Return `clusterfn.api.in_job.ending`, as the environment has it or as it came with the bridge.
+    """Return `clusterfn.api.in_job`, as the environment has it or as it came with the bridge.
 
     Raises:
         ImportError: The environment has a clusterfn that is older than warnings.
     """
-    from clusterfn.api.in_job import ending
+    from clusterfn.api import in_job
 
-    return ending
+    return in_job

@@ -12,7 +12,7 @@ import pytest
 
 from clusterfn.calls import given_paths
 from clusterfn.calls.job import Job
-from clusterfn.display import argument_table
+from clusterfn.display import labels
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.packing import payload_items
@@ -56,11 +56,11 @@ def test_a_table_of_arguments_names_them_as_the_function_does():
 
     calls = [(0.5, "mlp", 3, Fraction(1, 2)), (True, None, [1])]
 
-    assert argument_table.argument_table(train, calls, {"epochs": 10}) == [
+    assert labels.argument_table(train, calls, {"epochs": 10}) == [
         {"lr": 0.5, "model": "mlp", "layers_0": 3, "layers_1": "1/2", "epochs": 10},
         {"lr": True, "model": None, "layers_0": "[1]", "epochs": 10},
     ]
-    assert argument_table.argument_table(max, [(1, 2)], {}) == [{"argument_0": 1, "argument_1": 2}]
+    assert labels.argument_table(max, [(1, 2)], {}) == [{"argument_0": 1, "argument_1": 2}]
 
 
 class Ended(Job[Any]):

@@ -1,7 +1,13 @@
-"""What survives the attempts of a job: its checkpoint folder, and the state of a training, saved and loaded whole.
+"""What a function calls inside its job: its checkpoint folder, the warning before its end, and the state of a training.
+
+Imports only the standard library, the errors and the names of files. Outside of a job everything here works too, so the
+same function runs on your own machine without clusterfn.
 
 Everything that has `state_dict`, as the models, optimizers and schedulers of PyTorch do, is saved by it. PyTorch and
 numpy are not imported here: what the function has not imported has no state.
+
+For the warning (`warn_before=`) the supervisor, or the scheduler, sends SIGTERM to the worker, which calls `deliver` in
+the main thread (`bridge/worker/warning.py`). A function with a handler of its own for SIGTERM gets the signal instead.
 """
 
 from __future__ import annotations
@@ -9,14 +15,17 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError
 
+F = TypeVar("F", bound=Callable[[], object])
 _NAME = "training.state"
 _FORMAT = "clusterfn training 1"
+_callbacks: list[Callable[[], object]] = []
 
 
 def checkpoint() -> Path:
@@ -184,3 +193,51 @@ def _set_random_states(states: dict[str, Any]) -> None:
         torch.set_rng_state(states["torch"])
     for index, state in enumerate(states.get("cuda", ())[: torch.cuda.device_count()] if "cuda" in states else ()):
         torch.cuda.set_rng_state(state, index)
+
+
+class TimeAlmostUp(BaseException):
+    """The job is about to be ended: by its time limit, or by a scheduler that needs its resources.
+
+    With `warn_before=` it is raised in the main thread of the function, once. Save what the next attempt needs, and let
+    it pass: the attempt then counts as one that ran out of time, and `requeue=` starts the next one. A function may
+    also raise it by itself after the warning. A value that is returned counts, as always.
+
+    Like KeyboardInterrupt it is no `Exception`, so that `except Exception` in a training loop does not hide it.
+
+    Example:
+        >>> try:
+        ...     train(model)
+        ... except clusterfn.TimeAlmostUp:
+        ...     save(model)
+        ...     raise
+    """
+
+
+def on_warning(callback: F) -> F:
+    """Call a function before the end of the job (`warn_before=`), in place of raising `TimeAlmostUp`.
+
+    It is called once, in the main thread, without arguments, between two steps of the function, which then continues.
+    It may raise `TimeAlmostUp` itself. Several are called in the order in which they were given.
+
+    Returns:
+        The function, so that this can be a decorator.
+
+    Example:
+        >>> clusterfn.on_warning(lambda: save(model))
+    """
+    if not callable(callback):
+        raise TypeError(f"on_warning() takes a function without arguments, not {callback!r:.80}")
+    _callbacks.append(callback)
+    return callback
+
+
+def deliver() -> None:
+    """Warn the function: call what it has given to `on_warning`, or else raise.
+
+    Raises:
+        TimeAlmostUp: It has given nothing.
+    """
+    for callback in list(_callbacks):
+        callback()
+    if not _callbacks:
+        raise TimeAlmostUp("the job is about to be ended; save a checkpoint")
