@@ -56,7 +56,6 @@ BLIND = {
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/executor.py": "sends a call on behalf of a caller who has gone on",
-    "api/session_map.py": "what a call raised takes the place of its value",
     "bridge/serialization/settings.py": "a library's own code, in whatever version",
     "bridge/serialization/container.py": "code of the user's, which is pickled again without its hints",
     "bridge/serialization/load_failure.py": "modules of the user's, which are loaded again to say which one failed",

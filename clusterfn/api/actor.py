@@ -14,10 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterfn.api.decorator import reject_generator, undecorated
-from clusterfn.bridge.attributes import signature_of
 from clusterfn.calls import job_display
 from clusterfn.calls.session_tracker import ActorCall
-from clusterfn.config.options import Options
 from clusterfn.errors import ActorLost, ClusterfnError, ConfigError, HostError, did_you_mean
 from clusterfn.public_api import check_arguments, public_api
 
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
     from clusterfn.calls.job import Job
     from clusterfn.calls.session_tracker import SessionCallJob
 
-    # The function, its arguments, its keywords, what the call is to the actor, its options, and whether to follow it.
+    # The function, its arguments, its keywords, what the call is to the actor, and whether to follow it.
     ActorSender = Callable[
-        [Callable[..., Any], tuple[Any, ...], Mapping[str, Any], ActorCall, Options, bool], SessionCallJob[Any]
+        [Callable[..., Any], tuple[Any, ...], Mapping[str, Any], ActorCall, bool], SessionCallJob[Any]
     ]
 
 _STAYS = "what it sets on itself stays on the host: add a method that returns it"
@@ -152,7 +150,7 @@ class ActorMethod:
 
         Raises:
             ActorLost: The actor is closed, or gone with its state.
-            ConfigError: The method is a generator, or decorated and asks for what the session does not have.
+            ConfigError: The method is a generator.
             PayloadError: An argument cannot be sent; the message names it.
         """
         return self._send(args, kwargs, follow=False)
@@ -162,7 +160,7 @@ class ActorMethod:
         method = handle.kind.method(name)
         method.check_call(args, kwargs)
         called = operator.attrgetter(name)
-        return handle.send(called, args, kwargs, ActorCall(handle.number, name), method.options, follow)
+        return handle.send(called, args, kwargs, ActorCall(handle.number, name), follow)
 
     def __getattr__(self, name: str) -> NoReturn:
         # An object made without `__init__`, such as a copy, has no `_name`: the message below would recurse.
@@ -204,7 +202,7 @@ class ActorHandle:
     def close(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Close it after calling `function`, show what that prints, and return the value; None if it is gone."""
         with contextlib.suppress(ActorLost):
-            job = self.send(function, args, kwargs, self._closing, Options(), True)
+            job = self.send(function, args, kwargs, self._closing, True)
             self._is_closed = True
             try:
                 return job_display.result(job, "", "stop")
@@ -234,7 +232,7 @@ class ActorHandle:
         if not self.is_over:
             # The session or its connection may have ended, which has ended the actor too.
             with contextlib.suppress(ClusterfnError, RuntimeError):
-                self.send(function, (), {}, self._closing, Options(), False)
+                self.send(function, (), {}, self._closing, False)
 
     @property
     def _closing(self) -> ActorCall:
@@ -320,22 +318,19 @@ class ActorFunction:
         found: What the class has: a function, decorated or not, or another thing that can be called.
 
     Attributes:
-        options: Those of its decorator.
         is_async: Whether its calls are awaited.
     """
 
     def __init__(self, name: str, attribute: Any) -> None:
         plain = attribute.__func__ if isinstance(attribute, (staticmethod, classmethod)) else attribute
-        self.options = Options()
         if callable(plain):
-            plain, self.options = undecorated(plain)
+            plain, _ = undecorated(plain)
         self._name = name
         self._plain = plain
         self.is_async = inspect.iscoroutinefunction(plain)
         # The placeholder fills the parameter `self` or `cls` when a call is checked against the signature. A static
         # method has neither.
         self._first = () if isinstance(attribute, staticmethod) else (None,)
-        self._signature = signature_of(plain) if isinstance(plain, types.FunctionType) else None
 
     def check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Reject a call that could only fail.
@@ -345,8 +340,5 @@ class ActorFunction:
             TypeError: It does not take these arguments; the one that Python itself raises.
         """
         reject_generator(self._plain, self._name)
-        if self._signature is not None:
-            try:
-                self._signature.bind(*self._first, *args, **kwargs)
-            except TypeError:
-                check_arguments(self._plain, (*self._first, *args), kwargs, "Session")
+        if isinstance(self._plain, types.FunctionType):
+            check_arguments(self._plain, (*self._first, *args), kwargs, "Session")

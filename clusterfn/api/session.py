@@ -10,13 +10,13 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator, undecorated
 from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import group_state, job_display
+from clusterfn.calls import job_display
 from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.job import Job
 from clusterfn.calls.session_job import SessionJob
@@ -127,27 +127,17 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     @overload
     def map(
         self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["collect"],
-    ) -> Iterator[R | Exception]: ...  # fmt: skip
-    @overload
-    def map(
-        self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: Literal["raise"] = "raise",
+        chunksize: int = 1, buffersize: int | None = None,
     ) -> Iterator[R]: ...  # fmt: skip
     @overload
     def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
-        buffersize: int | None = None, on_error: Literal["collect"],
-    ) -> Iterator[R | Exception]: ...  # fmt: skip
-    @overload
-    def map(
-        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1,
-        buffersize: int | None = None, on_error: Literal["raise"] = "raise",
+        buffersize: int | None = None,
     ) -> Iterator[R]: ...  # fmt: skip
     @public_api
     def map(
         self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None,
-        chunksize: int = 1, buffersize: int | None = None, on_error: group_state.OnError = "raise",
+        chunksize: int = 1, buffersize: int | None = None,
     ) -> Iterator[Any]:  # fmt: skip
         """Send `fn(*each)` for each tuple of `zip(*iterables)`; the values in order, as they come.
 
@@ -161,8 +151,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             chunksize: As for concurrent.futures. It changes nothing here: each call is sent by itself.
             buffersize: At most so many calls are sent whose values you have not taken, and the iterables are read as
                 far. Give it for an endless generator, or for more items than fit into memory. None sends all at once.
-            on_error: "raise": the iterator raises the exception of the call whose turn it is. "collect": the exception
-                takes the place of the value, and the other calls continue.
 
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
@@ -172,11 +160,10 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         Example:
             >>> with clusterfn.Session("tensor01", gpus=1) as session:
-            ...     for score in session.map(evaluate, models, buffersize=100, on_error="collect"):
+            ...     for score in session.map(evaluate, models, buffersize=100):
             ...         print(score)
         """
         parse_size("chunksize", chunksize)
-        group_state.check_on_error(on_error)
         if timeout is not None and (isinstance(timeout, (str, bool)) or not timeout >= 0):
             raise ConfigError(f"timeout={timeout!r} is not a number of seconds", hint="give seconds: timeout=60")
         most = None if buffersize is None else parse_size("buffersize", buffersize)
@@ -185,7 +172,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             return self._call(fn, args, {}, follow=False)
 
         lists = as_lists(iterables, getattr(fn, "__name__", "the function"))
-        return SessionMap(send, lists, timeout, most, on_error == "collect").values()
+        return SessionMap(send, lists, timeout, most).values()
 
     @public_api
     def actor(self, cls: type, /, *args: Any, **kwargs: Any) -> Actor:
@@ -221,19 +208,14 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
 
         def send(
             function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], of_actor: ActorCall,
-            own: Options, follow: bool,
+            follow: bool,
         ) -> SessionCallJob[Any]:  # fmt: skip
             if self._closed:
                 raise actor_lost(kind.name, "its session is closed", call.host, call.held.id)
-
-            def going() -> SessionJob:
-                holding = _check_actor(self._holding, call.held, of_actor.actor, kind.name)
-                _refuse_what_it_lacks(own, self._options, holding.spec, self._workers)
-                return holding
-
             return self._send(
-                lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor), own, going
-            )
+                lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor), Options(),
+                lambda: _check_actor(self._holding, call.held, of_actor.actor, kind.name),
+            )  # fmt: skip
 
         def abandon(number: int) -> None:
             holding = self._holding

@@ -38,16 +38,15 @@ class SessionMap:
         iterables: One for each argument.
         timeout: Seconds from now after which waiting for a value ends; None: no limit.
         buffersize: How many calls are sent whose values were not taken; None: all at once.
-        collects: Whether an exception takes the place of a value, instead of being raised.
     """
 
     def __init__(
         self, submit: Callable[..., Job[Any]], iterables: Sequence[Iterable[Any]], timeout: float | None,
-        buffersize: int | None, collects: bool,
+        buffersize: int | None,
     ) -> None:  # fmt: skip
         self._pid = os.getpid()
         self._until = None if timeout is None else time.monotonic() + timeout
-        self._submit, self._collects = submit, collects
+        self._submit = submit
         self._items = zip(*iterables)
         self._sent: collections.deque[Job[Any]] = collections.deque()
         try:
@@ -76,9 +75,8 @@ class SessionMap:
     def _value(self) -> Any:
         """Return the value of the next call; on a timeout it is withdrawn with the others."""
         left_s = None if self._until is None else max(0.0, self._until - time.monotonic())
-        error = self._sent[0].exception(left_s)
-        job = self._sent.popleft()
-        return error if error is not None and self._collects else job.result()
+        self._sent[0].exception(left_s)
+        return self._sent.popleft().result()
 
     def _withdraw(self) -> None:
         """Withdraw the calls whose values were not taken, the last first: the session takes them in their order.

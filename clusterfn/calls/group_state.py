@@ -2,8 +2,6 @@
 
 Asks no host and prints nothing. Its `GroupBackend`, of which `group_tracker` has the rest, reports here what happens on
 the host; displays and sweeps read it, and what a user sees of it is `group.JobGroup`.
-
-A map over a session also takes the words of `on_error=` from here; `session_map` says what becomes of its other calls.
 """
 
 from __future__ import annotations

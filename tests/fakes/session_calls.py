@@ -49,8 +49,6 @@ class Calls:
             self.sent[index].set_result(self.sent[index].item * 10)
 
 
-def mapped(
-    calls: Calls, items: Iterable[Any], timeout: float | None = None, size: int | None = None, collects: bool = False
-) -> Iterator[Any]:
+def mapped(calls: Calls, items: Iterable[Any], timeout: float | None = None, size: int | None = None) -> Iterator[Any]:
     """What `Session.map` returns."""
-    return SessionMap(calls, [items], timeout, size, collects).values()
+    return SessionMap(calls, [items], timeout, size).values()

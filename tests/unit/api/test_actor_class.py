@@ -42,7 +42,6 @@ def test_arguments_that_it_takes_pass():
     for name, args in (("predict", ([1], 2)), ("read", ("a",)), ("make", ("a",)), ("fit", (1,))):
         kind.method(name).check_call(args, {})
     kind.check_construction(("a",), {"deep": True})
-    assert kind.method("fit").options.gpus == 2
 
 
 def test_a_method_of_an_actor_has_no_map_and_cannot_be_sent():

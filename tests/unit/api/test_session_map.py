@@ -55,20 +55,8 @@ def test_a_failure_is_raised_at_its_turn_and_the_calls_after_it_are_withdrawn(ca
     assert calls.sent[2].running()
 
 
-def test_collected_failures_take_the_place_of_values_and_the_others_continue(calls: Calls) -> None:
-    values = mapped(calls, [1, 2, 3], collects=True)
-    calls.end(0, 2)
-    calls.sent[1].set_exception(TimeoutError("the function's own"))
-
-    found = list(values)
-
-    assert (found[0], str(found[1]), found[2]) == (10, "the function's own", 30)
-    assert calls.withdrawn == []
-
-
-@pytest.mark.parametrize("collects", [False, True])
-def test_after_the_timeout_what_has_not_started_is_withdrawn(calls: Calls, collects: bool) -> None:
-    values = mapped(calls, [1, 2], timeout=0.05, collects=collects)
+def test_after_the_timeout_what_has_not_started_is_withdrawn(calls: Calls) -> None:
+    values = mapped(calls, [1, 2], timeout=0.05)
     began = time.monotonic()
 
     with pytest.raises(TimeoutError):
@@ -122,7 +110,6 @@ def test_no_value_is_kept_that_was_given(calls: Calls) -> None:
         ({"chunksize": 0}, "chunksize=0 is not a number of calls"),
         ({"buffersize": 0}, "buffersize=0 is not a number of calls"),
         ({"buffersize": "all"}, "buffersize='all' is not a number of calls"),
-        ({"on_error": "ignore"}, "on_error='ignore' is not known"),
         ({"timeout": "1min"}, "timeout='1min' is not a number of seconds"),
     ],
 )
