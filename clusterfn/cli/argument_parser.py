@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -41,8 +39,6 @@ _OTHER_WORDS = {
     "hold": "clusterfn.Session(…) in Python",
 }  # fmt: skip
 _UNKNOWN = "unrecognized arguments: "
-# An option with a dash that looks like a hyphen. argparse would take it for a word.
-_LONG_DASH = re.compile(r"[\u2010-\u2015\u2212]-?([A-Za-z][\w-]*)(?:=.*)?", re.DOTALL)
 _REQUIRED = "the following arguments are required: "
 _AMBIGUOUS = re.compile(r"ambiguous option: (.+) could match ")
 _OPTION = re.compile(r"--?([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
@@ -50,9 +46,6 @@ _CHOICE = re.compile(r"argument (.+): invalid choice: '([^']*)' \(choose from (.
 _WORDS = re.compile(r"[\w.-]+")
 _RUN_FILES = ("run", "script")
 _TAKE_IDS = ("logs", "result", "attach", "stack", "cancel", "stop", "rm", "pull", "shell")
-_OF_SBATCH = ("cpus-per-task", "gres", "gpus-per-node", "gpus-per-task", "mem-per-cpu", "mem-per-gpu", "job-name")
-# Short options of sbatch for many tasks and for arrays. One call is one task here, and `--map` makes an array.
-_MANY_TASKS = "na"
 # With a smaller value, --epochs, which is meant for a function, would count as a misspelled --detach.
 _ALIKE = 0.7
 
@@ -105,10 +98,6 @@ class Parser(CommandParser):
         """
         rest, apart = _split_call(argv)
         args: argparse.Namespace
-        for word in itertools.takewhile(lambda word: word != "--", [apart.host or "", *rest]):
-            if dashed := _LONG_DASH.fullmatch(word):
-                typed = f"{'-' if len(dashed[1]) == 1 else '--'}{dashed[1]}"
-                raise WrongUsage(self, f"{word!r} begins with a long dash, as web pages write it; type {typed}")
         try:
             args, unknown = self.parse_known_args(rest, apart)
             if unknown:
@@ -289,8 +278,6 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
     if match is None:
         is_number = command in _RUN_FILES and word[1:2].isdigit()
         return f"; put -- before it: {parser.prog} ... -- {word}" if is_number else ""
-    if command == "init" and word.startswith("-p"):
-        return "; a port is written user@name:22028"
     name = match[1].replace("_", "-")
     names = [each[2:] for each in _options(parser) if each.startswith("--")]
     near = ALIASES.get(name.replace("-", "_"), name).replace("_", "-")
@@ -302,8 +289,6 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
         host = f"{' COMMAND' if takes_command else ''} {_value(typed, word, match, 'HOST')}{rest}"
         return f"; write the host without --host: {parser.prog}{host}"
     tip = f"; did you mean --{near}?" if near else ""
-    if command in _RUN_FILES and (words := _as_of_sbatch(word, _value(typed, word, match, ""))):
-        return f"; write {words}"
     if command in _RUN_FILES:
         # After `run FILE.py::f`, an unknown `--x 12` may also be meant as an argument of the function.
         value = _value(typed, word, match, "VALUE")
@@ -315,30 +300,6 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
         form = f"n argument of the function is written {keyword}={value}"
         return f"{tip} A{form}" if tip else f"; a{form}"
     return f"; write options after the command: {parser.prog} COMMAND {word}" if takes_command and not tip else tip
-
-
-def _as_of_sbatch(word: str, value: str) -> str:
-    """Return what `run` calls an option of sbatch with this value; "" for another word, or what sbatch rejects."""
-    # Imported late, because it is needed only after a mistake.
-    from clusterfn.scheduler.slurm.options import OPTIONS, PASSED
-    from clusterfn.scheduler.slurm.script import read_sbatch
-
-    letter, name = word[1:2], word.lstrip("-").partition("=")[0]
-    if (word.startswith("--") and name not in _OF_SBATCH) or not value:
-        return ""
-    try:
-        script = read_sbatch(f"#!/bin/sh\n#SBATCH {word.partition('=')[0]} {shlex.quote(value)}", has_slurm=True)
-    except ConfigError:
-        return ""
-    options = dict(script.options) if script else {}
-    if script is None or script.not_taken or (not word.startswith("--") and letter in _MANY_TASKS):
-        return ""
-    if "time" in options:
-        options["time"] = f"{options['time'].total_seconds() / 60:g}min"
-    passed = {key: text for key, text in script.request.items() if OPTIONS[key].script == PASSED} if script else {}
-    words = [f"--slurm {key}={text}" for key, text in passed.items()]
-    words += [f"--{key.replace('_', '-')} {shlex.quote(str(each))}" for key, each in options.items()]
-    return " ".join(words)
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:

@@ -15,7 +15,6 @@ import itertools
 import os
 import re
 import shlex
-import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -83,10 +82,6 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
             # The error is about the host if resolving the host again gives the same message.
             if wrong.message == error.message:
                 error.hint = wrong.hint
-                if args.host is not None and shutil.which(args.host):
-                    rest = args.command_words or [args.target, *(args.script_words or args.words)]
-                    line = shlex.join([args.host, *rest])
-                    error.hint = f"for a command, write -- before it: clusterfn {command} [HOST] -- {line}"
         raise
 
 
@@ -135,7 +130,7 @@ def function(text: str, words: Sequence[str] = ()) -> Callable[..., Any]:
     if not separator:
         raise _nothing_to_run(text, words)
     if not file or not name:
-        raise ConfigError(f"{text!r} names no function of a file", hint=_as_written(Path(file or text.strip(":"))))
+        raise ConfigError(f"{text!r} names no function of a file", hint="write it as train.py::train")
     path = Path(file)
     if not path.is_file():
         others = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
@@ -154,29 +149,9 @@ def _nothing_to_run(text: str, words: Sequence[str]) -> ConfigError:
     if not rest:
         hint = f"write it after the host: clusterfn run {text} -- COMMAND, or clusterfn run {text} train.py"
         return ConfigError(f"there is nothing to run on {text}", hint=hint)
-    start = shlex.join(["clusterfn", "run", *on])
-    file, colon, name = rest[0].partition(":")
-    # Other words may be no path, such as "./".
-    module = Path(f"{rest[0].replace('.', '/')}.py") if re.fullmatch(r"\w+(?:\.\w+)+", rest[0]) else None
-    if colon and file.endswith(".py"):
-        hint = f"write two colons: {start} {file}::{name}"
-    elif module and module.is_file():
-        hint = f"for a module, write -m before it: {start} -m {shlex.join(rest)}"
-    elif Path(rest[0]).is_file():
-        hint = f"for a script, write its path with a slash: {start} {shlex.join([f'./{rest[0]}', *rest[1:]])}"
-    else:
-        hint = f"for a command, write -- before it: {start} -- {shlex.join(rest)}; for a function, train.py::train"
-    return ConfigError(f"{rest[0]!r} names no function of a file, and no script", hint=hint)
-
-
-def _as_written(path: Path) -> str:
-    """Return what to write, with the functions of that file, which is parsed and not run."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return "write it as train.py::train"
-    names = [each.name for each in tree.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    return f"write {' or '.join(f'{path}::{name}' for name in names)}" if names else f"{path} defines no function"
+    hint = f"for a command, write -- before it: {shlex.join(['clusterfn', 'run', *on])} -- {shlex.join(rest)}"
+    more = "for a function, train.py::train; for a script, its path with a slash; for a module, -m before it"
+    return ConfigError(f"{rest[0]!r} names no function of a file, and no script", hint=f"{hint}; {more}")
 
 
 def imported(path: Path) -> ModuleType:
