@@ -39,7 +39,6 @@ STEPS = (
     Step("space", ("root",), host.space),
     Step("stored", ("root",), host.stored),
     Step("noexec", ("root",), host.noexec),
-    Step("links", ("root",), host.links),
     Step("scheduler", ("root",), host.scheduler),
     Step("account", ("scheduler",), host.account),
     Step("limits", ("root",), host.limits),

@@ -189,15 +189,6 @@ def noexec(state: CheckState) -> str:
     raise StepFailed(message, _elsewhere(state))
 
 
-def links(state: CheckState) -> str:
-    volume = state.site.root
-    if volume is None or volume.links is None:
-        raise StepSkipped("not tried, because nothing could be written")
-    if volume.links:
-        return "hard links work, so a result appears whole or not at all"
-    return "hard links do not work; clusterfn publishes results by renaming a folder instead, which works too"
-
-
 def scheduler(state: CheckState) -> str:
     kind = kind_of_site(state.host.scheduler)
     if kind is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clusterfn.cli import check
@@ -29,6 +28,8 @@ from clusterfn.scheduler.job_script import read_template
 from clusterfn.scheduler.site import AdvanceAnswers
 
 SCRIPT = "first.py"
+# Options that say what the lines of a new host will be.
+_OF_LINES = ("scheduler", "scheduler_path", "root", "environment", "partition", "gpu_partition", "account")
 _TIMEOUT_S = 60.0
 # The host expands `~`, because only it knows the home folder. Other users must not read the files of jobs.
 _MAKE_ROOT = """
@@ -61,8 +62,6 @@ def init(args: argparse.Namespace) -> int:
 
 def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
     begun = begin(args.address, args.name, answers)
-    if begun.is_configured:
-        _reject_contradictions(begun, args)
     say_way(begun.host)
     command = f"clusterfn init {begun.host.address}"
     remembered = trust_hosts(begun.host, args.fingerprint, command, replace=args.replace)
@@ -70,35 +69,13 @@ def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
         return 1
     done.notes += [f"wrote the host's key to {path}" for path in remembered]
     if begun.is_configured:
-        say(f"{begun.host.name} is already in {begun.host.source}, and is left unchanged.")
+        given = [f"--{name.replace('_', '-')}" for name in _OF_LINES if getattr(args, name) is not None]
+        unused = f" {', '.join(given)}: not used; edit these lines instead." if given else ""
+        say(f"{begun.host.name} is already in {begun.host.source}, and is left unchanged.{unused}")
         connected(begun.host, answers, args.no_key, done)
     else:
         _add(begun, args, answers, done)
     return check_like_command(begun.host, leave_script(begun.host, done))
-
-
-def _reject_contradictions(begun: Begun, args: argparse.Namespace) -> None:
-    """Reject each option that would say something else than the lines that are there, which stay as they are."""
-    host, options = begun.host, begun.host.scheduler_options
-    # Grid Engine has queues, and SLURM has partitions.
-    queue = "queue" if "queue" in options else "partition"
-    parts = options.get(queue)
-    cpu, gpu = (parts.get("cpu"), parts.get("gpu")) if isinstance(parts, Mapping) else (parts, parts)
-    configured: dict[str, tuple[str, Sequence[str | None]]] = {
-        "scheduler": ("scheduler", [host.scheduler]), "root": ("root", [host.root]),
-        "environment": ("environment", [host.environment]), "scheduler_path": ("scheduler_path", host.scheduler_path),
-        "partition": (queue, [cpu]), "gpu_partition": (queue, [gpu]), "account": ("account", [options.get("account")]),
-    }  # fmt: skip
-    for option, (key, values) in configured.items():
-        value = getattr(args, option)
-        if value is None or value in values:
-            continue
-        current = ", ".join(map(str, filter(None, values)))
-        if current:
-            hint = "edit that line, or leave out the option"
-            raise ConfigError(f"{host.source} says {key}: {current}, not {value}", hint=hint)
-        hint = f"write `{key}: {value}` there, or leave out the option"
-        raise ConfigError(f"{host.name} is in {host.source} already, without `{key}:`", hint=hint)
 
 
 def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -> None:

@@ -197,8 +197,6 @@ ROOM = "100 GB free, 1000000 files free, your quota leaves 3 GB"
     ("step", "site", "said"),
     [
         (steps.space, Site((), root=volume(quota_bytes=3 * GB)), ROOM),
-        (steps.links, Site((), root=volume(links=True)), "hard links work"),
-        (steps.links, Site((), root=volume(links=False)), "hard links do not work"),
         (steps.gpus, Site((), gpus=CARDS), "2 x NVIDIA A100, 40 GB, compute capability 8.0; driver 570.1"),
         (steps.lingering, Site((), lingering=True), ""), (steps.lingering, Site((), lingering=None), ""),
     ],
