@@ -151,43 +151,12 @@ def test_run_with_json_prints_the_value_alone(run):
     assert "adding" in ran.stderr
 
 
-def test_run_takes_options_that_override_those_of_the_function(run):
-    assert "cores" in run("run", "--cores", "0", "work.py::add", "1").stderr
-
-
 def test_an_exception_of_the_function_leaves_with_one_and_its_remote_traceback(run):
     ran = run("run", "work.py::fail", "luck")
 
     assert (ran.stdout, ran.returncode) == ("", 1)
     assert ran.stderr.endswith("ValueError: no luck\n")
     assert "clusterfn/cli" not in ran.stderr
-
-
-def test_a_value_of_the_users_own_class_is_printed(run):
-    assert run("run", "work.py::box", "3").stdout == "Box(3)\n"
-
-
-def test_script_shows_the_job_script_and_sends_nothing(run, folder):
-    ran = run("script", "work.py::add", "1")
-
-    assert "supervise.py run" in ran.stdout
-    assert list((folder / "root").glob("jobs/*")) == []
-
-
-def test_check_of_this_machine_passes(run):
-    ran = run("check")
-
-    assert ran.returncode == 0, ran.stdout
-    assert re.search(r"^PASS  function +returned from ", ran.stdout, re.MULTILINE)
-    assert ran.stdout.endswith("here is ready.\n")
-
-
-def test_check_names_an_environment_that_is_not_there(run):
-    ran = run("check", "--no-job", "--environment", "python:/nowhere/python")
-
-    assert ran.returncode == 1
-    assert "FAIL  environment" in ran.stdout
-    assert "here is not ready: environment" in ran.stdout
 
 
 def test_clean_removes_what_is_over_and_shows_it_before(run, ask, folder):
@@ -544,12 +513,6 @@ def test_words_that_make_no_sense_together_are_refused(folder, capsys, words, sa
     assert main(list(words)) == 2 and said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["xyz", "7f", "ffff"])
-def test_a_wrong_id_leaves_with_two(folder, capsys, word):
-    assert main(["result", word]) == 2
-    assert capsys.readouterr().err.startswith("ConfigError: ")
-
-
 def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
     os.mkfifo(folder / "gate")
     waiting = subprocess.Popen(
@@ -592,19 +555,6 @@ def test_a_stdout_that_takes_nothing_is_no_defect_of_ours(folder, words, status,
 
     assert ran.returncode == status
     assert said in ran.stderr and "Traceback" not in ran.stderr
-
-
-@pytest.mark.lab
-def test_check_shows_what_an_rc_file_prints(folder, run, lab):
-    (folder / "clusterfn.yml").write_text(
-        f"hosts:\n  py36-noisy:\n    ssh_config: {lab.ssh_config}\n    scheduler: bare\n"
-    )
-
-    ran = run("check", "--no-job", "py36-noisy")
-
-    assert re.search(r"^WARN  shell +a startup file .*\n +[|] Welcome to the lab", ran.stdout, re.MULTILINE)
-    assert "next: in ~/.bashrc on the host, put this before the lines that print: case $- in *i*)" in ran.stdout
-    assert "\033[31m" not in ran.stdout
 
 
 @pytest.mark.lab

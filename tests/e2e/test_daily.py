@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from IPython.core.formatters import DisplayFormatter
 
 import clusterfn
 from clusterfn import DiskFull, PayloadError, cluster
@@ -35,15 +34,6 @@ def score(cfg: Any, extra: Any = None) -> float:
 
 
 score.__module__ = "__main__"
-
-
-def test_a_sweep_says_which_configuration_has_won(here, capsys):
-    configs = {"cfg": [Config(0.3), Config(0.1)], "extra": [("of", "all", "configurations")]}
-    result = clusterfn.sweep(cluster(score), configs, minimize=True)
-
-    assert capsys.readouterr().err.rstrip().endswith("best: GRID_0001 0.100 cfg.lr=0.1")
-    assert "1. GRID_0001 0.100 cfg.lr=0.1" in str(result)
-    assert DisplayFormatter().format(result)[0]["text/plain"] == str(result)
 
 
 def test_two_jobs_of_one_function_are_distinguished(here):

@@ -176,20 +176,6 @@ def test_a_timeout_ends_the_waiting_and_not_the_calls(here, tmp_path):
     assert clusterfn.attach(sent(here)[0].name).results(150) == [None, 1]
 
 
-def test_arguments_go_as_they_are(executor):
-    def capital(*args, **kwargs):
-        return args, kwargs
-
-    future = executor.submit(capital, 1, self=2, fn=3)
-
-    assert future.result(150) == ((1,), {"self": 2, "fn": 3})
-    with pytest.raises(TypeError):
-        executor.submit(fn=capital, arg=1)
-    with pytest.raises(TypeError):
-        executor.submit()
-    assert next(executor.map(cluster(capital), [1])) == ((1,), {})
-
-
 def test_after_shutdown_nothing_is_taken_and_all_that_was_has_ended(here):
     with Executor("here") as executor:
         job, values = executor.submit(pow, 2, 5), executor.map(pow, [3], [2])
@@ -241,15 +227,6 @@ def test_a_value_in_the_place_of_the_function_is_refused_before_anything_is_sent
 
     assert "f, 3" in refused.value.hint
     assert not (here / "jobs").exists()
-
-
-def test_an_executor_shows_where_it_sends_and_how_much_it_has_sent(here):
-    with Executor("here") as made:
-        assert repr(made) == "<Executor on here: nothing sent>"
-        made.submit(abs, -1)
-        made.map(abs, [-1])
-    assert repr(made) == "<Executor on here: 2 sent, closed>"
-    assert repr(Executor()) == "<Executor on each function's host: nothing sent>"
 
 
 def test_an_executor_inside_a_job_is_refused(executor):

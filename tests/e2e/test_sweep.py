@@ -13,7 +13,6 @@ import pytest
 
 import clusterfn
 from clusterfn import ConfigError, PayloadError, SweepError, cluster
-from tests.e2e.inside import PATIENT
 
 RETRIEVAL = {
     "embedder": ["e5", "bge", "gte", "minilm", "splade"],
@@ -49,26 +48,6 @@ def test_135_configurations_are_capped_to_3_here(here, capfd):
     assert said[-1].startswith(f"3/3 configurations completed; best: {result.best.name} {result.best.score:.3f} ")
     assert [each.value["score"] for each in result] == [each.score for each in result]
     assert result.best.score == max(each.score for each in result) and result.failed == {}
-
-
-@pytest.mark.lab
-def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, capfd):
-    function = cluster(host="slurm", memory="200MB")(graded)
-
-    result = clusterfn.sweep(function, {"x": range(3, 9)}, max_parallel=3, top=2)
-
-    said = capfd.readouterr().err.splitlines()
-    assert {line.partition("] ")[2].partition(",")[0] for line in said if line.startswith("[")} == {
-        "GRID_0000 x=3 ✗ KeyError: 3", *(f"GRID_000{n} x={n + 3} ✓ {n + 3}.000" for n in range(1, 6)),
-    }  # fmt: skip
-    assert said[-1] == "5/6 configurations completed, 1 failed; best: GRID_0005 8.000 x=8"
-    assert str(result).splitlines() == [
-        "5/6 configurations completed (83 %)",
-        "1. GRID_0005 8.000 x=8", "2. GRID_0004 7.000 x=7", "… and 3 more", "✗ GRID_0000 KeyError: 3",
-    ]  # fmt: skip
-    assert [each.name for each in result.ranking] == [f"GRID_000{n}" for n in (5, 4, 3, 2, 1)]
-    assert {each.host for each in result} == {"slurm"} and isinstance(result.failed["GRID_0000"], KeyError)
-    assert len({each.job for each in result}) == 1
 
 
 def test_a_seed_that_was_not_given_is_said_and_can_be_given(here, capfd):
@@ -150,15 +129,6 @@ def test_what_cannot_travel_is_named_by_its_configuration(here):
 
     with pytest.raises(PayloadError, match="GRID_0001 cannot be sent: "):
         clusterfn.sweep(cluster(graded), {"x": [1, threading.Lock()]})
-
-
-def test_only_keywords_and_a_key_of_the_result(here):
-    def work(*, lr, size=2):
-        return {"loss": lr * size}
-
-    result = clusterfn.sweep(cluster(work), {"lr": [3, 1, 2]}, score="loss", minimize=True, top=2)
-
-    assert result.best.score == 2 and len(result.top()) == 2
 
 
 # resume
@@ -243,24 +213,6 @@ def test_ctrl_c_detaches_and_says_how_to_resume(here, script, started):
     assert f"to resume, run the same sweep with resume={group!r}" in said
     assert " keeps running on here." in said and "KeyboardInterrupt" in said
     assert clusterfn.attach(group).results(150)[-1] == {"score": 5, "scores": [5, 5]}
-
-
-def test_a_sweep_that_was_stopped_resumes_with_what_it_had_not_run(here, script, started):
-    script.write_text(PATIENT + SCRIPT)
-    first, group = started()
-    first.send_signal(signal.SIGINT)
-    while "Ctrl-C again within 3 s" not in first.stderr.readline():
-        assert first.poll() is None
-    first.send_signal(signal.SIGINT)
-    first.communicate(timeout=150)
-    clusterfn.attach(group).wait(150)  # stopped, and not detached
-
-    (script.parent / "go").touch()
-    out, said = started(group)[0].communicate(timeout=150)
-
-    assert json.loads(out) == ALL
-    assert "4 of 6 configurations: failed or were stopped, and run once more" in said and "✗" not in said, said
-    assert said.splitlines()[-1] == "6/6 configurations completed; best: GRID_0005 5.000 x=5"
 
 
 def test_what_failed_runs_again_and_what_ended_well_does_not(here, tmp_path):

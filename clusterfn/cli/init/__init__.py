@@ -16,7 +16,7 @@ from clusterfn.cli import check
 from clusterfn.cli.check.step import CheckState
 from clusterfn.cli.init import choices
 from clusterfn.cli.init.choices import Answers, say
-from clusterfn.cli.init.host import Begun, begin, connected, say_way, with_room
+from clusterfn.cli.init.host import Begun, begin, connected, say_way
 from clusterfn.cli.login import trust_hosts
 from clusterfn.config import writing
 from clusterfn.config.spec import Host
@@ -81,16 +81,14 @@ def _story(args: argparse.Namespace, answers: Answers, done: Done) -> int:
 def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -> None:
     """Survey the host, and write what was found and answered into clusterfn.yml."""
     draft = begun.host._replace(root=args.root or begun.host.root)
-    connection = with_room(draft, answers, args.no_key, done)
+    connection = connected(draft, answers, args.no_key, done)
     say(f"Looking at what {draft.name} offers …")
     site = survey(connection, folder=args.scheduler_path or "")
     choices.say_site(site)
     if args.scheduler is None:
         site = choices.ask_about_signs(site, draft.name, answers, lambda folder: survey(connection, folder=folder))
-    # With another folder than the one that was given, the connection has what was answered instead.
-    root = connection.host.root if args.root or connection.host.root != draft.root else None
     keys = choices.keys(
-        site, connection.facts.user, args.scheduler, root,
+        site, connection.facts.user, args.scheduler, args.root,
         AdvanceAnswers(args.partition, args.gpu_partition, args.account), answers,
         lambda root: make_root(connection, root),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn.cli.init.choices import Answers, check_root, say
+from clusterfn.cli.init.choices import Answers, say
 from clusterfn.config import writing
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostDiskFull, HostError
@@ -150,14 +150,14 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
     failed = _login_error(host)
     if failed is None:
         say("Key login: ok")
-        return hosts.connection_for(host)
+        return _opened(host)
     asker = prompts.person()
     if asker is None:
         raise failed
     if not no_key and _install_key(host, resolve(host), asker, answers, note):
-        return hosts.connection_for(host)
+        return _opened(host)
     try:
-        connection = hosts.connection_for(host)
+        connection = _opened(host)
     except AuthenticationError as error:
         if "clusterfn login" in (error.hint or ""):
             # `clusterfn login` does not know this host until it is in clusterfn.yml.
@@ -166,6 +166,15 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
     once = f"; to log in once for all of them: clusterfn login {host.name}" if can_hold(host) else ""
     say(f"{host.name} will ask you again in each program{once}")
     return connection
+
+
+def _opened(host: Host) -> HostConnection:
+    try:
+        return hosts.connection_for(host)
+    except HostError as error:
+        if isinstance(error, HostDiskFull) or getattr(error, "kind", None) in _UNWRITABLE:
+            error.hint = "name another folder of the host, which has room and to which you may write: --root FOLDER"
+        raise
 
 
 def _login_error(host: Host) -> AuthenticationError | None:
@@ -210,28 +219,3 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
         raise failed
     say("Login with this key: ok")
     return True
-
-
-def with_room(host: Host, answers: Answers, no_key: bool, note: Note) -> HostConnection:
-    """Connect as `connected` does; ask for another root until one can be made."""
-    try:
-        return connected(host, answers, no_key, note)
-    except HostError as error:
-        if not _lacks_room(error):
-            raise
-        say(error.message)
-    found: list[HostConnection] = []
-
-    def check(root: str) -> None:
-        check_root(root)
-        try:
-            found.append(hosts.connection_for(host._replace(root=root)))
-        except HostError as error:
-            raise ConfigError(error.message, hint=error.hint) if _lacks_room(error) else error from None
-
-    answers.text("Folder for jobs, results and your code, with free space", "--root", check=check)
-    return found[-1]
-
-
-def _lacks_room(error: HostError) -> bool:
-    return isinstance(error, HostDiskFull) or getattr(error, "kind", None) in _UNWRITABLE

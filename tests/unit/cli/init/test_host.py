@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +12,6 @@ from clusterfn.cli.init.choices import Answers
 from clusterfn.cli.init.host import begin
 from clusterfn.errors import ConfigError, HostDiskFull
 from clusterfn.hosts import connection
-from clusterfn.hosts.survey import Site, Volume
 from clusterfn.hosts.transports import ssh_config_file
 from tests.programs import main
 
@@ -122,32 +120,18 @@ def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
     assert "first.py already exists, and is left unchanged." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("given", ["/full", None])
-def test_the_folder_that_was_answered_counts_and_one_that_cannot_be_used_is_asked_again(
-    folder, given, monkeypatch, capsys
-):
+def test_a_home_without_room_is_reported_with_the_option_for_another_folder(folder, monkeypatch, capsys):
     def connect(host, *_):
-        if host.root != "/data/ada":
-            raise HostDiskFull(f"there is no room in {host.root}", host=host.name)
-        return SimpleNamespace(host=host, facts=SimpleNamespace(user="ada"))
+        raise HostDiskFull(f"there is no room in {host.root}", host=host.name)
 
-    typing = io.StringIO("data\n/full/too\n/data/ada\n")
-    typing.isatty = lambda: True
-    monkeypatch.setattr("sys.stdin", typing)
-    monkeypatch.setattr(init_host, "connected", connect)
-    monkeypatch.setattr(connection, "connection_for", connect)
-    home = Volume("$HOME", "/home/ada", "ext4", 9 * 2**40, 10**7)
-    monkeypatch.setattr(init, "survey", lambda *_, **__: Site((home,)))
-    monkeypatch.setattr(init, "open_session", lambda host: None)
     monkeypatch.setattr(init, "trust_hosts", lambda *_, **__: [])
-    monkeypatch.setattr(init, "check_like_command", lambda *_: 0)
+    opened = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(init_host, "transport_for", lambda _: SimpleNamespace(open=lambda _: opened))
+    monkeypatch.setattr(connection, "connection_for", connect)
 
-    root = ["--root", given] if given else []
-    assert main(["init", "t1", "--name", "t1", "--environment", "none", *root]) == 0
-
-    assert "root: /data/ada" in (folder / "clusterfn.yml").read_text()
-    said = capsys.readouterr()
-    assert "'data' is not an absolute path" in said.err and "there is no room in /full/too" in said.err
+    assert main(["init", "t1", "--name", "t1"]) == 1
+    said = capsys.readouterr().err
+    assert "there is no room in" in said and "--root FOLDER" in said
 
 
 def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkeypatch, capsys):
