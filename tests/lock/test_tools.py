@@ -38,7 +38,9 @@ def test_the_solver_ends_with_the_process_that_wants_the_lock(bench: Bench, numb
 def solvers_of(pid: int) -> list[int]:
     """The processes of the solver that a process has started."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        children = [
+            each for task in Path(f"/proc/{pid}/task").iterdir() for each in (task / "children").read_text().split()
+        ]
         return [int(each) for each in children if b"conda_program" in Path(f"/proc/{each}/cmdline").read_bytes()]
     except FileNotFoundError:
         return []
