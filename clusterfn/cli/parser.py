@@ -161,7 +161,7 @@ def _add_calls(commands: Any) -> None:
             "run it once for each value, which takes the place {NAME}; several --map: for each combination",
         "--max-parallel N": "with --map: how many run at the same time",
         "--result FILE": "print what is in this JSON file, which the command writes",
-        "--stdin FILE": "a local file for its standard input, or - for this one (this one, if it is a pipe or a file)",
+        "--stdin FILE": "a local file for its standard input (what is piped in)",
     })  # fmt: skip
     about = "show what run would send and start; sends nothing"
     command = _add_call(commands, "script", "run.script", about, {}, "one object")

@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from clusterfn.api.command import (
     ONE_TASK,
@@ -303,59 +303,28 @@ def advise(error: CommandFailed, project: Project | None, args: argparse.Namespa
     return None
 
 
-# All of the input is sent with the job, so larger input belongs into a file on the host.
-MOST_BYTES = 200 << 20
-_PIECE = 1 << 20
-
-
-def read_input(source_name: str | None) -> str | None:
+def read_input(file: str | None) -> str | None:
     """Return the file that a command reads: the one that `--stdin` names, or a copy of what comes in; None for nothing.
 
-    A terminal is never read. A socket is read only for `--stdin -`: programs below `ssh` and editors inherit one
-    that never ends.
-
-    Raises:
-        ConfigError: There is nothing to read for `--stdin -`, or more than a job may get so.
+    Neither a terminal is read nor a socket: programs below `ssh` and editors inherit one that never ends.
     """
-    if source_name not in (None, "-"):
-        return source_name
-    source = _source(source_name == "-")
-    if source is None:
-        return None
-    folder = Path(tempfile.mkdtemp(prefix="clusterfn-stdin-"))
-    # Functions registered first run last, so this removes the file only after everything was sent.
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    with loop.speaking(lambda: "reading standard input to its end; add < /dev/null if the command needs none"):
-        count = _copy(source, folder / "stdin")
-    if not count:
-        return None
-    console.tell(f"the command gets {format_size(count)} of standard input")
-    return str(folder / "stdin")
-
-
-def _source(is_required: bool) -> BinaryIO | None:
     mode = 0
     with contextlib.suppress(AttributeError, OSError, ValueError):
         # Standard input may be closed, or replaced by an object without a file.
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or (is_required and stat.S_ISSOCK(mode)):
-        return sys.stdin.buffer
-    if is_required:
-        hint = "pipe into it, as in: cat input.txt | clusterfn run ..., or name a file: --stdin input.txt"
-        raise ConfigError("--stdin - reads a pipe or a file, and standard input is neither", hint=hint)
-    return None
-
-
-def _copy(source: BinaryIO, path: Path) -> int:
-    count = 0
-    with path.open("wb") as file:
-        while piece := source.read(_PIECE):
-            count += len(piece)
-            if count > MOST_BYTES:
-                hint = "write it into a file: --stdin FILE, or keep it on the host, and name its path there"
-                raise ConfigError(f"standard input is more than {format_size(MOST_BYTES)}", hint=hint)
-            file.write(piece)
-    return count
+    if file is not None or not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
+        return file
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-stdin-"))
+    # Functions registered first run last, so this removes the file only after everything was sent.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / "stdin"
+    said = "reading standard input to its end; add < /dev/null if the command needs none"
+    with loop.speaking(lambda: said), copy.open("wb") as kept:
+        shutil.copyfileobj(sys.stdin.buffer, kept)
+    if not (count := copy.stat().st_size):
+        return None
+    console.tell(f"the command gets {format_size(count)} of standard input")
+    return str(copy)
 
 
 _DEMO_CONFIG = """\

@@ -379,7 +379,7 @@ def test_table_cells_are_cleaned_and_aligned():
 
 
 def test_an_error_of_a_host_cannot_obey_on_the_terminal(monkeypatch, capsys):
-    def refused(*_, live):
+    def refused(*_):
         raise OutOfMemory("x\x1b]52;c;cm0=\x07", host="lab8", evidence=["\x1b[2Jy"])
 
     monkeypatch.setattr(output, "find", refused)

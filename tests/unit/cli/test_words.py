@@ -133,7 +133,7 @@ def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkey
     assert "clusterfn env build tensor01 --packages" in said
 
 
-@pytest.mark.parametrize("words", [["jobs", "nowhere"], ["gpus", "nowhere"], ["logs", "7f3a", "nowhere"], ["result"]])
+@pytest.mark.parametrize("words", [["jobs", "nowhere"], ["gpus", "nowhere"], ["logs", "7f3a", "nowhere"], ["rm"]])
 def test_an_error_is_json_too_where_json_is_asked_for(words, two_hosts, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERFN_HOST", "nowhere")
 
