@@ -1,9 +1,9 @@
 """One look after another at what runs here, for `clusterfn top`: own jobs, and without a scheduler those of all users.
 
-`supervise.py top ROOT NODES SECONDS LOOKS` prints them as lines of JSON in one zlib stream, until its input ends. For
+`supervise.py top ROOT NODES SECONDS LOOKS` prints them as lines of JSON, until its input ends. For
 each look after the first one it reads a byte: a client whose terminal is stopped asks for none.
 NODES is 1 on the login node of a cluster, else empty. A look measures nothing that a supervisor has measured already.
-It comes later where it would take too much of a core, or of a slow line.
+It comes later where it would take too much of a core.
 """
 
 import json
@@ -11,7 +11,6 @@ import os
 import select
 import sys
 import time
-import zlib
 
 from ..job_states import DIED, FINAL
 from ..supervisor import listing
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 # The share of a core for looks at jobs. nvidia-smi may take as much again.
 _MOST_OF_A_CORE = 0.004
-_MOST_BYTES_PER_S = 1500.0
 _GPUS_EVERY_S = 5.0
 _ENDED = frozenset(FINAL.values()) | {DIED}
 _MIB = 2**20
@@ -41,21 +39,16 @@ def print_looks(root: str, has_nodes: bool, every_s: float, looks: int) -> int:
         has_nodes: Whether jobs run elsewhere, by a scheduler.
         looks: 0 for no end.
     """
-    overview, packed = Overview(root, has_nodes), zlib.compressobj()
-    count = 0
+    overview, count = Overview(root, has_nodes), 0
     while True:
         began = time.process_time()
-        line = json.dumps(portable(overview.look())).encode() + b"\n"
-        # After a sync flush, the client can decompress this look before the next one comes.
-        data = packed.compress(line) + packed.flush(zlib.Z_SYNC_FLUSH)
-        write_all(sys.stdout.fileno(), data)
+        write_all(sys.stdout.fileno(), json.dumps(portable(overview.look())).encode() + b"\n")
         count += 1
         if count == looks:
             return 0
         # The first look reads all jobs, also those that have ended long ago.
         cost_s = time.process_time() - began if count > 1 else 0.0
-        pause_s = max(every_s, cost_s / _MOST_OF_A_CORE, len(data) / _MOST_BYTES_PER_S)
-        if not _asks_again(pause_s):
+        if not _asks_again(max(every_s, cost_s / _MOST_OF_A_CORE)):
             return 0
 
 

@@ -7,7 +7,6 @@ import os
 import select
 import subprocess
 import sys
-import zlib
 
 import pytest
 
@@ -16,7 +15,7 @@ from clusterfn.bridge.supervisor import listing
 
 
 def printed(capfdbinary):
-    return [json.loads(line) for line in zlib.decompressobj().decompress(capfdbinary.readouterr().out).splitlines()]
+    return [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
 
 
 @pytest.fixture
@@ -48,11 +47,9 @@ def test_own_jobs_that_have_not_ended_are_looked_at_again_and_the_others_never(r
     assert "".join(looked) == "123" + "13" * 2
 
 
-def test_it_ends_with_its_input_and_waits_longer_where_a_look_is_large(root, capfdbinary, monkeypatch):
+def test_it_ends_with_its_input(root, capfdbinary, monkeypatch):
     folder, _ = root
     pauses = []
-    large = {"id": "1", "state": "RUNNING", "message": os.urandom(60_000).hex()}
-    monkeypatch.setattr(listing, "describe", lambda _: large)
 
     def select(readers, _writers, _failed, seconds):
         pauses.append(seconds)
@@ -65,7 +62,6 @@ def test_it_ends_with_its_input_and_waits_longer_where_a_look_is_large(root, cap
     assert overview.print_looks(str(folder), True, 2.0, 0) == 0
 
     assert len(printed(capfdbinary)) == len(pauses) == 2
-    assert pauses[0] > 60_000 / 2000  # less than 2 KB in a second
 
 
 def test_a_client_that_takes_no_look_brings_no_further_one(tmp_path):
@@ -73,9 +69,8 @@ def test_a_client_that_takes_no_look_brings_no_further_one(tmp_path):
     argv = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as program:
         assert program.stdin is not None and program.stdout is not None
-        unpacked = zlib.decompressobj()
         for _ in range(3):
-            assert json.loads(unpacked.decompress(program.stdout.read(65536)))["own"] == []
+            assert json.loads(program.stdout.read(65536))["own"] == []
             assert not select.select([program.stdout], [], [], 0.3)[0]
             program.stdin.write(b"\n")
         program.stdin.close()
