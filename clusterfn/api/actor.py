@@ -75,18 +75,22 @@ class Actor:
         return ActorMethod(self, self._handle, "__call__")(*args, **kwargs)
 
     @public_api
-    def close(self, *args: Any, **kwargs: Any) -> Any:
+    def close(self) -> Any:
         """End the actor after its earlier calls, and free its worker and its GPU memory.
 
-        If the class has a method `close`, it is called first, with these arguments, and its value is returned. Closing
-        an actor that is gone does nothing, nor does closing it in a forked child of the process that made it.
+        If the class has a method `close`, it is called first, without arguments, and its value is returned. Closing an
+        actor that is gone does nothing, nor does closing it in a forked child of the process that made it.
 
         Raises:
-            TypeError: The class's own `close` does not take these arguments. The actor stays.
+            TypeError: The class's own `close` needs arguments. The actor stays.
             Exception: What the class's own `close` raises. The actor ends all the same.
         """
         handle = self._handle
-        return None if handle.is_over else handle.close(handle.kind.closing(args, kwargs), args, kwargs)
+        if handle.is_over:
+            return None
+        if handle.kind.has("close"):
+            handle.kind.method("close").check_call((), {})
+        return handle.close()
 
     def __enter__(self) -> Actor:
         return self
@@ -98,7 +102,8 @@ class Actor:
         if error is None:
             self.close()
         else:
-            self._handle.close_after_error(isinstance(error, KeyboardInterrupt))
+            # The error of the block must reach the caller at once.
+            self._handle.close_unseen(self._handle.kind.closing())
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{name}: attributes of an actor are set by its methods, on the host")
@@ -199,10 +204,10 @@ class ActorHandle:
         """Whether there is nothing to close here: it was closed, or belongs to the process that this is a fork of."""
         return self._is_closed or os.getpid() != self._pid
 
-    def close(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Close it after calling `function`, show what that prints, and return the value; None if it is gone."""
+    def close(self) -> Any:
+        """Close it after its class's own `close`, show what that prints, and return its value; None if it is gone."""
         with contextlib.suppress(ActorLost):
-            job = self.send(function, args, kwargs, self._closing, True)
+            job = self.send(self.kind.closing(), (), {}, self._closing, True)
             self._is_closed = True
             try:
                 return job_display.result(job, "", "stop")
@@ -213,26 +218,13 @@ class ActorHandle:
                 raise
         return None
 
-    def close_after_error(self, is_interrupted: bool) -> None:
-        """Close it where its block ends with an error. After Ctrl-C, do not wait for its earlier calls."""
-        if self.is_over:
-            return
-        try:
-            function = self.kind.closing((), {})
-        except (ConfigError, TypeError):
-            # The closing method needs arguments. The error of the block must reach the caller, so this one is dropped.
-            function = type(None)
-        if is_interrupted:
-            self.close_unseen(function)
-        else:
-            self.close(function, (), {})
-
     def close_unseen(self, function: Callable[..., Any]) -> None:
         """Close it without a word, and do not wait for its earlier calls."""
         if not self.is_over:
             # The session or its connection may have ended, which has ended the actor too.
             with contextlib.suppress(ClusterfnError, RuntimeError):
                 self.send(function, (), {}, self._closing, False)
+                self._is_closed = True
 
     @property
     def _closing(self) -> ActorCall:
@@ -293,18 +285,9 @@ class ActorClass:
             method = self._methods[name] = ActorFunction(f"{self.name}.{name}", self._found(name))
         return method
 
-    def closing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-        """Return what ends an actor of it: its own `close`, or nothing if it has none.
-
-        Raises:
-            ConfigError, TypeError: Its own could only fail with these arguments, or there is none that takes any.
-        """
-        if self.has("close"):
-            self.method("close").check_call(args, kwargs)
-            return operator.attrgetter("close")
-        if args or kwargs:
-            raise TypeError(f"{self.name} has no method close, so close() takes no arguments")
-        return type(None)
+    def closing(self) -> Callable[..., Any]:
+        """Return what ends an actor of it: its own `close`, or nothing if it has none."""
+        return operator.attrgetter("close") if self.has("close") else type(None)
 
     def _found(self, name: str) -> Any:
         return inspect.getattr_static(self.cls, name, None)

@@ -212,23 +212,16 @@ def test_a_full_disk_costs_an_actor_only_the_calls_that_meet_it(small: Path):
 
 
 @pytest.mark.usefixtures("here")
-def test_a_closing_that_could_only_fail_is_rejected_and_the_actor_stays(tmp_path: Path):
-    with Session(workers=3, cores=3) as session:
-        saved, plain = session.actor(Saved), session.actor(Plain)
+def test_a_closing_that_could_only_fail_is_rejected_and_the_actor_stays():
+    with Session(workers=2, cores=2) as session:
+        saved = session.actor(Saved)
         with pytest.raises(TypeError, match="missing 1 required positional argument: 'path'"):
             saved.close()
         with pytest.raises(TypeError, match="missing 1 required positional argument: 'path'"), saved:
             pass
-        with pytest.raises(TypeError, match=r"Plain has no method close, so close\(\) takes no arguments"):
-            plain.close(1)
-        saved.close(str(tmp_path / "state"))
-        plain.close()
-        assert (tmp_path / "state").exists()
-
-        with pytest.raises(ZeroDivisionError), session.actor(Saved) as saved:
+        with pytest.raises(ZeroDivisionError), saved:
             raise ZeroDivisionError
-        assert saved.close(str(tmp_path / "other")) is None, "the error of the block is raised, and the actor is gone"
-        assert not (tmp_path / "other").exists()
+        assert saved.close() is None, "the error of the block is raised, and the actor is gone"
 
 
 @pytest.mark.usefixtures("here")

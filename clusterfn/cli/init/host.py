@@ -7,7 +7,6 @@ That creates and installs a key if none exists. Each step of it is noted at once
 from __future__ import annotations
 
 import contextlib
-import getpass
 import ipaddress
 import re
 from collections.abc import Callable
@@ -114,25 +113,16 @@ def _proposed(address: str) -> str:
 
 
 def say_way(host: Host) -> Settings:
-    """Print how ssh resolves the address, and from what.
+    """Print how ssh resolves the address.
 
     Raises:
         ConfigError: The ssh configuration cannot be read.
     """
     settings = resolve(host)
-    address = parse_address(host.address, host)
-    typed, usual, configured = "as given", "by default", "from the ssh configuration"
-    why = {
-        "name": typed if settings.hostname == address.name else configured,
-        "user": typed if address.user else usual if settings.user == getpass.getuser() else configured,
-        "port": typed if address.port else usual if settings.port == 22 else configured,
-    }
-    reasons = [(by, [what for what in why if why[what] == by]) for by in (typed, configured, usual)]
-    origins = "; ".join(f"{' and '.join(things)} {by}" for by, things in reasons if things)
-    say(f"{host.name} is {settings.user}@{settings.hostname}, port {settings.port} ({origins})")
+    say(f"{host.name} is {settings.user}@{settings.hostname}, port {settings.port}, as ssh resolves it")
     way = ", ".join(settings.proxy_jump) or settings.proxy_command
     if way:
-        say(f"It is reached through {way} ({configured})")
+        say(f"It is reached through {way}")
     return settings
 
 
