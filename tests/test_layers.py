@@ -282,7 +282,7 @@ def test_only_the_places_that_clean_their_words_write_to_a_terminal():
     texts = {name: text_of(name) for name in OURS if not name.startswith("gpu/")}
 
     assert {name for name, text in texts.items() if "stderr.write(" in text} <= {"display/live.py"}
-    assert {name for name, text in texts.items() if "\\x1b" in text} <= {"display/live.py", "cli/screen.py"}
+    assert {name for name, text in texts.items() if "\\x1b" in text} <= {"display/live.py"}
 
 
 # What one module does for all others, by words that nobody else needs; with those that have a reason of their own.

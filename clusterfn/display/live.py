@@ -26,6 +26,7 @@ _LEAST_TEXT = 20
 # So many sentences of a cell are shown, and a line that is only replaced changes no more often than this.
 _SAID, _EVERY_S = 20, 0.1
 _WIDTH = 400
+GREEN, RED, YELLOW, DIM = 32, 31, 33, 2
 
 
 class TerminalLines:
@@ -157,6 +158,11 @@ def table(
         if room is not None and sum(needs[column] for column in kept) > room + 2:
             kept.remove(head.index(title))
     return "\n".join("  ".join(padded(line[each], widths[each]) for each in kept).rstrip() for line in lines)
+
+
+def coloured(text: str, colour: int) -> str:
+    """Return a text as a terminal shows it in one of the colours above."""
+    return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def size() -> os.terminal_size:

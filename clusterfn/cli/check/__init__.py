@@ -23,7 +23,7 @@ from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli.check import function, host
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
-from clusterfn.display import console
+from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, ConfigError
 
 # The order matters, because each step uses what earlier ones have found.
@@ -49,7 +49,7 @@ STEPS = (
     Step("function", ("space", "noexec", "scheduler", "account", "modules", "environment"), function.function),
     Step("pytorch", ("function",), function.pytorch),
 )
-_COLOURS = {"PASS": "32", "FAIL": "31", "WARN": "33", "skip": "2"}
+_COLOURS = {"PASS": live.GREEN, "FAIL": live.RED, "WARN": live.YELLOW, "skip": live.DIM}
 _WIDTH = max(len(step.name) for step in STEPS)
 _INDENT = " " * (4 + 2 + _WIDTH + 2)
 # Shells add the number of the signal that ended a program to this.
@@ -178,7 +178,7 @@ def _say(finding: Finding) -> None:
     """Print one step: its word and sentence, then what was seen, then what to do."""
     word = finding.word
     if console.is_terminal(sys.stdout) and not os.environ.get("NO_COLOR"):
-        word = f"\x1b[{_COLOURS[word]}m{word}\x1b[0m"
+        word = live.coloured(word, _COLOURS[word])
     lines = finding.message.splitlines() or [""]
     print(f"{word}  {finding.name.ljust(_WIDTH)}  {in_one_line(lines[0])}".rstrip())
     for line in lines[1:]:
