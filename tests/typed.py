@@ -62,9 +62,7 @@ def check_other_callers() -> None:
     assert_type(session.call(awaited, 1), str)
     assert_type(session.map(awaited, [1]), Iterator[str])
     assert_type(session.call(half, 1.0), float)
-    assert_type(session.map(awaited, [1], on_error="collect"), Iterator[str | Exception])
-    assert_type(session.map(half, [1.0], on_error="collect"), Iterator[float | Exception])
-    assert_type(session.map(half, [1.0], on_error="raise"), Iterator[float])
+    assert_type(session.map(half, [1.0]), Iterator[float])
     assert_type(sweep(awaited, {"x": [1]}), SweepResult[str])
     assert_type(sweep(half, {"x": [1.0]}), SweepResult[float])
 

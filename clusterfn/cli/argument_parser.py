@@ -319,7 +319,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "init": ("init ada@tensor01.example.edu", "init tensor01 --yes", "init ada@login.example.edu --scheduler slurm"),
     "demo": ("demo",),
     "check": ("check tensor01", "check tensor01 --gpus 1", "check cluster --no-job --json"),
-    "clean": ("clean tensor01 --dry-run", "clean tensor01 --older 7d", "clean --local"),
+    "clean": ("clean tensor01 --dry-run", "clean tensor01 --older 7d"),
     "gpus": ("gpus tensor01",),
     "top": ("top tensor01", "top cluster --once", "top tensor01 --json | jq '.own[].usage.now'"),
     "usage": ("usage tensor01", "usage --all-hosts --since 7d", "usage --json | jq '.[].suggestions'"),

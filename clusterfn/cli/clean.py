@@ -1,4 +1,4 @@
-"""`clusterfn clean` removes what is no longer needed from a host, or from the cache of this machine.
+"""`clusterfn clean` removes what is no longer needed from a host.
 
 `clusterfn rm` removes jobs that have ended, with all their files, from their hosts.
 """
@@ -19,11 +19,11 @@ from clusterfn.calls.remote_state import remove_jobs
 from clusterfn.cli import target
 from clusterfn.cli.command_line import error_facts
 from clusterfn.cli.selection import ENDED, Selection, agreed, select
-from clusterfn.config import config_file, places
+from clusterfn.config import config_file
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.units import parse_time
 from clusterfn.display import console, live
-from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.host_state import HostState, open_session
 
 # The host needs some time more than the limit of its program to report that the limit was reached.
@@ -36,7 +36,6 @@ _NAMES = {
     layout.JOBS: "jobs", layout.BLOBS: "large arguments", layout.FILES: "files", layout.SOURCES: "modules",
     layout.SHIMS: "shims", layout.BRIDGE: "versions of clusterfn",
 }  # fmt: skip
-_PACKAGES = "packages"
 
 Kinds = Mapping[str, Mapping[str, int]]
 _KIND = {"count": int, "bytes": int, "gone": int, "freed": int}
@@ -46,10 +45,6 @@ _REPORT = {"kinds": {...: _KIND}, "waiting": [str], "recent": int}
 def clean(args: argparse.Namespace) -> int:
     """Remove it, or show what would go."""
     older_s = None if args.older is None else parse_time(args.older, "--older")
-    if args.local:
-        if args.host:
-            raise ConfigError("--local is about this machine, not a host", hint="clusterfn clean --local")
-        return _show(_local(older_s or 0.0, args.dry_run), args, "")
     session = target.host_state(args.host, "clean")
     outcome = look(session, older_s, dry=args.dry_run, timeout_s=_TIMEOUT_S)
     _show(outcome["kinds"], args, session.root)
@@ -88,26 +83,16 @@ def total(kinds: Kinds) -> str:
     return ", ".join(f"{name} {format_size(size)}" for size, name in sizes if size)
 
 
-def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> int:
+def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> None:
     if args.json:
         print(console.as_json({"root": root, "kinds": kinds}))
-        return 0
+        return
     if kinds:
         rows = [(_NAMES.get(kind, kind), str(each["count"]), format_size(each["bytes"]), str(each["gone"]),
                  format_size(each["freed"])) for kind, each in kinds.items()]  # fmt: skip
         print(live.table(_DRY_HEAD if args.dry_run else _HEAD, rows))
     freed = format_size(sum(each["freed"] for each in kinds.values()))
     console.tell(f"{freed} {'would be freed' if args.dry_run else 'freed'}")
-    return 0
-
-
-def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
-    """Remove what can be fetched or made again. Locks stay: a new one might name other versions."""
-    report = removal.CleanupReport(dry, measure=True)
-    report.counts(_PACKAGES)
-    for path in removal.paths_in(str(places.cache_folder() / "pkgs")):
-        report.add(_PACKAGES, path, removal.is_due(removal.date_of(path), older_s))
-    return dict(report.summary["kinds"])
 
 
 # The ids are words of one command line, whose length is limited.

@@ -121,7 +121,6 @@ def _add_hosts(commands: Any) -> None:
     add_command(commands, "clean", "clean.clean", about, {
         **_HOST,
         "--older DURATION": "jobs that ended, and files last used, longer ago than this, such as 1d (the host's keep:)",
-        "--local": "clean the cache of this machine: solver and packages",
         **_DRY_RUN,
     }, json="one object, sizes in bytes")  # fmt: skip
     add_command(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one",

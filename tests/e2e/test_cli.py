@@ -181,22 +181,6 @@ def test_clean_removes_what_is_over_and_shows_it_before(run, ask, folder):
     assert run("run", "work.py::add", "1").stdout.endswith("3\n")
 
 
-def test_clean_local_removes_the_cache_of_this_machine_but_no_locks(ask, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    places = [tmp_path / "cache" / "clusterfn" / name for name in ("pkgs/1", "pkgs/2", "locks/3.yml")]
-    for place in places:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(b"x" * 1024)
-
-    shown = ask("clean", "--local", "--dry-run", "--json")
-    assert all(place.exists() for place in places)
-    assert json.loads(shown.stdout)["kinds"]["packages"] == {"count": 2, "bytes": 2048, "gone": 2, "freed": 2048}
-    done = ask("clean", "--local")
-
-    assert "2 KB freed" in done.stderr
-    assert [place.exists() for place in places] == [False, False, True]
-
-
 def test_a_job_that_has_ended_can_still_be_asked_for(run, ask):
     job = id_in(run("run", "work.py::tick", "2").stderr.splitlines())
 
