@@ -32,11 +32,6 @@ from clusterfn.hosts.host_state import HostState, open_session
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-# Matches an option in a hint that was written for Python.
-_ASSIGNED = re.compile(
-    r"\b(cores|memory|gpus|gpu_memory|gpu_type|time|warn_before|environment|nodes|tasks_per_node|retries)="
-    r'(?:"([^"]*)"|(\d+))'
-)
 
 
 def host(name: str | None, command: str, after: str = "") -> tuple[config_file.Config, Host, str]:
@@ -65,17 +60,11 @@ def host_state(name: str | None, command: str) -> HostState:
 
 @contextlib.contextmanager
 def host_hints(args: argparse.Namespace) -> Iterator[None]:
-    """Say of an error about the host or an option of `run` what to write on the command line."""
+    """Say of an error about the host of `run` what to write on the command line."""
     command = args.parser.prog.partition(" ")[2]
     try:
         yield
     except ConfigError as error:
-        rejected = re.match(r"(\w+)=", str(error.message))
-        if error.hint and rejected and getattr(args, rejected[1], None) is not None:
-            # An option that was given is written as the command line has it.
-            error.hint = _ASSIGNED.sub(
-                lambda match: f"--{match[1].replace('_', '-')} {shlex.quote(match[2] or match[3] or '')}", error.hint
-            )
         try:
             host(args.host, command, " ...")
         except ConfigError as wrong:
