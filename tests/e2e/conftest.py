@@ -226,8 +226,10 @@ def locked(channel: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with environment.yml and its lock for the lab's hosts."""
     folder = tmp_path_factory.mktemp("locked")
     environment_yml(folder, channel.url)
+    (folder / "clusterfn.yml").write_text(f"hosts: {{local: {{scheduler: local, root: {folder}/root}}}}\n")
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml")}
     argv = [sys.executable, "-m", "clusterfn", "env", "lock", str(folder / "environment.yml"), "local"]
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 

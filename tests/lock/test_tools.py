@@ -19,7 +19,12 @@ pytestmark = pytest.mark.lab
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
 )
-def test_the_solver_ends_with_the_process_that_wants_the_lock(bench: Bench, number: signal.Signals):
+def test_the_solver_ends_with_the_process_that_wants_the_lock(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+):
+    config = bench.folder / "clusterfn.yml"
+    config.write_text(f"hosts: {{local: {{scheduler: local, root: {bench.folder}/root}}}}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bench.channel = f"http://127.0.0.1:{silent.getsockname()[1]}/main"
         path = bench.write("dependencies: [six]\n")
