@@ -121,7 +121,7 @@ def test_folders_and_links_of_a_project_are_there_and_what_is_written_comes_back
     ("words", "given", "printed"),
     [
         (["--", "bash"], "echo of $0; exit 0\n", "of bash\n"),
-        (["--json", "--stdin", "-", "--map", "n=1,2", "--result", "out", "--", "cat > out; true {n}"], "[3]", "[3]"),
+        (["--json", "--map", "n=1,2", "--result", "out", "--", "cat > out; true {n}"], "[3]", "[3]"),
     ],
 )  # fmt: skip
 def test_what_is_piped_in_is_the_standard_input_of_the_command(here, project, words, given, printed):
