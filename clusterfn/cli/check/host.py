@@ -183,8 +183,9 @@ def noexec(state: CheckState) -> str:
         return "programs on it can be started"
     message = f"programs in {volume.path} cannot be started: it is mounted noexec"
     environment = state.environment or state.host.environment
-    # Nothing of an environment that clusterfn did not make must start from the root.
-    if environment is None or environment.partition(":")[0] in (*ENVIRONMENT_KINDS, "current"):
+    # Nothing of an environment that clusterfn did not make must start from the root, but the script of an image.
+    kind = ENVIRONMENT_KINDS.get((environment or "current").partition(":")[0])
+    if environment in (None, "current") or (kind and not kind.is_image):
         raise StepWarning(f"{message}; no environment can be built on it", _elsewhere(state))
     raise StepFailed(message, _elsewhere(state))
 

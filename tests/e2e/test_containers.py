@@ -1,0 +1,148 @@
+"""`environment="apptainer:IMAGE"` and the like: a call in a container is as any other call.
+
+bubblewrap and Charliecloud run here as an ordinary account, with images of nothing but a Python. What Apptainer gets
+is compared with recorded command lines: tests/unit/environment/test_containers.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import Cancelled, ConfigError, File, KilledBySignal, OutOfMemory, Session, cluster, command
+from clusterfn.errors import EnvironmentBuildError
+from tests.e2e.conftest import Hosts
+from tests.fixtures.calls.actor_model import Model
+from tests.waiting import until
+
+pytestmark = [pytest.mark.lab]
+IMAGES = Path("/opt/clusterfn-lab/images")
+# Python newer and older than the caller's, on a machine without a scheduler and on SLURM
+_USUAL = [("tensor01", "bwrap", "3.13"), ("slurm", "charliecloud", "3.9")]
+_MORE = [("tensor01", "charliecloud", "3.13"), ("tensor01", "charliecloud", "3.9"), ("tensor01", "bwrap", "3.9"),
+         ("slurm", "bwrap", "3.13"), ("slurm", "bwrap", "3.9"), ("slurm", "charliecloud", "3.13")]  # fmt: skip
+
+
+def where() -> tuple[str, str, bool]:
+    minor = ".".join(map(str, sys.version_info[:2]))
+    return minor, sys.executable, Path("/opt/clusterfn-lab/python").exists()
+
+
+def double(n: int) -> int:
+    import subprocess
+
+    print("doubling", n)
+    said = subprocess.run([sys.executable, "-c", f"print({n})"], capture_output=True, check=True, text=True).stdout
+    return 2 * int(said)
+
+
+def fails(path: str) -> None:
+    raise ValueError(Path(path).read_text())
+
+
+def takes(size: int) -> int:
+    return len(bytearray(b"x" * size))
+
+
+def ends(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def sleeps(mark: str) -> None:
+    import subprocess
+
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(mark).write_text(str(child.pid))
+    child.wait()
+
+
+for _each in (where, double, fails, takes, ends, sleeps):
+    _each.__module__ = "__main__"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("host", "kind", "minor"),
+    [pytest.param(*each) for each in _USUAL] + [pytest.param(*each, marks=pytest.mark.long) for each in _MORE],
+)
+def test_a_call_in_a_container_is_as_any_other_call(
+    hosts: Hosts, tmp_path: Path, gate: Path, capfd: pytest.CaptureFixture[str], host: str, kind: str, minor: str
+) -> None:
+    usual: dict[str, Any] = {"host": host, "environment": f"{kind}:{IMAGES}/python{minor}"}
+
+    assert cluster(**usual)(where)() == (minor, "/usr/local/bin/python3", False)
+    assert cluster(**usual)(double)(21) == 42
+    assert "doubling 21" in capfd.readouterr().out
+    assert cluster(**usual)(double).map(range(6)).results() == [0, 2, 4, 6, 8, 10]
+
+    (tmp_path / "said.txt").write_text("from a file")
+    with pytest.raises(ValueError, match="from a file"):
+        cluster(**usual)(fails)(File(tmp_path / "said.txt"))
+    with pytest.raises(FileNotFoundError, match="no-such") as missing:
+        cluster(**usual)(fails)("/data/no-such")
+    assert "binds: [/data]" in "".join(getattr(missing.value, "__notes__", ())) + capfd.readouterr().err
+    with pytest.raises(KilledBySignal, match="SIGSEGV"):
+        cluster(**usual)(ends)(11)
+    with pytest.raises(OutOfMemory):
+        cluster(memory="400MB", **usual)(takes)(1 << 30)
+
+    with Session(**usual) as session:
+        assert session.call(double, 4) == 8
+        model = session.actor(Model, "weights")
+        assert [model.predict(2), model.predict(3)] == [4, 6]
+
+    command(["python3", "-c", "print(7 * 6)"], **usual)()
+    assert "42" in capfd.readouterr().out
+
+    job = cluster(**usual)(sleeps).submit(str(gate / "child"))
+    until((gate / "child").exists)
+    until(lambda: (gate / "child").read_text() != "")
+    child = int((gate / "child").read_text())
+    assert job.cancel()
+    with pytest.raises(Cancelled):
+        job.result(60)
+    until(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_a_folder_of_the_host_is_shown_where_binds_says_so(
+    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gate / "data").write_text("42")
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, f"binds: [{gate}:/mnt]", ("tensor01",))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    read = cluster(host="tensor01", environment=f"bwrap:{IMAGES}/python3.13")(fails)
+
+    with pytest.raises(ValueError, match="42"):
+        read("/mnt/data")
+
+
+@pytest.mark.parametrize(
+    ("environment", "message", "hint"),
+    [
+        ("bwrap:/no/image", "/no/image does not exist on the host", "correct the path"),
+        ("apptainer:/no/image.sif", "the host has no apptainer in PATH", "modules: [apptainer]"),
+        ("bwrap:/var/empty-image", "its python3 did not run", "python3 --version"),
+    ],
+)
+def test_what_an_image_lacks_is_one_clear_error_before_a_job_begins(
+    hosts: Hosts, environment: str, message: str, hint: str
+) -> None:
+    Path("/var/empty-image").mkdir(exist_ok=True)
+    before = hosts.jobs()
+
+    with pytest.raises(EnvironmentBuildError, match=message) as raised:
+        cluster(host="tensor01", environment=environment)(double)(1)
+
+    assert hint in str(raised.value.hint) and raised.value.host == "tensor01"
+    assert hosts.jobs() == before
+
+
+def test_an_image_of_an_unnamed_runtime_and_packages_for_an_image_are_rejected_here(hosts: Hosts) -> None:
+    with pytest.raises(ConfigError, match="a runtime that the host tensor01 does not name"):
+        cluster(host="tensor01", environment="container:/image")(double)(1)
+    with pytest.raises(ConfigError, match="packages"):
+        cluster(host="tensor01", environment="apptainer:/image.sif", packages=["einops"])(double)(1)
