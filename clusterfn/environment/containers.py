@@ -18,6 +18,7 @@ from clusterfn.bridge.layout import IMAGE_VARIABLE
 
 # The script that a missing runtime, image or folder ends says so behind this word; other failures are the runtime's.
 REFUSED = "clusterfn: "
+_CANNOT_ENTER = '{"done": "environment", "message": "the image cannot be entered"}'
 # Charliecloud and bubblewrap keep the host's PATH, in which another `python3` may come first.
 _PATH = "/opt/conda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -109,7 +110,15 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
         # environment="container:/i.sif": each argument goes to the Python of this image.
         image=/i.sif
         export CLUSTERFN_IMAGE="$image"
-        refuse() { echo "clusterfn: $1" >&2; exit 127; }
+        for word; do report=${last-} last=$word; done
+        refuse() {
+          echo "clusterfn: $1" >&2
+          case ${report-} in
+            "" | *[!0-9]*) ;;
+            *) echo '{"done": "environment", "message": "the image cannot be entered"}' >"/dev/fd/$report" ;;
+          esac
+          exit 127
+        }
         command -v srun-in >/dev/null 2>&1 || refuse "the host has no srun-in in PATH"
         [ -e "$image" ] || refuse "$image does not exist on the host"
         exec srun-in "$image" python3 "$@"
@@ -121,7 +130,16 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
         f'# environment="{kind}:{image}": each argument goes to the Python of this image.'.replace("\n", " "),
         f"image={_word(image)}",
         f'export {IMAGE_VARIABLE}="$image"',
-        f'refuse() {{ echo "{REFUSED}$1" >&2; exit 127; }}',
+        # The supervisor's last two words to a worker are descriptors. The first one takes its report.
+        "for word; do report=${last-} last=$word; done",
+        "refuse() {",
+        f'  echo "{REFUSED}$1" >&2',
+        "  case ${report-} in",
+        '    "" | *[!0-9]*) ;;',
+        f"""    *) echo '{_CANNOT_ENTER}' >"/dev/fd/$report" ;;""",
+        "  esac",
+        "  exit 127",
+        "}",
         f'command -v {shlex.quote(program)} >/dev/null 2>&1 || refuse "the host has no {program} in PATH"',
     ]
     if image.startswith(("/", "~/", "$")):

@@ -261,9 +261,7 @@ class ExistingEnvironment(NamedTuple):
         lines = [line.strip() for line in printed.decode("utf-8", "replace").splitlines() if line.strip()]
         refused = next((line for line in lines if line.startswith(containers.REFUSED)), "")
         if "in PATH" in refused:
-            hint = (
-                "ask for the module that has it, as `modules: [apptainer]`, or write its folder into PATH in `setup:`"
-            )
+            hint = f"name the module that has it, as `modules: [{self.kind}]`, or add its folder to PATH in `setup:`"
         elif refused:
             hint = "correct the path, in the words of the host"
         else:

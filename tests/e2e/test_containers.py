@@ -1,7 +1,6 @@
 """`environment="apptainer:IMAGE"` and the like: a call in a container is as any other call.
 
-bubblewrap and Charliecloud run here as an ordinary account, with images of nothing but a Python. What Apptainer gets
-is compared with recorded command lines: tests/unit/environment/test_containers.py.
+bubblewrap, Charliecloud and Apptainer run here as an ordinary account, with images of nothing but a Python.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from clusterfn import Cancelled, ConfigError, File, KilledBySignal, OutOfMemory,
 from clusterfn.errors import EnvironmentBuildError
 from tests.e2e.conftest import Hosts
 from tests.fixtures.calls.actor_model import Model
+from tests.lab import apptainer
 from tests.waiting import until
 
 pytestmark = [pytest.mark.lab]
@@ -24,7 +24,9 @@ IMAGES = Path("/opt/clusterfn-lab/images")
 # Python newer and older than the caller's, on a machine without a scheduler and on SLURM
 _USUAL = [("tensor01", "bwrap", "3.13"), ("slurm", "charliecloud", "3.9")]
 _MORE = [("tensor01", "charliecloud", "3.13"), ("tensor01", "charliecloud", "3.9"), ("tensor01", "bwrap", "3.9"),
-         ("slurm", "bwrap", "3.13"), ("slurm", "bwrap", "3.9"), ("slurm", "charliecloud", "3.13")]  # fmt: skip
+         ("slurm", "bwrap", "3.13"), ("slurm", "bwrap", "3.9"), ("slurm", "charliecloud", "3.13"),
+         ("tensor01", "apptainer", "3.13"), ("tensor01", "apptainer", "3.9"), ("slurm", "apptainer", "3.13"),
+         ("slurm", "apptainer", "3.9")]  # fmt: skip
 
 
 def where() -> tuple[str, str, bool]:
@@ -70,8 +72,20 @@ for _each in (where, double, fails, takes, ends, sleeps):
     [pytest.param(*each) for each in _USUAL] + [pytest.param(*each, marks=pytest.mark.long) for each in _MORE],
 )
 def test_a_call_in_a_container_is_as_any_other_call(
-    hosts: Hosts, tmp_path: Path, gate: Path, capfd: pytest.CaptureFixture[str], host: str, kind: str, minor: str
+    hosts: Hosts,
+    lab: Any,
+    tmp_path: Path,
+    gate: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    kind: str,
+    minor: str,
 ) -> None:
+    if kind == "apptainer":
+        # As with a module, the runtime is in PATH once the host's own lines have run.
+        lines = f'setup: [export PATH="$PATH:{apptainer.build()}"]'
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(hosts.describe(lab, tmp_path / "yml", hosts.python, lines)))
     usual: dict[str, Any] = {"host": host, "environment": f"{kind}:{IMAGES}/python{minor}"}
 
     assert cluster(**usual)(where)() == (minor, "/usr/local/bin/python3", False)
@@ -124,7 +138,7 @@ def test_a_folder_of_the_host_is_shown_where_binds_says_so(
     ("environment", "message", "hint"),
     [
         ("bwrap:/no/image", "/no/image does not exist on the host", "correct the path"),
-        ("apptainer:/no/image.sif", "the host has no apptainer in PATH", "modules: [apptainer]"),
+        ("singularity:/no/image.sif", "the host has no singularity in PATH", "modules: [singularity]"),
         ("bwrap:/var/empty-image", "its python3 did not run", "python3 --version"),
     ],
 )
@@ -146,3 +160,17 @@ def test_an_image_of_an_unnamed_runtime_and_packages_for_an_image_are_rejected_h
         cluster(host="tensor01", environment="container:/image")(double)(1)
     with pytest.raises(ConfigError, match="packages"):
         cluster(host="tensor01", environment="apptainer:/image.sif", packages=["einops"])(double)(1)
+
+
+def test_an_image_that_the_node_alone_lacks_is_an_error_of_the_environment(
+    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The login node shows it; the job finds that the folder is gone."""
+    image = gate / "image"
+    image.symlink_to(IMAGES / "python3.13")
+    assert cluster(host="slurm", environment=f"bwrap:{image}")(double)(4) == 8
+    image.unlink()
+
+    with pytest.raises(EnvironmentBuildError, match="the image cannot be entered") as raised:
+        cluster(host="slurm", environment=f"bwrap:{image}")(double)(4)
+    assert f"{image} does not exist on the host" in str(raised.value.evidence)
