@@ -118,6 +118,17 @@ def names_a_file(text: str) -> bool:
     return named and file.partition(":")[0] not in ENVIRONMENT_KINDS
 
 
+def names_an_image(text: str) -> bool:
+    """Whether an environment is the image of a container, in which a script runs the interpreter.
+
+    Example:
+        >>> names_an_image("apptainer:/image.sif"), names_an_image("conda:ml")
+        (True, False)
+    """
+    kind = ENVIRONMENT_KINDS.get(text.partition(":")[0])
+    return kind is not None and kind.is_image
+
+
 def split_file(text: str) -> tuple[str, tuple[str, ...]]:
     """Split the name of a file from the extras and groups in brackets behind it.
 

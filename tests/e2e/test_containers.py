@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from clusterfn import Cancelled, ConfigError, File, KilledBySignal, OutOfMemory, Session, cluster, command
-from clusterfn.errors import EnvironmentBuildError
-from tests.e2e.conftest import Hosts
+from clusterfn.errors import ClusterfnError, EnvironmentBuildError
+from tests.e2e.conftest import MINOR, Hosts
 from tests.fixtures.calls.actor_model import Model
 from tests.lab import apptainer
 from tests.waiting import until
@@ -174,3 +174,24 @@ def test_an_image_that_the_node_alone_lacks_is_an_error_of_the_environment(
     with pytest.raises(EnvironmentBuildError, match="the image cannot be entered") as raised:
         cluster(host="slurm", environment=f"bwrap:{image}")(double)(4)
     assert f"{image} does not exist on the host" in str(raised.value.evidence)
+
+
+def test_a_runtime_that_prints_first_and_one_that_dies_in_a_job(
+    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = gate / "enter"
+    runtime.write_text(
+        f'#!/bin/sh\necho Welcome; echo a notice >&2\n[ ! -e "{gate}/full" ] || exit 3\nshift\nexec "$@"\n'
+    )
+    runtime.chmod(0o755)
+    lines = f'setup: [\'export PATH="{lab.python(MINOR).parent}:$PATH"\']\ncontainer: [{runtime}, "{{image}}"]'
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, lines, ("slurm",))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    call = cluster(host="slurm", environment="container:docker://any")(double)
+
+    assert call(3) == 6
+    (gate / "full").touch()
+    with pytest.raises(ClusterfnError) as raised:
+        call(3)
+
+    assert "a notice" in str(raised.value.evidence)
