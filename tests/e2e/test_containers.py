@@ -195,3 +195,35 @@ def test_a_runtime_that_prints_first_and_one_that_dies_in_a_job(
         call(3)
 
     assert "a notice" in str(raised.value.evidence)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+def test_torchrun_trains_two_ranks_in_a_container(
+    hosts: Hosts,
+    lab: Any,
+    torch: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    host: str,
+) -> None:
+    packages = next(Path(lab.torch_python).parents[1].glob("lib/python3.11/site-packages"))
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, f"binds: ['{packages}:/mnt']")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "total = torch.ones(1) * (dist.get_rank() + 1)\n"
+        "dist.all_reduce(total)\n"
+        "print('sum', int(total), 'of', dist.get_world_size(), flush=True)\n"
+    )
+    monkeypatch.chdir(project)
+    torchrun = ["python3", "-m", "torch.distributed.run", "--nproc_per_node=2", "train.py"]
+
+    command(torchrun, host=host, environment=f"charliecloud:{IMAGES}/python3.11", env={"PYTHONPATH": "/mnt"})()
+
+    assert capfd.readouterr().out.count("sum 3 of 2") == 2

@@ -14,7 +14,7 @@ from pathlib import Path
 from .layout import ACCOUNT_LIST, HOMES, IMAGES, PYTHONS
 from .processes import State
 
-MINORS = (9, 13)
+MINORS = (9, 11, 13)
 _PROGRAMS = ("env", "bash", "dash", "cat", "ls", "sleep")
 _LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 # What the runtimes mount, or what they need to be there: nobody may write into these images.
@@ -74,4 +74,6 @@ def _libraries(files: list[Path]) -> list[Path]:
     """Return what the dynamic loader takes for these files from this machine."""
     said = subprocess.run(["ldd", *map(str, files)], capture_output=True, text=True, check=False).stdout
     found = {Path(path) for path in re.findall(r"=> (/(?:usr/)?lib\S+)", said)}
-    return sorted(found)
+    # What wheels of the package index expect of every Linux (PEP 600).
+    names = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libgcc_s.so.1", "libstdc++.so.6")
+    return sorted({*found, *(path for name in names for path in Path("/usr/lib").glob(f"*-linux-gnu/{name}"))})
