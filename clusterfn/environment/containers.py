@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clusterfn.bridge.layout import IMAGE_VARIABLE
+from clusterfn.bridge.layout import ENTERING_VARIABLE, IMAGE_VARIABLE
 
 # The script that a missing runtime, image or folder ends says so behind this word; other failures are the runtime's.
 REFUSED = "clusterfn: "
@@ -109,7 +109,7 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
         #!/bin/sh
         # environment="container:/i.sif": each argument goes to the Python of this image.
         image=/i.sif
-        export CLUSTERFN_IMAGE="$image"
+        export CLUSTERFN_IMAGE="$image" CLUSTERFN_PYTHON="$0"
         for word; do report=${last-} last=$word; done
         refuse() {
           echo "clusterfn: $1" >&2
@@ -129,7 +129,7 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
         "#!/bin/sh",
         f'# environment="{kind}:{image}": each argument goes to the Python of this image.'.replace("\n", " "),
         f"image={_word(image)}",
-        f'export {IMAGE_VARIABLE}="$image"',
+        f'export {IMAGE_VARIABLE}="$image" {ENTERING_VARIABLE}="$0"',
         # The supervisor's last two words to a worker are descriptors. The first one takes its report.
         "for word; do report=${last-} last=$word; done",
         "refuse() {",

@@ -17,10 +17,10 @@ from clusterfn.errors import ClusterfnError, EnvironmentBuildError
 from tests.e2e.conftest import MINOR, Hosts
 from tests.fixtures.calls.actor_model import Model
 from tests.lab import apptainer
+from tests.lab.layout import IMAGES
 from tests.waiting import until
 
 pytestmark = [pytest.mark.lab]
-IMAGES = Path("/opt/clusterfn-lab/images")
 # Python newer and older than the caller's, on a machine without a scheduler and on SLURM
 _USUAL = [("tensor01", "bwrap", "3.13"), ("slurm", "charliecloud", "3.9")]
 _MORE = [("tensor01", "charliecloud", "3.13"), ("tensor01", "charliecloud", "3.9"), ("tensor01", "bwrap", "3.9"),
