@@ -235,6 +235,10 @@ TURN = "CLUSTERFN_TURN"
 TAG = "CLUSTERFN_JOB"
 # What `clusterfn.checkpoint()` returns, and in a map the name of the item's own folder in it.
 CHECKPOINT_VARIABLE = "CLUSTERFN_CHECKPOINT"
+# What the script that enters a container's image says of it.
+IMAGE_VARIABLE = "CLUSTERFN_IMAGE"
+# The script itself: outside of the image, it is the interpreter.
+ENTERING_VARIABLE = "CLUSTERFN_PYTHON"
 INDEX_VARIABLE = "CLUSTERFN_INDEX"
 
 # Each shell sets these for itself, and each kind of shell other ones.

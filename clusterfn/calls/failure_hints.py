@@ -153,6 +153,11 @@ def about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
         )
     if here:
         return f"{lacking}. {here}"
+    if image := missing.get("image"):
+        return (
+            f"No module named {name!r} in the image {host_text.shell_word(image)} on {host}: add {package} to it, or "
+            "make a virtual environment with its Python and --system-site-packages in a folder that the image shows"
+        )
     if _MADE.search(python):
         return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"
     if python.startswith("/usr/bin/"):

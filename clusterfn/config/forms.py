@@ -35,11 +35,13 @@ class EnvironmentKind(NamedTuple):
         interpreters: Where its interpreter may be on the host, by what is behind the colon: absolute, below `~/`, or a
             name in PATH. The first that can be executed is used.
         if_missing: What to do where it is not there; `{value}` is what is behind the colon.
+        is_image: Whether it is a container's image, whose interpreter is inside.
     """
 
     example: str
     interpreters: Callable[[str], Sequence[str]]
     if_missing: str = "find it on the host, and correct the path"
+    is_image: bool = False
 
 
 def _in_folder(folder: str) -> Sequence[str]:
@@ -51,6 +53,10 @@ def _of_conda(name: str) -> Sequence[str]:
     return [*(posixpath.join(place, *parts, "bin", "python") for place in CONDA_PLACES), f"{CONDA_LIST}:{name}"]
 
 
+def _image(example: str) -> EnvironmentKind:
+    return EnvironmentKind(example, lambda image: [image], is_image=True)
+
+
 ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {
     "python": EnvironmentKind("/path/to/python", lambda path: [path]),
     "venv": EnvironmentKind("~/v", _in_folder, "create it on the host, `python3 -m venv {value}`, or correct the path"),
@@ -58,8 +64,15 @@ ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {
     "conda": EnvironmentKind(
         "name", _of_conda, 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
     ),
+    # `environment.containers` knows how each runs a program in an image; `container` is the host's own `container:`.
+    "apptainer": _image("/image.sif"),
+    "singularity": _image("/image.sif"),
+    "charliecloud": _image("/folder"),
+    "bwrap": _image("/folder"),
+    "container": _image("image"),
 }
-*_others, _last = (f'"{word}:{kind.example}"' for word, kind in ENVIRONMENT_KINDS.items())
+_NAMED = ("python", "venv", "prefix", "conda", "apptainer")
+*_others, _last = (f'"{word}:{ENVIRONMENT_KINDS[word].example}"' for word in _NAMED)
 NAME_ENVIRONMENT = f"name one on the host: {', '.join(_others)} or {_last}"
 
 # No address may begin with a hyphen, because ssh would take it for an option. The same is true of modules.
@@ -103,6 +116,17 @@ def names_a_file(text: str) -> bool:
     file = split_file(text)[0]
     named = file.lower().endswith(_ENVIRONMENT_FILES) and not file.endswith("setup.py")
     return named and file.partition(":")[0] not in ENVIRONMENT_KINDS
+
+
+def names_an_image(text: str) -> bool:
+    """Whether an environment is the image of a container, in which a script runs the interpreter.
+
+    Example:
+        >>> names_an_image("apptainer:/image.sif"), names_an_image("conda:ml")
+        (True, False)
+    """
+    kind = ENVIRONMENT_KINDS.get(text.partition(":")[0])
+    return kind is not None and kind.is_image
 
 
 def split_file(text: str) -> tuple[str, tuple[str, ...]]:

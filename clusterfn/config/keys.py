@@ -117,9 +117,16 @@ HOST_KEYS: Mapping[str, Key] = {
         "the host's Python of your minor version if it has what the function imports; otherwise clusterfn builds an "
         "environment for those imports", "conda:torch",
         "interpreter that runs your functions: `python:`, `venv:` or `prefix:` with a path, `conda:` [with a "
-        "name](../how-to/environments.md#use-a-conda-environment-that-the-host-has), or `current` on `local`. Or a "
+        "name](../how-to/environments.md#use-a-conda-environment-that-the-host-has), `apptainer:` or another "
+        "[container](../how-to/containers.md) with an image, or `current` on `local`. Or a "
         "file such as `environment.yml`, from which clusterfn [builds](../how-to/environments.md) it. The file's "
         "path is relative to the folder of clusterfn.yml"),
+    "binds": Key("binds", kinds.BINDS, "none", "[/data, /scratch:/mnt]",
+        "folders that an [image](../how-to/containers.md) shows, besides `root`, the home directory and `/tmp`: "
+        "`FOLDER`, or `FOLDER:FOLDER_IN_THE_IMAGE`"),
+    "container": Key("container", kinds.CONTAINER, "none", '[shifter, "--image={image}"]',
+        "the words that run a program in an image, for `environment: container:IMAGE`; clusterfn replaces `{image}`, "
+        "and adds `python3` with its arguments"),
     "defaults": Key("defaults", _DEFAULTS, "see below", "{gpus: 1}", "what a call asks for if it does not say"),
     "setup": Key("setup", kinds.LINES, "none", "ulimit -n 4096",
         "shell lines at the start of every job's script (POSIX sh), as a list or a block. A line that fails ends the "

@@ -285,7 +285,8 @@ SESSION_IS_ONE = "a Session is an executor already: use session.submit(f, x) or 
 _NOT_ASKED_FOR = {
     "max_workers": "leave it out: the host's free resources decide how many run at the same time",
     **dict.fromkeys(
-        ("image", "container", "docker"), "containers are not supported: set environment= or packages= instead"
+        ("image", "container", "docker"),
+        'name an image of the host: environment="apptainer:/image.sif", or set packages= instead',
     ),
     "initializer": "call it at the beginning of the function: each call has a process of its own",
     "async_submit": "call f.submit(...), which returns a Job at once",

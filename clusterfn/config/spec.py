@@ -107,6 +107,8 @@ class Host(NamedTuple):
         results: "objects", or "data": its values may be plain data alone.
         max_result_bytes: The size of a value that is fetched from it without asking.
         notify: What the host runs when a job has ended; None for nothing.
+        container: The words that run a program in an image, with `{image}` among them; empty if there are none.
+        binds: Folders of it that an image shows, each as FOLDER or FOLDER:FOLDER_IN_THE_IMAGE.
         spare: Whether a process that has loaded what jobs need waits there, while a client is connected.
     """
 
@@ -144,6 +146,8 @@ class Host(NamedTuple):
     max_result_bytes: int | None = None
     making: EnvironmentSettings = EnvironmentSettings()
     spare: bool = True
+    container: tuple[str, ...] = ()
+    binds: tuple[str, ...] = ()
 
     @property
     def clusters(self) -> str:

@@ -179,6 +179,23 @@ OWNERS = _names(
 MODULES = _names(forms.MODULE, "cannot name a module", "write a list, one name each: [cuda/12.4, gcc]")
 
 
+BINDS = _names(
+    re.compile(r"(?:/|~|\$)[^:\n]*(?::/[^:\n]*)?"),
+    "names no folder of the host", "write absolute folders, [/data], or pairs with the image's, [/data:/mnt]",
+)  # fmt: skip
+
+
+def _container(value: Value) -> tuple[str, ...]:
+    """Return the words that run a program in an image."""
+    if value.kind != "list" or not value.values or not any("{image}" in each.text for each in value.values[1:]):
+        hint = 'write a list of its words, [shifter, "--image={image}"]; python3 and its arguments come behind it'
+        raise value.error("expected the words of a command with {image} among them", hint)
+    return value.as_lines()
+
+
+CONTAINER = Kind(_container, {"type": "array", "items": TEXT, "minItems": 2})
+
+
 def _environment(value: Value) -> str:
     """Return the text, unless its form is nearly right."""
     if value.kind == "map":

@@ -1,4 +1,4 @@
-"""Use an environment that is on the host already: an interpreter, a venv, a conda environment, or the current one.
+"""Use an environment that is on the host already: an interpreter, a venv, a conda environment, a container's image.
 
 Nothing is built. Where one that is named is not there, the error says why, and lists those that are.
 """
@@ -17,7 +17,8 @@ from clusterfn.bridge import layout
 from clusterfn.config import forms
 from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
-from clusterfn.config.spec import Interpreter
+from clusterfn.config.spec import Host, Interpreter
+from clusterfn.environment import containers
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 CALLER = (sys.version_info[0], sys.version_info[1])
@@ -137,17 +138,24 @@ def is_existing(text: str | None) -> bool:
     return text is None or text == "current" or text.partition(":")[0] in ENVIRONMENT_KINDS
 
 
-def parse_existing(text: str | None, scheduler: str) -> ExistingEnvironment:
+def parse_existing(text: str | None, host: Host) -> ExistingEnvironment:
     """Parse `environment=`; None is this interpreter on `local`, else the host's own of the caller's version.
 
     Raise ConfigError for an unknown kind, or one that this version cannot make.
     """
-    if text in (None, "current") and scheduler == "local":
+    if text in (None, "current") and host.scheduler == "local":
         return ExistingEnvironment("current")
     if text is None:
         return ExistingEnvironment("found")
     kind, _, value = text.partition(":")
+    if kind == containers.CUSTOM and not host.container:
+        raise ConfigError(
+            f"environment={text!r} is an image of a runtime that the host {host.name} does not name",
+            hint=f'write `container: [podman, run, "{containers.IMAGE}"]` below the host, with the words of yours',
+        )
     if kind in ENVIRONMENT_KINDS and value:
+        if ENVIRONMENT_KINDS[kind].is_image:
+            return ExistingEnvironment(kind, value, command=host.container, binds=host.binds)
         return ExistingEnvironment(kind, value)
     what = f"environment={text!r} does not name an environment that this version can use"
     if text == "current":
@@ -162,15 +170,33 @@ class ExistingEnvironment(NamedTuple):
         kind: One of `ENVIRONMENT_KINDS`, "current", or "found" (the host's own pythonX.Y).
         value: The path or name; "" for "current" and "found".
         needed: Modules that it must have.
+        command: `container:` of its host, for an image.
+        binds: `binds:` of its host, for an image.
     """
 
     kind: str
     value: str = ""
     needed: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    binds: tuple[str, ...] = ()
 
-    def probe(self) -> Sequence[str]:
-        """Return the command that finds its interpreter on the host and lets it describe itself."""
+    @property
+    def is_image(self) -> bool:
+        """Whether a script enters an image for it."""
+        return self.kind in containers.KINDS
+
+    def _script(self, root: str) -> str:
+        return containers.make_script(self.kind, self.value, self.command, self.binds, root)
+
+    def probe(self, loading: str = "") -> Sequence[str]:
+        """Return the command that finds its interpreter on the host and lets it describe itself.
+
+        Args:
+            loading: Lines of shell that load the host's modules, for the runtime of a container.
+        """
         program = f"needed, shells_own = {list(self.needed)!r}, {layout.SHELLS_OWN!r}\n{_DESCRIBE}"
+        if self.is_image:
+            return ["/bin/sh", "-c", f"{loading}\n{self._script('')}", "sh", "-I", "-c", program, self.kind]
         # Each is absolute, below `~/`, or a name in PATH.
         candidates = [sys.executable if self.kind == "current" else _CALLERS_PYTHON]
         if self.kind in ENVIRONMENT_KINDS:
@@ -190,6 +216,8 @@ class ExistingEnvironment(NamedTuple):
         except (ValueError, IndexError, RecursionError):
             said = {}
         if not said or not isinstance(said, dict):
+            if self.is_image:
+                raise self._explain_image(rc, out + err)
             if _NONE.encode() in err:
                 raise _explain_absence(self.kind, self.value, out.decode("utf-8", "replace"))
             lines = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
@@ -213,6 +241,10 @@ class ExistingEnvironment(NamedTuple):
             )  # fmt: skip
         # A script that calls a bare `python3` would find itself, were its folder the first.
         folders, in_path = dict[str, Mapping[str, bytes]](), [] if said["script"] else [posixpath.dirname(path)]
+        if self.is_image:
+            script = self._script(root).encode("utf-8", "surrogateescape")
+            folder = posixpath.join(root, layout.SHIMS, hashlib.sha256(script).hexdigest()[:16])
+            folders, path = {folder: {"python": script}}, posixpath.join(folder, "python")
         # Programs of the job look for `python`, and nothing beside this interpreter has that name.
         if not said["named"]:
             encoded = path.encode("utf-8", "surrogateescape")
@@ -223,6 +255,22 @@ class ExistingEnvironment(NamedTuple):
         of_kind = of_conda if said["conda"] else {"VIRTUAL_ENV": prefix} if said["venv"] else {}
         activation = {"prepend": {"PATH": in_path}, "set": {**said["set"], **of_kind}, "unset": []}
         return Interpreter(path, (major, minor), activation), folders
+
+    def _explain_image(self, rc: int | None, printed: bytes) -> EnvironmentBuildError:
+        """Return the error for an image whose Python did not describe itself, from what was printed instead."""
+        lines = [line.strip() for line in printed.decode("utf-8", "replace").splitlines() if line.strip()]
+        refused = next((line for line in lines if line.startswith(containers.REFUSED)), "")
+        if "in PATH" in refused:
+            hint = f"name the module that has it, as `modules: [{self.kind}]`, or add its folder to PATH in `setup:`"
+        elif refused:
+            hint = "correct the path, in the words of the host"
+        else:
+            hint = "run this image on the host by hand, with `python3 --version`: it needs a python3 in its PATH"
+        reason = refused[len(containers.REFUSED) :] or f"its python3 did not run (exit {rc})"
+        message = f"environment '{self.kind}:{self.value}': {reason}"
+        return EnvironmentBuildError(
+            message, evidence=lines[-5:] if not refused else (), stage="environment", hint=hint
+        )
 
 
 def _folders_beside(kind: str, value: str) -> str:

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config import places
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, NAME_ENVIRONMENT, OF_SCRIPT, names_a_file, split_file
+from clusterfn.config.forms import (
+    CHOOSE_ENVIRONMENT,
+    NAME_ENVIRONMENT,
+    OF_SCRIPT,
+    names_a_file,
+    names_an_image,
+    split_file,
+)
 from clusterfn.config.job_spec import EnvironmentRef
 from clusterfn.config.spec import Host, Interpreter
 from clusterfn.environment import environment_files, solver, torch_build
@@ -113,6 +120,8 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     """Read the specification that a call names, or its packages; raise ConfigError if it names both or neither."""
     if packages and text:
         hint = "add the packages to the file, or leave one out"
+        if names_an_image(text):
+            hint = "add them to the image, or to a virtual environment: docs/how-to/containers.md says how"
         raise ConfigError(f"environment={text!r} and packages= are both given", hint=hint)
     if packages:
         return from_packages(packages)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import EnvironmentBuildError, LockError
+from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Interpreter
@@ -68,7 +69,11 @@ class EnvironmentResolver:
             ConfigError: No such kind of environment.
         """
         _, named = self._named(wanted)
-        return () if named is None or named in self._known else named.probe()
+        return () if named is None or named in self._known else self._probe(named)
+
+    def _probe(self, environment: ExistingEnvironment) -> Sequence[str]:
+        """Return its command, after the host's modules if one of these may have the runtime of its image."""
+        return environment.probe(job_script.modules_setup(self._session.host) if environment.is_image else "")
 
     def find(self, wanted: EnvironmentRequest, say: Say = lambda _: None) -> ResolvedEnvironment:
         """Find the environment of a call on the host, once in a process, or lock it so that it can be made there.
@@ -104,7 +109,7 @@ class EnvironmentResolver:
         text = wanted.text or (None if wanted.packages else self._session.host.environment)
         if wanted.packages or not existing.is_existing(text):
             return text, None
-        named = existing.parse_existing(text, self._session.host.scheduler)
+        named = existing.parse_existing(text, self._session.host)
         return text, named if named.kind != "found" else None
 
     def forget(self) -> None:
@@ -114,7 +119,7 @@ class EnvironmentResolver:
 
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         if environment not in self._known:
-            connection, probe = self._session.connection, environment.probe()
+            connection, probe = self._session.connection, self._probe(environment)
             asked = connection.probed(probe) or connection.run(probe, timeout_s=_TIMEOUT_S)
             answer = asked.result(_TIMEOUT_S)
             try:
@@ -141,7 +146,7 @@ class EnvironmentResolver:
 
         imports = set(wanted.imports())
         try:
-            own = existing.parse_existing(None, self._session.host.scheduler)
+            own = existing.parse_existing(None, self._session.host)
             return self.resolve_existing(own._replace(needed=tuple(packages.needed(imports))))
 
         except EnvironmentBuildError as lacking:

@@ -29,6 +29,7 @@ from jupyter_client.manager import KernelManager
 
 from clusterfn import cluster
 from tests.e2e.conftest import BOTH, ON_SLURM, REPOSITORY, Hosts, lab_venv
+from tests.lab.layout import IMAGES
 from tests.processes import children_of, descendants_of, environment_of
 from tests.programs import main
 from tests.waiting import WAIT_S, until
@@ -336,10 +337,24 @@ def with_ipykernel(lab: Any) -> Path:
 
 @pytest.mark.lab
 @ON_SLURM
+@pytest.mark.parametrize("in_image", [False, pytest.param(True, marks=pytest.mark.long)], ids=["venv", "image"])
 def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
-    hosts: Hosts, host: str, with_ipykernel: Path, jupyter: Path, tmp_path: Path
+    hosts: Hosts,
+    lab: Any,
+    host: str,
+    in_image: bool,
+    with_ipykernel: Path,
+    jupyter: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    words = ["--environment", f"venv:{with_ipykernel}", "--memory", "500MB"]
+    environment = f"venv:{with_ipykernel}"
+    if in_image:
+        packages = next(with_ipykernel.glob("lib/*/site-packages"))
+        lines = f"binds: ['{packages}:/mnt']\nenv: {{PYTHONPATH: /mnt}}"
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(hosts.describe(lab, tmp_path / "yml", hosts.python, lines)))
+        environment = f"charliecloud:{IMAGES}/{packages.parent.name}"
+    words = ["--environment", environment, "--memory", "500MB"]
     with opened_notebook(host, hosts.root, tmp_path / "stderr", *words) as notebook:
         job = notebook.job()
         assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import accounts, gpubox, grid_engine, hosts, layout, packages, pythons, slurm, teardown, torchenv
+from . import accounts, gpubox, grid_engine, hosts, images, layout, packages, pythons, slurm, teardown, torchenv
 from .processes import LabError, State, exclusive, is_alive
 
 
@@ -65,6 +65,7 @@ def build(state: State) -> None:
     """Every part in its order, with the time it took."""
     parts = {
         "interpreters": pythons.build,
+        "images": images.build,
         "accounts": accounts.build,
         "hosts": hosts.build,
         "gpu box": gpubox.build,

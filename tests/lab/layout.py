@@ -20,6 +20,7 @@ CLIENT = ROOT / "client"
 SSHD = ROOT / "sshd"
 TOOLS = ROOT / "tools"
 ENVS = ROOT / "envs"
+IMAGES = ROOT / "images"
 GPUBOX = ROOT / "gpubox"
 MUNGE = ROOT / "munge"
 SLURM = ROOT / "slurm"
@@ -48,6 +49,8 @@ PACKAGES = {
     "zsh": "/usr/bin/zsh",
     "ksh": "/usr/bin/ksh",
     "bindfs": "/usr/bin/bindfs",
+    "bubblewrap": "/usr/bin/bwrap",
+    "charliecloud-runtime": "/usr/bin/ch-run",
 }
 
 MINORS = tuple(range(6, 14))

@@ -37,7 +37,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: cluster(mem=16), 'next:  write it with a unit: memory="16GB"'),  # type: ignore[call-overload]
     (lambda: there.map([1], gpu=1), "write @cluster(gpus=…) or f.with_options(gpus=…)"),
     (lambda: Session(priority=1), "f.with_options(priority=…) and call f without Session"),  # type: ignore[call-arg]
-    (lambda: cluster(image="nvcr.io/x"), "containers are not supported: set environment="),  # type: ignore[call-overload]
+    (lambda: cluster(image="nvcr.io/x"), 'name an image of the host: environment="apptainer:/image.sif"'),  # type: ignore[call-overload]
     (lambda: Executor(8), 'write Executor("tensor01", max_workers=8), with the name of your host'),  # type: ignore[arg-type]
     (lambda: Session(max_workers=4), "the host's free resources decide"),  # type: ignore[call-arg]
     (lambda: Session(partition="short"), 'write slurm={"partition": "short"}'),  # type: ignore[call-arg]

@@ -7,20 +7,28 @@ import os
 import selectors
 import shutil
 import socket
+import sys
 import tempfile
 import time
 
+from ..layout import ENTERING_VARIABLE
 from ..supervisor.limits import clock
 from .stream import CLOSE, DATA, READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
     from .stream import Frame, FrameStream
 
+_ATTACH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attach.py")
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _PIECE = 2**20
+
+
+def attach_command(address: str) -> "List[str]":
+    """Return the command that joins its stdin and stdout to a socket, from outside of a container too."""
+    return [os.environ.get(ENTERING_VARIABLE, sys.executable), "-I", "-S", _ATTACH, address]
 
 
 def receive(sock: "Any") -> "Optional[bytes]":

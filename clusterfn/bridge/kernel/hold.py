@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 
 from ..layout import ATTEMPTS, KERNEL, STDERR, TAG
 from ..schedulers.registry import scheduler_named
@@ -22,7 +21,7 @@ from ..supervisor.text import format_duration, last_lines, masked
 from ..supervisor.watch import Signals
 from ..supervisor.worker_process import become_subreaper
 from . import stream
-from .carried import READ, SOCKET, make_private_folder
+from .carried import READ, SOCKET, attach_command, make_private_folder
 from .far_end import FarEnd
 from .process import DaskProcess, KernelProcess, LabProcess, how_it_ended
 from .zmtp import MessageReader, OutputLimit, request_of
@@ -43,7 +42,6 @@ _GOODBYE_S = 5.0
 _TICK_S, _LISTENING_LOOK_S = 1.0, 0.02
 _TAIL_BYTES = 4096
 _PROGRAMS = {"jupyterlab": LabProcess, "distributed": DaskProcess}
-_ATTACH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attach.py")
 
 
 def serve(job: str, spec: "Dict[str, Any]") -> "Facts":
@@ -61,7 +59,7 @@ def serve(job: str, spec: "Dict[str, Any]") -> "Facts":
     try:
         way = {
             "socket": holder.address,
-            "attach": [sys.executable, "-I", "-S", _ATTACH, holder.address],
+            "attach": attach_command(holder.address),
             "submission": scheduler_named(spec["scheduler"]).submission_id(),
         }
         publish.replace(os.path.join(job, KERNEL), json.dumps(way).encode(), sync=False)

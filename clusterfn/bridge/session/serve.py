@@ -11,12 +11,10 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..kernel import attach
-from ..kernel.carried import READ, SocketWatcher, receive
+from ..kernel.carried import READ, SocketWatcher, attach_command, receive
 from ..layout import ACTOR_LOST, CALL, CALLS, CLOSE, DOOR, HOST_DISK, LOST, OUTCOME, VALUE
 from ..schedulers.registry import scheduler_named
 from ..supervisor import process_tree, publish
@@ -52,7 +50,7 @@ def serve(job: str, spec: Spec) -> dict[str, Any]:
         if server.address:
             way = {
                 "socket": server.address,
-                "attach": [sys.executable, "-I", "-S", os.path.abspath(attach.__file__), server.address],
+                "attach": attach_command(server.address),
                 "submission": scheduler_named(spec["scheduler"]).submission_id(),
             }
             publish.replace(os.path.join(job, DOOR), json.dumps(way).encode(), sync=False)

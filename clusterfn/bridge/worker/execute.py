@@ -13,7 +13,19 @@ from typing import Any
 
 from _clusterfn_wire import container, pickler, references  # type: ignore[import-not-found]
 
-from ..layout import DISK, DISK_ERRORS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, ROOM_PAUSES_S, SOURCES, VALUE
+from ..layout import (
+    DISK,
+    DISK_ERRORS,
+    IMAGE_VARIABLE,
+    ITEMS,
+    PAYLOAD,
+    RAISED,
+    RESULT,
+    RETURNED,
+    ROOM_PAUSES_S,
+    SOURCES,
+    VALUE,
+)
 from ..supervisor.publish import once_there_is_room
 from . import children, devices, full_disk, payload, warning
 from .descriptors import flush_output, out_of_reach
@@ -141,7 +153,7 @@ def _summary(error: BaseException) -> dict[str, Any]:
     except BaseException as broken:  # noqa: BLE001 - raised by the error's own __str__, not by a user at a keyboard
         facts = exceptions.bare_summary(error, broken)
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
-        facts["missing"] = {"module": error.name, "python": sys.executable}
+        facts["missing"] = {"module": error.name, "python": sys.executable, "image": os.environ.get(IMAGE_VARIABLE)}
         if _is_in_user_site(error.name.partition(".")[0]):
             facts["missing"]["user"] = True
         if "." in error.name:
@@ -325,7 +337,19 @@ def _described(error: BaseException) -> dict[str, Any]:
     if full and type(error) is OSError:
         return {"done": DISK, "message": full, "exception": facts, "stage": "function"}
     # An exception of the function's own class comes back as itself.
-    return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts, "hint": full}
+    hint = full or _say_what_an_image_hides(error)
+    return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts, "hint": hint}
+
+
+def _say_what_an_image_hides(error: BaseException) -> str | None:
+    """Return how to show a missing file to a container; None for any other error, and outside of a container."""
+    image, path = os.environ.get(IMAGE_VARIABLE), getattr(error, "filename", None)
+    if not image or not isinstance(error, FileNotFoundError) or not isinstance(path, str) or not os.path.isabs(path):
+        return None
+    folder = os.path.dirname(os.path.normpath(path))
+    if os.path.isdir(folder):
+        return None
+    return "the image %s has no %s: if the host has it, write `binds: [%s]` below the host" % (image, folder, folder)
 
 
 def _write(

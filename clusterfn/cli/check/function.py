@@ -18,6 +18,7 @@ from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
+from clusterfn.config.forms import names_an_image
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, did_you_mean
@@ -62,10 +63,13 @@ def modules(state: CheckState) -> str:
 
 def environment(state: CheckState) -> str:
     interpreter = state.session.environments.find(EnvironmentRequest(state.environment, gpus=state.gpus)).interpreter
+    text = state.environment or state.host.environment or ""
+    # The script that enters an image is in a folder whose name says nothing.
+    place = text if names_an_image(text) else interpreter.path
     here = f"yours is {CALLER[0]}.{CALLER[1]}: functions are sent as source"
     if interpreter.version == CALLER:
         here = "the same as yours"
-    return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
+    return f"{place} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
 
 
 def function(state: CheckState) -> str:

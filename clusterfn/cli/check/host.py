@@ -12,7 +12,7 @@ import time
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli import clean, target
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.forms import ENVIRONMENT_KINDS
+from clusterfn.config.forms import ENVIRONMENT_KINDS, names_an_image
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import host_capacity
 from clusterfn.hosts.host_capacity import SITE_FILE
@@ -183,8 +183,9 @@ def noexec(state: CheckState) -> str:
         return "programs on it can be started"
     message = f"programs in {volume.path} cannot be started: it is mounted noexec"
     environment = state.environment or state.host.environment
-    # Nothing of an environment that clusterfn did not make must start from the root.
-    if environment is None or environment.partition(":")[0] in (*ENVIRONMENT_KINDS, "current"):
+    # Nothing of an environment that clusterfn did not make must start from the root, but the script of an image.
+    kind = (environment or "current").partition(":")[0]
+    if kind in (*ENVIRONMENT_KINDS, "current") and not names_an_image(environment or ""):
         raise StepWarning(f"{message}; no environment can be built on it", _elsewhere(state))
     raise StepFailed(message, _elsewhere(state))
 

@@ -314,7 +314,7 @@ def environment(session: HostState, choice: str | None, answers: Answers) -> str
 
 def _own(connection: HostConnection) -> str | None:
     """Return the interpreter that is used where none is named; None if there is none."""
-    environment = existing.parse_existing(None, "bare")
+    environment = existing.ExistingEnvironment("found")
     answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     try:
         return environment.read(answer.rc, answer.out, answer.err, "")[0].path
@@ -348,7 +348,7 @@ def _try(session: HostState, text: str) -> None:
     """Raise ConfigError if that is no environment, or does not exist."""
     if text == NONE or (names_a_file(text) and Path(split_file(text)[0]).expanduser().is_file()):
         return
-    existing.parse_existing(text, "bare")
+    existing.parse_existing(text, session.host)
     try:
         session.environments.find(EnvironmentRequest(text))
     except EnvironmentBuildError as error:

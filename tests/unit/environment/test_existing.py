@@ -11,11 +11,13 @@ import pytest
 
 from clusterfn.config import forms
 from clusterfn.config.forms import CONDA_LIST, CONDA_PLACES
+from clusterfn.config.spec import Host
 from clusterfn.environment import existing
 from clusterfn.environment.existing import parse_existing
 from clusterfn.errors import EnvironmentBuildError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts have a POSIX shell")
+BARE = Host("tensor01", "", "bare", "clusterfn.yml:1")
 HOMES = [place[2:] for place in CONDA_PLACES if place.startswith("~/")]
 
 
@@ -30,7 +32,7 @@ def put(home: Path, folder: str) -> Path:
 
 def ran(home: Path, text: str | None, user: int | None = None) -> Path:
     """Search for an environment in this home directory, and return the Python that has described itself."""
-    wanted = parse_existing(text, "bare")
+    wanted = parse_existing(text, BARE)
     told = subprocess.run(
         wanted.probe(), capture_output=True, check=False, env={"HOME": str(home), "PATH": ""}, user=user, cwd="/"
     )
@@ -49,7 +51,7 @@ def test_a_name_is_searched_for_below_every_place_of_conda(tmp_path, place):
 def test_a_script_that_was_named_is_what_jobs_run_and_stands_in_no_path(tmp_path, folder, is_run):
     """It may enter a container; but what a shim of pyenv chooses depends on the folder."""
     python = put(tmp_path, folder)
-    wanted = parse_existing(f"python:{python}", "bare")
+    wanted = parse_existing(f"python:{python}", BARE)
     told = subprocess.run(wanted.probe(), capture_output=True, check=False, env={"HOME": str(tmp_path), "PATH": ""})
 
     found, made = wanted.read(told.returncode, told.stdout, told.stderr, "/root")

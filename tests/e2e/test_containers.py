@@ -1,0 +1,229 @@
+"""`environment="apptainer:IMAGE"` and the like: a call in a container is as any other call.
+
+bubblewrap, Charliecloud and Apptainer run here as an ordinary account, with images of nothing but a Python.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import Cancelled, ConfigError, File, KilledBySignal, OutOfMemory, Session, cluster, command
+from clusterfn.errors import ClusterfnError, EnvironmentBuildError
+from tests.e2e.conftest import MINOR, Hosts
+from tests.fixtures.calls.actor_model import Model
+from tests.lab import apptainer
+from tests.lab.layout import IMAGES
+from tests.waiting import until
+
+pytestmark = [pytest.mark.lab]
+# Python newer and older than the caller's, on a machine without a scheduler and on SLURM
+_USUAL = [("tensor01", "bwrap", "3.13"), ("slurm", "charliecloud", "3.9")]
+_MORE = [("tensor01", "charliecloud", "3.13"), ("tensor01", "charliecloud", "3.9"), ("tensor01", "bwrap", "3.9"),
+         ("slurm", "bwrap", "3.13"), ("slurm", "bwrap", "3.9"), ("slurm", "charliecloud", "3.13"),
+         ("tensor01", "apptainer", "3.13"), ("tensor01", "apptainer", "3.9"), ("slurm", "apptainer", "3.13"),
+         ("slurm", "apptainer", "3.9")]  # fmt: skip
+
+
+def where() -> tuple[str, str, bool]:
+    minor = ".".join(map(str, sys.version_info[:2]))
+    return minor, sys.executable, Path("/opt/clusterfn-lab/python").exists()
+
+
+def double(n: int) -> int:
+    import subprocess
+
+    print("doubling", n)
+    said = subprocess.run([sys.executable, "-c", f"print({n})"], capture_output=True, check=True, text=True).stdout
+    return 2 * int(said)
+
+
+def fails(path: str) -> None:
+    raise ValueError(Path(path).read_text())
+
+
+def takes(size: int) -> int:
+    return len(bytearray(b"x" * size))
+
+
+def ends(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def sleeps(mark: str) -> None:
+    import subprocess
+
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(mark).write_text(str(child.pid))
+    child.wait()
+
+
+for _each in (where, double, fails, takes, ends, sleeps):
+    _each.__module__ = "__main__"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("host", "kind", "minor"),
+    [pytest.param(*each) for each in _USUAL] + [pytest.param(*each, marks=pytest.mark.long) for each in _MORE],
+)
+def test_a_call_in_a_container_is_as_any_other_call(
+    hosts: Hosts,
+    lab: Any,
+    tmp_path: Path,
+    gate: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    kind: str,
+    minor: str,
+) -> None:
+    if kind == "apptainer":
+        # As with a module, the runtime is in PATH once the host's own lines have run.
+        lines = f'setup: [export PATH="$PATH:{apptainer.build()}"]'
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(hosts.describe(lab, tmp_path / "yml", hosts.python, lines)))
+    usual: dict[str, Any] = {"host": host, "environment": f"{kind}:{IMAGES}/python{minor}"}
+
+    assert cluster(**usual)(where)() == (minor, "/usr/local/bin/python3", False)
+    assert cluster(**usual)(double)(21) == 42
+    assert "doubling 21" in capfd.readouterr().out
+    assert cluster(**usual)(double).map(range(6)).results() == [0, 2, 4, 6, 8, 10]
+
+    (tmp_path / "said.txt").write_text("from a file")
+    with pytest.raises(ValueError, match="from a file"):
+        cluster(**usual)(fails)(File(tmp_path / "said.txt"))
+    with pytest.raises(FileNotFoundError, match="no-such") as missing:
+        cluster(**usual)(fails)("/data/no-such")
+    assert "binds: [/data]" in "".join(getattr(missing.value, "__notes__", ())) + capfd.readouterr().err
+    with pytest.raises(KilledBySignal, match="SIGSEGV"):
+        cluster(**usual)(ends)(11)
+    with pytest.raises(OutOfMemory):
+        cluster(memory="400MB", **usual)(takes)(1 << 30)
+
+    with Session(**usual) as session:
+        assert session.call(double, 4) == 8
+        model = session.actor(Model, "weights")
+        assert [model.predict(2), model.predict(3)] == [4, 6]
+
+    command(["python3", "-c", "print(7 * 6)"], **usual)()
+    assert "42" in capfd.readouterr().out
+
+    job = cluster(**usual)(sleeps).submit(str(gate / "child"))
+    until((gate / "child").exists)
+    until(lambda: (gate / "child").read_text() != "")
+    child = int((gate / "child").read_text())
+    assert job.cancel()
+    with pytest.raises(Cancelled):
+        job.result(60)
+    until(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_a_folder_of_the_host_is_shown_where_binds_says_so(
+    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gate / "data").write_text("42")
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, f"binds: [{gate}:/mnt]", ("tensor01",))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    read = cluster(host="tensor01", environment=f"bwrap:{IMAGES}/python3.13")(fails)
+
+    with pytest.raises(ValueError, match="42"):
+        read("/mnt/data")
+
+
+@pytest.mark.parametrize(
+    ("environment", "message", "hint"),
+    [
+        ("bwrap:/no/image", "/no/image does not exist on the host", "correct the path"),
+        ("singularity:/no/image.sif", "the host has no singularity in PATH", "modules: [singularity]"),
+        ("bwrap:/var/empty-image", "its python3 did not run", "python3 --version"),
+    ],
+)
+def test_what_an_image_lacks_is_one_clear_error_before_a_job_begins(
+    hosts: Hosts, environment: str, message: str, hint: str
+) -> None:
+    Path("/var/empty-image").mkdir(exist_ok=True)
+    before = hosts.jobs()
+
+    with pytest.raises(EnvironmentBuildError, match=message) as raised:
+        cluster(host="tensor01", environment=environment)(double)(1)
+
+    assert hint in str(raised.value.hint) and raised.value.host == "tensor01"
+    assert hosts.jobs() == before
+
+
+def test_an_image_of_an_unnamed_runtime_and_packages_for_an_image_are_rejected_here(hosts: Hosts) -> None:
+    with pytest.raises(ConfigError, match="a runtime that the host tensor01 does not name"):
+        cluster(host="tensor01", environment="container:/image")(double)(1)
+    with pytest.raises(ConfigError, match="packages"):
+        cluster(host="tensor01", environment="apptainer:/image.sif", packages=["einops"])(double)(1)
+
+
+def test_an_image_that_the_node_alone_lacks_is_an_error_of_the_environment(
+    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The login node shows it; the job finds that the folder is gone."""
+    image = gate / "image"
+    image.symlink_to(IMAGES / "python3.13")
+    assert cluster(host="slurm", environment=f"bwrap:{image}")(double)(4) == 8
+    image.unlink()
+
+    with pytest.raises(EnvironmentBuildError, match="the image cannot be entered") as raised:
+        cluster(host="slurm", environment=f"bwrap:{image}")(double)(4)
+    assert f"{image} does not exist on the host" in str(raised.value.evidence)
+
+
+def test_a_runtime_that_prints_first_and_one_that_dies_in_a_job(
+    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = gate / "enter"
+    runtime.write_text(
+        f'#!/bin/sh\necho Welcome; echo a notice >&2\n[ ! -e "{gate}/full" ] || exit 3\nshift\nexec "$@"\n'
+    )
+    runtime.chmod(0o755)
+    lines = f'setup: [\'export PATH="{lab.python(MINOR).parent}:$PATH"\']\ncontainer: [{runtime}, "{{image}}"]'
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, lines, ("slurm",))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    call = cluster(host="slurm", environment="container:docker://any")(double)
+
+    assert call(3) == 6
+    (gate / "full").touch()
+    with pytest.raises(ClusterfnError) as raised:
+        call(3)
+
+    assert "a notice" in str(raised.value.evidence)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+def test_torchrun_trains_two_ranks_in_a_container(
+    hosts: Hosts,
+    lab: Any,
+    torch: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    host: str,
+) -> None:
+    packages = next(Path(lab.torch_python).parents[1].glob("lib/python3.11/site-packages"))
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, f"binds: ['{packages}:/mnt']")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "total = torch.ones(1) * (dist.get_rank() + 1)\n"
+        "dist.all_reduce(total)\n"
+        "print('sum', int(total), 'of', dist.get_world_size(), flush=True)\n"
+    )
+    monkeypatch.chdir(project)
+    torchrun = ["python3", "-m", "torch.distributed.run", "--nproc_per_node=2", "train.py"]
+
+    command(torchrun, host=host, environment=f"charliecloud:{IMAGES}/python3.11", env={"PYTHONPATH": "/mnt"})()
+
+    assert capfd.readouterr().out.count("sum 3 of 2") == 2

@@ -1,0 +1,114 @@
+"""The script that enters an image: what each runtime is called with, as their manuals have it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from clusterfn.environment.containers import KINDS, make_script
+
+PROGRAMS = {"apptainer": "apptainer", "singularity": "singularity", "charliecloud": "ch-run", "container": "shifter"}
+_RECORD = '#!/bin/sh\n[ "$1" != --help ] || { echo "$HELP"; exit; }\nprintf "%s\\n" "$@" >"$RECORD"\n'
+
+
+def called(
+    kind: str, tmp_path: Path, binds: Sequence[str] = (), image: str = "", **more: str
+) -> tuple[list[str], subprocess.CompletedProcess[str]]:
+    """What the runtime got for `python3 -c pass`, in an own home, and how the script ended."""
+    programs, home, image_file = tmp_path / "bin", tmp_path / "home", tmp_path / "image.sif"
+    for folder in (programs, home, tmp_path / "root"):
+        folder.mkdir(exist_ok=True)
+    image_file.touch()
+    program = programs / PROGRAMS[kind]
+    program.write_text(_RECORD)
+    program.chmod(0o755)
+    script = make_script(kind, image or str(image_file), ("shifter", "--image={image}"), binds, str(tmp_path / "root"))
+    env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(home), "RECORD": str(tmp_path / "said"), **more}
+    ran = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", "-c", "pass"], env=env, cwd=home, text=True, capture_output=True, check=False
+    )
+    said = tmp_path / "said"
+    return said.read_text().splitlines() if said.exists() else [], ran
+
+
+@pytest.mark.parametrize("kind", ["apptainer", "singularity"])
+def test_apptainer_gets_the_folder_the_root_and_the_image(tmp_path: Path, kind: str) -> None:
+    said, _ = called(kind, tmp_path)
+    root, home = tmp_path / "root", tmp_path / "home"
+
+    gpus = ["--rocm"] if Path("/dev/kfd").exists() else []
+    gpus += ["--nv"] if Path("/dev/nvidiactl").exists() else []
+    assert said == ["exec", "--pwd", str(home), *gpus, "--bind", f"{root}:{root}", str(tmp_path / "image.sif"),
+                    "python3", "-c", "pass"]  # fmt: skip
+
+
+def test_charliecloud_shows_the_home_too_and_makes_folders_where_it_can(tmp_path: Path) -> None:
+    said, _ = called("charliecloud", tmp_path)
+    assert said[0] == f"--cd={tmp_path / 'home'}" and "--write" in said
+    assert {f"--bind={tmp_path / name}:{tmp_path / name}" for name in ("root", "home")} <= set(said)
+    assert said[-3:] == ["python3", "-c", "pass"]
+
+    newer, _ = called("charliecloud", tmp_path, HELP="  -W, --write-fake[=SIZE]")
+    assert "--write-fake" in newer and "--write" not in newer
+
+
+def test_a_link_in_a_folder_s_path_is_shown_by_both_names(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "root").symlink_to("far")
+
+    said, _ = called("apptainer", tmp_path)
+
+    far, near = tmp_path / "far", tmp_path / "root"
+    assert {f"{far}:{near}", f"{far}:{far}"} <= set(said)
+
+
+def test_what_a_user_binds_comes_after_what_clusterfn_binds(tmp_path: Path) -> None:
+    (tmp_path / "home" / "my data").mkdir(parents=True)
+
+    said, _ = called("apptainer", tmp_path, ["~/my data:/mnt", "$HOME"])
+
+    home = tmp_path / "home"
+    pairs = [said[place + 1] for place, word in enumerate(said) if word == "--bind"]
+    assert pairs[-2:] == [f"{home}/my data:/mnt", f"{home}:{home}"]
+
+
+def test_the_words_of_a_host_s_own_runtime_have_the_image_in_them(tmp_path: Path) -> None:
+    said, _ = called("container", tmp_path, image="docker://ubuntu:24.04")
+
+    assert said == ["--image=docker://ubuntu:24.04", "python3", "-c", "pass"]
+
+
+@pytest.mark.parametrize("name", ["it's.sif", "$(touch gone).sif", "a b;c.sif", '"x".sif'])
+def test_no_name_of_an_image_is_evaluated(tmp_path: Path, name: str) -> None:
+    image = tmp_path / name
+    image.touch()
+
+    said, _ = called("apptainer", tmp_path, image=str(image))
+
+    assert str(image) in said and not (tmp_path / "home" / "gone").exists()
+
+
+@pytest.mark.parametrize(
+    ("binds", "image", "message"),
+    [(["/no/data"], "", "binds: names /no/data"), ([], "/no/image.sif", "/no/image.sif does not exist")],
+)
+def test_what_is_not_there_ends_the_script_with_one_line(
+    tmp_path: Path, binds: list[str], image: str, message: str
+) -> None:
+    said, ran = called("apptainer", tmp_path, binds, image)
+
+    assert said == [] and ran.returncode == 127
+    assert len(ran.stderr.splitlines()) == 1 and message in ran.stderr
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "container"])
+def test_a_script_is_one_for_every_shell(kind: str) -> None:
+    script = make_script(kind, "~/image", (), ["/data:/mnt"], "/root")
+
+    for shell in ("/bin/sh", "/bin/bash"):
+        if os.path.exists(shell):
+            subprocess.run([shell, "-n"], input=script, text=True, check=True)
