@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from clusterfn.api.decorator import reject_generator, undecorated
 from clusterfn.calls import job_display
 from clusterfn.calls.session_tracker import ActorCall
+from clusterfn.config.options import Options
 from clusterfn.errors import ActorLost, ClusterfnError, ConfigError, HostError, did_you_mean
 from clusterfn.public_api import check_arguments, public_api
 
@@ -155,7 +156,7 @@ class ActorMethod:
 
         Raises:
             ActorLost: The actor is closed, or gone with its state.
-            ConfigError: The method is a generator.
+            ConfigError: The method is a generator, or decorated with options.
             PayloadError: An argument cannot be sent; the message names it.
         """
         return self._send(args, kwargs, follow=False)
@@ -300,6 +301,9 @@ class ActorFunction:
         name: For messages, with its class.
         found: What the class has: a function, decorated or not, or another thing that can be called.
 
+    Raises:
+        ConfigError: It is decorated with options, which nothing would obey.
+
     Attributes:
         is_async: Whether its calls are awaited.
     """
@@ -307,7 +311,12 @@ class ActorFunction:
     def __init__(self, name: str, attribute: Any) -> None:
         plain = attribute.__func__ if isinstance(attribute, (staticmethod, classmethod)) else attribute
         if callable(plain):
-            plain, _ = undecorated(plain)
+            plain, options = undecorated(plain)
+            if options != Options():
+                raise ConfigError(
+                    f"{name} has options of its own, and the methods of an actor run with those of its session",
+                    hint="decorate the method with @cluster alone, or not at all",
+                )
         self._name = name
         self._plain = plain
         self.is_async = inspect.iscoroutinefunction(plain)

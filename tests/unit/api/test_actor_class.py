@@ -25,8 +25,11 @@ class Model:
     @classmethod
     def make(cls, path: str) -> None: ...
 
-    @cluster(gpus=2)
+    @cluster
     def fit(self, epochs: int) -> None: ...
+
+    @cluster(gpus=2)
+    def tune(self, epochs: int) -> None: ...
 
 
 class Dynamic:
@@ -42,6 +45,11 @@ def test_arguments_that_it_takes_pass():
     for name, args in (("predict", ([1], 2)), ("read", ("a",)), ("make", ("a",)), ("fit", (1,))):
         kind.method(name).check_call(args, {})
     kind.check_construction(("a",), {"deep": True})
+
+
+def test_a_method_with_options_that_nothing_would_obey_is_rejected():
+    with pytest.raises(ConfigError, match="tune has options of its own"):
+        ActorClass(Model).method("tune")
 
 
 def test_a_method_of_an_actor_has_no_map_and_cannot_be_sent():
