@@ -6,6 +6,8 @@ On the site, a link to a file outside docs/ leads to a copy of that file.
 
 from __future__ import annotations
 
+import csv
+import html
 import os
 import re
 from pathlib import Path
@@ -27,6 +29,10 @@ PLACES = {
     DOCS / "index.md": "documents.md",
     DOCS / "decisions": DECISIONS,
 }
+FILTER = (
+    'for (const row of document.querySelectorAll("#rows tbody tr"))'
+    " row.hidden = !row.textContent.toLowerCase().includes(this.value.toLowerCase())"
+)
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
 ENTRY = re.compile(r"^## (.+)$|^- \[(.+?)\]\(([^)#]+)\)", re.MULTILINE)
 
@@ -80,6 +86,26 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return found[1] + Path(os.path.relpath(site_path(target), folder)).as_posix() + found[3]
 
     return LINK.sub(moved, markdown)
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """Put the rows of a page's table, a CSV file of its name, into `<div id=NAME>`, with a field that filters them.
+
+    The rows come after the search has read the page: a thousand names would stand before the guides.
+    """
+    table = Path(page.file.abs_src_path or DOCS).with_suffix(".csv")
+    place = f'<div id="{table.stem}"></div>'
+    if place not in output or not table.is_file():
+        return output
+    with table.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    return output.replace(
+        place,
+        f"<p><input id='filter' type='search' placeholder='a package or class, such as torch' oninput='{FILTER}'></p>"
+        f"<table id='rows'><thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead>"
+        f"<tbody>{''.join(f'<tr>{line}</tr>' for line in lines)}</tbody></table>",
+    )
 
 
 def linked_outside(page: Path) -> set[Path]:

@@ -1,14 +1,15 @@
-"""The figures of a survey: docs/explanation/compatibility.md for readers, and every line for benchmarks/results."""
+"""The figures of a survey: docs/explanation/compatibility.md for readers, a table, and all lines as a report."""
 
 from __future__ import annotations
 
+import csv
 import datetime
 import json
 import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from benchmarks.survey import environments
 from benchmarks.survey.environments import HERE, ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "compatibility.md"
+TABLE = PAGE.with_suffix(".csv")
 RESULTS = ROOT / "benchmarks" / "results"
 _TEMPLATE = HERE / "page.md"
 _FILES = HERE / "files.md"  # what a program found in November 2026
@@ -151,33 +153,59 @@ def _clean(text: str) -> str:
 
 
 def write(results: Iterable[Path], missing: Sequence[str], took_s: float) -> str:
-    """Write the page and the report; return their paths."""
+    """Write the page, its table and the report; return their paths."""
     found = totals(results)
     name = f"survey-{commit()}.txt"
     head = f"survey of {commit()}, {machine()}, {took_s / 60:.0f} minutes in this run"
     failed = [f"value, by nobody: {each}: {_clean(why)}" for each, why, other in found.values.failed if not other]
     rejected = [f"rejected: {place}: {_clean(said)}" for place, said in found.rejected]
     (RESULTS / name).write_text("\n".join([head, *missing, *lines(found), *failed, *rejected]) + "\n")
-    PAGE.write_text(_page(found, name, [*missing, *found.ended]))
+    PAGE.write_text(_page(found, name))
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("kind", "name", "detail"), *_rows(found, missing)])
     return f"{PAGE.relative_to(ROOT)}, {(RESULTS / name).relative_to(ROOT)}"
 
 
-def _page(found: Totals, report: str, ended: Sequence[str]) -> str:
+def _page(found: Totals, report: str) -> str:
     pinned = environments.surveyed()
-    surveyed = [line for line in pinned if line.partition("==")[0] in found.packages]
-    syntax = Counter(_syntax(said) for _, said in found.rejected)
     return _TEMPLATE.read_text().format(
-        packages=len(surveyed), all=len(pinned), more=len(pinned) - 300, report=report,
-        when=datetime.date.today().isoformat(), machine=f"{platform.system()} with {os.cpu_count()} cores",
-        suites=_SUITES.read_text(), figures=_figures(found), functions=_functions(found), goals=_goals(found),
-        exceptions=_listed([(name, why) for name, why, _ in found.exceptions.failed]),
-        values=_listed(found.values.only_others("cloudpickle")),
-        nobody=_by_package(name for name, _, other in found.values.failed if not other),
-        pairs=_of_groups(found.pairs), classes=_of_groups(found.classes),
-        rejected=_listed([(each, f"{n} functions") for each, n in syntax.most_common()]),
+        packages=len(_surveyed(found)),
+        all=len(pinned),
+        more=len(pinned) - 300,
+        report=report,
+        when=datetime.date.today().isoformat(),
+        machine=f"{platform.system()} with {os.cpu_count()} cores",
+        suites=_SUITES.read_text(),
+        figures=_figures(found),
+        functions=_functions(found),
+        goals=_goals(found),
         files=_FILES.read_text(),
-        ended=_fenced(ended) if ended else "None.", versions=_fenced([line.replace("==", " ") for line in surveyed]),
-    )  # fmt: skip
+    )
+
+
+def _surveyed(found: Totals) -> list[str]:
+    return [line for line in environments.surveyed() if line.partition("==")[0] in found.packages]
+
+
+def _rows(found: Totals, missing: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the table: what does not arrive, with the reason, and the packages with their versions."""
+    for name, reason, _ in found.exceptions.failed:
+        yield "exception, arrives as another", name, _clean(reason)
+    for name, reason in found.values.only_others("cloudpickle"):
+        yield "value, carried by cloudpickle alone", name, _clean(reason)
+    for name in sorted(name for name, _, other in found.values.failed if not other):
+        yield "value, carried by neither", name, ""
+    for kind, groups in (("version pair", found.pairs), ("class of a script", found.classes)):
+        for where, count in groups.items():
+            for name, reason, _ in count.failed:
+                yield kind, f"{where}: {name}", _clean(reason)
+    for syntax, functions in Counter(_syntax(said) for _, said in found.rejected).most_common():
+        yield "syntax that the other Python lacks", syntax, f"{functions} functions"
+    for name in (*missing, *found.ended):
+        yield "the process ended", name, ""
+    for line in _surveyed(found):
+        package, _, version = line.partition("==")
+        yield "surveyed package", package, version
 
 
 def _figures(found: Totals) -> str:
@@ -215,27 +243,6 @@ def _goals(found: Totals) -> str:
         f" Of {exceptions.carried['pickle']:,} exceptions that plain pickle carries,"
         f" clusterfn carries {exceptions.both:,}."
     )
-
-
-def _of_groups(groups: dict[str, Count]) -> str:
-    return _listed([(f"{where}: {name}", why) for where, each in groups.items() for name, why, _ in each.failed])
-
-
-def _listed(pairs: Sequence[tuple[str, str]]) -> str:
-    return _fenced([f"{name}: {_clean(why)}" for name, why in pairs]) if pairs else "None."
-
-
-def _by_package(names: Iterable[str]) -> str:
-    """Return names, those of a package in one line."""
-    found: dict[str, list[str]] = {}
-    for name in sorted(names):
-        package, _, rest = name.partition(".")
-        found.setdefault(package, []).append(rest)
-    return _fenced([f"{package}: {', '.join(rest)}" for package, rest in found.items()]) if found else "None."
-
-
-def _fenced(texts: Sequence[str]) -> str:
-    return "\n".join(["```text", *texts, "```"])
 
 
 def _syntax(said: str) -> str:

@@ -46,6 +46,18 @@ def test_every_page_is_on_the_site_and_search_finds_it_unless_it_is_a_decision(s
 
 
 @pytest.mark.long
+def test_the_table_of_compatibility_has_each_row_and_a_filter_on_the_site_and_is_not_searched(site: Path) -> None:
+    page = (site / "explanation/compatibility.html").read_text(encoding="utf-8")
+    rows = (ROOT / "docs/explanation/compatibility.csv").read_text(encoding="utf-8").splitlines()[1:]
+    searched = (site / "search/search_index.json").read_text(encoding="utf-8")
+
+    assert page.count("<tr><td>") >= len(rows) > 1000
+    assert "type='search'" in page or 'type="search"' in page or "type=search" in page
+    assert "distutils.ccompiler.CCompilerError" in page
+    assert "distutils.ccompiler.CCompilerError" not in searched
+
+
+@pytest.mark.long
 def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:
     missing = []
     for page in site.rglob("*.html"):
