@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copyreg
 import importlib
+import os
 import sys
 import types
 import weakref
@@ -25,6 +26,7 @@ core = _core
 
 # CPython sets this flag (Py_TPFLAGS_HEAPTYPE) on types that a class statement made, and on some others.
 HEAP = 1 << 9
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 
 
 def is_of_script(cls: type) -> bool:
@@ -241,3 +243,8 @@ def is_installed(module: object) -> bool:
     package = module.partition(".")[0] if isinstance(module, str) else ""
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return package != "__main__" and ("site-packages" in file or "dist-packages" in file)
+
+
+def is_of_library(file: str) -> bool:
+    """Return whether it is a file of the standard library."""
+    return file.startswith(_LIBRARY) and "site-packages" not in file

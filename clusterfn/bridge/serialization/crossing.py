@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import c_types, classes, factories, library_state, newer_syntax, pickler, registers, source, stand_ins, statement
+from . import c_types, classes, factories, newer_syntax, pickler, registers, source, stand_ins, statement
 from .by_identity import ByIdentity
 from .classes import core
 from .pickler import HERE, Version
@@ -130,12 +130,6 @@ class TextPickler(pickler.Pickler):
         if _UNION is not None and type(obj) is _UNION:
             return union, obj.__args__
         return super().reducer_override(obj)
-
-    def _reduce_of_library(self, obj: Any) -> Any:
-        reduction = super()._reduce_of_library(obj)
-        if reduction is NotImplemented and not self._same_python:
-            return library_state.reduce(obj)
-        return reduction
 
     def has_methods(self, kind: type, owner: Any) -> bool:
         return not (issubclass(type(owner), type) and self._is_unmade(owner))

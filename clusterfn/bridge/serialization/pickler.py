@@ -188,7 +188,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         return not classes.is_of_script(kind)
 
     def _reduce_of_library(self, obj: Any) -> Any:
-        return standard_library.reduce(obj, self.target, classes.has_a_home)
+        return standard_library.reduce(obj, classes.has_a_home)
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
         """Add the globals that only a class body in the function reads, which cloudpickle overlooks."""

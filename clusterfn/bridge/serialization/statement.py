@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import by_identity, classes, code_parts, hints, library_state, pickler, source
+from . import by_identity, classes, code_parts, hints, pickler, source
 from .classes import core
 from .source import FoundDefinition, Snippet, Text
 
@@ -347,7 +347,7 @@ def _is_of_script(value: object) -> bool:
         return False
     file, home = value.__code__.co_filename, value.__globals__.get("__name__")
     generated = file.startswith("<") and not file.startswith("<ipython")
-    return home == "functools" or not (generated or classes.is_installed(home) or library_state.is_of_library(file))
+    return home == "functools" or not (generated or classes.is_installed(home) or classes.is_of_library(file))
 
 
 def _is_later(value: object, codes: list[types.CodeType]) -> bool:

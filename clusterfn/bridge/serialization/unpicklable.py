@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import code_parts, crossing, library_state, pickler
+from . import classes, code_parts, crossing, pickler
 from .exception_parts import attempt
 
 LIMIT_S = 1.5
@@ -165,7 +165,7 @@ def _why(reason: BaseException) -> str:
     if not own_frames or "pickle" in text:
         return text or type(reason).__name__
     raised = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-    own = (each for each in own_frames if not library_state.is_of_library(each.f_code.co_filename))
+    own = (each for each in own_frames if not classes.is_of_library(each.f_code.co_filename))
     return f"pickling it calls {_name_of_code(next(own, own_frames[0]))}, which raised {raised}"
 
 
