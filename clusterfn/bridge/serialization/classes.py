@@ -138,11 +138,6 @@ def fill_class(cls: type, state: Any) -> None:
             members[name].__dict__.update(own)
 
 
-def is_unfilled(cls: type) -> bool:
-    """Return whether a class has none of its attributes yet."""
-    return id(cls) in _unfilled
-
-
 def fill_made(cls: Any, attributes: Any) -> None:
     """Give a class that a call made the attributes that were set on it later, once."""
     if _unfilled.pop(id(cls), None) is not None:
@@ -155,29 +150,6 @@ def set_attributes(cls: Any, attributes: Mapping[str, Any]) -> None:
         # Without slots, the class of the other version keeps the defaults of its fields under these names.
         if type(vars(cls).get(name)) is not types.MemberDescriptorType:
             type.__setattr__(cls, name, value)
-
-
-def reduce_decorated(function: types.FunctionType) -> Any:
-    """Reduce a function that a library's object made of another one, to both; NotImplemented for any other.
-
-    The function that the object's call returns has code of the library, of which another version knows nothing.
-    """
-    plain = vars(function).get("__wrapped__")
-    if plain is None or not function.__closure__:
-        return NotImplemented
-    held = [value for cell in function.__closure__ for value in content(cell)]
-    for decorator in held:
-        call = next((vars(each)["__call__"] for each in type(decorator).__mro__ if "__call__" in vars(each)), None)
-        if not isinstance(call, types.FunctionType) or function.__code__ not in call.__code__.co_consts:
-            continue
-        if len(held) == 2 and any(each is plain for each in held) and not is_of_script(type(decorator)):
-            return NotImplemented if has_a_home(function) else (decorated, (decorator, plain))
-    return NotImplemented
-
-
-def decorated(decorator: Any, function: Any) -> Any:
-    """Decorate a function."""
-    return decorator(function)
 
 
 def reduce_wrapper(obj: Any) -> Any:
@@ -194,10 +166,15 @@ def reduce_wrapper(obj: Any) -> Any:
     return stand_ins.new, (kind,), own, None, None, stand_ins.set_state
 
 
-def copyreg_entries() -> dict[int, tuple[Any, Any]]:
-    """Return the classes and functions that the script has told `copyreg`, by the ids of the classes.
+def is_call(obj: Any) -> bool:
+    """Return whether an object is a function with its arguments, as a job gets them."""
+    return type(obj) is tuple and len(obj) == 3 and type(obj[1]) is tuple and type(obj[2]) is dict
 
-    A class may have no hash. The entries count in the job too, for what comes back. A module registers its own again
+
+def copyreg_entries() -> dict[type, Any]:
+    """Return the functions that the script has told `copyreg`, by their classes.
+
+    The entries count in the job too, for what comes back. A module registers its own again
     where it is imported, with the objects of its version there.
     """
     of_script = {}
@@ -205,7 +182,7 @@ def copyreg_entries() -> dict[int, tuple[Any, Any]]:
         if isinstance(function, types.FunctionType):
             module = sys.modules.get(function.__module__)
             if module is None or function.__module__ == "__main__" or core._is_registered_pickle_by_value(module):
-                of_script[id(kind)] = kind, function
+                of_script[kind] = function
     return of_script
 
 

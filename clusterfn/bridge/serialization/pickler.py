@@ -6,6 +6,7 @@ caller's `__main__` come back as the caller's own: see `classes`. `unpickler` re
 
 from __future__ import annotations
 
+import collections
 import dis
 import enum
 import functools
@@ -27,17 +28,14 @@ else:
 
 from . import (
     arrays,
-    c_types,
     classes,
     code_parts,
     constructors,
     enumerations,
     exception_parts,
-    registers,
     stand_ins,
     standard_library,
 )
-from .by_identity import ByIdentity, Reducers
 from .classes import core
 from .hints import reduce_type
 
@@ -60,8 +58,6 @@ def _find_imported_submodules(code: types.CodeType, values: Iterable[Any]) -> li
 
 # These changes are made in clusterfn's own copy of cloudpickle, so the user's cloudpickle stays as it is.
 core._find_imported_submodules = _find_imported_submodules
-core._DYNAMIC_CLASS_TRACKER_BY_CLASS = ByIdentity(dict(core._DYNAMIC_CLASS_TRACKER_BY_CLASS))
-core._BUILTIN_TYPE_NAMES = ByIdentity(core._BUILTIN_TYPE_NAMES)
 # The file name has this place among the arguments of `types.CodeType` in every Python since 3.8.
 _FILENAME = 10
 
@@ -87,7 +83,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         hints: Finds what names in annotations mean, which then goes with their functions and classes.
     """
 
-    dispatch_table = Reducers({**core.Pickler._dispatch_table, types.CodeType: _reduce_code})
+    dispatch_table = collections.ChainMap({types.CodeType: _reduce_code}, core.Pickler.dispatch_table)
 
     target = HERE
 
@@ -111,16 +107,11 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         self.kinds: dict[int, type] = {}
 
     def dump(self, obj: Any) -> None:
-        whole = self.whole(obj)
-        if self._registered and self._hints is not None and registers.is_call(obj):
+        if self._registered and self._hints is not None and classes.is_call(obj):
             # The entries may fail to pickle like annotations do, and then the call is pickled again without both.
             self._hints.used = True
-            whole = stand_ins.MadeThere(classes.with_entries, whole, list(self._registered.values()))
-        super().dump(whole)
-
-    def whole(self, obj: Any) -> Any:
-        """Return what is pickled in place of the whole object."""
-        return obj
+            obj = stand_ins.MadeThere(classes.with_entries, obj, list(self._registered.items()))
+        super().dump(obj)
 
     def reducer_override(self, obj: Any) -> Any:
         if self._on_object is not None:
@@ -133,7 +124,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         self.kinds[id(kind)] = kind
         if is_class:
             of_numpy = (arrays.reduce_class,) if str(obj.__module__).startswith("numpy") else ()
-            for reduce_class in (c_types.reduce_metaclass, *of_numpy, _reduce_type):
+            for reduce_class in (*of_numpy, _reduce_type):
                 reduction = reduce_class(obj)
                 if reduction is not NotImplemented:
                     return reduction
@@ -143,9 +134,9 @@ class Pickler(core.Pickler):  # type: ignore[misc]
                 return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
         if kind is types.FunctionType:
-            reduction = self._reduce_function(obj)
+            reduction = self._reduce_of_library(obj)
             return super().reducer_override(obj) if reduction is NotImplemented else reduction
-        if id(kind) in self._registered:
+        if kind in self._registered:
             return NotImplemented
         if kind is types.CellType and id(obj) in self._cells:
             # The variable goes empty: each function that has it fills it.
@@ -162,15 +153,6 @@ class Pickler(core.Pickler):  # type: ignore[misc]
                 return reduction
         # `super()` would ask the object itself whether it is a function, and its code may raise anything.
         return NotImplemented
-
-    def _reduce_function(self, function: types.FunctionType) -> Any:
-        if "raw_function" in vars(function):
-            # This import is late, because only functions that pydantic validates need it.
-            from . import models
-
-            return models.reduce_function(function, lambda plain: self.hints_of(plain, plain.__globals__, True))
-        reduction = self._reduce_of_library(function)
-        return classes.reduce_decorated(function) if reduction is NotImplemented else reduction
 
     def _reduce_method(self, method: Any) -> Any:
         """Reduce a bound method to its object and name: its function may be elsewhere in another version."""
@@ -221,8 +203,6 @@ class Pickler(core.Pickler):  # type: ignore[misc]
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
-        if reduction is not NotImplemented and c_types.is_made_by_ctypes(cls):
-            reduction = c_types.reduce(cls, reduction)
         reduced = _by_value(cls, reduction)
         if reduced is not reduction and not self._in_parts and classes.is_made_by_library(cls):
             raise LibraryMade(cls)
@@ -296,7 +276,7 @@ def _reduce_named(obj: Any) -> Any:
         raise TypeError("cannot pickle '_io.TextIOWrapper' object")
     if kind.__module__ == "ctypes" and kind.__name__ in ("CDLL", "PyDLL"):
         # cloudpickle would send the address of the library in this process.
-        return c_types.reduce_library(obj)
+        raise TypeError("cannot pickle an open C library: open it inside the function")
     # The object holds a lock up to Python 3.11.
     if kind is functools.cached_property:
         return kind, (obj.func,), {name: value for name, value in vars(obj).items() if name != "lock"}
@@ -353,7 +333,6 @@ _OF_PACKAGES = {
     "numpy": "arrays",
     "torch": "tensors",
     "pandas": "tables",
-    "sqlalchemy": "mapped_tables",
     "faiss": "indexes",
 }
 

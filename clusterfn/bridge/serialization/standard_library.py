@@ -39,6 +39,11 @@ def reduce(obj: Any, has_a_home: Callable[[Any], bool]) -> Any:
     if is_of_argparse(kind):
         reduction = obj.__reduce_ex__(5)
         return (*reduction[:2], with_suppress(reduction[2]), None, None, fill_argparse)
+    if kind.__name__ == "_GeneratorContextManager" and kind.__module__ == "contextlib":
+        # A generator that has begun belongs to its process. As a decorator, a context manager never begins its own
+        # generator.
+        begun = inspect.getgeneratorstate(obj.gen) != inspect.GEN_CREATED
+        return NotImplemented if begun else (kind, (obj.func, obj.args, obj.kwds))
     if kind.__name__ == "ForwardRef" and kind.__module__ in ("typing", "annotationlib"):
         facts = (obj.__forward_arg__, obj.__forward_module__, getattr(obj, "__forward_is_class__", False))
         return forward_reference, facts
@@ -69,9 +74,12 @@ def fill_argparse(obj: Any, state: dict[str, Any]) -> None:
     """Give a part of a parser its state, and what only the constructors of this version know, as they do by default."""
     vars(obj).update(state)
     for kind in [each for each in type(obj).__mro__ if each.__module__ == "argparse"]:
-        for name, parameter in inspect.signature(kind.__init__).parameters.items():
+        for name, parameter in inspect.signature(kind).parameters.items():
             if parameter.default is not parameter.empty and not hasattr(obj, name):
                 setattr(obj, name, parameter.default)
+        if kind.__name__ == "_SubParsersAction":
+            # From Python 3.13 on.
+            vars(obj).setdefault("_deprecated", set())
 
 
 def struct(form: Any) -> Any:

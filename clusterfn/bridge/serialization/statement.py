@@ -15,15 +15,16 @@ import inspect
 import operator
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import by_identity, classes, code_parts, hints, pickler, source
+from . import classes, code_parts, hints, pickler, source
 from .classes import core
 from .source import FoundDefinition, Snippet, Text
 
-_homes: by_identity.ByIdentity[dict[str, Any]] = by_identity.ByIdentity()
+_homes: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 def home(cls: type) -> dict[str, Any]:
