@@ -49,17 +49,6 @@ def build(n):
     return Reduced()
 
 
-class Counted(Exception):
-    made = 0
-
-    def __init__(self, *args):
-        Counted.made += 1
-        super().__init__(*args)
-
-    def __reduce__(self):
-        return Counted, ("it is made by a call",)
-
-
 class Gone:
     pass
 
@@ -110,24 +99,6 @@ def test_the_object_and_both_versions_are_named(toylib, name, failed):
 
     assert failure.name == f"toylib.{failed}" and failure.differing == (("toylib", "2.0", "1.0"),)
     assert failure.where() == f", in toylib.{failed}; toylib is 2.0 where it was sent and 1.0 where it arrived"
-
-
-@pytest.mark.parametrize(
-    ("last", "failed"),
-    [("Gone", "toylib.Gone"), ("Stateful", "toylib.Stateful"), ("slice", "builtins.slice")],
-    ids=["a class that is gone", "its state", "what is written in C"],
-)
-def test_no_constructor_runs_a_second_time_to_find_what_failed(toylib, last, failed):
-    value = [toylib.Counted(), Broken() if last == "slice" else getattr(toylib, last)()]
-    toylib.Counted.made = 0
-
-    assert failure_of(value, toylib).name == failed
-    assert toylib.Counted.made == 1
-
-
-class Broken:
-    def __reduce__(self):
-        return slice, ()
 
 
 def test_the_module_that_cython_writes_into_a_name_is_named_once():
