@@ -223,8 +223,8 @@ _ITSELF = (
     "refers to it, such as a register; write both in a module of your own, or use the same Python on both sides"
 )
 _LOST = (
-    "the class %s: its statement is not found, was changed since it was executed, or uses variables of a function "
-    "around it; define it at the top level of a file, and call again from a fresh process"
+    "the class %s: its statement is not found, was changed since it was executed, uses variables of a function around "
+    "it, or its name stands for something else by now; define it at the top level of a file, and call again from a fresh process"
 )
 
 
@@ -326,7 +326,7 @@ def make_class(
         cls.__qualname__ = qualname
         core._lookup_class_or_track(tracker, cls)
         _unfilled[id(cls)] = cls
-    if not snippet.scope and not snippet.bare:
+    if not snippet.scope:
         scope[snippet.name] = cls
     return cls
 

@@ -51,7 +51,6 @@ class Snippet:
         scope: What precedes its name in its qualified name, such as "outer.<locals>.".
         imported: Names that the file imports at its top level, or `super` if it is used there: Python compiles calls of
             their attributes differently.
-        bare: Whether its name stands for something else that its decorators made of it: they count up to that one.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Snippet:
     inside: str | None = None
     scope: str = ""
     imported: tuple[str, ...] = ()
-    bare: bool = False
 
 
 @dataclass(frozen=True)

@@ -104,13 +104,15 @@ def _signs(node: Any, cls: type, own: list[types.CodeType]) -> list[bool]:
 
 
 def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:
+    if _is_apart(definition, cls):
+        return None
     first = source.first_line(definition.node)
     own = [code for code in codes if code.co_filename == text.file]
     futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, definition.node)
     try:
         snippet = Snippet(
             definition.name, text.file, first, first, text.cut(definition.node, first), tuple(sorted(futures)),
-            imported=text.imported, bare=_is_bare(definition, cls),
+            imported=text.imported,
         )  # fmt: skip
         snippet = replace(snippet, free=_outer_names(snippet, definition.functions), scope=definition.scope)
         return snippet if _fits(snippet, definition.node, cls, own) else None
@@ -119,8 +121,8 @@ def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[typ
         return None
 
 
-def _is_bare(definition: FoundDefinition, cls: type) -> bool:
-    """Return whether a decorator made something else of a class: a class below it, a function, an object."""
+def _is_apart(definition: FoundDefinition, cls: type) -> bool:
+    """Return whether a decorator made something else of a class: its statement would make that, not the class."""
     value: Any = types.SimpleNamespace(**home(cls))
     # A class that was made in a function has no name in its module.
     for name in (definition.scope + definition.name).split("."):
@@ -207,15 +209,9 @@ def compiled(snippet: Snippet) -> types.CodeType:
         SyntaxError: It is not of this Python; the line is that of the file.
     """
     node: Any = source.parse(snippet)
-    if snippet.bare:
-        decorate: Any = ast.parse("%s()" % _DECORATE, mode="eval").body
-        decorate.args, node.decorator_list = node.decorator_list, [decorate]
-        ast.copy_location(decorate, decorate.args[0])
-        ast.copy_location(decorate.func, decorate)
     tree: Any = ast.parse(source.imports_of(snippet))
     if snippet.scope:
-        parameters = ", ".join((*snippet.free, _DECORATE))
-        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), parameters, snippet.name)
+        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), ", ".join(snippet.free), snippet.name)
         function: Any = ast.parse(around).body[0]
         function.body[0], node = node, function
     tree.body.append(node)
@@ -233,30 +229,13 @@ def _around(snippet: Snippet) -> str:
 def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -> type:
     """Execute a class statement in these globals, with these variables of enclosing functions."""
     source.arrive(snippet)
-    own: dict[str, Any] = {_DECORATE: _decorated}
+    own: dict[str, Any] = {}
     with hints.found_in_module(scope):
         exec(compiled(snippet), scope, own)
         values = [outer[name] for name in snippet.free]
-        cls: Any = own[_around(snippet)](*values, _decorated) if snippet.scope else own[snippet.name]
+        cls: Any = own[_around(snippet)](*values) if snippet.scope else own[snippet.name]
     _homes[cls] = scope
     return cls  # type: ignore[no-any-return]
-
-
-_DECORATE = "clusterfn_decorated"
-
-
-def _decorated(*decorators: Any) -> Any:
-    """Decorate a class as far as what comes out is the class, or one in its place: not one below it, nor a function."""
-
-    def decorate(cls: Any) -> Any:
-        for each in reversed(decorators):
-            decorated = each(cls)
-            if not isinstance(decorated, type) or (decorated is not cls and issubclass(decorated, cls)):
-                break
-            cls = decorated
-        return cls
-
-    return decorate
 
 
 def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -214,20 +214,6 @@ def test_the_streams_of_the_process_are_those_of_the_one_there(monkeypatch):
         prepared(print, ("x",), {"file": sys.stdout})
 
 
-class Uncomparable(type):
-    def __eq__(cls, other: object) -> bool:
-        raise ValueError("what are these?")
-
-    __hash__ = type.__hash__
-
-
-def test_a_class_that_cannot_be_compared_goes():
-    class Column(metaclass=Uncomparable):
-        pass
-
-    pack(Column(), [Column()])
-
-
 def test_an_edited_module_of_the_same_package_is_reported(tmp_path, monkeypatch):
     (tmp_path / "mine_p").mkdir()
     (tmp_path / "mine_p/__init__.py").write_text("from .other import value\ndef f():\n    return value()\n")

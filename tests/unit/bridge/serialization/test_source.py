@@ -112,7 +112,7 @@ def test_syntax_that_the_other_python_lacks_is_refused_with_its_line(load):
         payload.pack(f, (1,), {}, (3, 9))
 
     said = str(refused.value)
-    assert "script.py, line 4" in said
+    assert "script.py, line 5" in said
     assert "Python 3.9 does not have this syntax" in said
     assert f"use an environment with Python 3.{sys.version_info[1]}" in said
 
