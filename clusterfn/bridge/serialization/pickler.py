@@ -7,7 +7,6 @@ caller's `__main__` come back as the caller's own: see `classes`. `unpickler` re
 from __future__ import annotations
 
 import collections
-import dis
 import enum
 import functools
 import importlib
@@ -16,7 +15,7 @@ import operator
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ from . import (
     classes,
     code_parts,
     constructors,
-    enumerations,
     exception_parts,
     stand_ins,
     standard_library,
@@ -142,7 +140,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
             # The variable goes empty: each function that has it fills it.
             return types.CellType, ()
         of_errors = (exception_parts.reduce,) if issubclass(kind, BaseException) else ()
-        of_members = (enumerations.reduce_member,) if issubclass(kind, enum.Enum) else ()
+        of_members = (classes.reduce_member,) if issubclass(kind, enum.Enum) else ()
         for reduce in (
             _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, *of_errors,
             self._reduce_method, self._reduce_of_library, *of_members, constructors.reduce,
@@ -182,7 +180,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
             # The cells go with the function itself, and their content comes later: a closure may refer to its own
             # function.
             slots.update(__closure__=None, _contents=list(map(classes.content, func.__closure__)))
-        for name in (name for body in class_bodies(func.__code__) for name in global_names(body)):
+        for name in (name for body in code_parts.class_bodies(func.__code__) for name in code_parts.global_names(body)):
             if name in scope and name != "__builtins__":
                 slots["__globals__"].setdefault(name, scope[name])
         for name, value in self.hints_of(func, scope).items():
@@ -213,25 +211,6 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         return reduced
 
 
-# CPython sets this flag (CO_OPTIMIZED) on the code of functions. Other code, such as the body of a class, runs in
-# place.
-_OPTIMIZED = 1
-
-
-def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the bodies of classes in a code; Python 3.12 puts that of a generic class into a code of its own."""
-    for part in code_parts.codes(code):
-        if part is not code and (not part.co_flags & _OPTIMIZED or part.co_name.startswith("<generic")):
-            yield part
-
-
-def global_names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that a code looks up among its globals."""
-    for instruction in dis.get_instructions(code):
-        if "GLOBAL" in instruction.opname or instruction.opname == "LOAD_NAME":
-            yield instruction.argval
-
-
 def dumps(obj: object) -> bytes:
     """Pickle `obj`, with all its buffers in the pickle."""
     out = io.BytesIO()
@@ -255,7 +234,7 @@ def _by_value(cls: type, reduction: Any) -> Any:
         # `__slots__` has no effect when it is set after the class is made.
         args[3]["__slots__"] = vars(cls)["__slots__"]
     if make is makers[1]:
-        make, args, state = enumerations.reduce_class(cls, args, state)
+        make, args, state = classes.reduce_enumeration(cls, args, state)
     return classes.remake_class, (cls.__module__, cls.__qualname__, make, args), state, None, None, classes.fill_class
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import classes, code_parts, hints, pickler, source
+from . import classes, code_parts, hints, source
 from .classes import core
 from .source import FoundDefinition, Snippet, Text
 
@@ -181,7 +181,7 @@ def _agrees(cls: Any, name: str, value: object) -> bool:
 def _outer_names(snippet: Snippet, functions: tuple[ast.AST, ...]) -> tuple[str, ...]:
     """Return variables of the enclosing functions that a class statement may use."""
     code = compiled(snippet)
-    used = {name for part in code_parts.codes(code) for name in pickler.global_names(part)}
+    used = {name for part in code_parts.codes(code) for name in code_parts.global_names(part)}
     bound = {name for function in functions for child in ast.iter_child_nodes(function) for name in _bound(child)}
     return tuple(sorted((bound & used) - {snippet.name}))
 
@@ -242,8 +242,8 @@ def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], 
     """Return the globals that a statement uses while it is executed, and all that it and its functions use."""
     code = compiled(snippet)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
-    at_once = {name for part in (code, *_at_once(code)) for name in pickler.global_names(part)}
-    names = dict.fromkeys(name for part in code_parts.codes(code) for name in pickler.global_names(part))
+    at_once = {name for part in (code, *_at_once(code)) for name in code_parts.global_names(part)}
+    names = dict.fromkeys(name for part in code_parts.codes(code) for name in code_parts.global_names(part))
     own = {name: scope[name] for name in names if name in scope and name != "__builtins__"}
     own = {name: value for name, value in own.items() if name not in snippet.free}
     return {name: own[name] for name in own if name in at_once}, own
@@ -260,7 +260,7 @@ def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
     """Yield the codes that run with a statement: bodies of classes, and comprehensions in these."""
     for part in code_parts.parts(code):
-        if part in list(pickler.class_bodies(code)) or (part.co_name[0] == "<" and part.co_name != "<lambda>"):
+        if part in list(code_parts.class_bodies(code)) or (part.co_name[0] == "<" and part.co_name != "<lambda>"):
             yield part
             yield from _at_once(part)
 
@@ -280,7 +280,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     code = compiled(snippet)
     _, *codes = code_parts.codes(code)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
-    bodies = [part for part in pickler.class_bodies(code) if part.co_name == snippet.name]
+    bodies = [part for part in code_parts.class_bodies(code) if part.co_name == snippet.name]
     stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")
     stored_names = {each.argval for each in stored}
     node = source.parse(snippet)
