@@ -122,11 +122,7 @@ class TextPickler(pickler.Pickler):
 
     def _known_there(self, snippet: Snippet) -> Snippet:
         if self.target < HERE:
-            try:
-                source.parse(snippet, self.target)
-            except SyntaxError as error:
-                facts = (snippet.name, snippet.file, error.lineno or snippet.line, *self.target, error.msg)
-                raise NoSource("%s (%s, line %d): Python %d.%d does not have this syntax: %s" % facts) from None
+            source.reject_newer(snippet, self.target)
         return snippet
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:

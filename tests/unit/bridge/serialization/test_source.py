@@ -112,7 +112,7 @@ def test_syntax_that_the_other_python_lacks_is_refused_with_its_line(load):
         payload.pack(f, (1,), {}, (3, 9))
 
     said = str(refused.value)
-    assert "script.py, line 5" in said
+    assert "script.py, line 4" in said
     assert "Python 3.9 does not have this syntax" in said
     assert f"use an environment with Python 3.{sys.version_info[1]}" in said
 
@@ -267,18 +267,18 @@ class Owner:
 """
 
 
-def executed(load, **names):
-    """What the statement of a class sees in `__main__` while it is executed with these globals."""
-    snippet = statement.of_class(load(WITH_A_NAME, CELL).Owner)
-    return lambda: statement.execute(snippet, {"__name__": "__main__", "sys": sys, **names}, {}).seen
-
-
-def test_a_name_that_a_module_gets_while_a_statement_is_executed_stays(load, monkeypatch):
+def test_a_module_has_the_names_of_a_statement_while_it_is_executed_and_keeps_its_own(load, monkeypatch):
     monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
-    run = executed(load, Kind=int, meanwhile=lambda: setattr(sys.modules["__main__"], "Kind", "the user's own"))
+    snippet = statement.of_class(load(WITH_A_NAME, CELL).Owner)
+    main = sys.modules["__main__"]
 
-    assert run() is int
-    assert sys.modules["__main__"].Kind == "the user's own"
+    def seen(**names):
+        scope = {"__name__": "__main__", "sys": sys, "Kind": int, **names}
+        return statement.execute(snippet, scope, {}).seen
+
+    assert seen(meanwhile=lambda: None) is int and not hasattr(main, "Kind")
+    seen(meanwhile=lambda: setattr(main, "Kind", "the user's own"))
+    assert main.Kind == seen(meanwhile=lambda: None) == "the user's own"
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
