@@ -41,8 +41,8 @@ def has_a_home(obj: Any) -> bool:
     return home is not None and not core._is_registered_pickle_by_value(home[0])
 
 
-# The keys are ids: a metaclass may define how its classes compare, and that may raise.
-_unfilled: dict[int, type] = {}
+# The set holds the classes that have none of their attributes yet.
+_unfilled: set[type] = set()
 # The set holds the functions that came by value.
 _functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
@@ -88,7 +88,7 @@ def remake_class(module: str | None, qualname: str, make: Callable[..., type], a
     if existing is None:
         existing = make(*args)
         existing.__qualname__ = qualname
-        _unfilled[id(existing)] = existing
+        _unfilled.add(existing)
     return existing
 
 
@@ -131,7 +131,8 @@ def fill_class(cls: type, state: Any) -> None:
     """Give a class that `remake_class` made its attributes, once."""
     for named in state[2:]:
         remember(named)
-    if _unfilled.pop(id(cls), None) is not None:
+    if cls in _unfilled:
+        _unfilled.remove(cls)
         core._class_setstate(cls, state[:2])
         # Only members of an enumeration have such attributes; the dict is empty for other classes.
         members: Any = cls
@@ -141,7 +142,8 @@ def fill_class(cls: type, state: Any) -> None:
 
 def fill_made(cls: Any, attributes: Any) -> None:
     """Give a class that a call made the attributes that were set on it later, once."""
-    if _unfilled.pop(id(cls), None) is not None:
+    if cls in _unfilled:
+        _unfilled.remove(cls)
         set_attributes(cls, attributes)
 
 

@@ -302,8 +302,7 @@ def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dic
     classes.fill_function(function, state)
 
 
-# As in `classes`, the keys are ids: a metaclass may define how its classes compare.
-_unfilled: dict[int, type] = {}
+_unfilled: set[type] = set()
 
 
 def make_class(
@@ -322,7 +321,7 @@ def make_class(
         cls = statement.execute(snippet, scope, outer)
         cls.__qualname__ = qualname
         core._lookup_class_or_track(tracker, cls)
-        _unfilled[id(cls)] = cls
+        _unfilled.add(cls)
     if not snippet.scope:
         scope[snippet.name] = cls
     return cls
@@ -334,8 +333,9 @@ def fill_class(cls: type, state: tuple[Any, ...]) -> None:
     scope.update(names)
     for each in named:
         classes.remember(each)
-    if _unfilled.pop(id(cls), None) is None:
+    if cls not in _unfilled:
         return
+    _unfilled.remove(cls)
     classes.set_attributes(cls, attributes)
     for each in registered:
         cls.register(each)  # type: ignore[attr-defined]

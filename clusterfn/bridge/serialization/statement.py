@@ -294,7 +294,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
         if name == "__doc__":
             return type(value) is str and inspect.cleandoc(value) != text
         if name[:2] == "__":
-            plain = name in stored_names and id(type(value)) in _PLAIN and name not in _OF_STATEMENT
+            plain = name in stored_names and type(value) in _PLAIN and name not in _OF_STATEMENT
             return _is_of_script(value) or (plain and not is_by_statement)
         if is_by_statement:
             return name[0] != "_" and name not in stored_names and name not in members
@@ -309,8 +309,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     }
 
 
-# The keys are ids: a metaclass may define how its classes compare.
-_PLAIN = {id(each) for each in (str, bytes, int, float, bool)}
+_PLAIN = {str, bytes, int, float, bool}
 _OF_STATEMENT = ("__module__", "__qualname__", "__firstlineno__", "__slots__")
 
 
