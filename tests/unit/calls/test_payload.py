@@ -187,7 +187,7 @@ class Odd:
         ([], {"model": threading.Lock()}, "kwargs['model']"),
         ([(i for i in ())], {}, "args[0]: cannot pickle 'generator' object"),
         ([File(__file__), threading.Lock()], {}, "args[1]"),
-        ([Odd()], {}, "Odd.__reduce__, which raised SystemError: odd"),
+        ([Odd()], {}, "args[0]: pickling it raised SystemError: odd"),
     ],
 )
 def test_what_cannot_travel_is_named_before_anything_is_sent(args, kwargs, where):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import pickle
 import sys
@@ -75,8 +76,10 @@ def toylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (folder / "toylib").mkdir(parents=True)
     (folder / "toylib" / "__init__.py").write_text(TOYLIB)
     monkeypatch.syspath_prepend(folder)
-    yield importlib.import_module("toylib")
+    made = importlib.import_module("toylib")
+    yield made
     sys.modules.pop("toylib", None)
+    copyreg.dispatch_table.pop(made.Registered)
 
 
 def failure_of(value: Any, toylib: Any) -> Any:
