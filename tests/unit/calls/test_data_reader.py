@@ -165,6 +165,8 @@ class Point:
 
 
 Named = collections.namedtuple("Named", "x")
+noted = collections.OrderedDict(a=1)
+noted.unit = "m"  # type: ignore[attr-defined]
 ring: list = [1]
 ring.append(ring)
 NO_DATA = [
@@ -173,6 +175,7 @@ NO_DATA = [
     ({"f": print}, r"result\['f'\] is a builtins.builtin_function_or_method"),
     ({1: {Model}}, r"result\[1\]\[0\] is the"),
     ([collections.defaultdict(list)], r"result\[0\] is a collections.defaultdict"), (ring, "or holds itself"),
+    ([noted], r"result\[0\] is a dict with attributes"),
     (type("_" * 300, (), {})(), "result is a .*____"), ({(1, Model): 2}, "is the class .*Model"),
 ]  # fmt: skip
 

@@ -163,9 +163,9 @@ CONFIGURED = {
         "mine w\nother w\n",
     ),
     "a named logger with a handler of its own": (
-        "mine = logging.getLogger('mine'); mine.propagate = False; mine.setLevel('DEBUG')\n"
+        "logging.basicConfig(format=FORMAT); mine = logging.getLogger('mine'); mine.propagate = False; mine.setLevel('DEBUG')\n"
         "mine.addHandler(logging.StreamHandler())\nmine.handlers[0].setFormatter(logging.Formatter('own %(message)s'))",
-        "own d\nown w\nw\n",
+        "own d\nown w\nother w\n",
     ),
 }
 LOGS = "for name in ('mine', 'other'):\n  log = logging.getLogger(name); log.debug('d'); log.warning('w')"
