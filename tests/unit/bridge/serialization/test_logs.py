@@ -163,7 +163,8 @@ CONFIGURED = {
         "mine w\nother w\n",
     ),
     "a named logger with a handler of its own": (
-        "logging.basicConfig(format=FORMAT); mine = logging.getLogger('mine'); mine.propagate = False; mine.setLevel('DEBUG')\n"
+        "logging.basicConfig(format=FORMAT); mine = logging.getLogger('mine')\n"
+        "mine.propagate = False; mine.setLevel('DEBUG')\n"
         "mine.addHandler(logging.StreamHandler())\nmine.handlers[0].setFormatter(logging.Formatter('own %(message)s'))",
         "own d\nown w\nother w\n",
     ),
