@@ -220,7 +220,7 @@ _ITSELF = (
 )
 _LOST = (
     "the class %s: its statement is not found, was changed since it was executed, uses variables of a function around "
-    "it, or its name stands for something else by now; define it at the top level of a file, and call again from a "
+    "it, or its name means something else by now; define it at the top level of a file, and call again from a "
     "fresh process"
 )
 
