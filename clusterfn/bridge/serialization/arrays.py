@@ -23,7 +23,11 @@ def reduce(obj: Any, _: object) -> Any:
     home = type(obj).__module__ or ""
     if "numpy.random" in sys.modules and (home.startswith("numpy.random") or issubclass(type(obj), BOUND)):
         return _reduce_random(obj)
-    return (numpy.finfo, (obj.dtype,)) if home == "numpy" and type(obj) is numpy.finfo else NotImplemented
+    if home == "numpy" and type(obj) is numpy.finfo:
+        return numpy.finfo, (obj.dtype,)
+    if home in ("numpy", "numpy.dtypes") and isinstance(obj, numpy.dtype) and obj.isalignedstruct:
+        return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
+    return NotImplemented
 
 
 # A function of numpy's own generator is a bound method.
@@ -79,6 +83,19 @@ def _reduce_view(obj: Any) -> Any:
     return view, (memory.reshape(-1), obj.shape, steps, start, obj.flags.writeable)
 
 
+def _reduce_aligned(dtype: Any) -> Any:
+    """Reduce a dtype to its fields: numpy 1 and 2 misread the flags that the other one pickles."""
+    fields = [dtype.fields[name] for name in dtype.names]
+    layout = {
+        "names": list(dtype.names),
+        "formats": [field[0] for field in fields],
+        "offsets": [field[1] for field in fields],
+        "titles": [field[2] if len(field) > 2 else None for field in fields],
+        "itemsize": dtype.itemsize,
+    }
+    return aligned, (layout, dict(dtype.metadata or {}))
+
+
 def _portable(dtype: Any) -> Any:
     """Return what makes this dtype again under any numpy; None if only numpy's own pickle does."""
     if dtype.hasobject or not dtype.itemsize:
@@ -98,6 +115,11 @@ def view(memory: Any, shape: tuple[int, ...], steps: tuple[int, ...], start: int
     """Rebuild an array whose elements share memory; the steps along its axes count elements."""
     strides = [step * memory.itemsize for step in steps]
     return numpy.lib.stride_tricks.as_strided(memory[start:], shape, strides, writeable=is_writable)
+
+
+def aligned(fields: Any, metadata: Any) -> Any:
+    """Rebuild an aligned structure of numpy."""
+    return numpy.dtype(fields, align=True, **({"metadata": metadata} if metadata else {}))
 
 
 def unfilled_array(cls: Any, shape: tuple[int, ...], kind: Any) -> Any:
