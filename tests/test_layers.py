@@ -97,9 +97,6 @@ LIBRARIES = {
     "bridge/serialization/cell_figures.py": ["matplotlib.backends.backend_agg"],
     "bridge/serialization/arrays.py": ["numpy", "numpy.random"],
     "bridge/serialization/tables.py": ["numpy", "pandas", "pandas._libs.internals", "pyarrow"],
-    "bridge/serialization/models.py": ["pydantic"],
-    "bridge/serialization/mapped_tables.py": ["sqlalchemy"],
-    "bridge/serialization/factories.py": ["sqlalchemy", "sqlalchemy.orm"],
     "bridge/serialization/tensors.py": ["torch"],
     "bridge/serialization/indexes.py": ["faiss", "numpy"],
 }

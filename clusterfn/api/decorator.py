@@ -226,7 +226,7 @@ class ClusterFunction(Generic[P, R]):
         """Tell `bridge.serialization.pickler` how to pickle it for a job."""
         from clusterfn.hosts import serialization
 
-        going: tuple[Any, ...] = serialization.part("named").reduce_decorated(self.__wrapped__)
+        going: tuple[Any, ...] = serialization.part("classes").reduce_decorated(self.__wrapped__)
         return going
 
     # A type checker that saw `__getattr__` would accept every misspelled attribute.

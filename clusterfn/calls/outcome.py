@@ -265,9 +265,7 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoca
 
 def _cannot_be_loaded(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> errors.ResultError:
     failure = serialization.part("load_failure").of(error)
-    is_state = type(error).__name__ == "OtherState"
-    reason = str(error) if is_state else f"{type(error).__name__}: {error}"
-    message = f"the value cannot be loaded on this machine: {reason}{failure.where()}"
+    message = f"the value cannot be loaded on this machine: {type(error).__name__}: {error}{failure.where()}"
     return _result_error(message, outcome, place, hint=_instead_of_loading(error, failure))
 
 

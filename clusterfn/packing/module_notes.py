@@ -64,7 +64,7 @@ def find(sources: FileBundle, functions: Collection[types.FunctionType], place: 
     if place is None:
         return
     # The functions that use a module by value have its changes.
-    goes_by_value = serialization.part("named").goes_by_value
+    goes_by_value = serialization.part("classes").goes_by_value
     try:
         changes = [each for name in names if name not in edits and not goes_by_value(name) for each in _changes(name)]
         missed = [each for each in changes if _is_missed(each, sources, functions)] if len(changes) <= _MOST else []

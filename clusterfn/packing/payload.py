@@ -323,13 +323,13 @@ class Needs(notes.Watched):
         """Note a module that the call refers to; one of the user's own travels."""
         if isinstance(name, str) and name not in self.known:
             self.known.add(name)
-            if name.partition(".")[0] in own_modules.NEVER or serialization.part("named").goes_by_value(name):
+            if name.partition(".")[0] in own_modules.NEVER or serialization.part("classes").goes_by_value(name):
                 return
             if own_modules.is_own(name):
                 self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
-        by_name = serialization.part("named").found_by_name(function)
+        by_name = serialization.part("classes").found_by_name(function)
         if by_name is None:
             self._by_value(function)
             return NotImplemented

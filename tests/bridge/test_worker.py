@@ -199,4 +199,4 @@ def test_a_value_whose_class_raises_breaks_nothing(bench: Bench):
 """)
 
     assert (outcome["kind"], outcome["stage"]) == ("result", "result")
-    assert "pickling it calls Odd.__class__, which raised KeyError: 'class'" in outcome["message"]
+    assert "pickling it raised KeyError: 'class'" in outcome["message"]

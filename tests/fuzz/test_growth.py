@@ -108,7 +108,7 @@ PUBLISHED = [*OUTCOMES, {**OUTCOMES[1], "kind": "payload", "exception": MISSING}
 PUBLISHED += [{**OUTCOMES[0], "kind": "dependency", "cause": DEEP}]
 DATA = [
     serialization.part("plain_data").dumps(each)[0]
-    for each in ({"a": [1, 2.5, None], (1, (2, 3)): {4, "x"}}, [bytearray(b"abc"), frozenset([1, -1]), 2**70], [{}] * 9)
+    for each in ({"a": [1, 2.5, None], (1, (2, 3)): {4, "x"}}, [b"abc", frozenset([1, -1]), 2**70], [{}] * 9)
 ]
 
 

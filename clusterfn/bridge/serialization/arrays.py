@@ -1,17 +1,16 @@
-"""Arrays, scalars, dtypes, functions and random generators of numpy, so that numpy 1 and 2 read what the other sends.
+"""Arrays, scalars, classes and random generators of numpy, so that numpy 1 and 2 read what the other sends.
 
 An array is sent as dtype, shape and buffer, because a pickle of numpy 2 does not load under numpy 1.
 """
 
 from __future__ import annotations
 
-import gc
 import pickle
 import sys
 import types
 from typing import Any
 
-from . import classes, stand_ins
+from . import stand_ins
 
 numpy: Any = stand_ins.Library("numpy")
 random: Any = stand_ins.Library("numpy.random")
@@ -24,11 +23,11 @@ def reduce(obj: Any, _: object) -> Any:
     home = type(obj).__module__ or ""
     if "numpy.random" in sys.modules and (home.startswith("numpy.random") or issubclass(type(obj), BOUND)):
         return _reduce_random(obj)
-    # `r_`, `mgrid` and the like are each the only object of their kind, so the name is enough to find them.
-    if home.startswith("numpy.lib.") and "index_tricks" in home:
-        named = {id(value): name for name, value in vars(sys.modules["numpy"]).items()}.get(id(obj))
-        return (stand_ins.by_name, ("numpy", named)) if named else NotImplemented
-    return _reduce_other(obj) if home in ("numpy", "numpy.dtypes") else NotImplemented
+    if home == "numpy" and type(obj) is numpy.finfo:
+        return numpy.finfo, (obj.dtype,)
+    if home in ("numpy", "numpy.dtypes") and isinstance(obj, numpy.dtype) and obj.isalignedstruct:
+        return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
+    return NotImplemented
 
 
 # A function of numpy's own generator is a bound method.
@@ -84,31 +83,6 @@ def _reduce_view(obj: Any) -> Any:
     return view, (memory.reshape(-1), obj.shape, steps, start, obj.flags.writeable)
 
 
-def _reduce_other(obj: Any) -> Any:
-    if type(obj) is numpy.finfo:
-        return numpy.finfo, (obj.dtype,)
-    if type(obj) is numpy.errstate:
-        # numpy 1 and 2 keep the arguments in other ways.
-        names = ("all", "divide", "over", "under", "invalid")
-        kept = hasattr(obj, "kwargs")
-        arguments = obj.kwargs if kept else {name: getattr(obj, f"_{name}") for name in names}
-        arguments = {name: value for name, value in arguments.items() if value is not None}
-        call = obj.call if kept else obj._call
-        return errstate, (arguments if type(call).__name__ == "_unspecified" else {**arguments, "call": call},)
-    name = getattr(obj, "__name__", "") if type(obj).__name__ in ("ufunc", "_ArrayFunctionDispatcher") else ""
-    if name and getattr(numpy.char, name, None) is obj is not getattr(numpy, name, None):
-        # numpy 1 has no module `numpy.char`. In numpy 2 these functions are at home in `numpy.strings`, and some differ
-        # from those of the same name at the top.
-        return stand_ins.by_name, ("numpy", f"char.{name}")
-    if type(obj) is numpy.ufunc and not classes.has_a_home(obj):
-        # A ufunc from `frompyfunc` names its function nowhere; only the garbage collector knows what it refers to.
-        functions = [part for part in gc.get_referents(obj) if callable(part)]
-        return (ufunc, (functions[0], obj.nin, obj.nout, obj.identity)) if functions else NotImplemented
-    if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
-        return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
-    return NotImplemented
-
-
 def _reduce_aligned(dtype: Any) -> Any:
     """Reduce a dtype to its fields: numpy 1 and 2 misread the flags that the other one pickles."""
     fields = [dtype.fields[name] for name in dtype.names]
@@ -141,16 +115,6 @@ def view(memory: Any, shape: tuple[int, ...], steps: tuple[int, ...], start: int
     """Rebuild an array whose elements share memory; the steps along its axes count elements."""
     strides = [step * memory.itemsize for step in steps]
     return numpy.lib.stride_tricks.as_strided(memory[start:], shape, strides, writeable=is_writable)
-
-
-def ufunc(function: Any, inputs: int, outputs: int, identity: Any) -> Any:
-    """Make a function of numpy of one written in Python."""
-    return numpy.frompyfunc(function, inputs, outputs, **({} if identity is None else {"identity": identity}))
-
-
-def errstate(arguments: dict[str, Any]) -> Any:
-    """Make what sets how numpy treats errors of floating point."""
-    return numpy.errstate(**arguments)
 
 
 def aligned(fields: Any, metadata: Any) -> Any:

@@ -6,7 +6,9 @@ That holds for the caller's own, and for a class of which objects that arrived e
 from __future__ import annotations
 
 import copyreg
+import enum
 import importlib
+import os
 import sys
 import types
 import weakref
@@ -25,6 +27,7 @@ core = _core
 
 # CPython sets this flag (Py_TPFLAGS_HEAPTYPE) on types that a class statement made, and on some others.
 HEAP = 1 << 9
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 
 
 def is_of_script(cls: type) -> bool:
@@ -38,8 +41,8 @@ def has_a_home(obj: Any) -> bool:
     return home is not None and not core._is_registered_pickle_by_value(home[0])
 
 
-# The keys are ids: a metaclass may define how its classes compare, and that may raise.
-_unfilled: dict[int, type] = {}
+# The set holds the classes that have none of their attributes yet.
+_unfilled: set[type] = set()
 # The set holds the functions that came by value.
 _functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
@@ -85,7 +88,7 @@ def remake_class(module: str | None, qualname: str, make: Callable[..., type], a
     if existing is None:
         existing = make(*args)
         existing.__qualname__ = qualname
-        _unfilled[id(existing)] = existing
+        _unfilled.add(existing)
     return existing
 
 
@@ -128,7 +131,8 @@ def fill_class(cls: type, state: Any) -> None:
     """Give a class that `remake_class` made its attributes, once."""
     for named in state[2:]:
         remember(named)
-    if _unfilled.pop(id(cls), None) is not None:
+    if cls in _unfilled:
+        _unfilled.remove(cls)
         core._class_setstate(cls, state[:2])
         # Only members of an enumeration have such attributes; the dict is empty for other classes.
         members: Any = cls
@@ -136,14 +140,10 @@ def fill_class(cls: type, state: Any) -> None:
             members[name].__dict__.update(own)
 
 
-def is_unfilled(cls: type) -> bool:
-    """Return whether a class has none of its attributes yet."""
-    return id(cls) in _unfilled
-
-
 def fill_made(cls: Any, attributes: Any) -> None:
     """Give a class that a call made the attributes that were set on it later, once."""
-    if _unfilled.pop(id(cls), None) is not None:
+    if cls in _unfilled:
+        _unfilled.remove(cls)
         set_attributes(cls, attributes)
 
 
@@ -153,29 +153,6 @@ def set_attributes(cls: Any, attributes: Mapping[str, Any]) -> None:
         # Without slots, the class of the other version keeps the defaults of its fields under these names.
         if type(vars(cls).get(name)) is not types.MemberDescriptorType:
             type.__setattr__(cls, name, value)
-
-
-def reduce_decorated(function: types.FunctionType) -> Any:
-    """Reduce a function that a library's object made of another one, to both; NotImplemented for any other.
-
-    The function that the object's call returns has code of the library, of which another version knows nothing.
-    """
-    plain = vars(function).get("__wrapped__")
-    if plain is None or not function.__closure__:
-        return NotImplemented
-    held = [value for cell in function.__closure__ for value in content(cell)]
-    for decorator in held:
-        call = next((vars(each)["__call__"] for each in type(decorator).__mro__ if "__call__" in vars(each)), None)
-        if not isinstance(call, types.FunctionType) or function.__code__ not in call.__code__.co_consts:
-            continue
-        if len(held) == 2 and any(each is plain for each in held) and not is_of_script(type(decorator)):
-            return NotImplemented if has_a_home(function) else (decorated, (decorator, plain))
-    return NotImplemented
-
-
-def decorated(decorator: Any, function: Any) -> Any:
-    """Decorate a function."""
-    return decorator(function)
 
 
 def reduce_wrapper(obj: Any) -> Any:
@@ -192,10 +169,15 @@ def reduce_wrapper(obj: Any) -> Any:
     return stand_ins.new, (kind,), own, None, None, stand_ins.set_state
 
 
-def copyreg_entries() -> dict[int, tuple[Any, Any]]:
-    """Return the classes and functions that the script has told `copyreg`, by the ids of the classes.
+def is_call(obj: Any) -> bool:
+    """Return whether an object is a function with its arguments, as a job gets them."""
+    return type(obj) is tuple and len(obj) == 3 and type(obj[1]) is tuple and type(obj[2]) is dict
 
-    A class may have no hash. The entries count in the job too, for what comes back. A module registers its own again
+
+def copyreg_entries() -> dict[type, Any]:
+    """Return the functions that the script has told `copyreg`, by their classes.
+
+    The entries count in the job too, for what comes back. A module registers its own again
     where it is imported, with the objects of its version there.
     """
     of_script = {}
@@ -203,7 +185,7 @@ def copyreg_entries() -> dict[int, tuple[Any, Any]]:
         if isinstance(function, types.FunctionType):
             module = sys.modules.get(function.__module__)
             if module is None or function.__module__ == "__main__" or core._is_registered_pickle_by_value(module):
-                of_script[id(kind)] = kind, function
+                of_script[kind] = function
     return of_script
 
 
@@ -241,3 +223,82 @@ def is_installed(module: object) -> bool:
     package = module.partition(".")[0] if isinstance(module, str) else ""
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return package != "__main__" and ("site-packages" in file or "dist-packages" in file)
+
+
+def is_of_library(file: str) -> bool:
+    """Return whether it is a file of the standard library."""
+    return file.startswith(_LIBRARY) and "site-packages" not in file
+
+
+def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """Reduce a decorated function for pickling: by its name if its module travels, else as the plain function."""
+    if found_by_name(function) is not None:
+        return stand_ins.by_name, (function.__module__, function.__qualname__)
+    return stand_ins.Inside, (), {"function": function}
+
+
+def found_by_name(function: Any) -> Any:
+    """Return the function, or what wraps it, that the function's module has under its name; else None."""
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
+    if module in (None, "__main__") or "<" in qualname or goes_by_value(module):
+        return None
+    value: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        value = getattr(value, part, None)
+    return value if value is function or getattr(value, "__wrapped__", None) is function else None
+
+
+def goes_by_value(module: str) -> bool:
+    """Whether the user has registered a module, or a package around it, to be sent by value."""
+    registered = core._PICKLE_BY_VALUE_MODULES
+    parts = module.split(".")
+    return any(".".join(parts[:length]) in registered for length in range(1, len(parts) + 1))
+
+
+# The members have this place among the arguments of cloudpickle's `_make_skeleton_enum`.
+_MEMBERS = 3
+
+
+def reduce_member(obj: Any) -> Any:
+    """Reduce a member to its class and name; NotImplemented for any other object."""
+    kind: Any = type(obj)
+    if not issubclass(kind, enum.Enum) or getattr(kind.__reduce_ex__, "__module__", "") != "enum":
+        return NotImplemented
+    name = obj._name_
+    named = type(name) is str and kind._member_map_.get(name) is obj and is_of_script(kind)
+    value = obj._value_ if isinstance(obj._value_, (int, str)) else None
+    return (member, (kind, name, value)) if named else NotImplemented
+
+
+def reduce_enumeration(cls: Any, args: tuple[Any, ...], state: tuple[dict[str, Any], Any]) -> tuple[Any, Any, Any]:
+    """Complete what cloudpickle takes of an enumeration: the function that makes it, its arguments and its state."""
+    members = {name: each.value for name, each in cls.__members__.items()}
+    # `enum.member` exists from Python 3.11 on. It makes a member of a function, which would become a method.
+    make: Any = getattr(enum, "member", lambda value: value)
+    wrapped = {name: make(value) if hasattr(type(value), "__get__") else value for name, value in members.items()}
+    own = {name: value for name, value in state[0].items() if name not in members}
+    for name, each in cls.__members__.items():
+        # What the enumeration's own __init__ set: that method does not exist when the members are rebuilt.
+        kept = {key: value for key, value in getattr(each, "__dict__", {}).items() if not key.startswith("_")}
+        if kept:
+            state[1][name] = kept
+    bases, *named = args[:_MEMBERS]
+    return skeleton, (type(cls), bases, *named, wrapped, *args[_MEMBERS + 1 :]), (own, state[1])
+
+
+def member(cls: Any, name: str, value: Any) -> Any:
+    """Return the member of an enumeration that has this name; its statement may give it others there."""
+    return cls._member_map_[name] if name in cls._member_map_ else cls(value)
+
+
+def skeleton(
+    metaclass: Any, bases: tuple[type, ...], name: str, qualname: str, members: dict[str, Any], module: str,
+    tracker: str, extra: None,
+) -> Any:  # fmt: skip
+    """Make an enumeration with its members alone."""
+    scope = metaclass.__prepare__(name, bases)
+    for key, value in members.items():
+        scope[key] = value
+    cls = enum.EnumMeta.__new__(metaclass, name, bases, scope)
+    cls.__module__, cls.__qualname__ = module, qualname
+    return core._lookup_class_or_track(tracker, cls)

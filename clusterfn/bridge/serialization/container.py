@@ -358,8 +358,7 @@ def _load_body(
     try:
         return (unpickler.loads_without_code if as_text else unpickler.loads)(pickled, buffers)
     except Exception as error:  # loading runs the user's code, which may raise anything
-        reader = unpickler.WithoutCode if as_text else unpickler.Unpickler
-        load_failure.note(error, pickled, buffers, header.get("packages"), reader)
+        load_failure.note(error, header.get("packages"))
         raise
 
 

@@ -11,16 +11,15 @@ import collections
 import contextlib
 import enum
 import functools
+import inspect
 import io
 import operator
-import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from . import c_types, classes, factories, library_state, newer_syntax, pickler, registers, source, stand_ins, statement
-from .by_identity import ByIdentity
+from . import classes, pickler, source, stand_ins, statement
 from .classes import core
 from .pickler import HERE, Version
 from .source import NoSource, Snippet
@@ -103,27 +102,14 @@ class TextPickler(pickler.Pickler):
         self._same_python = target == HERE
         self._late = late
         # Classes that go as statements, with the globals of each.
-        self._begun: ByIdentity[Mapping[str, Any]] = ByIdentity()
+        self._begun: dict[type, Mapping[str, Any]] = {}
         # Those of these classes that are made before what is pickled now.
-        self._made: ByIdentity[bool] = ByIdentity()
-        self._registers = registers.Registers(classes.is_of_script) if late else None
-
-    def whole(self, obj: Any) -> Any:
-        whole = obj if self._registers is None else self._registers.in_call(obj)
-        if self._hints is not None and "sqlalchemy.orm" in sys.modules:
-            # This import is late, because few scripts have mapped tables.
-            from . import mapped_tables
-
-            whole = mapped_tables.with_tables(whole, self._begun, self._hints)
-        return whole if self._registers is None else registers.Whole(whole)
+        self._made: set[type] = set()
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is _Made:
-            self._made[obj.cls] = True
+            self._made.add(obj.cls)
             return dict, ()
-        reduction = NotImplemented if self._registers is None else self._registers.reduce(obj)
-        if reduction is not NotImplemented:
-            return reduction
         if type(obj) is types.CodeType and not self._same_python:
             # Byte code of one minor version means nothing to another, and could crash it, so code goes as its source.
             return source.compiled, (self._known_there(source.of_code(obj)),)
@@ -131,17 +117,12 @@ class TextPickler(pickler.Pickler):
             return union, obj.__args__
         return super().reducer_override(obj)
 
-    def _reduce_of_library(self, obj: Any) -> Any:
-        reduction = super()._reduce_of_library(obj)
-        if reduction is NotImplemented and not self._same_python:
-            return library_state.reduce(obj)
-        return reduction
-
     def has_methods(self, kind: type, owner: Any) -> bool:
         return not (issubclass(type(owner), type) and self._is_unmade(owner))
 
     def _known_there(self, snippet: Snippet) -> Snippet:
-        newer_syntax.reject_newer(snippet, self.target)
+        if self.target < HERE:
+            source.reject_newer(snippet, self.target)
         return snippet
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
@@ -161,18 +142,14 @@ class TextPickler(pickler.Pickler):
             is_global_class = issubclass(type(value), type) and value.__qualname__ == name
             return is_global_class and self._begun.get(value) is scope
 
-        left = {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
-        return {name: self._empty(value) for name, value in left.items()}
-
-    def _empty(self, value: Any) -> Any:
-        return value if self._registers is None else self._registers.empty(value)
+        return {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         plain = super().reduce_class(cls, reduction)
         if plain is NotImplemented:
             others = () if self._same_python else stand_ins.other_homes(cls)
             return (stand_ins.by_one_name, (*others, (cls.__module__, cls.__qualname__))) if others else NotImplemented
-        in_parts = c_types.is_made_by_ctypes(cls) or (self._same_python and not classes.is_made_by_library(cls))
+        in_parts = self._same_python and not classes.is_made_by_library(cls)
         if plain[0] is not classes.remake_class or in_parts:
             return plain
         if cls in self._begun:
@@ -184,7 +161,7 @@ class TextPickler(pickler.Pickler):
         snippet = statement.of_class(cls)
         outer = statement.outer_values(cls, snippet.free) if snippet is not None else None
         if snippet is None or outer is None:
-            made = self._as_call(cls) or (None if self._same_python else _without_statement(cls, plain))
+            made = None if self._same_python else _without_statement(cls, plain)
             return made or classes.in_parts(cls, plain)
         self._known_there(snippet)
         for function in statement.functions(cls):
@@ -195,11 +172,9 @@ class TextPickler(pickler.Pickler):
         self._begun[cls] = scope
         shared = self._shared(scope)
         used = statement.needed(snippet, scope)
-        if not self._late and any(self._needs_later(value) for value in used[0].values() if value is not cls):
+        if not self._late and any(self._is_unmade(value) for value in used[0].values() if value is not cls):
             raise Cycle(cls)
         at_once, every = (self._not_begun(names, scope) for names in used)
-        # The body of a statement may look into a register, if all classes in it are made before.
-        at_once = {name: self._full(used[0][name], value) for name, value in at_once.items()}
         before = at_once if self._late else every
         own = (each for each in statement.functions(cls) if each.__code__.co_filename == snippet.file)
         hints = [self.hints_of(each, scope, packages=True) for each in (cls, *own)]
@@ -218,29 +193,11 @@ class TextPickler(pickler.Pickler):
         if isinstance(cls, abc.ABCMeta):
             subclasses = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
             registered = [each for each in subclasses if each is not None]
-        attributes = {name: self._empty(value) for name, value in statement.attributes(cls, snippet).items()}
-        state = (shared, after, attributes, registered, named, _Made(cls))
+        state = (shared, after, statement.attributes(cls, snippet), registered, named, _Made(cls))
         return make_class, (identity, snippet, shared, before, outer), state, None, None, fill_class
-
-    def _full(self, value: Any, empty: Any) -> Any:
-        return empty if value is empty or any(map(self._is_unmade, registers.parts(value))) else value
-
-    def _needs_later(self, value: Any) -> bool:
-        """Return whether a statement that uses this value may need it before it has all its parts."""
-        return self._is_unmade(value) or registers.keeps_one(value, classes.is_of_script)
 
     def _is_unmade(self, value: Any) -> bool:
         return issubclass(type(value), type) and value in self._begun and value not in self._made
-
-    def _as_call(self, cls: type) -> tuple[Any, ...] | None:
-        """Reduce a class that has no statement to the call that made it; None if there is no such call."""
-        facts = factories.reduce(cls)
-        if facts is None:
-            return None
-        self._begun[cls] = {}
-        make, args, attributes = facts
-        identity = (cls.__module__, cls.__qualname__, make, (*args, core._get_or_create_tracker_id(cls), None))
-        return classes.remake_class, identity, attributes, None, None, classes.fill_made
 
     def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
         """Return the globals that all functions and classes with these globals will share when loaded."""
@@ -259,11 +216,12 @@ class _Made:
 
 _ITSELF = (
     "the class %s is needed before it is made: its decorators, bases or the body of its statement use an object that "
-    "refers to it and is no dict, list or set; fill that inside the function"
+    "refers to it, such as a register; write both in a module of your own, or use the same Python on both sides"
 )
 _LOST = (
-    "the class %s: its statement is not found, was changed since it was executed, or uses variables of a function "
-    "around it; define it at the top level of a file, and call again from a fresh process"
+    "the class %s: its statement is not found, was changed since it was executed, uses variables of a function around "
+    "it, or its name means something else by now; define it at the top level of a file, and call again from a "
+    "fresh process"
 )
 
 
@@ -282,14 +240,14 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...] | No
     key = (cls.__module__, cls.__qualname__)
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
-        added = factories.added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
+        added = _added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
         return classes.remake_class, (*key, named_tuple, args), dict(added), None, None, classes.fill_made
     if issubclass(cls, enum.Enum) and _MAKES_MEMBERS.isdisjoint(
         each.__name__ for each in statement.functions(cls) if each.__module__ != "enum"
     ):
         members = {name: member.value for name, member in cls.__members__.items()}
         facts = (cls.__name__, cls.__bases__[-1], members, *key, tracker, None)
-        added = ((name, value) for name, value in factories.added(cls, members) if name[0] != "_" or name[:2] == "__")
+        added = ((name, value) for name, value in _added(cls, members) if name[0] != "_" or name[:2] == "__")
         return classes.remake_class, (*key, enumeration, facts), dict(added), None, None, classes.fill_made
     # A decorator or metaclass made the class, so only its statement can rebuild it.
     if issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls):
@@ -298,6 +256,26 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...] | No
 
 
 _MAKES_MEMBERS = {"__new__", "__init__", "_generate_next_value_"}
+
+
+def _added(cls: type, own_names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class that the call did not make; those of these names are its own."""
+    for name, value in vars(cls).items():
+        if name in own_names:
+            continue
+        inner = getattr(value, "__func__", getattr(value, "fget", value))
+        # From Python 3.13 on, the library wraps `__repr__`.
+        inner = inspect.unwrap(inner) if callable(inner) else inner
+        code = getattr(inner, "__code__", None)
+        if code is not None:
+            made = code.co_filename.startswith("<") or inner.__globals__.get("__name__") in ("enum", "reprlib")
+            if not made or not name.startswith("__"):
+                yield name, value
+        elif name == "__doc__":
+            # The text may have been set after the class was made.
+            yield from [(name, value)] if isinstance(value, str) else []
+        elif not name.startswith("__") and not inspect.ismemberdescriptor(value):
+            yield name, value
 
 
 # A pickle names the functions below: they keep their names and their arguments.
@@ -324,8 +302,7 @@ def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dic
     classes.fill_function(function, state)
 
 
-# As in `classes`, the keys are ids: a metaclass may define how its classes compare.
-_unfilled: dict[int, type] = {}
+_unfilled: set[type] = set()
 
 
 def make_class(
@@ -344,8 +321,8 @@ def make_class(
         cls = statement.execute(snippet, scope, outer)
         cls.__qualname__ = qualname
         core._lookup_class_or_track(tracker, cls)
-        _unfilled[id(cls)] = cls
-    if not snippet.scope and not snippet.bare:
+        _unfilled.add(cls)
+    if not snippet.scope:
         scope[snippet.name] = cls
     return cls
 
@@ -356,8 +333,9 @@ def fill_class(cls: type, state: tuple[Any, ...]) -> None:
     scope.update(names)
     for each in named:
         classes.remember(each)
-    if _unfilled.pop(id(cls), None) is None:
+    if cls not in _unfilled:
         return
+    _unfilled.remove(cls)
     classes.set_attributes(cls, attributes)
     for each in registered:
         cls.register(each)  # type: ignore[attr-defined]

@@ -10,26 +10,23 @@ import base64
 import collections
 import datetime
 import decimal
-import fractions
 import json
 import math
 import pathlib
 import re
 import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import arrays, tensors
-from .plain_data import DTYPE, FACTORIES, NOTED, PATHS, TENSOR
+from .plain_data import DTYPE, NOTED, PATHS, TENSOR
 
 # One byte of the JSON makes no more bytes of objects: 21 bytes can make an empty deque, which has 760.
 _MEMORY = 40
-_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,2}")
 _MOST_AXES = 64
-# What takes a time that is quadratic in its length may not be longer.
-_LONGEST_PATH, _LONGEST_FRACTION_BITS = 1 << 16, 1 << 16
+# Making a path takes a time that is quadratic in its length.
+_LONGEST_PATH = 1 << 16
 # Filling so few keys takes a moment, whatever their hashes are.
 _FEW_KEYS = 100
 # Where no keys collide, reading a byte of JSON and filling its part of a set takes a tenth of this.
@@ -128,14 +125,11 @@ def _text(reader: _Reader, parts: list[Any]) -> str:
     return str(reader.data(parts), "utf-8", "surrogatepass")
 
 
-def _bytes(kind: type) -> Callable[[_Reader, list[Any]], Any]:
-    def make(reader: _Reader, parts: list[Any]) -> Any:
-        if not parts:
-            return kind(reader.data(parts))
-        _need(len(parts) == 1 and type(parts[0]) is str, "bytes")
-        return kind(base64.b64decode(parts[0], validate=True))
-
-    return make
+def _bytes(reader: _Reader, parts: list[Any]) -> bytes:
+    if not parts:
+        return bytes(reader.data(parts))
+    _need(len(parts) == 1 and type(parts[0]) is str, "bytes")
+    return base64.b64decode(parts[0], validate=True)
 
 
 def _of(make: Callable[..., Any], *kinds: type) -> Callable[[_Reader, list[Any]], Any]:
@@ -148,55 +142,21 @@ def _of(make: Callable[..., Any], *kinds: type) -> Callable[[_Reader, list[Any]]
     return checked
 
 
-def _moment(make: Callable[..., Any]) -> Callable[[_Reader, list[Any]], Any]:
-    return lambda _, parts: make(*parts[:-1], fold=parts[-1])
-
-
-def _fraction(numerator: int, denominator: int) -> fractions.Fraction:
-    bits = numerator.bit_length() + denominator.bit_length()
-    _need(bits <= _LONGEST_FRACTION_BITS, "a Fraction of a usual length")
-    return fractions.Fraction(numerator, denominator)
-
-
-def _uuid(number: int) -> uuid.UUID:
-    return uuid.UUID(int=number)
-
-
 def _path(kind: str, text: str) -> pathlib.PurePath:
     _need(len(text) <= _LONGEST_PATH, "a path of a usual length")
     return PATHS[kind](text)
 
 
-def _zone(name: str) -> Any:
-    import zoneinfo
-
-    _need(_ZONE.fullmatch(name), "a time zone")
-    return zoneinfo.ZoneInfo(name)
-
-
-def _deque(_: _Reader, parts: list[Any]) -> Any:
-    longest, items = parts
-    _need(type(items) is list and (longest is None or _is_count(longest)), "a deque")
-    return collections.deque(items, longest)
-
-
-def _mapping(make: Callable[[dict[Any, Any], Any], Any]) -> Callable[[_Reader, list[Any]], Any]:
+def _mapping(make: Callable[[dict[Any, Any]], Any]) -> Callable[[_Reader, list[Any]], Any]:
     def made(reader: _Reader, parts: list[Any]) -> Any:
-        keys, values, more = parts
-        return make(reader.fill({}, keys, values), more)
+        keys, values, noted = parts
+        _need(type(noted) is dict and noted.keys() <= NOTED, "the attributes of a dict")
+        mapping = make(reader.fill({}, keys, values))
+        if noted:
+            vars(mapping).update(noted)
+        return mapping
 
     return made
-
-
-def _ordered(entries: dict[Any, Any], noted: Any) -> Any:
-    _need(type(noted) is dict and noted.keys() <= NOTED, "the attributes of an OrderedDict")
-    ordered = collections.OrderedDict(entries)
-    vars(ordered).update(noted)
-    return ordered
-
-
-def _default(entries: dict[Any, Any], factory: Any) -> Any:
-    return collections.defaultdict(None if factory is None else FACTORIES[factory], entries)
 
 
 def _check_shape(shape: Any, dtype: Any, known: re.Pattern[str]) -> None:
@@ -232,28 +192,19 @@ def _tensor(reader: _Reader, parts: list[Any]) -> Any:
 _MAKERS: Mapping[str, Callable[[_Reader, list[Any]], Any]] = {
     "$int": _int,
     "$str": _text,
-    "$bytes": _bytes(bytes),
-    "$bytearray": _bytes(bytearray),
+    "$bytes": _bytes,
     "$tuple": lambda _, parts: tuple(parts),
     "$set": lambda reader, parts: reader.fill(set(), parts),
     "$frozenset": lambda reader, parts: frozenset(reader.fill(set(), parts)),
-    "$dict": _mapping(lambda entries, _: entries),
-    "$OrderedDict": _mapping(_ordered),
-    "$defaultdict": _mapping(_default),
-    "$Counter": _mapping(lambda entries, _: collections.Counter(entries)),
+    "$dict": _mapping(dict),
+    "$OrderedDict": _mapping(collections.OrderedDict),
+    "$Counter": _mapping(collections.Counter),
     "$complex": _of(complex, float),
-    "$range": _of(range, int),
-    "$slice": lambda _, parts: slice(*parts),
-    "$deque": _deque,
     "$timedelta": _of(datetime.timedelta, int),
     "$date": _of(datetime.date, int),
-    "$time": _moment(datetime.time),
-    "$datetime": _moment(datetime.datetime),
+    "$datetime": lambda _, parts: datetime.datetime(*parts[:-1], fold=parts[-1]),
     "$timezone": _of(datetime.timezone, datetime.timedelta, str),
-    "$ZoneInfo": _of(_zone, str),
     "$Decimal": _of(decimal.Decimal, str),
-    "$Fraction": _of(_fraction, int),
-    "$UUID": _of(_uuid, int),
     "$path": _of(_path, str),
     "$array": _array,
     "$scalar": _scalar,

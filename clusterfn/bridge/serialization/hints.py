@@ -5,23 +5,21 @@ means travels if it is of the script, or of the standard library. A module or cl
 class whose statement is executed there, and is left out where that package is missing.
 
 Libraries look such names up in the `__dict__` of a module, which on a host is another one. `found_in_module` shows them
-there while a class or function is made again.
+there while a class is made again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from . import stand_ins
+from . import classes, stand_ins
 
-_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _DEEPEST = 10
 
 
@@ -135,44 +133,24 @@ def _travels(value: Any, goes_by_name: Callable[[Any], bool]) -> bool:
 def _is_of_library(module: Any) -> bool:
     facts = getattr(module, "__dict__", {})
     file = facts.get("__file__")
-    if not isinstance(file, str):
-        return facts.get("__name__") in sys.builtin_module_names
-    return file.startswith(_LIBRARY) and "site-packages" not in file
+    return classes.is_of_library(file) if isinstance(file, str) else facts.get("__name__") in sys.builtin_module_names
 
 
 @contextlib.contextmanager
 def found_in_module(scope: dict[str, Any]) -> Iterator[None]:
-    """Show these globals as the `__dict__` of their module, to this thread; to others it stays as it is."""
+    """Let the module of these globals have those that it lacks, while the statement of a class is executed."""
     module = sys.modules.get(str(scope.get("__name__")))
-    if module is None:
-        yield
-        return
+    names = scope if module is None else vars(module)
     with _looking:
-        if "_scopes" not in vars(type(module)):
-            object.__setattr__(module, "__class__", _kind_with_scopes(type(module)))
-        kind: Any = type(module)
-        mine = kind._scopes.setdefault(threading.get_ident(), [])
-        mine.append(scope)
-    try:
-        yield
-    finally:
-        with _looking:
-            mine.pop()
-            if not any(kind._scopes.values()):
-                object.__setattr__(module, "__class__", kind.__bases__[0])
+        lacking = {name: value for name, value in scope.items() if name not in names}
+        names.update(lacking)
+        try:
+            yield
+        finally:
+            for name, value in lacking.items():
+                # The statement, or another thread, may have given the module another meaning of it.
+                if names.get(name) is value:
+                    del names[name]
 
 
-_looking = threading.Lock()
-
-
-def _kind_with_scopes(kind: type) -> type:
-    """Return the class of a module whose `__dict__` is, to each thread, the globals of its statement."""
-    scopes: dict[int, list[dict[str, Any]]] = {}
-
-    def names(module: Any) -> dict[str, Any]:
-        mine = scopes.get(threading.get_ident())
-        own: dict[str, Any] = super(type(module), module).__dict__
-        return mine[-1] if mine else own
-
-    body = {"__module__": kind.__module__, "__dict__": property(names), "_scopes": scopes}
-    return type(kind.__name__, (kind,), body)
+_looking = threading.RLock()

@@ -1,25 +1,20 @@
 """Say which object of a pickle could not be made here, and which packages are of another version than there.
 
-Both are found only after loading has failed; what a pickle says of versions is noted while it is written. Nothing of
-the user's runs a second time for it: the traceback names the function that a pickle called, and what is left to find
-is written in C.
+Both are found only after loading has failed; what a pickle says of versions is noted while it is written. The traceback
+names the function that a pickle called.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
-import pickle
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-# A pickle is read again by an unpickler written in Python, which is slow: a larger one is not.
-_LARGEST = 16 << 20
 _MOST = 3
 _KEY = "_clusterfn_load_failure"
 # These modules have no version, and their projects have other names.
@@ -44,12 +39,9 @@ class LoadFailure(NamedTuple):
 
 
 class _Noted(NamedTuple):
-    """What `of` needs of a load that failed. An error that is pickled leaves it behind."""
+    """What a pickle says of versions that failed to load. An error that is pickled leaves it behind."""
 
-    data: Any
-    buffers: Sequence[Any]
     packages: object
-    make: Callable[..., pickle.Unpickler]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
@@ -92,13 +84,11 @@ def _by_metadata(folder: str) -> Mapping[str, str]:
     return {name.lower(): version for name, _, version in named}
 
 
-def note(
-    error: Exception, data: Any, buffers: Sequence[Any], packages: object, make: Callable[..., pickle.Unpickler]
-) -> None:  # fmt: skip
-    """Keep with an error what `of` needs: the pickle, the versions that it says, and what can find its objects."""
+def note(error: Exception, packages: object) -> None:
+    """Keep with an error the versions that its pickle says."""
     # The exception's class is the user's, and may not let anyone set attributes.
     with contextlib.suppress(Exception):
-        object.__setattr__(error, _KEY, _Noted(data, buffers, packages, make))
+        object.__setattr__(error, _KEY, _Noted(packages))
 
 
 def of(error: BaseException) -> LoadFailure:
@@ -106,9 +96,8 @@ def of(error: BaseException) -> LoadFailure:
     noted = vars(error).pop(_KEY, None) if hasattr(error, "__dict__") else None
     if noted is None:
         return LoadFailure()
-    data, buffers, packages, make = noted
-    name = _in_traceback(error) or (_in_c(error, bytes(data), buffers, make) if len(data) <= _LARGEST else "")
-    original = _plain(packages) if isinstance(packages, dict) else {}
+    name = _in_traceback(error)
+    original = _plain(noted.packages) if isinstance(noted.packages, dict) else {}
     here = {package: version_of(package) or _installed(package) for package in original}
     differing = [
         (package, original[package], here[package]) for package in original if here[package] != original[package]
@@ -176,66 +165,3 @@ def full_name(obj: Any) -> str:
     module, name = str(getattr(cls, "__module__", "?")), str(getattr(cls, "__qualname__", "?"))
     # Cython writes the module into the name of a function, too.
     return name if name.startswith(module + ".") else "%s.%s" % (module, name)
-
-
-class _NotMade:
-    """Stands for an object that a second reading of a pickle does not make: that would run code of the user's."""
-
-    def __call__(self, *args: Any) -> None: ...
-
-    append = extend = add = update = __setitem__ = __call__
-
-
-def _in_c(error: BaseException, data: bytes, buffers: Sequence[Any], make: Callable[..., Any]) -> str:
-    """Read once more, step by step, and return the name of what fails; nothing that is written in Python is called."""
-    plain: Any = pickle._Unpickler
-    reading: Any = type("Reading", (plain,), {"dispatch": dict(plain.dispatch)})
-    failed: list[tuple[str, BaseException]] = []
-
-    def watched(code: bytes) -> Callable[[Any], None]:
-        load, is_state = plain.dispatch[code[0]], code == pickle.BUILD
-
-        def step(self: Any) -> None:
-            target, argument = self.stack[-2:]
-            parts = argument if isinstance(argument, tuple) else ()
-            if not _is_in_c(type(target) if is_state else target) or any(type(each) is _NotMade for each in parts):
-                self.stack[-2:] = [target if is_state else _NotMade()]
-                return
-            try:
-                load(self)
-            except BaseException as again:  # code in C may raise anything
-                failed.append((full_name(target), again))
-                raise
-
-        return step
-
-    for code in (pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD):
-        reading.dispatch[code[0]] = watched(code)
-    reading.dispatch[pickle.NEWOBJ_EX[0]] = lambda self: self.stack.__setitem__(slice(-3, None), [_NotMade()])
-    reader, finder = reading(io.BytesIO(data), buffers=buffers), make(io.BytesIO(b""))
-
-    def find_class(module: str, name: str) -> Any:
-        try:
-            return finder.find_class(module, name)
-        except BaseException as again:  # the user's module may raise anything
-            failed.append(("%s.%s" % (module, name), again))
-            raise
-
-    reader.find_class = find_class
-    # The same error as before comes again, or one that follows from an object that was not made.
-    with contextlib.suppress(Exception):
-        reader.load()
-    same = (name for name, again in failed if type(again) is type(error) and str(again) == str(error))
-    return next(same, "")
-
-
-_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
-_MAKE = ("__new__", "__init__", "__setstate__", "__setattr__", "__hash__", "__eq__")
-
-
-def _is_in_c(obj: Any) -> bool:
-    """Return whether a call of it runs nothing that is written in Python."""
-    if not isinstance(obj, type):
-        return isinstance(obj, _IN_C)
-    methods = [vars(base)[name] for base in obj.__mro__ for name in _MAKE if name in vars(base)]
-    return type(obj) is type and not any(isinstance(each, (types.FunctionType, staticmethod)) for each in methods)

@@ -6,7 +6,7 @@ caller's `__main__` come back as the caller's own: see `classes`. `unpickler` re
 
 from __future__ import annotations
 
-import dis
+import collections
 import enum
 import functools
 import importlib
@@ -15,7 +15,7 @@ import operator
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 if TYPE_CHECKING:
@@ -27,17 +27,13 @@ else:
 
 from . import (
     arrays,
-    c_types,
     classes,
     code_parts,
     constructors,
-    enumerations,
     exception_parts,
-    registers,
     stand_ins,
     standard_library,
 )
-from .by_identity import ByIdentity, Reducers
 from .classes import core
 from .hints import reduce_type
 
@@ -60,8 +56,6 @@ def _find_imported_submodules(code: types.CodeType, values: Iterable[Any]) -> li
 
 # These changes are made in clusterfn's own copy of cloudpickle, so the user's cloudpickle stays as it is.
 core._find_imported_submodules = _find_imported_submodules
-core._DYNAMIC_CLASS_TRACKER_BY_CLASS = ByIdentity(dict(core._DYNAMIC_CLASS_TRACKER_BY_CLASS))
-core._BUILTIN_TYPE_NAMES = ByIdentity(core._BUILTIN_TYPE_NAMES)
 # The file name has this place among the arguments of `types.CodeType` in every Python since 3.8.
 _FILENAME = 10
 
@@ -87,7 +81,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         hints: Finds what names in annotations mean, which then goes with their functions and classes.
     """
 
-    dispatch_table = Reducers({**core.Pickler._dispatch_table, types.CodeType: _reduce_code})
+    dispatch_table = collections.ChainMap({types.CodeType: _reduce_code}, core.Pickler.dispatch_table)
 
     target = HERE
 
@@ -111,16 +105,11 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         self.kinds: dict[int, type] = {}
 
     def dump(self, obj: Any) -> None:
-        whole = self.whole(obj)
-        if self._registered and self._hints is not None and registers.is_call(obj):
+        if self._registered and self._hints is not None and classes.is_call(obj):
             # The entries may fail to pickle like annotations do, and then the call is pickled again without both.
             self._hints.used = True
-            whole = stand_ins.MadeThere(classes.with_entries, whole, list(self._registered.values()))
-        super().dump(whole)
-
-    def whole(self, obj: Any) -> Any:
-        """Return what is pickled in place of the whole object."""
-        return obj
+            obj = stand_ins.MadeThere(classes.with_entries, obj, list(self._registered.items()))
+        super().dump(obj)
 
     def reducer_override(self, obj: Any) -> Any:
         if self._on_object is not None:
@@ -133,7 +122,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         self.kinds[id(kind)] = kind
         if is_class:
             of_numpy = (arrays.reduce_class,) if str(obj.__module__).startswith("numpy") else ()
-            for reduce_class in (c_types.reduce_metaclass, *of_numpy, _reduce_type):
+            for reduce_class in (*of_numpy, _reduce_type):
                 reduction = reduce_class(obj)
                 if reduction is not NotImplemented:
                     return reduction
@@ -143,15 +132,15 @@ class Pickler(core.Pickler):  # type: ignore[misc]
                 return operator.getitem, (generic["origin"], generic["args"])
             return self.reduce_class(obj, super().reducer_override(obj))
         if kind is types.FunctionType:
-            reduction = self._reduce_function(obj)
+            reduction = self._reduce_of_library(obj)
             return super().reducer_override(obj) if reduction is NotImplemented else reduction
-        if id(kind) in self._registered:
+        if kind in self._registered:
             return NotImplemented
         if kind is types.CellType and id(obj) in self._cells:
             # The variable goes empty: each function that has it fills it.
             return types.CellType, ()
         of_errors = (exception_parts.reduce,) if issubclass(kind, BaseException) else ()
-        of_members = (enumerations.reduce_member,) if issubclass(kind, enum.Enum) else ()
+        of_members = (classes.reduce_member,) if issubclass(kind, enum.Enum) else ()
         for reduce in (
             _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, *of_errors,
             self._reduce_method, self._reduce_of_library, *of_members, constructors.reduce,
@@ -162,15 +151,6 @@ class Pickler(core.Pickler):  # type: ignore[misc]
                 return reduction
         # `super()` would ask the object itself whether it is a function, and its code may raise anything.
         return NotImplemented
-
-    def _reduce_function(self, function: types.FunctionType) -> Any:
-        if "raw_function" in vars(function):
-            # This import is late, because only functions that pydantic validates need it.
-            from . import models
-
-            return models.reduce_function(function, lambda plain: self.hints_of(plain, plain.__globals__, True))
-        reduction = self._reduce_of_library(function)
-        return classes.reduce_decorated(function) if reduction is NotImplemented else reduction
 
     def _reduce_method(self, method: Any) -> Any:
         """Reduce a bound method to its object and name: its function may be elsewhere in another version."""
@@ -188,7 +168,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         return not classes.is_of_script(kind)
 
     def _reduce_of_library(self, obj: Any) -> Any:
-        return standard_library.reduce(obj, self.target, classes.has_a_home)
+        return standard_library.reduce(obj, classes.has_a_home)
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
         """Add the globals that only a class body in the function reads, which cloudpickle overlooks."""
@@ -200,7 +180,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
             # The cells go with the function itself, and their content comes later: a closure may refer to its own
             # function.
             slots.update(__closure__=None, _contents=list(map(classes.content, func.__closure__)))
-        for name in (name for body in class_bodies(func.__code__) for name in global_names(body)):
+        for name in (name for body in code_parts.class_bodies(func.__code__) for name in code_parts.global_names(body)):
             if name in scope and name != "__builtins__":
                 slots["__globals__"].setdefault(name, scope[name])
         for name, value in self.hints_of(func, scope).items():
@@ -221,8 +201,6 @@ class Pickler(core.Pickler):  # type: ignore[misc]
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """Reduce a class, for which cloudpickle returns `reduction`."""
-        if reduction is not NotImplemented and c_types.is_made_by_ctypes(cls):
-            reduction = c_types.reduce(cls, reduction)
         reduced = _by_value(cls, reduction)
         if reduced is not reduction and not self._in_parts and classes.is_made_by_library(cls):
             raise LibraryMade(cls)
@@ -231,25 +209,6 @@ class Pickler(core.Pickler):  # type: ignore[misc]
             if named:
                 reduced = (*reduced[:2], (*reduced[2], named), *reduced[3:])
         return reduced
-
-
-# CPython sets this flag (CO_OPTIMIZED) on the code of functions. Other code, such as the body of a class, runs in
-# place.
-_OPTIMIZED = 1
-
-
-def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the bodies of classes in a code; Python 3.12 puts that of a generic class into a code of its own."""
-    for part in code_parts.codes(code):
-        if part is not code and (not part.co_flags & _OPTIMIZED or part.co_name.startswith("<generic")):
-            yield part
-
-
-def global_names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that a code looks up among its globals."""
-    for instruction in dis.get_instructions(code):
-        if "GLOBAL" in instruction.opname or instruction.opname == "LOAD_NAME":
-            yield instruction.argval
 
 
 def dumps(obj: object) -> bytes:
@@ -275,7 +234,7 @@ def _by_value(cls: type, reduction: Any) -> Any:
         # `__slots__` has no effect when it is set after the class is made.
         args[3]["__slots__"] = vars(cls)["__slots__"]
     if make is makers[1]:
-        make, args, state = enumerations.reduce_class(cls, args, state)
+        make, args, state = classes.reduce_enumeration(cls, args, state)
     return classes.remake_class, (cls.__module__, cls.__qualname__, make, args), state, None, None, classes.fill_class
 
 
@@ -296,7 +255,7 @@ def _reduce_named(obj: Any) -> Any:
         raise TypeError("cannot pickle '_io.TextIOWrapper' object")
     if kind.__module__ == "ctypes" and kind.__name__ in ("CDLL", "PyDLL"):
         # cloudpickle would send the address of the library in this process.
-        return c_types.reduce_library(obj)
+        raise TypeError("cannot pickle an open C library: open it inside the function")
     # The object holds a lock up to Python 3.11.
     if kind is functools.cached_property:
         return kind, (obj.func,), {name: value for name, value in vars(obj).items() if name != "lock"}
@@ -353,7 +312,6 @@ _OF_PACKAGES = {
     "numpy": "arrays",
     "torch": "tensors",
     "pandas": "tables",
-    "sqlalchemy": "mapped_tables",
     "faiss": "indexes",
 }
 

@@ -9,12 +9,10 @@ import base64
 import collections
 import datetime
 import decimal
-import fractions
 import json
 import os
 import pathlib
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,18 +30,15 @@ TENSOR = re.compile(r"bool|u?int(?:8|16|32|64)|b?float16|float(?:32|64|8_e4m3fn|
 # A path to a part of a value is shown so far.
 _LONGEST_SHOWN = 150
 _SEQUENCES = (tuple, set, frozenset)
-_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_MAPPINGS = (dict, collections.OrderedDict, collections.Counter)
 # torch notes this on what `state_dict()` returns.
 NOTED = {"_metadata"}
-FACTORIES: Mapping[str, type] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict, set, tuple)}
 PATHS: Mapping[str, type[pathlib.PurePath]] = {
     "PosixPath": pathlib.Path if os.name == "posix" else pathlib.PurePosixPath,
     "WindowsPath": pathlib.PureWindowsPath if os.name == "posix" else pathlib.Path,
     "PurePosixPath": pathlib.PurePosixPath,
     "PureWindowsPath": pathlib.PureWindowsPath,
 }
-_DAY = ("year", "month", "day")
-_TIME = ("hour", "minute", "second", "microsecond", "tzinfo", "fold")
 
 
 def _attributes(*names: str) -> Callable[[Any], Sequence[Any]]:
@@ -53,17 +48,11 @@ def _attributes(*names: str) -> Callable[[Any], Sequence[Any]]:
 # The tag of each type is its name, and the parts of its objects are these.
 _PARTS: Mapping[type, Callable[[Any], Sequence[Any]]] = {
     complex: _attributes("real", "imag"),
-    range: _attributes("start", "stop", "step"),
-    slice: _attributes("start", "stop", "step"),
-    collections.deque: lambda value: [value.maxlen, list(value)],
     datetime.timedelta: _attributes("days", "seconds", "microseconds"),
-    datetime.date: _attributes(*_DAY),
-    datetime.time: _attributes(*_TIME),
-    datetime.datetime: _attributes(*_DAY, *_TIME),
+    datetime.date: _attributes("year", "month", "day"),
+    datetime.datetime: _attributes("year", "month", "day", "hour", "minute", "second", "microsecond", "tzinfo", "fold"),
     datetime.timezone: lambda value: value.__getinitargs__(),
     decimal.Decimal: lambda value: [str(value)],
-    fractions.Fraction: _attributes("numerator", "denominator"),
-    uuid.UUID: _attributes("int"),
 }
 
 
@@ -108,7 +97,7 @@ class _Writer:
         if kind in _MAPPINGS:
             keys = list(value)
             entries = self._all(keys, depth), self._all(value.values(), depth, keys)
-            return {f"${kind.__name__}": [*entries, self._more(value, depth)]}
+            return {f"${kind.__name__}": [*entries, self._noted(value, depth)]}
         tag, parts = self._parts(kind, value)
         return {tag: [self.of(part, depth + 1) for part in parts]}
 
@@ -123,19 +112,15 @@ class _Writer:
             raise
         return written
 
-    def _more(self, value: Any, depth: int) -> Any:
-        """Return what a dict knows beside its entries: what makes a missing one, or what torch notes on it."""
-        if type(value) is collections.OrderedDict:
-            if not vars(value).keys() <= NOTED:
-                raise NotData("is an OrderedDict with attributes of its own")
-            return self.of(vars(value), depth + 1)
-        factory = getattr(value, "default_factory", None)
-        if factory is not None and FACTORIES.get(getattr(factory, "__name__", "")) is not factory:
-            raise NotData(f"is a defaultdict that calls {_full_name(factory)}")
-        return getattr(factory, "__name__", None)
+    def _noted(self, value: Any, depth: int) -> Any:
+        """Return what torch notes on an OrderedDict."""
+        noted = getattr(value, "__dict__", {})
+        if not noted.keys() <= NOTED:
+            raise NotData("is a dict with attributes of its own")
+        return self.of(noted, depth + 1)
 
     def _parts(self, kind: type, value: Any) -> tuple[str, Sequence[Any]]:
-        if kind in (bytes, bytearray, str):
+        if kind in (bytes, str):
             if kind is not str and len(value) < _LARGE:
                 return f"${kind.__name__}", [base64.b64encode(value).decode()]
             data = value.encode("utf-8", "surrogatepass") if kind is str else value
@@ -146,8 +131,6 @@ class _Writer:
         if issubclass(kind, pathlib.PurePath) and kind.__name__ in PATHS:
             return "$path", [kind.__name__, str(value)]
         package = str(kind.__module__).partition(".")[0]
-        if package == "zoneinfo" and value.key:
-            return "$ZoneInfo", [value.key]
         if package == "numpy" and (kind is arrays.numpy.ndarray or issubclass(kind, arrays.numpy.generic)):
             return self._of_numpy(kind, value)
         if package == "torch" and kind is tensors.torch.Tensor:

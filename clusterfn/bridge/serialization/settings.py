@@ -35,17 +35,9 @@ def _deterministic(torch: Any) -> list[bool]:
     return [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()]
 
 
-def _decimal(decimal: Any) -> dict[str, Any]:
-    context, usual = decimal.getcontext(), decimal.DefaultContext
-    facts = {name: getattr(context, name) for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")}
-    facts["traps"] = sorted(signal.__name__ for signal, is_set in context.traps.items() if is_set)
-    same = all(facts[name] == getattr(usual, name) for name in facts if name != "traps")
-    return {} if same and context.traps == usual.traps else facts
-
-
-def _set_decimal(decimal: Any, facts: dict[str, Any]) -> None:
-    traps = [getattr(decimal, name) for name in facts.get("traps", ())]
-    decimal.setcontext(decimal.Context(**{**facts, "traps": traps}) if facts else decimal.DefaultContext.copy())
+def _set_decimal(decimal: Any, both: list[Any]) -> None:
+    context = decimal.getcontext()
+    context.prec, context.rounding = both
 
 
 def _filters(warnings: Any) -> list[list[str]]:
@@ -97,23 +89,15 @@ def _of_jax(name: str, default: Any) -> Setting:
     return Setting(default, None, lambda jax, value: jax.config.update(name, value))
 
 
-def _locale(locale: Any) -> dict[str, str]:
-    names = ("LC_COLLATE", "LC_MONETARY", "LC_NUMERIC", "LC_TIME")
-    return {name: there for name in names if (there := locale.setlocale(getattr(locale, name))) != "C"}
-
-
-def _set_locale(locale: Any, facts: dict[str, str]) -> None:
-    for name, value in facts.items():
-        locale.setlocale(getattr(locale, name), value)
-
-
 # The keys are a module, and what the script sets of it.
 CARRIED: Mapping[str, Setting] = {
     "sys:setrecursionlimit": Setting(1000, "getrecursionlimit"),
     "sys:set_int_max_str_digits": Setting(4300, "get_int_max_str_digits"),
     "csv:field_size_limit": Setting(131072, "field_size_limit"),
-    "decimal:setcontext": Setting({}, _decimal, _set_decimal),
-    "locale:setlocale": Setting({}, _locale, _set_locale),
+    "decimal:getcontext": Setting(
+        [28, "ROUND_HALF_EVEN"], lambda decimal: [decimal.getcontext().prec, decimal.getcontext().rounding],
+        _set_decimal,
+    ),
     "warnings:filterwarnings": Setting([], _filters, _set_filters),
     "numpy:seterr": Setting(
         {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"},
@@ -164,6 +148,7 @@ NAMED: Mapping[str, frozenset[str]] = {
     "torch.set_default_device": frozenset(["torch"]),
     "set_floatx": frozenset(["keras", "tensorflow"]),
     "set_global_policy": frozenset(["keras", "tensorflow"]),
+    "locale.setlocale": frozenset(["locale"]),
     "warnings.filterwarnings('error'": frozenset(),
     "warnings.simplefilter('error'": frozenset(),
 }

@@ -12,7 +12,6 @@ import ast
 import collections
 import functools
 import linecache
-import operator
 import sys
 import threading
 import types
@@ -28,7 +27,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LAMBDA = "<lambda>"
 # CPython sets this flag (CO_NESTED) on code inside a function. It changes nothing about how the code runs.
 _NESTED = 0x10
-_AROUND = "around"
+_LOCALS = "<locals>"
 
 
 class NoSource(Exception):
@@ -47,11 +46,9 @@ class Snippet:
         text: With the blanks before it; a function without its decorators.
         futures: What was imported from `__future__`.
         free: Variables of the functions around it that it uses.
-        inside: The name of the nearest class around it.
         scope: What precedes its name in its qualified name, such as "outer.<locals>.".
         imported: Names that the file imports at its top level, or `super` if it is used there: Python compiles calls of
             their attributes differently.
-        bare: Whether its name stands for something else that its decorators made of it: they count up to that one.
     """
 
     name: str
@@ -61,10 +58,8 @@ class Snippet:
     text: str
     futures: tuple[str, ...] = ()
     free: tuple[str, ...] = ()
-    inside: str | None = None
     scope: str = ""
     imported: tuple[str, ...] = ()
-    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,6 @@ class FoundDefinition:
     """A function or class in a text, with the classes and functions around it."""
 
     node: Definition
-    inside: str | None
     scope: str
     functions: tuple[Definition, ...]
 
@@ -94,7 +88,7 @@ class Text:
         self.imported = whole.imported
         self._lines = whole.text.split("\n")
         self._line = whole.line
-        self.found = list(_definitions(tree, whole.inside, whole.scope))
+        self.found = list(_definitions(tree, whole.scope))
 
     def cut(self, node: Definition, first: int) -> str:
         """Return the source of a node from the line `first` on, in its own columns."""
@@ -105,19 +99,19 @@ class Text:
         return "\n".join(lines)
 
 
-def _definitions(tree: ast.AST, inside: str | None, scope: str) -> Iterator[FoundDefinition]:
+def _definitions(tree: ast.AST, scope: str) -> Iterator[FoundDefinition]:
     functions: tuple[Definition, ...] = ()
-    waiting = collections.deque([(tree, inside, scope, functions)])
+    waiting = collections.deque([(tree, scope, functions)])
     while waiting:
-        node, inside, scope, functions = waiting.popleft()
+        node, scope, functions = waiting.popleft()
         if isinstance(node, ast.ClassDef):
-            yield FoundDefinition(node, inside, scope, functions)
-            inside, scope = node.name, "%s%s." % (scope, node.name)
+            yield FoundDefinition(node, scope, functions)
+            scope = "%s%s." % (scope, node.name)
         elif isinstance(node, _FUNCTIONS):
-            yield FoundDefinition(node, inside, scope, functions)
+            yield FoundDefinition(node, scope, functions)
             scope = "%s%s.<locals>." % (scope, getattr(node, "name", _LAMBDA))
             functions = (*functions, node)
-        waiting.extend((child, inside, scope, functions) for child in ast.iter_child_nodes(node))
+        waiting.extend((child, scope, functions) for child in ast.iter_child_nodes(node))
 
 
 _arrived: dict[str, dict[Snippet, Text]] = {}
@@ -211,7 +205,7 @@ def _snippet(text: Text, definition: FoundDefinition, code: types.CodeType) -> S
     try:
         snippet = Snippet(
             definition.name, text.file, line, first, text.cut(definition.node, line), futures_of(code),
-            code.co_freevars, definition.inside, definition.scope,
+            code.co_freevars, definition.scope,
             tuple(name for name in text.imported if name in names),
         )  # fmt: skip
         # A source counts only if it compiles to exactly this code. That tells two lambdas of one line apart, and
@@ -278,6 +272,25 @@ def parse(snippet: Snippet, version: tuple[int, int] | None = None) -> Definitio
     return only
 
 
+def reject_newer(snippet: Snippet, version: tuple[int, int]) -> None:
+    """Reject syntax that an older Python does not have, as far as the parser knows; names the line.
+
+    Raises:
+        NoSource: There is such syntax.
+    """
+    try:
+        parse(snippet, version)
+    except SyntaxError as error:
+        # The parser names the line after a statement that an older Python lacks.
+        lines = (node.lineno for node in ast.walk(parse(snippet)) if type(node).__name__ in _NEWER)  # type: ignore[attr-defined]
+        facts = (snippet.name, snippet.file, next(lines, error.lineno or snippet.line), *version, error.msg)
+        raise NoSource("%s (%s, line %d): Python %d.%d does not have this syntax: %s" % facts) from None
+
+
+# Python has these statements since 3.10, 3.11 and 3.12.
+_NEWER = ("Match", "TryStar", "TypeAlias")
+
+
 def alone(snippet: Snippet) -> str:
     """Return its text as a file: the first line of it is the second one."""
     indented = snippet.text[:1] in (" ", "\t")
@@ -286,48 +299,30 @@ def alone(snippet: Snippet) -> str:
 
 
 def _compile(snippet: Snippet) -> types.CodeType:
-    """Compile one function within a function and a class that replace what was around it."""
-    frame = ast.parse(_frame(snippet))
-    body: Any = frame.body[-1]
-    if snippet.inside:
-        body = body.body[-1]
+    """Compile one function within functions and classes that replace those around it, of which it has its names."""
+    *names, _ = snippet.scope.split(".")
+    places = [(name, follower == _LOCALS) for name, follower in zip(names, [*names[1:], ""]) if name != _LOCALS]
+    around = [("around" if name == _LAMBDA else name, is_function) for name, is_function in places]
+    is_in_class = not all(is_function for _, is_function in around)
+    # Python has `__class__` itself where there is a class.
+    free = [name for name in snippet.free if name.isidentifier() and not (is_in_class and name == "__class__")]
+    if free and not any(is_function for _, is_function in around):
+        around.insert(0, ("around", True))
+    frame: Any = ast.parse(imports_of(snippet))
+    body = frame.body
+    for name, is_function in around:
+        form = "def %s(%s): pass" if is_function else "class %s(%s): pass"
+        body.extend(ast.parse(form % (name, ", ".join(free) if is_function else "")).body)
+        body = body[-1].body
     node = parse(snippet)
-    body.body[-1] = ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.Lambda) else node
+    body.append(ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.Lambda) else node)
     _strip(node, snippet)
     code: types.CodeType = quietly(
         compile, frame, snippet.file, "exec", future_flags(snippet.futures), dont_inherit=True
     )
-    for name in (_AROUND, *([snippet.inside] if snippet.inside else []), snippet.name):
+    for name in (*(name for name, _ in around), snippet.name):
         code = inner(code, name)
-    named = snippet.inside or snippet.name
-    around = "%s.<locals>." % _AROUND if named in snippet.free or named == _LAMBDA else ""
-    before = "%s%s." % (around, snippet.inside) if snippet.inside else around
-    return _renamed(code, before + snippet.name + ".", snippet.scope + snippet.name + ".")
-
-
-def _renamed(code: types.CodeType, before: str, after: str) -> types.CodeType:
-    """Return it with other qualified names of the functions and classes in it.
-
-    Bodies of classes have theirs as a constant; up to Python 3.10, so have functions, behind their code.
-    """
-    if before == after:
-        return code
-    is_class = "__qualname__" in code.co_names
-    old = sys.version_info < (3, 11)
-    consts = tuple(
-        _renamed(each, before, after) if isinstance(each, types.CodeType)
-        else after + each[len(before) :]
-        if isinstance(each, str) and each.startswith(before) and (is_class or old and isinstance(last, types.CodeType))
-        else each
-        for last, each in zip((None, *code.co_consts), code.co_consts)
-    )  # fmt: skip
-    # Codes that compare as equal may have other qualified names, so identity decides.
-    same_ones = all(map(operator.is_, consts, code.co_consts))
-    changed: dict[str, Any] = {} if same_ones else {"co_consts": consts}
-    name = getattr(code, "co_qualname", "")
-    if f"{name}.".startswith(before):
-        changed["co_qualname"] = f"{after}{f'{name}.'[len(before) :]}"[:-1]
-    return code.replace(**changed) if changed else code
+    return code
 
 
 def inner(code: types.CodeType, name: str) -> types.CodeType:
@@ -340,17 +335,6 @@ def inner(code: types.CodeType, name: str) -> types.CodeType:
         if part.co_name == name:
             return part
     raise LookupError(name)
-
-
-def _frame(snippet: Snippet) -> str:
-    """Return source to compile the snippet in: its name is a global, unless it was a variable of a function."""
-    named = snippet.inside or snippet.name
-    free = [name for name in snippet.free if name.isidentifier() and not (snippet.inside and name == "__class__")]
-    lines = [imports_of(snippet), "def %s(%s):" % (_AROUND, ", ".join(free))]
-    if named not in free and named != _LAMBDA:
-        lines.append(" global %s" % named)
-    lines += [" class %s:" % snippet.inside, "  pass"] if snippet.inside else [" pass"]
-    return "\n".join(lines)
 
 
 def imports_of(snippet: Snippet) -> str:

@@ -11,10 +11,9 @@ import importlib
 import os
 import sys
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-
-from . import by_identity
 
 if TYPE_CHECKING:
     import pathlib
@@ -116,10 +115,10 @@ def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
     return homes
 
 
-_homes: by_identity.ByIdentity[tuple[int, dict[int, list[tuple[str, str]]]]] = by_identity.ByIdentity()
+_homes: weakref.WeakKeyDictionary[type, tuple[int, dict[int, list[tuple[str, str]]]]] = weakref.WeakKeyDictionary()
 
 
-@by_identity.cached
+@functools.lru_cache(maxsize=256)
 def other_homes(cls: type) -> tuple[tuple[str, str], ...]:
     """Return public modules and names of a class that another version may keep only there.
 

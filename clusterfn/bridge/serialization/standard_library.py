@@ -6,11 +6,8 @@ latter, and made again by the same call.
 
 from __future__ import annotations
 
-import collections
 import contextvars
-import copyreg
 import functools
-import gc
 import importlib
 import inspect
 import pickle
@@ -18,22 +15,19 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import stand_ins
 
 _UNSET = object()
-_HERE = sys.version_info[:2]
-_MADE: Any = copyreg.__newobj__  # type: ignore[attr-defined]
 
 
-def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool]) -> Any:
+def reduce(obj: Any, has_a_home: Callable[[Any], bool]) -> Any:
     """Return the reduction of such an object; NotImplemented for any other.
 
     Args:
         obj: Any object.
-        target: Version of the Python that reads it.
         has_a_home: Whether the other side can import it by its name.
     """
     kind = type(obj)
@@ -42,23 +36,9 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         return _reduce_dispatch(obj) if own else NotImplemented
     if kind is contextvars.ContextVar:
         return _reduce_context_variable(obj)
-    if kind is contextvars.Context:
-        return context, (), list(obj.items()), None, None, fill_context
-    handler: Any = getattr(sys.modules.get("logging"), "Handler", None)
-    if handler is not None and issubclass(kind, handler) and not hasattr(kind, "__setstate__"):
-        state = {name: value for name, value in vars(obj).items() if name != "lock"}
-        return _MADE, (kind,), state, None, None, fill_handler
-    if kind is functools.singledispatchmethod:
-        return singledispatchmethod, (obj.func, obj.dispatcher)
-    if kind.__name__ == "SystemRandom" and kind.__module__ == "random":
-        return kind, ()
-    if target == _HERE and is_of_argparse(kind):
+    if is_of_argparse(kind):
         reduction = obj.__reduce_ex__(5)
-        return (*reduction[:2], with_suppress(reduction[2]), *reduction[3:])
-    if kind.__name__ == "KeyWrapper" and kind.__module__ == "functools":
-        held = tuple(each for each in gc.get_referents(obj) if each is not kind)
-        # Before Python 3.10 the garbage collector does not know the function of the wrapper, and nothing else names it.
-        return (comparison_key, held) if held else NotImplemented
+        return (*reduction[:2], with_suppress(reduction[2]), None, None, fill_argparse)
     if kind.__name__ == "_GeneratorContextManager" and kind.__module__ == "contextlib":
         # A generator that has begun belongs to its process. As a decorator, a context manager never begins its own
         # generator.
@@ -68,36 +48,12 @@ def reduce(obj: Any, target: tuple[int, int], has_a_home: Callable[[Any], bool])
         facts = (obj.__forward_arg__, obj.__forward_module__, getattr(obj, "__forward_is_class__", False))
         return forward_reference, facts
     if kind is _ALIAS and not has_a_home(obj):
-        return _reduce_alias(obj, target)
-    # The class of `sys.version_info` cannot make another object.
-    if kind.__module__ == "sys" and isinstance(obj, tuple):
-        names = [name for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
-        return facts_of_python, (kind.__name__, names, [getattr(obj, name) for name in names])
+        return _reduce_alias(obj)
     if kind.__module__ in ("weakref", "_weakrefset", "builtins"):
         return _reduce_weak(obj)
     if kind.__name__ == "Struct" and kind.__module__ == "_struct":
         return struct, (obj.format,)
-    if any(each.__name__ == "JSONDecoder" and each.__module__ == "json.decoder" for each in kind.__mro__):
-        state = {name: value for name, value in vars(obj).items() if name != "scan_once"}
-        return _MADE, (kind,), state, None, None, fill_decoder
     return NotImplemented
-
-
-def fill_handler(handler: Any, state: dict[str, Any]) -> None:
-    """Give a handler of log records its state, and a lock."""
-    vars(handler).update(state)
-    handler.createLock()
-
-
-def context() -> contextvars.Context:
-    """Make an empty context."""
-    return contextvars.Context()
-
-
-def fill_context(target: contextvars.Context, values: list[tuple[contextvars.ContextVar[Any], Any]]) -> None:
-    """Set variables in a context."""
-    for variable, value in values:
-        target.run(variable.set, value)
 
 
 def is_of_argparse(kind: type) -> bool:
@@ -114,22 +70,16 @@ def with_suppress(state: Any) -> Any:
     return {name: named if value is suppress else value for name, value in state.items()}
 
 
-def comparison_key(compare: Callable[[Any, Any], int], *value: Any) -> Any:
-    """Make what `cmp_to_key` returns, or the key of a value."""
-    key = functools.cmp_to_key(compare)
-    return key(*value) if value else key
-
-
-def fill_decoder(decoder: Any, state: dict[str, Any]) -> None:
-    """Give a decoder of JSON its state, and what reads texts by it."""
-    vars(decoder).update(state)
-    decoder.scan_once = importlib.import_module("json.scanner").make_scanner(decoder)
-
-
-def facts_of_python(name: str, names: list[str], values: Sequence[Any]) -> Any:
-    """Make a tuple that looks like the one with these facts of a Python."""
-    make: Any = collections.namedtuple
-    return make(name, names)(*values)
+def fill_argparse(obj: Any, state: dict[str, Any]) -> None:
+    """Give a part of a parser its state, and what only the constructors of this version know, as they do by default."""
+    vars(obj).update(state)
+    for kind in [each for each in type(obj).__mro__ if each.__module__ == "argparse"]:
+        for name, parameter in inspect.signature(kind).parameters.items():
+            if parameter.default is not parameter.empty and not hasattr(obj, name):
+                setattr(obj, name, parameter.default)
+        if kind.__name__ == "_SubParsersAction":
+            # From Python 3.13 on.
+            vars(obj).setdefault("_deprecated", set())
 
 
 def struct(form: Any) -> Any:
@@ -198,13 +148,6 @@ def fill_dispatch(
     vars(function).update(own)
 
 
-def singledispatchmethod(function: Callable[..., Any], dispatcher: Any) -> Any:
-    """Make such a method with the implementations of `dispatcher`."""
-    method = functools.singledispatchmethod(function)
-    method.dispatcher = dispatcher
-    return method
-
-
 def _reduce_context_variable(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
     home = home_of(variable)
     if home is not None:
@@ -242,19 +185,11 @@ def set_context_variable(variable: contextvars.ContextVar[Any], state: tuple[Any
     variable.set(*state)
 
 
-def _reduce_alias(alias: Any, target: tuple[int, int]) -> tuple[Any, ...]:
-    # An older Python has no such aliases, so the type itself goes in place of its name.
-    if target < (3, 12):
-        if _contains(alias.__value__, alias):
-            raise pickle.PicklingError("the type %s refers to itself, which needs Python 3.12" % alias.__name__)
-        return same, (alias.__value__,)
-    parameters = alias.__type_params__
-    # The type refers to its parameters, so they must exist before it.
-    if parameters:
-        return type_alias, (alias.__name__, alias.__module__, parameters, [alias.__value__])
-    value: list[Any] = []
-    args = (alias.__name__, alias.__module__, parameters, value)
-    return type_alias, args, (value, alias.__value__), None, None, fill_alias
+def _reduce_alias(alias: Any) -> tuple[Any, ...]:
+    # Only its own module has an alias, and an older Python has none: so the type itself goes in its place.
+    if _contains(alias.__value__, alias):
+        raise pickle.PicklingError("the type %s refers to itself: write it in a module of your own" % alias.__name__)
+    return same, (alias.__value__,)
 
 
 def _contains(kind: Any, alias: Any, seen: tuple[Any, ...] = ()) -> bool:
@@ -266,25 +201,3 @@ def _contains(kind: Any, alias: Any, seen: tuple[Any, ...] = ()) -> bool:
 def same(value: Any) -> Any:
     """Return what an alias stands for."""
     return value
-
-
-def type_alias(name: str, module: str, parameters: tuple[Any, ...], value: list[Any]) -> Any:
-    """Make what the statement `type X = ...` makes; its type, in which it may stand, comes as `value[0]`."""
-    alias = getattr(sys.modules.get(module), name, None)
-    if type(alias) is _ALIAS:
-        return alias
-    if not name.isidentifier():
-        raise ValueError("%r is no name of a type" % name)
-    scope: dict[str, Any] = {"__name__": module, "make": _ALIAS, "value": value, "parameters": parameters}
-    if parameters:
-        exec("%s = make(%r, value[0], type_params=parameters)" % (name, name), scope)
-    else:
-        # The statement reads `value[0]` only when the type is first asked for, which may be after `fill_alias`.
-        exec("type %s = value[0]" % name, scope)
-    return scope[name]
-
-
-def fill_alias(_: Any, state: tuple[list[Any], Any]) -> None:
-    """Give an alias its type."""
-    holder, value = state
-    holder.append(value)

@@ -15,15 +15,16 @@ import inspect
 import operator
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import by_identity, classes, code_parts, hints, library_state, pickler, source
+from . import classes, code_parts, hints, source
 from .classes import core
 from .source import FoundDefinition, Snippet, Text
 
-_homes: by_identity.ByIdentity[dict[str, Any]] = by_identity.ByIdentity()
+_homes: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 def home(cls: type) -> dict[str, Any]:
@@ -103,13 +104,15 @@ def _signs(node: Any, cls: type, own: list[types.CodeType]) -> list[bool]:
 
 
 def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:
+    if _is_apart(definition, cls):
+        return None
     first = source.first_line(definition.node)
     own = [code for code in codes if code.co_filename == text.file]
     futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, definition.node)
     try:
         snippet = Snippet(
             definition.name, text.file, first, first, text.cut(definition.node, first), tuple(sorted(futures)),
-            imported=text.imported, bare=_is_bare(definition, cls),
+            imported=text.imported,
         )  # fmt: skip
         snippet = replace(snippet, free=_outer_names(snippet, definition.functions), scope=definition.scope)
         return snippet if _fits(snippet, definition.node, cls, own) else None
@@ -118,8 +121,8 @@ def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[typ
         return None
 
 
-def _is_bare(definition: FoundDefinition, cls: type) -> bool:
-    """Return whether a decorator made something else of a class: a class below it, a function, an object."""
+def _is_apart(definition: FoundDefinition, cls: type) -> bool:
+    """Return whether a decorator made something else of a class: its statement would make that, not the class."""
     value: Any = types.SimpleNamespace(**home(cls))
     # A class that was made in a function has no name in its module.
     for name in (definition.scope + definition.name).split("."):
@@ -178,7 +181,7 @@ def _agrees(cls: Any, name: str, value: object) -> bool:
 def _outer_names(snippet: Snippet, functions: tuple[ast.AST, ...]) -> tuple[str, ...]:
     """Return variables of the enclosing functions that a class statement may use."""
     code = compiled(snippet)
-    used = {name for part in code_parts.codes(code) for name in pickler.global_names(part)}
+    used = {name for part in code_parts.codes(code) for name in code_parts.global_names(part)}
     bound = {name for function in functions for child in ast.iter_child_nodes(function) for name in _bound(child)}
     return tuple(sorted((bound & used) - {snippet.name}))
 
@@ -206,15 +209,9 @@ def compiled(snippet: Snippet) -> types.CodeType:
         SyntaxError: It is not of this Python; the line is that of the file.
     """
     node: Any = source.parse(snippet)
-    if snippet.bare:
-        decorate: Any = ast.parse("%s()" % _DECORATE, mode="eval").body
-        decorate.args, node.decorator_list = node.decorator_list, [decorate]
-        ast.copy_location(decorate, decorate.args[0])
-        ast.copy_location(decorate.func, decorate)
     tree: Any = ast.parse(source.imports_of(snippet))
     if snippet.scope:
-        parameters = ", ".join((*snippet.free, _DECORATE))
-        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), parameters, snippet.name)
+        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), ", ".join(snippet.free), snippet.name)
         function: Any = ast.parse(around).body[0]
         function.body[0], node = node, function
     tree.body.append(node)
@@ -232,38 +229,21 @@ def _around(snippet: Snippet) -> str:
 def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -> type:
     """Execute a class statement in these globals, with these variables of enclosing functions."""
     source.arrive(snippet)
-    own: dict[str, Any] = {_DECORATE: _decorated}
+    own: dict[str, Any] = {}
     with hints.found_in_module(scope):
         exec(compiled(snippet), scope, own)
         values = [outer[name] for name in snippet.free]
-        cls: Any = own[_around(snippet)](*values, _decorated) if snippet.scope else own[snippet.name]
+        cls: Any = own[_around(snippet)](*values) if snippet.scope else own[snippet.name]
     _homes[cls] = scope
     return cls  # type: ignore[no-any-return]
-
-
-_DECORATE = "clusterfn_decorated"
-
-
-def _decorated(*decorators: Any) -> Any:
-    """Decorate a class as far as what comes out is the class, or one in its place: not one below it, nor a function."""
-
-    def decorate(cls: Any) -> Any:
-        for each in reversed(decorators):
-            decorated = each(cls)
-            if not isinstance(decorated, type) or (decorated is not cls and issubclass(decorated, cls)):
-                break
-            cls = decorated
-        return cls
-
-    return decorate
 
 
 def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the globals that a statement uses while it is executed, and all that it and its functions use."""
     code = compiled(snippet)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
-    at_once = {name for part in (code, *_at_once(code)) for name in pickler.global_names(part)}
-    names = dict.fromkeys(name for part in code_parts.codes(code) for name in pickler.global_names(part))
+    at_once = {name for part in (code, *_at_once(code)) for name in code_parts.global_names(part)}
+    names = dict.fromkeys(name for part in code_parts.codes(code) for name in code_parts.global_names(part))
     own = {name: scope[name] for name in names if name in scope and name != "__builtins__"}
     own = {name: value for name, value in own.items() if name not in snippet.free}
     return {name: own[name] for name in own if name in at_once}, own
@@ -280,7 +260,7 @@ def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
     """Yield the codes that run with a statement: bodies of classes, and comprehensions in these."""
     for part in code_parts.parts(code):
-        if part in list(pickler.class_bodies(code)) or (part.co_name[0] == "<" and part.co_name != "<lambda>"):
+        if part in list(code_parts.class_bodies(code)) or (part.co_name[0] == "<" and part.co_name != "<lambda>"):
             yield part
             yield from _at_once(part)
 
@@ -300,7 +280,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     code = compiled(snippet)
     _, *codes = code_parts.codes(code)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
-    bodies = [part for part in pickler.class_bodies(code) if part.co_name == snippet.name]
+    bodies = [part for part in code_parts.class_bodies(code) if part.co_name == snippet.name]
     stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")
     stored_names = {each.argval for each in stored}
     node = source.parse(snippet)
@@ -314,7 +294,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
         if name == "__doc__":
             return type(value) is str and inspect.cleandoc(value) != text
         if name[:2] == "__":
-            plain = name in stored_names and id(type(value)) in _PLAIN and name not in _OF_STATEMENT
+            plain = name in stored_names and type(value) in _PLAIN and name not in _OF_STATEMENT
             return _is_of_script(value) or (plain and not is_by_statement)
         if is_by_statement:
             return name[0] != "_" and name not in stored_names and name not in members
@@ -329,8 +309,7 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     }
 
 
-# The keys are ids: a metaclass may define how its classes compare.
-_PLAIN = {id(each) for each in (str, bytes, int, float, bool)}
+_PLAIN = {str, bytes, int, float, bool}
 _OF_STATEMENT = ("__module__", "__qualname__", "__firstlineno__", "__slots__")
 
 
@@ -347,7 +326,7 @@ def _is_of_script(value: object) -> bool:
         return False
     file, home = value.__code__.co_filename, value.__globals__.get("__name__")
     generated = file.startswith("<") and not file.startswith("<ipython")
-    return home == "functools" or not (generated or classes.is_installed(home) or library_state.is_of_library(file))
+    return home == "functools" or not (generated or classes.is_installed(home) or classes.is_of_library(file))
 
 
 def _is_later(value: object, codes: list[types.CodeType]) -> bool:

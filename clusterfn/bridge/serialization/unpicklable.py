@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import io
+import pickle
 import time
-import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import code_parts, crossing, library_state, pickler
+from . import code_parts, crossing, pickler
 from .exception_parts import attempt
 
 LIMIT_S = 1.5
@@ -45,7 +45,7 @@ def find(
     steps, reason = [name], failure(value)
     deadline = time.monotonic() + LIMIT_S
     if reason is not None and reason.startswith(_TOO_DEEP):
-        return f"{name}: it is nested too deep to pickle: at least {_depth(value, deadline)} levels", value
+        return f"{name}: it is nested too deep to pickle", value
     # The list holds the values, so that no new object gets the id of an earlier one.
     passed = [value]
     while time.monotonic() < deadline:
@@ -61,34 +61,6 @@ def find(
     # Of more than three steps, only the first and the last two are shown.
     shown = steps if len(steps) <= 4 else [*steps[:2], " … ", *steps[-2:]]
     return f"{''.join(shown)}: {reason or 'cannot be pickled'}", value
-
-
-def _depth(value: object, deadline: float) -> int:
-    """Count the levels of containers and instances in each other, as far as time allows."""
-    deepest, seen = 0, {id(value)}
-    waiting = [(value, 1)]
-    while waiting and time.monotonic() < deadline:
-        value, level = waiting.pop()
-        deepest = max(deepest, level)
-        held, _ = attempt(_held, value)
-        new = [part for part in held or () if id(part) not in seen]
-        seen.update(map(id, new))
-        waiting += [(part, level + 1) for part in new]
-    return deepest
-
-
-def _held(value: Any) -> list[object]:
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, functools.partial):
-        return [*value.args, *value.keywords.values()]
-    if isinstance(value, types.FunctionType):
-        return [cell.cell_contents for cell in value.__closure__ or ()]
-    if value is None or isinstance(value, (str, bytes, int, float, complex, type, types.ModuleType)):
-        return []
-    return [part for _, part in _parts(value) if not isinstance(part, type)]
 
 
 def instead_of(part: object) -> str:
@@ -158,23 +130,11 @@ def pickling_failure(
 
 
 def _why(reason: BaseException) -> str:
-    """Say why pickling failed; by which code, if an error of the object's own code does not speak of pickling."""
-    text, frames = _said(str, reason), [frame for frame, _ in traceback.walk_tb(reason.__traceback__)]
-    ours = [index for index, each in enumerate(frames) if "clusterfn" in str(each.f_globals.get("__name__"))]
-    own_frames = frames[ours[-1] + 1 :] if ours else []
-    if not own_frames or "pickle" in text:
-        return text or type(reason).__name__
-    raised = f"{type(reason).__name__}: {text}" if text else type(reason).__name__
-    own = (each for each in own_frames if not library_state.is_of_library(each.f_code.co_filename))
-    return f"pickling it calls {_name_of_code(next(own, own_frames[0]))}, which raised {raised}"
-
-
-def _name_of_code(frame: types.FrameType) -> str:
-    code = frame.f_code
-    owner = type(frame.f_locals.get("self")).__name__ + "." if "self" in code.co_varnames[:1] else ""
-    # `co_qualname` exists from Python 3.11 on.
-    name = str(getattr(code, "co_qualname", owner + code.co_name))
-    return name.rpartition("<locals>.")[2]
+    """Say why pickling failed, and by which error if an object's own code has raised one."""
+    text, name = _said(str, reason), type(reason).__name__
+    if "pickle" in text or isinstance(reason, pickle.PicklingError):
+        return text
+    return f"pickling it raised {name}: {text}" if text else f"pickling it raised {name}"
 
 
 def _readable_parts(value: object) -> list[tuple[str, Any]]:

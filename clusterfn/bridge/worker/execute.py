@@ -125,7 +125,7 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
         from _clusterfn_wire import load_failure
 
         failure, facts, caller = load_failure.of(error), _summary(error), tuple(header["python"])
-        said = facts["message"] if type(error).__name__ == "OtherState" else "%(type)s: %(message)s" % facts
+        said = "%(type)s: %(message)s" % facts
         again = "call map again; retry_failed() sends the same again" if item else "call again"
         hint, where = _hint_for(error, caller, failure, again), failure.where()
         # The user has a module of their own called clusterfn.
@@ -191,8 +191,6 @@ def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again
         return "install the package that provides %r in the environment" % error.name
     if isinstance(error, container.Damaged):
         return again
-    if type(error).__name__ == "OtherState":
-        return "make the object inside the function, or use an environment with Python %d.%d" % caller
     if failure.differing:
         return "use an environment with %s" % " and ".join("%s %s" % each[:2] for each in failure.differing)
     if caller != sys.version_info[:2]:

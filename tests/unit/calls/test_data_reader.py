@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import datetime
 import decimal
-import fractions
 import io
 import json
 import linecache
@@ -16,8 +15,6 @@ import pickle
 import subprocess
 import sys
 import time
-import uuid
-import zoneinfo
 from pathlib import Path
 
 import pytest
@@ -62,19 +59,16 @@ PLAIN = {
     "nothing": None, "truth": [True, False], "small": list(range(300)), "large": [2**15, -1, 2**64, -(2**70), 10**4000],
     "floats": [0.5, -1e300, float("inf")], "complex": [1 - 2j, complex("inf")], "empty": [[], {}, (), set(), "", b""],
     "texts": ["", "a", "ä" * 300, "\udcff", "x" * 70_000, "\udcff" * 70_000, "$tuple"],
-    "bytes": [b"", b"x" * 300, bytes(70_000), bytearray(b"abc"), bytearray(70_000)],
+    "bytes": [b"", b"x" * 300, bytes(70_000)],
     "tuples": [(), (1,), (1, (2, [3]))], "a word that is a tag": [{"$tuple": [1]}, {"a": 1, "$b": 2}],
     "containers": {"a": [1, {2: {3}}], (1, (2, "b")): frozenset([4, (5, 6)]), None: 1.5, b"c": 2, "3": 4, 3: 5},
-    "ranges": [range(3), slice(1, None), slice("a", 2.5)], "ordered": collections.OrderedDict(a=1, b=2),
-    "counter": collections.Counter("hello"), "default": collections.defaultdict(list, {1: [2]}),
-    "default of none": collections.defaultdict(None, {1: 2}), "deque": collections.deque([1, 2], 5),
-    "endless deque": collections.deque([1]), "days": [datetime.date(2026, 11, 22), datetime.timedelta(1, 2, 3)],
+    "ordered": collections.OrderedDict(a=1, b=2), "counter": collections.Counter("hello"),
+    "days": [datetime.date(2026, 11, 22), datetime.timedelta(1, 2, 3)],
     "moments": [
         datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.timezone.utc), datetime.datetime(2026, 1, 2, fold=1),
-        datetime.datetime(2026, 1, 2, tzinfo=zoneinfo.ZoneInfo("UTC")), datetime.time(1, 2),
         datetime.timezone(datetime.timedelta(hours=1), "X"),
     ],
-    "numbers": [decimal.Decimal("1.10"), fractions.Fraction(1, 3)], "ids": [uuid.UUID(int=7), uuid.uuid4()],
+    "numbers": [decimal.Decimal("1.10")],
     "paths": [Path("a/b"), pathlib.PurePosixPath("/x"), pathlib.PureWindowsPath("c:/x")],
 }  # fmt: skip
 
@@ -171,6 +165,8 @@ class Point:
 
 
 Named = collections.namedtuple("Named", "x")
+noted = collections.OrderedDict(a=1)
+noted.unit = "m"  # type: ignore[attr-defined]
 ring: list = [1]
 ring.append(ring)
 NO_DATA = [
@@ -178,7 +174,8 @@ NO_DATA = [
     ((0, {"a": (Point(),)}), r"result\[1\]\['a'\]\[0\] is a .*Point"), (Named(1), "result is a .*Named"),
     ({"f": print}, r"result\['f'\] is a builtins.builtin_function_or_method"),
     ({1: {Model}}, r"result\[1\]\[0\] is the"),
-    ([collections.defaultdict(lambda: 1)], r"result\[0\] is a defaultdict that calls"), (ring, "or holds itself"),
+    ([collections.defaultdict(list)], r"result\[0\] is a collections.defaultdict"), (ring, "or holds itself"),
+    ([noted], r"result\[0\] is a dict with attributes"),
     (type("_" * 300, (), {})(), "result is a .*____"), ({(1, Model): 2}, "is the class .*Model"),
 ]  # fmt: skip
 
@@ -237,19 +234,14 @@ DAMAGED = {
     "a tag and more": '{"$tuple": [], "a": 1}', "a tag of no parts": '{"$tuple": 3}', "a list as a key": tag("set", []),
     "lists in lists": "[" * DEEP + "]" * DEEP, "tags in tags": '{"$tuple":[' * DEEP + "]}" * DEEP,
     "a number of a million digits": "1" * 1_000_000, "a number that is none": tag("int", "os"),
-    "keys without values": tag("dict", [1], [], None), "keys that are no list": tag("dict", 5, [1], None),
+    "keys without values": tag("dict", [1], [], {}), "keys that are no list": tag("dict", 5, [1], {}),
     "an attribute that hides a method": tag("OrderedDict", [], [], {"items": 1}),
-    "a factory that is none": tag("defaultdict", [], [], "open"), "a deque of a negative length": tag("deque", -1, []),
-    "a range of texts": tag("range", "a"), "a complex of texts": tag("complex", "1"),
-    "a moment of none": tag("datetime"),
-    "a day of a text": tag("date", "1"), "a month that is none": tag("date", 1, 13, 1), "a UUID": tag("UUID", -1),
+    "a complex of texts": tag("complex", "1"), "a moment of none": tag("datetime"),
+    "a day of a text": tag("date", "1"), "a month that is none": tag("date", 1, 13, 1),
     "a Decimal of a number": tag("Decimal", 1), "a Decimal of a word": tag("Decimal", "x"),
-    "a fraction of a text": tag("Fraction", "1e999"), "a fraction by 0": tag("Fraction", 1, 0),
-    "a zone that is a path": tag("ZoneInfo", "../etc"), "a zone that is none": tag("ZoneInfo", "Nowhere"),
     "a path of another kind": tag("path", "Path", "a"), "bytes that are none": tag("bytes", "ä"),
     "bytes that did not come": tag("bytes"), "a text that did not come": tag("str"),
     "a long path": tag("path", "PurePosixPath", "a" * 70_000),
-    "a long fraction": tag("Fraction", 1, 1).replace("1]", '{"$int":["' + "f" * 70_000 + '"]}]'),
 }  # fmt: skip
 
 
@@ -294,7 +286,7 @@ MANY = 30_000
 COLLIDING = [{"$int": [hex(((1 << 61) - 1) * each + 1)]} for each in range(MANY)]  # Python's hash of each is 1
 FILLED = {
     "a set": tag("set", *COLLIDING), "a frozenset": tag("frozenset", *COLLIDING),
-    "a dict": tag("dict", COLLIDING, [None] * MANY, None), "a Counter": tag("Counter", COLLIDING, [1] * MANY, None),
+    "a dict": tag("dict", COLLIDING, [None] * MANY, {}), "a Counter": tag("Counter", COLLIDING, [1] * MANY, {}),
     "a set of tuples": tag("set", *({"$tuple": [each]} for each in COLLIDING)),
 }  # fmt: skip
 

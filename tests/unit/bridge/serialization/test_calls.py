@@ -20,7 +20,6 @@ OF_LIBRARIES = {
     "made_by_libraries.py": ("attrs", "pydantic"),
     "made_by_calls.py": ("attrs", "pydantic"),
     "postponed.py": ("pydantic",),
-    "mapped_script.py": ("msgspec", "sqlalchemy"),
 }
 
 

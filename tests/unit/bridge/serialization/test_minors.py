@@ -64,14 +64,6 @@ def test_what_dataclass_looks_for_in_postponed_annotations_is_there(caller, ther
     assert not_kept(caller, there, "postponed.py", tmp_path, "-S") == {}
 
 
-NEWEST = [("3.13", "3.9"), ("3.13", "3.11")]
-
-
-@pytest.mark.parametrize(("caller", "there"), pairs(NEWEST, NEWEST[:1]))
-def test_syntax_that_the_parser_knows_of_no_version_goes_only_to_one_that_has_it(caller, there, tmp_path):
-    assert not_kept(caller, there, "too_new.py", tmp_path) == {}
-
-
 ALIASES = [("3.12", "3.13"), ("3.13", "3.11"), ("3.12", "3.12"), ("3.13", "3.13"), ("3.13", "3.12")]
 
 
@@ -80,7 +72,7 @@ def test_type_aliases_go_and_come_back(caller, there, tmp_path):
     assert not_kept(caller, there, "aliases.py", tmp_path) == {}
 
 
-SCRIPTS = ("c_types", "registers", "members", "constructors", "decorated", "metaclasses")
+SCRIPTS = ("members", "constructors", "decorated")
 FEW = [("3.11", "3.11"), ("3.13", "3.9"), ("3.9", "3.13")]
 
 

@@ -25,7 +25,6 @@ import csv, decimal, sys, warnings
 sys.setrecursionlimit(4000)
 csv.field_size_limit(1 << 20)
 decimal.getcontext().prec = 5
-decimal.getcontext().traps[decimal.Inexact] = True
 warnings.simplefilter("ignore")
 warnings.simplefilter("always", UserWarning)
 """

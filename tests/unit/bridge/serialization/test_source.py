@@ -6,7 +6,6 @@ import copyreg
 import enum
 import linecache
 import sys
-import threading
 import types
 
 import pytest
@@ -268,52 +267,18 @@ class Owner:
 """
 
 
-def executed(load, **names):
-    """What the statement of a class sees in `__main__` while it is executed with these globals."""
+def test_a_module_has_the_names_of_a_statement_while_it_is_executed_and_keeps_its_own(load, monkeypatch):
+    monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
     snippet = statement.of_class(load(WITH_A_NAME, CELL).Owner)
-    return lambda: statement.execute(snippet, {"__name__": "__main__", "sys": sys, **names}, {}).seen
+    main = sys.modules["__main__"]
 
+    def seen(**names):
+        scope = {"__name__": "__main__", "sys": sys, "Kind": int, **names}
+        return statement.execute(snippet, scope, {}).seen
 
-def test_a_name_that_a_module_gets_while_a_statement_is_executed_stays(load, monkeypatch):
-    monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
-    run = executed(load, Kind=int, meanwhile=lambda: setattr(sys.modules["__main__"], "Kind", "the user's own"))
-
-    assert run() is int
-    assert sys.modules["__main__"].Kind == "the user's own"
-
-
-def test_another_thread_neither_sees_nor_loses_a_name_of_a_statement(load, monkeypatch):
-    monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
-    seen = []
-
-    def look():
-        names = vars(sys.modules["__main__"])
-        seen.append("Kind" in names)
-        names["Kind"] = int
-
-    def in_another_thread():
-        other = threading.Thread(target=look)
-        other.start()
-        other.join()
-
-    assert executed(load, Kind=int, meanwhile=in_another_thread)() is int
-    assert seen == [False] and vars(sys.modules["__main__"])["Kind"] is int
-    assert type(sys.modules["__main__"]) is types.ModuleType
-
-
-def test_statements_of_two_threads_have_their_own_names(load, monkeypatch):
-    monkeypatch.setattr("builtins.meanwhile", lambda: None, raising=False)
-    seen = []
-    run_other = executed(load, Kind=float, meanwhile=lambda: None)
-    other = threading.Thread(target=lambda: seen.append(run_other()))
-
-    def run_both():
-        other.start()
-        other.join()
-
-    run = executed(load, Kind=int, meanwhile=run_both)
-    assert run() is int
-    assert seen == [float] and "Kind" not in vars(sys.modules["__main__"])
+    assert seen(meanwhile=lambda: None) is int and not hasattr(main, "Kind")
+    seen(meanwhile=lambda: setattr(main, "Kind", "the user's own"))
+    assert main.Kind == seen(meanwhile=lambda: None) == "the user's own"
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -326,6 +291,6 @@ def test_what_a_module_has_registered_in_copyreg_is_registered_by_its_import_the
         del teller.reduce
     classes = serialization.part("classes")
 
-    assert id(teller.Kind) not in classes.copyreg_entries()
+    assert teller.Kind not in classes.copyreg_entries()
     monkeypatch.delitem(sys.modules, "_teller")
-    assert id(teller.Kind) in classes.copyreg_entries()
+    assert teller.Kind in classes.copyreg_entries()

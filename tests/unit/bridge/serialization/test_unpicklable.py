@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import functools
 import os
@@ -106,8 +105,8 @@ PATHS = [
     (with_keyword_default, "result (default c)" + WHY),
     (functools.partial(print, LOCK), "result.args[0]" + WHY),
     (Holder(LOCK).__init__, "result.__self__.lock" + WHY),
-    ({Refuses(): 1}, "result (key <Refuses>): pickling it calls Refuses.__reduce__, which raised ValueError: not me"),
-    ([Refuses()], "result[0]: pickling it calls Refuses.__reduce__, which raised ValueError: not me"),
+    ({Refuses(): 1}, "result (key <Refuses>): pickling it raised ValueError: not me"),
+    ([Refuses()], "result[0]: pickling it raised ValueError: not me"),
     ({"k" * 200: LOCK}, f"result['{'k' * 59}…]" + WHY),
 ]
 
@@ -223,12 +222,12 @@ class NoTuple:
 
 BROKEN = [
     (lambda: ByKey(a=LOCK), "result[0]['a']" + WHY),
-    (Nameless, "result[0]: pickling it calls Nameless.__getattribute__, which raised ValueError: no "),
-    (Classless, "result[0]: pickling it calls Classless.__class__, which raised KeyError: 'class'"),
-    (Silent, "result[0]: pickling it calls Silent.__getstate__, which raised NotImplementedError"),
+    (Nameless, "result[0]: pickling it raised ValueError: no "),
+    (Classless, "result[0]: pickling it raised KeyError: 'class'"),
+    (Silent, "result[0]: pickling it raised NotImplementedError"),
     (Speaks, "result[0]: cannot pickle a Speaks: it has a window"),
-    (of_unreadable, "result[0]: pickling it calls Unreadable.__getattribute__, which raised RuntimeError: no "),
-    (lambda: NoItems(a=LOCK), "result[0]: pickling it calls NoItems.items, which raised ValueError: no items"),
+    (of_unreadable, "result[0]: pickling it raised RuntimeError: no "),
+    (lambda: NoItems(a=LOCK), "result[0]: pickling it raised ValueError: no items"),
     (NoTuple, "result[0]: fourth element of the tuple"),
 ]
 
@@ -240,22 +239,9 @@ def test_an_object_whose_own_code_raises_is_named_and_breaks_nothing(make, path)
     assert said.startswith(path) and instead
 
 
-class Linked:
-    def __init__(self, rest):
-        self.rest = rest
-
-
-DEEP = {
-    "instances": Linked, "lists": lambda inner: [inner], "dicts": lambda inner: {"a": inner},
-    "partials": lambda inner: functools.partial(print, inner), "exceptions": ValueError,
-    "deques": lambda inner: collections.deque([inner]), "closures": lambda inner: lambda: inner,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("wrap", DEEP.values(), ids=DEEP)
-def test_what_is_nested_too_deep_is_said_to_be_with_its_depth(wrap):
+def test_what_is_nested_too_deep_is_said_to_be():
     value = 1
     for _ in range(2000):
-        value = wrap(value)
+        value = [value]
 
-    assert why_not_returned(value)[0] == "result: it is nested too deep to pickle: at least 2001 levels"
+    assert why_not_returned(value)[0] == "result: it is nested too deep to pickle"
