@@ -125,7 +125,7 @@ def _add_hosts(commands: Any) -> None:
     }, json="one object, sizes in bytes")  # fmt: skip
     add_command(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one",
                 _HOST, json="one object")  # fmt: skip
-    about = "show what runs on a host, what it uses, and who is next; refreshes until Ctrl-C"
+    about = "show what runs on a host, what it uses, and who is next; refreshes until q, Esc or Ctrl-C"
     add_command(commands, "top", "top.top", about, {
         **_HOST, "--once": "look once, as without a terminal",
     }, json="one object: own jobs, and on a machine without a scheduler those of all users")  # fmt: skip

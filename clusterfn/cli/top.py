@@ -1,4 +1,4 @@
-"""`clusterfn top HOST`: a screen that shows what runs, what it uses, and who is next, until Ctrl-C.
+"""`clusterfn top HOST`: a screen that shows what runs, what it uses, and who is next, until `q`, Esc or Ctrl-C.
 
 One program on the host looks, and sends what it sees (`bridge/queue/overview`). Anybody may look.
 """
@@ -11,13 +11,14 @@ import queue
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SHORT, clock
 from clusterfn.bridge.supervisor.text import format_size, in_one_line, shortened
 from clusterfn.calls import remote_state
 from clusterfn.cli import gpus, target
+from clusterfn.cli.keys import ended_by_key
 from clusterfn.config.host_text import Lines, reading
 from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, HostError
@@ -49,10 +50,12 @@ def top(args: argparse.Namespace) -> int:
             _ask_scheduler(session, look)
         print(console.as_json({"host": session.host.name, **look}) if args.json else text(session, look))
         return 0
-    return _watch(session)
+    with ended_by_key():
+        _watch(session)
+    return 0
 
 
-def _watch(session: HostState) -> NoReturn:
+def _watch(session: HostState) -> None:
     """Refresh the screen; while the host cannot be reached, say so in its place, and try again."""
     shown, told, asked_at = live.TerminalLines(sys.stdout), dict[str, Any](), float("-inf")
     while True:

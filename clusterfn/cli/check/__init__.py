@@ -8,21 +8,18 @@ raises what is wrong; it prints nothing. A step is skipped if one that it needs 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli.check import function, host
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
+from clusterfn.cli.keys import ending_is_an_exception
 from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, ConfigError
 
@@ -52,8 +49,6 @@ STEPS = (
 _COLOURS = {"PASS": live.GREEN, "FAIL": live.RED, "WARN": live.YELLOW, "skip": live.DIM}
 _WIDTH = max(len(step.name) for step in STEPS)
 _INDENT = " " * (4 + 2 + _WIDTH + 2)
-# Shells add the number of the signal that ended a program to this.
-_ENDED_BY_SIGNAL = 128
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ def check(args: argparse.Namespace) -> int:
     state = CheckState(args.host, args.environment, args.no_job, args.timeout, gpus=args.gpus)
     if not args.json:
         return check_host(state)
-    with _ending_is_an_exception():
+    with ending_is_an_exception():
         findings = list(_findings(state, lambda: None))
     ready = not _names_with("FAIL", findings)
     steps = [
@@ -95,7 +90,7 @@ def check(args: argparse.Namespace) -> int:
 def check_host(state: CheckState) -> int:
     """Run the steps on the host that `state` names; as `check`."""
     findings = []
-    with _ending_is_an_exception(), console.Status() as status:
+    with ending_is_an_exception(), console.Status() as status:
         state.progress = functools.partial(_show_progress, status)
         for finding in _findings(state, lambda: status.show("")):
             _say(finding)
@@ -106,31 +101,6 @@ def check_host(state: CheckState) -> int:
         return 1
     print(f"\n{state.name} is ready{', with warnings: ' + ', '.join(doubtful) if doubtful else ''}.")
     return 0
-
-
-@contextlib.contextmanager
-def _ending_is_an_exception() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the command as Ctrl-C does: what it has started on the host is withdrawn."""
-
-    def leave(number: int, _: object) -> NoReturn:
-        raise SystemExit(_ENDED_BY_SIGNAL + number)
-
-    # Python sets signal handlers only in the main thread.
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        if before[number] is signal.SIG_DFL:
-            # Leave a signal alone that is ignored, as nohup ignores SIGHUP.
-            signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is signal.SIG_DFL:
-                signal.signal(number, handler)
 
 
 def _names_with(word: str, findings: Sequence[Finding]) -> list[str]:
