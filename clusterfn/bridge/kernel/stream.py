@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 HELLO, ACK, OPEN, DATA, CLOSE, SAY = range(1, 7)
 SHELL, IOPUB, STDIN, CONTROL, HEARTBEAT = CHANNELS = (1, 2, 3, 4, 5)
-# The only channel of JupyterLab, and that of dask's dashboard.
-WEB = 6
-# The only channel of dask's scheduler.
-DASK = 7
+# The only channel of JupyterLab, of a port, and of dask's scheduler.
+ONLY = 6
 # The names are in the order of the channels' numbers, from 1.
 CHANNEL_NAMES = ("shell", "iopub", "stdin", "control", "hb")
 # For a larger read, glibc asks the kernel for memory each time (M_MMAP_THRESHOLD): 15 µs for 600 bytes instead of 2.5.

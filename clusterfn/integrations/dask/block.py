@@ -1,7 +1,7 @@
 """A `with` block of dask: start its scheduler and workers, watch over them, and end all of it.
 
 Each block has a certificate: processes that have its key take part, and all others are rejected. dask's own view of
-the block is a `SpecCluster`, so `scale` and `adapt` are dask's own where each worker is a job.
+the block is a `SpecCluster`, so `scale` and `adapt` are dask's own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +28,13 @@ from distributed.security import Security
 
 from clusterfn.bridge.kernel.dask_program import security_of
 from clusterfn.display import console
-from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.integrations.dask.jobs import DaskSettings, SchedulerJob, WorkerJob, WorkerJobs, end_job, listen_for_dask
+from clusterfn.errors import ClusterfnError
+from clusterfn.integrations.dask.jobs import DaskSettings, SchedulerJob, WorkerJob, WorkerJobs, end_job
 from clusterfn.integrations.jupyter.kernel_job import reason_of_end, tell_why_it_waits
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    from clusterfn.integrations.dask.plan import DaskPlan
+    from clusterfn.config.options import Options
 
 _CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
 _PATIENCE_S = 60.0
@@ -47,13 +47,29 @@ _WORKERS_END_S = 15.0
 
 
 class DaskBlock:
-    """A `with` block of `dask_client`; entering it gives the client."""
+    """A `with` block of `dask_client`; entering it gives the client.
 
-    def __init__(self, plan: DaskPlan) -> None:
-        self._plan = plan
+    Args:
+        scheduler: The options of the scheduler's job.
+        worker: Those of the job of each worker.
+        workers: Their smallest and their largest number.
+        adapts: Whether dask chooses the number.
+        imports: The user's own modules that tasks import.
+        idle_s: All ends after so long without a connection to this process.
+    """
+
+    def __init__(
+        self, scheduler: Options, worker: Options, workers: tuple[int, int], adapts: bool, imports: Sequence[str],
+        idle_s: float,
+    ) -> None:  # fmt: skip
+        self._of_scheduler, self._of_worker = scheduler, worker
+        self._least, self._most = workers
+        self._adapts = adapts
+        self._imports = imports
+        self._idle_s = idle_s
         self._scheduler: SchedulerJob | None = None
         self._jobs: WorkerJobs | None = None
-        self._cluster: ConnectedCluster | None = None
+        self._cluster: JobsCluster | None = None
         self._client: Any = None
         self._error: ClusterfnError | None = None
         self._failed = threading.Event()
@@ -63,8 +79,6 @@ class DaskBlock:
     @public_api
     def __enter__(self) -> Any:
         """Start dask, and return the client once a worker has connected; without waiting if there may be none.
-
-        If one job holds everything, wait for all workers.
 
         Raises:
             ClusterfnError: The scheduler or the workers cannot be started.
@@ -88,44 +102,31 @@ class DaskBlock:
             raise
 
     def _start(self) -> Any:
-        plan = self._plan
-        pages = listen_for_dask() if plan.dashboard else None
-        port = pages.getsockname()[1] if pages is not None else 0
-        settings = DaskSettings(plan.imports, plan.interface, port, make_security(), plan.node_workers)
-        try:
-            self._jobs = None if plan.node_workers else WorkerJobs(plan.worker, settings)
-            self._scheduler = SchedulerJob(plan.scheduler, settings, plan.idle_s, pages)
-        except BaseException:
-            # Ctrl-C, too, must not leave the port open.
-            if pages is not None:
-                pages.close()
-            raise
+        settings = DaskSettings(self._imports, make_security())
+        self._jobs = WorkerJobs(self._of_worker, settings)
+        self._scheduler = SchedulerJob(self._of_scheduler, settings, self._idle_s)
         # dask connects to a socket of this machine. It must not give up while the network behind that socket is lost.
-        patience = f"{max(plan.idle_s, _PATIENCE_S):g}s"
+        patience = f"{max(self._idle_s, _PATIENCE_S):g}s"
         self._settings.enter_context(dask.config.set({_SILENCE: patience}))
         self._scheduler.on_end(self._fail)
         self._scheduler.await_scheduler()
         address = self._scheduler.address
-        if self._jobs is None:
-            self._cluster = AllocationCluster(address, settings.security)
-        else:
-            self._cluster = JobsCluster(address, settings.security, self._jobs, plan.least, self._fail)
+        self._cluster = JobsCluster(address, settings.security, self._jobs, self._least, self._fail)
         self._client = Client(self._cluster)
         # This is set only now, because dask would otherwise try this long to reach a scheduler that has just ended.
         self._settings.enter_context(dask.config.set({_CONNECTING: patience}))
-        if plan.adapts:
-            self._cluster.adapt(minimum=plan.least, maximum=plan.most)
-        self._await_workers(self._cluster)
+        if self._adapts:
+            self._cluster.adapt(minimum=self._least, maximum=self._most)
+        self._await_worker(self._cluster, self._jobs)
         return self._client
 
-    def _await_workers(self, cluster: ConnectedCluster) -> None:
-        """Wait for the first worker, or for all that are parts of one job, and say why there are none yet."""
-        count = self._plan.least if self._jobs is None else min(1, self._plan.least)
+    def _await_worker(self, cluster: JobsCluster, jobs: WorkerJobs) -> None:
+        """Wait for the first worker, and say why there is none yet."""
         statuses: dict[str, str] = {}
-        while len(cluster.scheduler_info["workers"]) < count:
+        while len(cluster.scheduler_info["workers"]) < min(1, self._least):
             if self._failed.wait(_LOOK_S):
                 break
-            for job in list(self._jobs.sent) if self._jobs is not None else ():
+            for job in list(jobs.sent):
                 tell_why_it_waits(job, statuses)
         if self._error is not None:
             raise self._error
@@ -181,10 +182,8 @@ class DaskBlock:
                     # Jobs that are left are ended below.
                     self._cluster.close(within_s)
         finally:
-            # Workers beside the scheduler close in order while its job still runs.
             if self._scheduler is not None:
-                has_workers = self._jobs is None and is_reachable and not is_interrupted
-                self._scheduler.end(_WORKERS_END_S if has_workers else 0.0)
+                self._scheduler.end()
             if self._jobs is not None:
                 # End what has not connected, and what has not ended soon after its scheduler, all at the same time.
                 jobs = [job for job in self._jobs.sent if not job.done()]
@@ -268,19 +267,26 @@ class ConnectedScheduler(ProcessInterface):  # type: ignore[misc]  # dask has no
         await super().start()
 
 
-class ConnectedCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
-    """A scheduler that runs already, and its workers.
+class JobsCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
+    """A scheduler that runs already, and workers that are jobs.
 
     Args:
         address: The scheduler's, for this process.
         security: The certificate of the block.
-        workers: The first workers that this process starts, by name, as dask describes them.
-        worker: The next ones.
+        jobs: What sends the jobs of workers.
+        count: How many workers there are at first.
+        on_failure: Called in another thread with why there will be no workers.
     """
 
     def __init__(
-        self, address: str, security: Security, workers: Mapping[str, Any], worker: Mapping[str, Any] | None
-    ) -> None:
+        self, address: str, security: Security, jobs: WorkerJobs, count: int,
+        on_failure: Callable[[ClusterfnError], None],
+    ) -> None:  # fmt: skip
+        self._failures = 0
+        self._on_failure = on_failure
+        options = {"jobs": jobs, "report": self._on_worker_end, "retire": self._retire}
+        worker = {"cls": WorkerJob, "options": options}
+        workers = {self._new_worker_name(number): worker for number in range(count)}
         # dask's constructor starts the workers, and their callbacks read this attribute.
         self.is_ending = False
         scheduler = {"cls": ConnectedScheduler, "options": {"address": address, "security": security}}
@@ -300,50 +306,6 @@ class ConnectedCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
         if self.scheduler is not None:
             self.scheduler.status = Status.closed
         return {each["name"] for each in self.scheduler_info["workers"].values()}
-
-
-class AllocationCluster(ConnectedCluster):
-    """A scheduler, and workers that are parts of its job: their number does not change."""
-
-    def __init__(self, address: str, security: Security) -> None:
-        super().__init__(address, security, {}, None)
-
-    def scale(self, n: int = 0, memory: Any = None, cores: Any = None) -> None:
-        """Reject another number; dask itself calls this while the block ends."""
-        if self.status == Status.running:
-            raise _fixed("scale")
-
-    def adapt(self, *args: Any, **options: Any) -> None:
-        """Reject another number."""
-        raise _fixed("adapt")
-
-
-def _fixed(word: str) -> ConfigError:
-    message = f"client.cluster.{word}(): nodes= has fixed the number of workers of this block"
-    return ConfigError(message, hint="leave nodes= out of dask_client(): each worker is then a job of its own")
-
-
-class JobsCluster(ConnectedCluster):
-    """A scheduler, and workers that are jobs.
-
-    Args:
-        address: The scheduler's, for this process.
-        security: The certificate of the block.
-        jobs: What sends the jobs of workers.
-        count: How many workers there are at first.
-        on_failure: Called in another thread with why there will be no workers.
-    """
-
-    def __init__(
-        self, address: str, security: Security, jobs: WorkerJobs, count: int,
-        on_failure: Callable[[ClusterfnError], None],
-    ) -> None:  # fmt: skip
-        self._failures = 0
-        self._on_failure = on_failure
-        options = {"jobs": jobs, "report": self._on_worker_end, "retire": self._retire}
-        worker = {"cls": WorkerJob, "options": options}
-        workers = {self._new_worker_name(number): worker for number in range(count)}
-        super().__init__(address, security, workers, worker)
 
     def _new_worker_name(self, worker_number: int) -> str:
         return f"dask-worker-{worker_number}"

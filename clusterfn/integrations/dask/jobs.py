@@ -1,4 +1,4 @@
-"""The job of dask's scheduler, or of all of dask, and the job of each worker, as dask's own interface sees it.
+"""The job of dask's scheduler, and the job of each worker, as dask's own interface sees it.
 
 All jobs of a block have dask's settings and the certificate as variables that its programs read (`DaskSettings`).
 
@@ -27,10 +27,9 @@ from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 from distributed.security import Security
 
-from clusterfn.bridge import layout
 from clusterfn.bridge.kernel import dask_program
 from clusterfn.bridge.kernel.dask_program import UNFIT
-from clusterfn.bridge.kernel.stream import DASK, WEB
+from clusterfn.bridge.kernel.stream import ONLY
 from clusterfn.calls import leaving
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
@@ -38,9 +37,8 @@ from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.integrations.dask.plan import NodeWorkers, memory_limit
 from clusterfn.integrations.jupyter.connection_file import listen_on
-from clusterfn.integrations.jupyter.kernel_job import await_holder, send_held
+from clusterfn.integrations.jupyter.kernel_job import await_holder, prepare_held, send_held
 from clusterfn.integrations.jupyter.near_end import NearEnd
 from clusterfn.packing import payload as payloads
 
@@ -53,7 +51,7 @@ _PACKAGES = ("dask", "distributed")
 
 
 def run_program(*words: str) -> None:
-    """Run a worker, or those of a node, in the job until they are asked to close."""
+    """Run a worker in the job until it is asked to close."""
     # The function is sent by value, so it imports everything itself.
     import json
     import os
@@ -66,7 +64,7 @@ def run_program(*words: str) -> None:
     if status:
         how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
         node = os.environ.get("SLURMD_NODENAME") or platform.node()
-        raise RuntimeError(f"what starts dask's workers on {node} ended with {how}")
+        raise RuntimeError(f"what starts dask's worker on {node} ended with {how}")
 
 
 # The function is sent by value, so the job need not import modules that only the client uses.
@@ -79,17 +77,11 @@ class DaskSettings:
 
     Attributes:
         imports: The user's own modules that tasks import.
-        interface: The network interface of the nodes; "" for the one of their names.
-        dashboard: The port of this machine for a browser; 0 for no dashboard.
         security: The certificate of this block alone, and its key.
-        node_workers: The workers on each node of the scheduler's job; None if each is a job.
     """
 
     imports: Sequence[str]
-    interface: str
-    dashboard: int
     security: Security
-    node_workers: NodeWorkers | None = None
 
     def of_job(self, prepared: Prepared) -> Prepared:
         """Return a job that has these settings as variables, and the key as a secret.
@@ -104,21 +96,13 @@ class DaskSettings:
             hint = f"use an environment with Python {here}"
             raise ConfigError(problem, host=prepared.session.host.name, hint=hint)
         job, tls_config = prepared.job, self.security.get_tls_config_for_role("client")
-        is_one_machine = not prepared.session.scheduler.has_nodes or (self.node_workers and job.resources.nodes == 1)
-        each = self.node_workers
-        workers: dict[str, Any] | None = None if each is None else {
-            "job": layout.job_dir(job.root, job.id), "count": each.count, "cores": each.cores, "gpus": each.gpus,
-            "bytes": memory_limit(each.memory_bytes),
-        }  # fmt: skip
         settings = {
-            "program": posixpath.join(job.bridge, _PROGRAM), "workers": workers, "path": list(job.sys_path),
-            "versions": {name: metadata.version(name) for name in _PACKAGES}, "dashboard": self.dashboard,
-            "interface": self.interface, "is_one_machine": bool(is_one_machine),
+            "program": posixpath.join(job.bridge, _PROGRAM), "path": list(job.sys_path),
+            "versions": {name: metadata.version(name) for name in _PACKAGES},
+            "is_one_machine": not prepared.session.scheduler.has_nodes,
         }  # fmt: skip
-        # One job holds several workers here, so the libraries of each must not start threads for all cores of the job.
-        threads = dict.fromkeys(layout.THREADS, str(self.node_workers.cores)) if self.node_workers else {}
         tls = json.dumps({"cert": tls_config["cert"], "key": tls_config["key"]})
-        env = {**threads, **job.env, dask_program.SETTINGS: json.dumps(settings)}
+        env = {**job.env, dask_program.SETTINGS: json.dumps(settings)}
         return prepared._replace(job=job._replace(env=env, secrets={**job.secrets, dask_program.TLS: tls}))
 
 
@@ -128,9 +112,14 @@ _END_S, _JOIN_S = 10.0, 10.0
 _TRIES, _REASON_S, _ANSWER_S = 3, 5.0, 60.0
 
 
-def listen_for_dask() -> socket.socket:
-    """Listen at a port of this machine that only this machine reaches."""
-    return listen_on(IP, 0)
+# The process that watches a worker takes this part of the worker's memory.
+_NANNY_BYTES = 200 * 2**20
+
+
+def memory_limit(asked_bytes: int | None) -> int:
+    """Return at how many bytes a worker ends that has this memory together with its nanny; 0 for no limit."""
+    job_bytes = asked_bytes or 0
+    return max(job_bytes - _NANNY_BYTES, job_bytes * 3 // 4)
 
 
 class SchedulerJob:
@@ -141,30 +130,25 @@ class SchedulerJob:
         job: It.
     """
 
-    def __init__(self, options: Options, settings: DaskSettings, idle_s: float, pages: socket.socket | None) -> None:
-        # The first node holds the scheduler; the others, if there are any, make this call.
-        prepared = prepare_packed(
-            run_program, lambda target, _: payloads.pack(run_program, ("node",), {}, target, settings.imports), options
-        )
-        prepared = settings.of_job(prepared)
+    def __init__(self, options: Options, settings: DaskSettings, idle_s: float) -> None:
+        prepared = settings.of_job(prepare_held(options))
         self._security = settings.security
         self._why = self._last_sentence = ""
         self._is_ending = False
         self._on_end: Callable[[ClusterfnError], None] = lambda _: None
         self._proxy: NearEnd | None = None
         self.job = send_held(prepared, KernelSpec("distributed", idle_s, idle_s, CALLER))
-        self._listeners = {DASK: listen_for_dask(), **({WEB: pages} if pages is not None else {})}
-        self.address = "tls://{}:{}".format(*self._listeners[DASK].getsockname()[:2])
+        self._listener = listen_on(IP, 0)
+        self.address = "tls://{}:{}".format(*self._listener.getsockname()[:2])
         try:
             found = await_holder(self.job, prepared.session)
         except BaseException:
             # Ctrl-C may come while the job waits in the queue.
-            for each in self._listeners.values():
-                each.close()
+            self._listener.close()
             self.end()
             raise
         key = secrets.token_urlsafe(32), ""
-        proxy = NearEnd("dask's scheduler", self._listeners, lambda: found, self._say, key)
+        proxy = NearEnd("dask's scheduler", {ONLY: self._listener}, lambda: found, self._say, key)
         # Signals belong to the user's program.
         proxy.on_sigint = ""
         self._thread = threading.Thread(target=self._carry, args=[proxy], name="clusterfn-dask", daemon=True)
@@ -212,22 +196,20 @@ class SchedulerJob:
             self._on_end(self.error())
         proxy.flush()
         proxy.close()
-        for each in self._listeners.values():
-            each.close()
+        self._listener.close()
 
     def _say(self, sentence: str) -> None:
         self._last_sentence = sentence
         if "is lost, and its job keeps running" in sentence or sentence.endswith("is back"):
             console.tell(sentence)
 
-    def end(self, patience_s: float = 0.0) -> None:
-        """End the scheduler and its job; give it so long to end by itself, if it has been told to."""
+    def end(self) -> None:
+        """End the scheduler and its job."""
         if self._proxy is not None:
-            self._thread.join(patience_s)
             self._is_ending = True
             self._proxy.events.post_at_once("terminate")
             self._thread.join(_JOIN_S)
-        end_job(self.job, _END_S + patience_s if self._proxy is not None and not self._why else 0.0)
+        end_job(self.job, _END_S if self._proxy is not None and not self._why else 0.0)
 
 
 def end_job(job: Job[Any], patience_s: float) -> None:
