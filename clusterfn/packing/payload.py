@@ -250,7 +250,7 @@ class Needs(notes.Watched):
     def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
         """Note what the function's code does otherwise in a job; it takes and raises what `code_notes.find` does."""
         if self.place is not None:
-            self.of_code = notes.of_code(function, self.place.host, constants)
+            self.of_code = notes.of_code(function, constants)
 
     def look(self, obj: Any) -> Any:
         # `obj.__class__` may be anything, and may raise.
@@ -278,8 +278,6 @@ class Needs(notes.Watched):
                 self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
-            if issubclass(kind, type) and attribute(obj, "__module__") == "__main__":
-                self.classes.append(obj)
         return NotImplemented
 
     def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
@@ -342,10 +340,6 @@ class Needs(notes.Watched):
         self.by_value.append(function)
         code = function.__code__
         for part in code_facts.read(code):
-            for name in part.names:
-                value = function.__globals__.get(name, code)
-                if value is None or value is True or value is False:
-                    self.flags[name] = value, code.co_filename, function.__globals__
             for name in part.imports:
                 self.note(name or function.__globals__.get("__package__"))
         if code.co_filename not in self.texts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import linecache
 import operator
 import os
 import subprocess
@@ -140,40 +139,6 @@ def test_what_the_script_imports_and_cannot_travel_is_to_be_imported_in_the_func
     assert "cannot pickle" in caught.value.message and caught.value.hint == hint
 
 
-FACTORY = """
-class Model:
-    @classmethod
-    def named(cls, name): return {each.__name__: each for each in cls.__subclasses__()}[name]()
-class Small(Model): pass
-class Large(Model): pass
-class Other: pass
-class OtherBelow(Other): pass
-def asks(): return Model.__subclasses__()
-def by_a_method(): return Model.named("Small"), Small
-def names_both(): return Model.named("Small"), (Small, Large)
-def asks_nothing(): return Other
-"""
-
-
-def decided(function):
-    """What this machine has decided of a call, as sentences."""
-    return [note.text for note in prepared(function).notes]
-
-
-@pytest.mark.parametrize(
-    ("name", "missing"),
-    [("asks", "Large, Small"), ("by_a_method", "Large"), ("names_both", ""), ("asks_nothing", "")],
-)
-def test_subclasses_that_no_code_of_the_call_names_are_said_to_stay(monkeypatch, name, missing):
-    script = types.ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    exec(FACTORY, vars(script))
-
-    said = " ".join(decided(getattr(script, name)))
-
-    assert said.partition("__subclasses__() does not find ")[2].partition(" in the job")[0] == missing
-
-
 class Odd:
     def __reduce__(self):
         raise SystemError("odd")
@@ -299,43 +264,6 @@ def test_a_script_in_a_home_full_of_files_is_sent_quickly(tmp_path):
     told = subprocess.run([sys.executable, "script.py"], cwd=home, capture_output=True, text=True)
 
     assert told.stdout == "['helper_of_mine.py', 'late_of_mine.py'] True\n", told.stderr
-
-
-def of_a_script(source, **more):
-    """The function `f` of a script, as Python has it that runs the script."""
-    name = f"<script {len(linecache.cache)}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    scope = {"__name__": "__main__", **more}
-    exec(compile(source, name, "exec"), scope)
-    return scope["f"]
-
-
-ABSENT = [
-    "try:\n import {module}\n HAS = True\nexcept ImportError:\n HAS = False\ndef f():\n return HAS\n",
-    "HAS = False\ntry:\n import {module} as m\n HAS = True\nexcept ImportError:\n pass\ndef f():\n return HAS\n",
-    "try:\n from {module} import path as HAS\nexcept (ImportError, OSError):\n HAS = None\ndef f():\n return HAS\n",
-]
-
-
-@pytest.mark.parametrize("source", ABSENT)
-def test_a_name_that_a_missing_module_decided_on_this_machine_is_reported(source):
-    (told,) = decided(of_a_script(source.format(module="nowhere_mod")))
-
-    assert told.startswith("HAS is ") and "because this machine has no nowhere_mod" in told
-    assert decided(of_a_script(source.format(module="os"))) == []
-
-
-def test_it_is_reported_too_where_another_cell_of_a_notebook_has_decided_it():
-    cells = ["%matplotlib inline", "try:\n    import nowhere_mod\nexcept ImportError:\n    nowhere_mod = None\n"]
-
-    f = of_a_script("def f():\n    return [each for each in (nowhere_mod,)]\n", In=cells, nowhere_mod=None)
-
-    assert "because this machine has no nowhere_mod" in decided(f)[0]
-
-
-def test_a_name_that_no_import_decides_is_not_reported():
-    assert decided(of_a_script("DEBUG = False\ndef f():\n    return DEBUG\n")) == []
-    assert decided(of_a_script(ABSENT[0].format(module="nowhere_mod") + "HAS = 3\n")) == []
 
 
 class Pressed:
