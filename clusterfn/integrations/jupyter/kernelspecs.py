@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.config import config_file, places
 from clusterfn.config.forms import names_a_file, split_file
-from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
+from clusterfn.errors import ClusterfnError, ConfigError
 
 if TYPE_CHECKING:
     from jupyter_client.kernelspec import KernelSpecManager
@@ -24,27 +22,8 @@ CONNECTION_FILE = "{connection_file}"
 _RUN = ["kernel", "run"]
 
 
-@dataclass(frozen=True)
-class KernelSpecInfo:
-    """A kernelspec that clusterfn has written.
-
-    Attributes:
-        name: Its folder's name.
-        shown: What users choose it by.
-        options: The words after `clusterfn kernel run`.
-        trouble: Why it cannot start; "" if nothing is known.
-    """
-
-    name: str
-    shown: str
-    host: str
-    options: Sequence[str]
-    folder: str
-    trouble: str
-
-
-def add_kernelspec(shown: str, host: str, options: Sequence[str]) -> KernelSpecInfo:
-    """Write a kernelspec for this user; replace one of the same name.
+def add_kernelspec(shown: str, host: str, options: Sequence[str]) -> str:
+    """Write a kernelspec for this user, and return its name; replace one of the same name.
 
     Args:
         shown: What users choose it by.
@@ -57,14 +36,22 @@ def add_kernelspec(shown: str, host: str, options: Sequence[str]) -> KernelSpecI
     name = re.sub(r"[^a-z0-9._-]+", "-", shown.lower()).strip("-._")
     if not name:
         raise ConfigError(f"the name {shown!r} has no letter and no digit", hint='write --name "tensor01 · 1 GPU"')
-    existing = manager.find_kernel_specs()
-    if name in existing and name not in {spec.name for spec in list_kernelspecs()}:
-        problem = f"there is a kernel {name!r} already, and clusterfn has not added it: {existing[name]}"
+    existing = manager.find_kernel_specs().get(name)
+    if existing and not _is_ours(existing):
+        problem = f"there is a kernel {name!r} already, and clusterfn has not added it: {existing}"
         raise ConfigError(problem, hint="choose another --name")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.json").write_text(json.dumps(_content(shown, host, options), indent=1), encoding="utf-8")
-        placed = manager.install_kernel_spec(folder, name, user=True)
-    return KernelSpecInfo(name, shown, host, options, placed, "")
+        manager.install_kernel_spec(folder, name, user=True)
+    return name
+
+
+def _is_ours(folder: str) -> bool:
+    try:
+        content = json.loads(Path(folder, "kernel.json").read_text(encoding="utf-8"))
+        return "clusterfn" in content["metadata"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _content(shown: str, host: str, options: Sequence[str]) -> dict[str, Any]:
@@ -119,51 +106,6 @@ def check_has(environment: str | None, program: str) -> None:
     text = file.read_text(encoding="utf-8", errors="replace").lower()
     if not any(word in text for word in (program, *_BRING_IT)):
         raise ConfigError(f"{file} does not name {program}, which a kernel needs", hint=f"add {program} to it")
-
-
-def list_kernelspecs() -> list[KernelSpecInfo]:
-    """Return the kernelspecs that clusterfn has written."""
-    specs = []
-    for name, folder in sorted(_manager().find_kernel_specs().items()):
-        try:
-            content = json.loads(Path(folder, "kernel.json").read_text(encoding="utf-8"))
-            host, argv = content["metadata"]["clusterfn"]["host"], [str(word) for word in content["argv"]]
-            shown, env = str(content["display_name"]), content.get("env") or {}
-        except (OSError, ValueError, KeyError, TypeError):
-            # Another program has written this kernelspec.
-            continue
-        words = argv[argv.index("run") + 1 : -1] if "run" in argv else []
-        specs.append(KernelSpecInfo(name, shown, str(host), words, folder, _trouble(str(host), argv, env)))
-    return specs
-
-
-def _trouble(host: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return why a kernelspec cannot start its kernel; "" if nothing is known."""
-    if not os.access(argv[0], os.X_OK):
-        return f"{argv[0]} is gone: clusterfn was moved or removed"
-    config = env.get(places.VARIABLE)
-    if config and not Path(config).is_file():
-        return f"{config} is gone"
-    try:
-        read_config = config_file.read(Path(config)) if config else config_file.Config({"local": config_file.LOCAL})
-    except ConfigError as error:
-        return error.message
-    return "" if host in read_config.hosts else f"{config or 'clusterfn.yml'} has no host {host}"
-
-
-def remove_kernelspec(name: str) -> KernelSpecInfo:
-    """Remove a kernelspec by its name, or by what it is shown as.
-
-    Raises:
-        ConfigError: clusterfn has added none of that name.
-    """
-    specs = list_kernelspecs()
-    for spec in specs:
-        if name in (spec.name, spec.shown):
-            _manager().remove_kernel_spec(spec.name)
-            return spec
-    near = did_you_mean(name, [each for spec in specs for each in (spec.name, spec.shown)])
-    raise ConfigError(f"clusterfn has added no kernel {name!r}{near}", hint="clusterfn kernel list shows them")
 
 
 def _manager() -> KernelSpecManager:

@@ -27,7 +27,7 @@ from clusterfn.integrations.jupyter.kernel_link import UNDELIVERED_BYTES, Holder
 
 if TYPE_CHECKING:
     from clusterfn.integrations.jupyter.kernel_job import JobRecord, KernelJob
-    from clusterfn.integrations.jupyter.waiting_kernel import WaitingKernel
+    from clusterfn.integrations.jupyter.kernel_proxy import WaitingKernel
 
 # While the holder has not acknowledged this much of the client's data, the client's sockets are not read.
 LIMIT_BYTES = 8 * 2**20

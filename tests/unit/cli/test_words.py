@@ -71,7 +71,7 @@ def two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("sh train.sh", "to run that program on a host, write clusterfn run [HOST] -- sh"),
         ("sbatch job.sh", "there is no command 'sbatch'; did you mean run?"),
         ("env lst", "clusterfn env: error: there is no command 'env lst'; did you mean list?"),
-        ("kernel x", "there is no command 'kernel x'; its commands are add, list, remove, run"),
+        ("kernel x", "there is no command 'kernel x'; its commands are add, run"),
         ("init --scheduler slrm ada@lab8", "; did you mean slurm?"),
         ("logs 7f3a -g", "clusterfn logs: error: unrecognized arguments: -g"),
         ("init -p 22028 ada@tensor01", "; a port is written user@name:22028"),
