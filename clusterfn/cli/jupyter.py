@@ -12,13 +12,12 @@ from pathlib import Path
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.cli.kernel import OPTIONS, read_options
 from clusterfn.errors import ConfigError
-from clusterfn.integrations.jupyter import kernel_job, kernelspecs, near_end, tunnel
+from clusterfn.integrations.jupyter import jupyter_files, kernel_job, near_end, tunnel
 
 
 def add(args: argparse.Namespace) -> int:
     """Write a kernelspec, after what can be known to be wrong with it was rejected."""
-    args.environment = kernelspecs.absolute_environment(args.environment)
-    kernelspecs.check_has(args.environment, "ipykernel")
+    args.environment = jupyter_files.absolute_environment(args.environment)
     read_options(args)
     host = kernel_job.host_for_kernel(args.host)
     if not (args.environment or host.environment):
@@ -32,14 +31,14 @@ def add(args: argparse.Namespace) -> int:
     for name in (*OPTIONS, "idle"):
         if (value := getattr(args, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    added = kernelspecs.add_kernelspec(title, host.name, words)
+    added = jupyter_files.add_kernelspec(title, host.name, words)
     print(f"added {added} as {title!r}: choose it in Jupyter or VS Code", file=sys.stderr)
     return 0
 
 
 def jupyter(args: argparse.Namespace) -> int:
     """Run JupyterLab on a host, and open it in the local browser."""
-    args.environment = kernelspecs.absolute_environment(args.environment)
+    args.environment = jupyter_files.absolute_environment(args.environment)
     options, idle_s = read_options(args, "jupyter")
     with tempfile.TemporaryDirectory(prefix="clusterfn-lab-") as folder:
 

@@ -13,7 +13,6 @@ import io
 import linecache
 import os
 import pickle
-import re
 import sys
 import types
 import zlib
@@ -392,26 +391,8 @@ def cannot_travel(
         # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
         path, innermost = find(part, name, target, needs.look if needs.inputs else reject_bound)
         if not path.endswith(": cannot be pickled"):
-            hint = _how_to_import(path) or _instead_of(innermost)
-            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=hint)
+            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(innermost))
     return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
-
-
-def _how_to_import(path: str) -> str | None:
-    """Say how a job makes its own of an object on this path that the script has imported; None if there is none."""
-    scope = vars(sys.modules["__main__"])
-    for name in re.findall(r" \(global (\w+)\)", path):
-        homes = [
-            (home.startswith("_") or "._" in home, len(home), home, key)
-            for home, module in list(sys.modules.items())
-            for key, value in list(attribute(module, "__dict__", {}).items())
-            if name in scope and value is scope[name] and home not in ("__main__", "__mp_main__")
-        ]
-        if homes:
-            *_, home, key = min(homes)
-            as_ = "" if key == name else f" as {name}"
-            return f"write `from {home} import {key}{as_}` in the function: then the job makes one of its own"
-    return None
 
 
 def _instead_of(part: object) -> str:

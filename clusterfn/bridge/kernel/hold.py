@@ -25,7 +25,7 @@ from . import stream
 from .carried import READ, SOCKET, make_private_folder
 from .far_end import FarEnd
 from .process import DaskProcess, KernelProcess, LabProcess, how_it_ended
-from .zmtp import MessageReader, request_of
+from .stream import MessageReader, request_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.integrations.jupyter.connection_file import listen_on
+from clusterfn.integrations.jupyter.jupyter_files import listen_on
 from clusterfn.integrations.jupyter.kernel_job import await_holder, prepare_held, send_held
 from clusterfn.integrations.jupyter.near_end import NearEnd
 from clusterfn.packing import payload as payloads

@@ -20,15 +20,25 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.bridge.kernel.stream import CONTROL, DATA, IOPUB, SHELL
-from clusterfn.bridge.kernel.zmtp import COMMAND, DELIMITER, GREETING_BYTES, LONG, MORE, MessageReader
+from clusterfn.bridge.kernel.stream import (
+    COMMAND,
+    CONTROL,
+    DATA,
+    DELIMITER,
+    GREETING_BYTES,
+    IOPUB,
+    LONG,
+    MORE,
+    SHELL,
+    MessageReader,
+)
 from clusterfn.display import console
 from clusterfn.hosts.spoken_wait import REASON_AFTER_S
 from clusterfn.integrations.jupyter.near_end import NearEnd
 
 if TYPE_CHECKING:
     from clusterfn.bridge.kernel.stream import Frame
-    from clusterfn.integrations.jupyter.connection_file import ConnectionFile
+    from clusterfn.integrations.jupyter.jupyter_files import ConnectionFile
     from clusterfn.integrations.jupyter.kernel_job import JobSearch
 
 

@@ -22,7 +22,7 @@ from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState
-from clusterfn.integrations.jupyter.connection_file import listen_on
+from clusterfn.integrations.jupyter.jupyter_files import listen_on
 from clusterfn.integrations.jupyter.kernel_job import JobSearch, KernelJob, host_for_kernel
 from clusterfn.integrations.jupyter.near_end import NearEnd
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from jupyter_client.session import Session
 
-from clusterfn.bridge.kernel.stream import DATA, IOPUB, SHELL, Frame
-from clusterfn.bridge.kernel.zmtp import MessageReader
+from clusterfn.bridge.kernel.stream import DATA, IOPUB, SHELL, Frame, MessageReader
 from clusterfn.hosts.spoken_wait import REASON_AFTER_S
 from clusterfn.integrations.jupyter.kernel_proxy import WaitingKernel
 from tests.unit.integrations.jupyter.zeromq import GREETING, message, socket_ready

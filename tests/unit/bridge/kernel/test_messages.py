@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from jupyter_client.session import Session
 
-from clusterfn.bridge.kernel.zmtp import MessageReader, request_of
+from clusterfn.bridge.kernel.stream import MessageReader, request_of
 from tests.unit.integrations.jupyter.zeromq import GREETING, message, socket_ready
 
 SESSION = Session(key=b"key")
