@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @public_api
 @show_options(JobOptions)
 def dask_client(
-    host: str | None = None, *, workers: int | None = None, adapt: tuple[int, int] | None = None,
-    imports: Sequence[str] = (), scheduler_memory: str = "2GB", idle: Time = "10min", **options: Unpack[JobOptions],
+    host: str | None = None, *, workers: int | None = None, imports: Sequence[str] = (),
+    scheduler_memory: str = "2GB", idle: Time = "10min", **options: Unpack[JobOptions],
 ) -> DaskBlock:  # fmt: skip
     """Run dask on a host for a `with` block: its scheduler and its workers are jobs there; the block gets the client.
 
@@ -34,7 +34,6 @@ def dask_client(
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
         workers: Number of workers, each a job.
-        adapt: Instead of `workers`, the smallest and the largest number: dask starts and ends workers as it has tasks.
         imports: Your own modules that tasks import. Functions of the script itself travel without this.
         scheduler_memory: Memory of the scheduler's job, which has one core.
         idle: End everything after this time without a connection to this process. Same format as `time`.
@@ -51,7 +50,8 @@ def dask_client(
         >>> with clusterfn.dask_client("cluster", workers=8, cores=4, memory="16GB") as client:
         ...     total = dask.dataframe.read_parquet("/data/trips").fare.sum().compute()
     """
-    least, most = _checked_counts(workers, adapt)
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise ConfigError(f"workers={workers!r} is not a whole number of at least 1", hint="write workers=4")
     if inside_job():
         import_time.reject_sending_in_job("dask_client()", "start the block on your own machine")
     worker = parse_options({"host": host, **options})
@@ -74,26 +74,7 @@ def dask_client(
     from clusterfn.integrations.dask.block import DaskBlock
 
     worker = worker._replace(name="dask-worker")
-    return DaskBlock(scheduler, worker, (least, most), adapt is not None, own, idle_s)
-
-
-def _checked_counts(workers: object, adapt: object) -> tuple[int, int]:
-    """Return the smallest and the largest number of workers."""
-    if (workers is None) == (adapt is None):
-        raise ConfigError("dask_client() needs one of workers= and adapt=", hint="write workers=4, or adapt=(0, 32)")
-    if adapt is None:
-        if not _is_number(workers, 1):
-            raise ConfigError(f"workers={workers!r} is not a whole number of at least 1", hint="write workers=4")
-        return (workers, workers)  # type: ignore[return-value]
-    if isinstance(adapt, (tuple, list)) and len(adapt) == 2 and _is_number(adapt[0], 0) and _is_number(adapt[1], 1):
-        least, most = adapt
-        if least <= most:
-            return least, most
-    raise ConfigError(f"adapt={adapt!r} is not a smallest and a largest number", hint="write adapt=(0, 32)")
-
-
-def _is_number(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return DaskBlock(scheduler, worker, workers, own, idle_s)
 
 
 def _own_modules(imports: object) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The job of dask's scheduler, and the job of each worker, as dask's own interface sees it.
+"""The job of dask's scheduler, and the job of each worker.
 
 All jobs of a block have dask's settings and the certificate as variables that its programs read (`DaskSettings`).
 
@@ -9,28 +9,25 @@ notices nothing but the delay.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import contextlib
 import json
 import posixpath
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from distributed.core import Status
-from distributed.deploy.spec import ProcessInterface
 from distributed.security import Security
 
 from clusterfn.bridge.kernel import dask_program
 from clusterfn.bridge.kernel.dask_program import UNFIT
 from clusterfn.bridge.kernel.stream import ONLY
 from clusterfn.calls import leaving
+from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.job_spec import KernelSpec
@@ -38,7 +35,7 @@ from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.integrations.jupyter.jupyter_files import listen_on
-from clusterfn.integrations.jupyter.kernel_job import await_holder, prepare_held, send_held
+from clusterfn.integrations.jupyter.kernel_job import await_holder, prepare_held, reason_of_end, send_held
 from clusterfn.integrations.jupyter.near_end import NearEnd
 from clusterfn.packing import payload as payloads
 
@@ -108,7 +105,7 @@ class DaskSettings:
 
 IP = "127.0.0.1"
 _UNFIT = f"exit status {UNFIT}"
-_END_S, _JOIN_S = 10.0, 10.0
+_END_S, _JOIN_S, _LEAVE_S = 10.0, 10.0, 15.0
 _TRIES, _REASON_S, _ANSWER_S = 3, 5.0, 60.0
 
 
@@ -222,108 +219,97 @@ def end_job(job: Job[Any], patience_s: float) -> None:
         console.warn(f"{job.id} {job.name} on {job.host} could not be stopped, and ends by itself: {error.message}")
 
 
-# A worker has this long to close after the request.
-_LEAVE_S = 15.0
+# So many jobs of workers may end by an error one soon after another; then the block fails.
+_FAILURES = 3
+_SOON_S, _AGAIN_S = 60.0, 1.0
+_AT_ONCE = 8
 
 
 class WorkerJobs:
-    """Sends the jobs of workers, which differ in their names alone.
+    """The jobs of workers, which differ in their names alone. One that ends is sent again until `end`.
 
-    Attributes:
-        sent: All that were sent.
+    Args:
+        report: Called in another thread with why there will be no workers.
 
     Raises:
         ClusterfnError: They cannot be sent; nothing was.
     """
 
-    def __init__(self, options: Options, settings: DaskSettings) -> None:
-        self.sent: list[Job[Any]] = []
+    def __init__(self, options: Options, settings: DaskSettings, report: Callable[[ClusterfnError], None]) -> None:
+        self._running: dict[str, Job[Any]] = {}
         self._imports = settings.imports
-        prepared = prepare_packed(run_program, lambda target, _: self._packed(target), options)
-        self._prepared = settings.of_job(prepared)
+        self._report = report
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._address = ""
+        self._prepared = settings.of_job(prepare_packed(run_program, lambda target, _: self._packed(target), options))
 
-    def send(self, address: str, name: str) -> Job[Any]:
-        """Send the job of a worker that connects to the scheduler at this address.
+    def begin(self, address: str, count: int) -> None:
+        """Send the jobs of so many workers that connect to the scheduler at this address.
 
         Raises:
-            ClusterfnError: It cannot be sent.
+            ClusterfnError: One cannot be sent.
         """
+        self._address = address
+        for answer in at_once([f"dask-worker-{number}" for number in range(count)], self._send, "sending", _AT_ONCE):
+            answer.result()
+
+    def waiting(self) -> list[Job[Any]]:
+        """Return the jobs that were sent and have not ended."""
+        with self._lock:
+            return list(self._running.values())
+
+    def end(self, patience_s: float) -> None:
+        """End all jobs at the same time, and send no more; give those that run so long to end by themselves."""
+        self._ending.set()
+        ending = [threading.Thread(target=end_job, args=(job, patience_s), daemon=True) for job in self.waiting()]
+        deadline = time.monotonic() + 2 * _LEAVE_S
+        for each in ending:
+            each.start()
+        for each in ending:
+            each.join(max(0.0, deadline - time.monotonic()))
+
+    def _send(self, name: str) -> None:
         prepared = self._prepared
         resources = prepared.job.resources
         limit = str(memory_limit(resources.memory_bytes))
-        payload = self._packed(None, "worker", address, name, str(resources.cores), limit)
+        payload = self._packed(None, "worker", self._address, name, str(resources.cores), limit)
         # All workers run the same source code, although the files may change between two jobs.
         payload = payload._replace(sources=prepared.payload.sources)
         job = prepared.job._replace(id=secrets.token_hex(8), name=name)
         sent, _ = send_call(prepared._replace(payload=payload, job=job))
-        self.sent.append(sent)
         leaving.forget_going(entry_of(sent))
-        return sent
+        began = time.monotonic()
+        with self._lock:
+            self._running[name] = sent
+        sent.add_done_callback(lambda _: self._on_end(name, sent, began))
+        # The block may have ended while the job was being sent.
+        if self._ending.is_set():
+            end_job(sent, 0.0)
+
+    def _on_end(self, name: str, job: Job[Any], began: float) -> None:
+        """Send a worker again whose job has ended, unless such jobs fail one soon after another."""
+        with self._lock:
+            self._running.pop(name, None)
+        if self._ending.is_set():
+            return
+        # A worker ends without an error when dask has closed it, or at its time limit.
+        if job.cancelled() or job.exception(0) is not None:
+            error = reason_of_end(job)
+            self._failures = self._failures + 1 if time.monotonic() - began < _SOON_S else 1
+            if self._failures >= _FAILURES:
+                self._report(error)
+                return
+            console.warn(f"{name} has ended, and is started again: {error}")
+        threading.Thread(target=self._send_again, args=[name], name="clusterfn-dask-worker", daemon=True).start()
+
+    def _send_again(self, name: str) -> None:
+        if not self._ending.wait(_AGAIN_S):
+            try:
+                self._send(name)
+            except ClusterfnError as error:
+                self._report(error)
 
     def _packed(self, target: tuple[int, int] | None, *words: str) -> payloads.Payload:
         return payloads.pack(run_program, words, {}, target, self._imports)
-
-
-class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
-    """One worker.
-
-    Args:
-        scheduler: The address of the scheduler, for the host's processes.
-        jobs: What sends its job.
-        report: Called in dask's thread with this worker when its job has ended without `close`, or cannot be sent.
-        retire: Asks the scheduler to let the worker of this name close; false where all of them end together.
-
-    Attributes:
-        name: Its name in dask.
-        job: Its job, once that is sent.
-        error: Why it could not be sent.
-    """
-
-    status: Any
-
-    def __init__(
-        self, scheduler: str, name: str, jobs: WorkerJobs, report: Callable[[WorkerJob], None],
-        retire: Callable[[str], Awaitable[bool]],
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.name = name
-        self.job: Job[Any] | None = None
-        self.error: ClusterfnError | None = None
-        self._address = scheduler
-        self._jobs = jobs
-        self._report = report
-        self._retire = retire
-
-    async def start(self) -> None:
-        """Send the job, and report an error: dask drops an exception that is raised here."""
-        loop = asyncio.get_running_loop()
-
-        def on_job_end(_: Future[Any]) -> None:
-            with contextlib.suppress(RuntimeError):
-                # dask's loop has ended, and with it the block.
-                loop.call_soon_threadsafe(self._on_job_end)
-
-        await super().start()
-        try:
-            self.job = await asyncio.to_thread(self._jobs.send, self._address, self.name)
-        except ClusterfnError as error:
-            self.error = error
-            loop.call_soon(self._on_job_end)
-        else:
-            self.job.add_done_callback(on_job_end)
-            # The worker was closed while its job was being sent.
-            if self.status != Status.running:
-                await asyncio.to_thread(end_job, self.job, 0.0)
-
-    async def close(self) -> None:
-        """Let the worker close, and end its job."""
-        if self.status == Status.running:
-            self.status = Status.closing
-            if self.job is not None and not self.job.done() and await self._retire(self.name):
-                await asyncio.to_thread(end_job, self.job, _LEAVE_S)
-        await super().close()
-
-    def _on_job_end(self) -> None:
-        if self.status == Status.running:
-            self.status = Status.failed
-            self._report(self)
