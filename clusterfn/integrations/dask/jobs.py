@@ -204,7 +204,7 @@ class SchedulerJob:
         """End the scheduler and its job."""
         if self._proxy is not None:
             self._is_ending = True
-            self._proxy.events.post_at_once("terminate")
+            self._proxy.events.post("terminate")
             self._thread.join(_JOIN_S)
         end_job(self.job, _END_S if self._proxy is not None and not self._why else 0.0)
 

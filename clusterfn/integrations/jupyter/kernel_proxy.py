@@ -58,7 +58,7 @@ def kernel_proxy(
 def run_proxy(connection_file: ConnectionFile, listeners: Mapping[int, socket.socket], search: JobSearch) -> int:
     """Serve a Jupyter client; return the exit code."""
     proxy = kernel_proxy(connection_file, listeners, search)
-    console.show_also(lambda text: proxy.events.post_at_once("said", text))
+    console.show_also(lambda text: proxy.events.post("said", text))
     code = proxy.run()
     proxy.flush()
     return code

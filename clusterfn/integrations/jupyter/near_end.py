@@ -97,7 +97,7 @@ class NearEnd:
     def run(self) -> int:
         """Serve the client until the kernel has ended, or this process is to end; return the exit code."""
         for number, kind in ((signal.SIGINT, self.on_sigint), (signal.SIGTERM, "terminate")) if self.on_sigint else ():
-            signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
+            signal.signal(number, lambda *_, kind=kind: self.events.post(kind))
         loop.begin(self._find_job())
         while self._code is None or (time.monotonic() < self._leaves_at and self._has_last_bytes()):
             self._watcher.wait(_TICK_S if self._code is None else 0.05)

@@ -48,7 +48,7 @@ def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | 
     found = KernelJob(job, session, "", (*way_to_node(job, session), *program))
     proxy = NearEnd("the job", {ONLY: listener}, lambda: found, console.warn)
     proxy.last_word = ""
-    job.add_done_callback(lambda _: proxy.events.post_at_once("terminate"))
+    job.add_done_callback(lambda _: proxy.events.post("terminate"))
     code = proxy.run()
     proxy.close()
     listener.close()
