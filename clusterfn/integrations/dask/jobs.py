@@ -128,7 +128,8 @@ class SchedulerJob:
     """
 
     def __init__(self, options: Options, settings: DaskSettings, idle_s: float) -> None:
-        prepared = settings.of_job(prepare_held(options))
+        # The scheduler loads the tasks too, and so needs their modules.
+        prepared = settings.of_job(prepare_held(options, settings.imports))
         self._security = settings.security
         self._why = self._last_sentence = ""
         self._is_ending = False

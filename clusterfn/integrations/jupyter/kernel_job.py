@@ -244,9 +244,13 @@ class JobSearch:
         return job, prepared.session
 
 
-def prepare_held(options: Options) -> Prepared:
-    """Prepare a job that holds something. The call of `len` stands for that; the job's name keeps it out of sight."""
-    return prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), options)
+def prepare_held(options: Options, imports: Sequence[str] = ()) -> Prepared:
+    """Prepare a job that holds something. The call of `len` stands for that; the job's name keeps it out of sight.
+
+    Args:
+        imports: The user's own modules that it needs.
+    """
+    return prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target, imports), options)
 
 
 def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
