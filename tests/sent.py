@@ -52,10 +52,10 @@ def prepared(
 
 
 def said_of_code(
-    function: Callable[..., Any], host: str, constants: Mapping[str, Any] | None = None
+    function: Callable[..., Any], constants: Mapping[str, Any] | None = None
 ) -> list[str]:  # fmt: skip
-    """What is said before a call, or with constants a map, is sent there of what its code does otherwise in a job."""
-    return [each.text for each in code_notes.find(function, host, constants)]
+    """What is said before a call, or with constants a map, is sent of what its code does otherwise in a job."""
+    return [each.text for each in code_notes.find(function, constants)]
 
 
 def look_patiently(patch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,6 @@ BLIND = {
     "hosts/loop.py": "the outermost frame of a thread: who waits for it gets the error",
     "hosts/rpc/file_requests.py": "the caller's own function: its error goes to its reply",
     "display/labels.py": "the user's own `__repr__` and properties",
-    "packing/module_notes.py": "the user's own modules, classes and values",
     "calls/session_stream.py": "calls functions of the caller, as those that show a transfer",
     "bridge/session/runner.py": "after a fork nothing may run on",
     "api/executor.py": "sends a call on behalf of a caller who has gone on",

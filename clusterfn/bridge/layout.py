@@ -3,8 +3,7 @@
 Both sides read it: the library (Python 3.9 and newer) and the bridge on the host (3.6 and newer). So it imports nothing
 but the standard library and keeps to old syntax. It only names things: it never touches a file.
 
-The agent, and the program of dask on a node, reach a host without this module. They repeat the names below the root,
-`looks`, `attempts`, `work` and `checkpoint`.
+The agent reaches a host without this module. It repeats the names below the root, `looks`, `work` and `checkpoint`.
 """
 
 import errno

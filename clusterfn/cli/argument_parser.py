@@ -354,18 +354,12 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "completion bash > ~/.local/share/bash-completion/completions/clusterfn",
         "completion zsh > ~/.zfunc/_clusterfn",
     ),
-    "kernel": (
-        "kernel add tensor01 --gpus 1 --environment environment.yml",
-        "kernel list",
-        "kernel remove tensor01-1-gpu",
-    ),
+    "kernel": ("kernel add tensor01 --gpus 1 --environment environment.yml",),
     "kernel add": (
         "kernel add tensor01 --environment conda:ml",
         'kernel add tensor01 --name "tensor01 · 1 GPU" --gpus 1 --environment environment.yml',
         "kernel add tensor01 --gpus 2 --memory 64GB --time 8h --environment conda:ml --cwd ~/project",
     ),
-    "kernel list": ("kernel list", "kernel list --json | jq '.[].name'"),
-    "kernel remove": ("kernel remove tensor01-1-gpu", 'kernel remove "tensor01 · 1 GPU"'),
     "kernel run": ("kernel run tensor01 --gpus 1 /run/user/1000/jupyter/kernel-7f3a.json",),
     "jupyter": (
         "jupyter tensor01",

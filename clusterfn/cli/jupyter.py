@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import argparse
 import html
-import shlex
 import sys
 import tempfile
 import webbrowser
-from dataclasses import asdict
 from pathlib import Path
 
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.cli.kernel import OPTIONS, read_options
-from clusterfn.display import console, live
 from clusterfn.errors import ConfigError
-from clusterfn.integrations.jupyter import kernel_job, kernelspecs, near_end, tunnel
-
-_HEAD = ("NAME", "SHOWN AS", "HOST", "OPTIONS", "")
+from clusterfn.integrations.jupyter import jupyter_files, kernel_job, near_end, tunnel
 
 
 def add(args: argparse.Namespace) -> int:
     """Write a kernelspec, after what can be known to be wrong with it was rejected."""
-    args.environment = kernelspecs.absolute_environment(args.environment)
-    kernelspecs.check_has(args.environment, "ipykernel")
+    args.environment = jupyter_files.absolute_environment(args.environment)
     read_options(args)
     host = kernel_job.host_for_kernel(args.host)
     if not (args.environment or host.environment):
@@ -37,38 +31,14 @@ def add(args: argparse.Namespace) -> int:
     for name in (*OPTIONS, "idle"):
         if (value := getattr(args, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    added = kernelspecs.add_kernelspec(title, host.name, words)
-    print(f"added {added.name} as {added.shown!r}: choose it in Jupyter or VS Code", file=sys.stderr)
-    return 0
-
-
-def list_kernels(args: argparse.Namespace) -> int:
-    """Print the kernels that clusterfn has added."""
-    kernels = kernelspecs.list_kernelspecs()
-    if args.json:
-        print(console.as_json([asdict(spec) for spec in kernels]))
-    elif kernels:
-        rows = [
-            [each.name, each.shown, each.host, shlex.join(each.options),
-             f"cannot start: {each.trouble}" if each.trouble else ""]
-            for each in kernels
-        ]  # fmt: skip
-        print(live.table(_HEAD, rows))
-    else:
-        print("clusterfn: no kernels were added: clusterfn kernel add HOST", file=sys.stderr)
-    return 0
-
-
-def remove(args: argparse.Namespace) -> int:
-    """Remove a kernelspec; kernels that run keep running."""
-    removed = kernelspecs.remove_kernelspec(args.name)
-    print(f"removed {removed.name} ({removed.shown})", file=sys.stderr)
+    added = jupyter_files.add_kernelspec(title, host.name, words)
+    print(f"added {added} as {title!r}: choose it in Jupyter or VS Code", file=sys.stderr)
     return 0
 
 
 def jupyter(args: argparse.Namespace) -> int:
     """Run JupyterLab on a host, and open it in the local browser."""
-    args.environment = kernelspecs.absolute_environment(args.environment)
+    args.environment = jupyter_files.absolute_environment(args.environment)
     options, idle_s = read_options(args, "jupyter")
     with tempfile.TemporaryDirectory(prefix="clusterfn-lab-") as folder:
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.units import parse_time
-from clusterfn.integrations.jupyter.connection_file import listen, read_connection_file
+from clusterfn.integrations.jupyter.jupyter_files import listen, read_connection_file
 
 OPTIONS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "cwd")
 

@@ -309,11 +309,6 @@ def _add_jupyter(commands: Any, show_help: Command) -> None:
     add_command(words, "add", "jupyter.add", "add a kernel on a host to those that Jupyter and VS Code offer", {
         **_HOST, "--name NAME": "what Jupyter and VS Code show (the host, and its GPUs)", **_kernel_options(),
     })  # fmt: skip
-    about = "list the kernels that clusterfn has added, and say which cannot start"
-    add_command(words, "list", "jupyter.list_kernels", about, json="one array")
-    about = "remove a kernel from the list; running kernels keep running"
-    named = {"name NAME": "its name, or what Jupyter and VS Code show"}
-    add_command(words, "remove", "jupyter.remove", about, named)
     add_command(words, "run", "kernel.run", "run as a kernel; Jupyter starts this command, not you", {
         **_NAMED_HOST, **_kernel_options(), "connection_file CONNECTION_FILE": "the file that Jupyter has written",
     })  # fmt: skip

@@ -16,9 +16,9 @@ from clusterfn.gpu.contexts import (
     gpu_memory_context,
     model_context,
     release_memory,
+    retry_transient,
     sync_model_context,
 )
-from clusterfn.gpu.cuda_retry import retry_transient
 from clusterfn.gpu.devices import GpuInfo, get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage
 from clusterfn.gpu.guards import Fault, classify, cuda_error_context, safe_cuda_operation
 from clusterfn.gpu.hardware import (
@@ -26,7 +26,6 @@ from clusterfn.gpu.hardware import (
     detect_hardware,
     get_optimal_providers,
     get_recommended_batch_size,
-    kv_cache_gb,
     supports_fp8,
     validate_startup_configuration,
 )
@@ -49,7 +48,6 @@ __all__ = [
     "get_safe_gpu_info",
     "get_safe_vram_usage",
     "gpu_memory_context",
-    "kv_cache_gb",
     "model_context",
     "release_memory",
     "retry_transient",

@@ -1,8 +1,8 @@
 """The GPUs that this process may see, and their memory. Asking never raises, and never makes the process use CUDA.
 
 If the process already uses CUDA through PyTorch, it asks PyTorch, which takes microseconds. nvidia-smi, which takes
-some ten milliseconds, is asked about the GPUs that the process does not use. Where neither answers there are no GPUs,
-and `trouble` says why. GB are 2³⁰ bytes, as everywhere in clusterfn.
+some ten milliseconds, is asked if there are GPUs that the process does not use. Where neither answers there are no
+GPUs, and `trouble` says why. GB are 2³⁰ bytes, as everywhere in clusterfn.
 
 Nothing here imports PyTorch or makes it use CUDA. That would take seconds, fix the visible GPUs, and take some hundred
 megabytes on each. It would also forbid every later fork (https://github.com/pytorch/pytorch/pull/85951).
@@ -10,13 +10,10 @@ megabytes on each. It would also forbid every later fork (https://github.com/pyt
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import format_size
@@ -71,8 +68,11 @@ def get_safe_gpu_info() -> GpuInfo:
         >>> info.available or bool(info.trouble)
         True
     """
-    info = probe(by_torch, "asking PyTorch for its GPUs", GpuInfo())
-    return info if info.devices else by_nvidia_smi()
+    own = probe(by_torch, "asking PyTorch for its GPUs", GpuInfo())
+    if own.devices and all(gpu.used_gb is not None for gpu in own.devices):
+        return own
+    found = by_nvidia_smi()
+    return found if found.devices or not own.devices else own
 
 
 def get_safe_vram_usage(gpu: int | None = None) -> float:
@@ -151,7 +151,7 @@ def by_torch() -> GpuInfo:
     if torch is None:
         return GpuInfo(trouble="this process does not use CUDA through PyTorch")
     devices = [_device(torch, number) for number in range(torch.cuda.device_count())]
-    return GpuInfo(tuple(devices if all(gpu.used_gb is not None for gpu in devices) else _add_usage(devices)), "torch")
+    return GpuInfo(tuple(devices), "torch")
 
 
 def _device(torch: Any, number: int) -> Gpu:
@@ -165,31 +165,8 @@ def _device(torch: Any, number: int) -> Gpu:
     return Gpu(number, properties.name, total, used, own, None, (properties.major, properties.minor), uuid)
 
 
-def _add_usage(devices: Sequence[Gpu]) -> Iterator[Gpu]:
-    """Add what nvidia-smi says of the GPUs that this process does not use itself, where it is certain which is which.
-
-    A GPU is found by its UUID, else by its place.
-    """
-    try:
-        rows, _ = smi.all_gpus()
-    except smi.SmiFailed as failed:
-        say_once(logging.WARNING, f"the memory use of GPUs that this process does not use is unknown: {failed}")
-        rows = []
-    of_devices: Sequence[Gpu | None] = smi.visible(rows)
-    if all(gpu.uuid for gpu in devices):
-        # A part of a GPU (MIG) has the UUID of the whole, so the name belongs to the key.
-        by_identity = {(row.uuid, row.name): row for row in rows}
-        of_devices = [by_identity.get((gpu.uuid, gpu.name)) for gpu in devices]
-    elif [row and row.name for row in of_devices] != [gpu.name for gpu in devices]:
-        of_devices = [None] * len(devices)
-    for gpu, row in zip(devices, of_devices):
-        yield replace(gpu, used_gb=row.used_gb) if row is not None and gpu.used_gb is None else gpu
-
-
 _GB = float(1 << 30)
 _KINDS_OF_GPUS = ("cuda", "hip")
-# A line of PyTorch's version.py that names the version of CUDA or HIP.
-_BUILT_FOR = re.compile(r"^(?:cuda|hip)\s*(?::[^=\n]*)?=\s*([^\s#]+)", re.MULTILINE)
 
 
 def loaded_torch() -> Any:
@@ -205,16 +182,12 @@ def torch_with_cuda() -> Any:
 
 
 def torch_lacks_cuda() -> str:
-    """Return the version of a PyTorch that is built without CUDA, loaded or only installed; "" otherwise."""
+    """Return the version of a PyTorch that is known to lack CUDA, loaded or only installed; "" otherwise."""
     torch = loaded_torch()
     if torch is not None:
         return "" if any(getattr(torch.version, name, None) for name in _KINDS_OF_GPUS) else str(torch.__version__)
-    version, path = installed_torch_version(), find_torch_version_file()
-    # Each entry is "None", or a version in quotation marks such as "'12.8'". The version alone does not suffice: only
-    # some builds for CPUs say "+cpu", and neither conda-forge's nor PyPI's for ARM do.
-    built_for = _BUILT_FOR.findall(path.read_text(encoding="utf-8")) if path else []
-    lacks = set(built_for) == {"None"} if built_for else version.endswith("+cpu")
-    return version or "of unknown version" if lacks else ""
+    version = installed_torch_version()
+    return version if version.endswith("+cpu") else ""
 
 
 def installed_torch_version() -> str:
@@ -225,17 +198,6 @@ def installed_torch_version() -> str:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
         return ""
-
-
-def find_torch_version_file() -> Path | None:
-    """Return the path of the importable PyTorch's `version.py`; None if there is none."""
-    try:
-        spec = importlib.util.find_spec("torch")
-    except ValueError:
-        # Other code has put a module of that name into sys.modules without a spec.
-        return None
-    places = [Path(folder) / "version.py" for folder in (spec.submodule_search_locations or ())] if spec else []
-    return next((place for place in places if place.is_file()), None)
 
 
 def _memory_gb(torch: Any, device: int) -> tuple[float | None, float]:

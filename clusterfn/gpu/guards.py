@@ -171,11 +171,6 @@ class Fault:
         return self.kind in (CUDA, DRIVER)
 
     @property
-    def transient(self) -> bool:
-        """Whether the same job may succeed later, unchanged."""
-        return self.retry != NEVER
-
-    @property
     def retry_here(self) -> bool:
         """Whether the same call may succeed later in this process."""
         return self.retry == HERE
@@ -186,8 +181,8 @@ def classify(error: BaseException) -> Fault:
 
     Example:
         >>> fault = classify(RuntimeError("CUDA error: invalid device ordinal"))
-        >>> fault.kind, fault.name, fault.transient
-        ('cuda', 'cudaErrorInvalidDevice', False)
+        >>> fault.kind, fault.name, fault.retry
+        ('cuda', 'cudaErrorInvalidDevice', 'never')
     """
     row = find_known_error(message_of(error))
     if row is not None:

@@ -83,12 +83,8 @@ def _cores() -> int:
 
 
 def _memory_gb() -> float:
-    if hasattr(os, "sysconf"):
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / _GB
-    # Windows has no sysconf. There, psutil knows the memory if it is installed.
-    if importlib.util.find_spec("psutil") is None:
-        return 0.0
-    return float(importlib.import_module("psutil").virtual_memory().total) / _GB
+    # Windows has no sysconf.
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / _GB if hasattr(os, "sysconf") else 0.0
 
 
 def get_recommended_batch_size(
@@ -119,26 +115,6 @@ def get_recommended_batch_size(
     fitting = int(free / item_gb)
     power = 1 << (fitting.bit_length() - 1) if fitting >= 1 else 0
     return max(least, min(most, power))
-
-
-def kv_cache_gb(
-    tokens: int, *, layers: int, heads: int, head_size: int, value_bytes: float = 2.0, batch: int = 1
-) -> float:
-    """Return the GB that a transformer's keys and values take for a context of so many tokens.
-
-    Args:
-        tokens: Length of the context.
-        layers: The model's layers.
-        heads: Its key-value heads, fewer than attention heads in most newer models.
-        head_size: Values in a head.
-        value_bytes: Bytes of one value: 2 for bfloat16, 1 for FP8.
-        batch: Contexts at once.
-
-    Example:
-        >>> kv_cache_gb(131_072, layers=32, heads=8, head_size=128)    # Llama 3.1 8B with its 128k context
-        16.0
-    """
-    return 2 * layers * heads * head_size * value_bytes * tokens * batch / _GB
 
 
 def supports_fp8(gpu: int | None = None) -> bool:

@@ -1,18 +1,16 @@
-"""Notes on what a function's code does that has another effect in a job: calls of decorated functions, globals that it
-sets, random numbers from a generator that all items of a map share, and numbers that depend on a seed of the script.
+"""Notes on what a function's code does that has another effect in a job: globals that it sets, random numbers from a
+generator that all items of a map share, and numbers that depend on a seed of the script.
 
-Read from byte code before anything is sent. What may happen or not, such as a call in a branch, gets a note.
+Read from byte code before anything is sent.
 """
 
 from __future__ import annotations
 
-import glob
 import linecache
-import os
 import sys
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from clusterfn.bridge.attributes import attribute
 from clusterfn.config.notes import CallNote, found
@@ -21,10 +19,6 @@ from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts
 from clusterfn.packing.project import modules as own_modules
 
-_SENDING = ("map", "script", "submit")
-_DECORATED = "clusterfn.api.decorator"
-# These attributes mean the same in a job.
-_PLAIN = ("local",)
 # Classes of generators of random numbers, and the packages that they are in.
 _GENERATORS = {"Generator": ("numpy", "torch"), "RandomState": ("numpy",), "Random": ("random",)}
 # Attributes by which a function has a generator begin with another state, or derives others from it.
@@ -33,36 +27,18 @@ _SEEDING = ("bit_generator", "jumped", "manual_seed", "seed", "set_state", "sets
 _SEEDS = frozenset(["manual_seed", "seed", "seed_everything", "set_random_seed", "set_seed"])
 # Code with one of these has a generator of its own.
 _OWN_GENERATORS = frozenset(["Generator", "RandomState", "default_rng"])
-# A search for files by a pattern, which is no error where it finds none.
-_LOOKING = frozenset(["glob", "iglob", "rglob"])
 # At most this many functions are read.
 _MOST = 300
 
 
-class _Used(NamedTuple):
-    """An object that a function uses from outside, or of a module the first member that is no module.
-
-    Attributes:
-        variable: The value of the variable by which the function finds it.
-        attribute: What the function takes of the object; "" for the object itself.
-        is_certain: Whether each call comes to it.
-    """
-
-    name: str
-    variable: object
-    object: Any
-    attribute: str
-    is_certain: bool
-
-
-def find(function: Any, host: str, constants: Mapping[str, Any] | None = None) -> list[CallNote]:
-    """Return the notes on what a call of `function` on a host does otherwise than a call in this process.
+def find(function: Any, constants: Mapping[str, Any] | None = None) -> list[CallNote]:
+    """Return the notes on what a call of `function` does otherwise in a job than in this process.
 
     Args:
         constants: Keyword arguments of all items of a map; None: it is one call.
 
     Raises:
-        ConfigError: It sends jobs from its job, or uses a magic of the notebook.
+        ConfigError: It uses a magic of the notebook.
     """
     plain = _plain(function)
     if plain is None:
@@ -74,53 +50,17 @@ def find(function: Any, host: str, constants: Mapping[str, Any] | None = None) -
     if "get_ipython" in names and "get_ipython" in plain.__globals__:
         message = f"{plain.__name__} uses a magic of the notebook (%, ! or get_ipython), which no job has"
         raise ConfigError(message, stage="submit", hint="write it in Python: subprocess.run([…]) in place of !command")
-    lines = [found("global", function=outer.__name__, name=store.name)
-             for outer, part in parts for store in part.stores if store.kind == "GLOBAL"]  # fmt: skip
-    used = [each for uses in reached.values() for each in uses]
-    modules = (*(name for _, part in parts for name in part.imports), *(_home(each.variable) for each in used))
+    lines = [found("global", function=outer.__name__, name=name) for outer, part in parts for name in part.globals]
+    used = {name: value for variables in reached.values() for name, value in variables.items()}
+    modules = (*(name for _, part in parts for name in part.imports), *map(_home, used.values()))
     lines += _lost_settings({name.partition(".")[0] for name in modules}, names)
-    lines += _patterns(parts)
     if constants is not None:
         paths = ((use.name, *use.attributes) for _, part in parts for use in part.uses)
         seeded = {name for path in paths for name, after in zip(path, path[1:]) if after in _SEEDING}
-        given = {**{each.name: each.variable for each in used}, **constants}
-        unseeded = (name for name, value in given.items() if _is_generator(value) and name not in seeded)
+        unseeded = (name for name, value in {**used, **constants}.items()
+                    if _is_generator(value) and name not in seeded)  # fmt: skip
         lines += [found("shared-generator", function=plain.__name__, name=name) for name in unseeded]
-    for outer, use in ((each.__name__, use) for each, uses in reached.items() for use in uses):
-        # The attributes of other objects may be computed by the user's code.
-        options = attribute(use.object, "options") if type(use.object).__module__ == _DECORATED else None
-        if options is None:
-            continue
-        name = attribute(use.object, "__name__", "a function")
-        if use.attribute in _SENDING:
-            line = found("inner-submit", function=outer, name=name, word=use.attribute)
-            if use.is_certain:
-                message, _, hint = line.text.partition(": ")
-                raise ConfigError(message, stage="submit", hint=hint)
-            lines.append(line)
-        elif use.attribute not in _PLAIN and options.host not in (None, host):
-            lines.append(found("inner-host", function=outer, name=name, host=host, other=options.host))
     return list(dict.fromkeys(lines))
-
-
-def _patterns(parts: Sequence[tuple[types.FunctionType, code_facts.Facts]]) -> Iterator[CallNote]:
-    """Yield the patterns in the code of these functions that match files here, in a folder that the code names.
-
-    That folder may be the one of the script. What lies beside an own module, and its code names, is sent.
-    """
-    for function, part in parts:
-        texts = [each for each in part.constants if isinstance(each, str) and each and not os.path.isabs(each)]
-        if _LOOKING.isdisjoint(part.names) or ("__file__" in part.names and function.__module__ != "__main__"):
-            continue
-        patterns = [each for each in texts if "*" in each and "*" not in os.path.dirname(each)]
-        paths = [each for each in patterns if "/" in each]
-        if "__file__" in part.names:
-            beside = os.path.dirname(function.__code__.co_filename)
-            folders = ("", *(each for each in texts if "*" not in each))
-            paths = [os.path.join(beside, folder, each) for folder in folders for each in patterns]
-        for path in paths:
-            if next(glob.iglob(path), None):
-                yield found("pattern", pattern=path, folder=os.path.dirname(path))
 
 
 def _plain(function: Any) -> types.FunctionType | None:
@@ -133,24 +73,20 @@ def _plain(function: Any) -> types.FunctionType | None:
     return None
 
 
-def _reached(function: types.FunctionType) -> dict[types.FunctionType, list[_Used]]:
-    """Return what a function uses, and what those of the user's own functions use that it reaches."""
-    reached: dict[types.FunctionType, list[_Used]] = {}
+def _reached(function: types.FunctionType) -> dict[types.FunctionType, dict[str, object]]:
+    """Return the variables that a function uses, and those of the user's own functions that it reaches."""
+    reached: dict[types.FunctionType, dict[str, object]] = {}
     waiting = [function]
     while waiting and len(reached) < _MOST:
         outer = waiting.pop()
         if outer in reached:
             continue
-        reached[outer], scope = [], _scope(outer)
+        reached[outer], scope = {}, _scope(outer)
         for use in (use for part in code_facts.read(outer.__code__) for use in part.uses if use.is_outside):
-            variable, name = scope.get(use.name), ""
-            value = variable
+            reached[outer][use.name] = value = scope.get(use.name)
             for name in use.attributes:
-                if not issubclass(type(value), types.ModuleType):
-                    break
-                value, name = vars(value).get(name), ""
-            is_certain = use.is_certain and outer is function
-            reached[outer].append(_Used(use.name, variable, value, name, is_certain))
+                if issubclass(type(value), types.ModuleType):
+                    value = vars(value).get(name)
             called = _plain(value) if callable(value) else None
             if called is not None and _is_own(called):
                 waiting.append(called)
@@ -199,8 +135,7 @@ def _lost_settings(packages: Collection[str], names: Collection[str]) -> Iterato
     # Most code that uses NumPy draws no random numbers.
     if "random" not in names or not _OWN_GENERATORS.isdisjoint(names):
         used.discard("numpy")
-    is_likely = any(name.partition("(")[0].rpartition(".")[2] in text for name in named)
-    for line, function, shown in code_facts.of_text(text).calls if is_likely else ():
+    for line, function, shown in code_facts.of_text(text).calls:
         first, _, rest = function.partition(".")
         last = function.rpartition(".")[2]
         module = vars(script).get(first)

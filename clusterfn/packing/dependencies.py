@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
@@ -42,40 +42,6 @@ class JobArgument:
 def reference_of(argument: JobArgument) -> Reference:
     """Return what the payload has in its place, and what must be known of it."""
     return argument._reference()
-
-
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
-_OTHER = ("lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "float", "int", "round")
-
-
-def _no_value(self: JobArgument, *_: object) -> NoReturn:
-    """Reject `job + 1`, `job < 3`, `-job` or `float(job)`."""
-    raise TypeError(f"{self!r:.100} is not the value itself: call {self._value}")
-
-
-# The methods are set in a loop so that type checkers do not see them, and still report the mistake.
-for _name in (*_BINARY, *(f"r{each}" for each in _BINARY), *_OTHER):
-    setattr(JobArgument, f"__{_name}__", _no_value)
-
-
-# Attributes of jobs in other libraries, and those of ours that have the same.
-_INSTEAD = {
-    "value": "result", "get": "result", "wait": "result", "kill": "stop()", "terminate": "stop()",
-    "output": "logs(…)", "stdout": "logs(…)", "stderr": "logs(…)",
-}  # fmt: skip
-
-
-def _no_attribute(self: JobArgument, name: str) -> NoReturn:
-    ours = _INSTEAD.get(name, "")
-    of_class = type(self)
-    tip = f": call .{ours}" if ours and hasattr(of_class, ours.partition("(")[0]) else ""
-    if ours == "result":
-        tip = f": call {of_class._value}"
-    raise AttributeError(f"{of_class.__name__!r} object has no attribute {name!r}{tip}")
-
-
-# A type checker that saw `__getattr__` would accept every misspelled attribute.
-setattr(JobArgument, "__getattr__", _no_attribute)  # noqa: B010
 
 
 class Reference(NamedTuple):

@@ -6,9 +6,11 @@ They are found while the call is packed, and each is said once.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import linecache
 import os
 import re
+import struct
 import sys
 import types
 import weakref
@@ -21,7 +23,7 @@ from clusterfn.config.forms import is_set_by_clusterfn
 from clusterfn.config.notes import CallNote, found
 from clusterfn.display import console
 from clusterfn.hosts import serialization
-from clusterfn.packing import code_facts, code_notes, module_notes
+from clusterfn.packing import code_facts, code_notes
 from clusterfn.packing.files import holds_credentials
 from clusterfn.packing.project import modules as own_modules
 
@@ -32,20 +34,26 @@ if TYPE_CHECKING:
     from clusterfn.packing.files import FileUpload
 
 _VARIABLE_SETTERS = frozenset(["putenv", "setdefault", "update"])
-# Most functions are sent often, so what was noted about their code is kept for each host.
-_of_code: weakref.WeakKeyDictionary[types.FunctionType, dict[str, list[CallNote]]] = weakref.WeakKeyDictionary()
-# The method of `type` itself is used, because a metaclass may have another one.
-_subclasses_of: Callable[[type], list[type]] = type.__subclasses__
+# Most functions are sent often, so what was noted about their code is kept.
+_of_code: weakref.WeakKeyDictionary[types.FunctionType, list[CallNote]] = weakref.WeakKeyDictionary()
+
+
+# With these, code can set names that it does not name. What an object does to itself is left out.
+_DYNAMIC = re.compile(
+    rb"\b(?:__globals__|__setattr__|exec|f_globals|f_locals|globals|locals|setattr|vars)\b(?!\(self\b)"
+    rb"|(?<!self\.)\b__dict__\b|\bpatch(?:\.\w+)?\(|\bimport\s*\(?\s*\*"
+)
+_DYNAMIC_NAMES = frozenset(["__dict__", "exec", "globals", "setattr", "vars"])
+# Time and size of each file at the last look.
+_seen: dict[Path, tuple[int, int]] = {}
 
 
 class Watched:
     """What notes are about, as the pickling of a call comes to it; `payload.Needs` watches that.
 
     Attributes:
-        flags: Names that are None or a bool, with the file and the globals of the function that uses them.
         texts: The sources of functions by the names of their files.
         by_value: The functions that are sent by value.
-        classes: Those of the script.
     """
 
     def __init__(self, place: Place | None) -> None:
@@ -55,8 +63,6 @@ class Watched:
         self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
         self.by_value: list[types.FunctionType] = []
-        self.classes: list[type] = []
-        self.flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
         # The list is the pickler's own and may have sentences about an earlier call.
         serialization.part("pickler").notes.clear()
 
@@ -76,20 +82,17 @@ def tell(notes: Sequence[CallNote], job: JobSpec, is_in_place: bool) -> None:
             console.note(note)
 
 
-def of_code(function: Callable[..., Any], host: str, constants: Mapping[str, Any] | None) -> list[CallNote]:
+def of_code(function: Callable[..., Any], constants: Mapping[str, Any] | None) -> list[CallNote]:
     """Return what `code_notes.find` does; raise what it does."""
-    read: dict[str, list[CallNote]] = {}
-    if isinstance(function, types.FunctionType) and constants is None:
-        read = _of_code.setdefault(function, {})
-    if host not in read:
-        read[host] = code_notes.find(function, host, constants)
-    return read[host]
+    if not isinstance(function, types.FunctionType) or constants is not None:
+        return code_notes.find(function, constants)
+    if function not in _of_code:
+        _of_code[function] = code_notes.find(function)
+    return _of_code[function]
 
 
 def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.Compiled, ...]) -> Iterator[CallNote]:
     """Yield the notes about a call that has been packed."""
-    yield from _decided_here(call)
-    yield from _unnamed_subclasses(call)
     yield from (*call.sent_along, *call.of_code)
     yield from (found("argument", text, said=text) for text in serialization.part("pickler").notes)
     yield from (found("compiled", name=each.name, file=each.extension.name) for each in compiled)
@@ -97,35 +100,9 @@ def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.
     paths = (member.path for each in folders for member in each.contents.files)
     yield from (found("key", path, path=path) for path in paths if holds_credentials(path))
     if sources:
-        yield from module_notes.find(sources, call.by_value, call.place)
+        yield from of_modules(sources, call.by_value, call.place)
     if call.place is not None and (call.by_value or sources):
         yield from (found("variable", name, name=name) for name in _variables(call.by_value, sources))
-
-
-def _decided_here(call: Watched) -> Iterator[CallNote]:
-    """Yield what the function would find otherwise on the host, as its module was run on this machine only."""
-    for name, (value, file, scope) in call.flags.items():
-        # A notebook keeps the text of its cells in `In`.
-        cells = [each for each in scope.get("In") or () if isinstance(each, str)]
-        guards = (code_facts.of_text(text).guards.get(name) for text in (call.texts.get(file, ""), *cells))
-        missing = (
-            module
-            for guard in guards if guard and (value is guard.value) is guard.is_fallback
-            for module in guard.modules if module not in sys.modules and own_modules.find_spec(module) is None
-        )  # fmt: skip
-        yield from (found("optional-import", name=name, value=value, module=each) for each in [*missing][:1])
-
-
-def _unnamed_subclasses(call: Watched) -> Iterator[CallNote]:
-    """Yield which classes of the script the call would find by `__subclasses__()` here, but not in the job."""
-    parts = (part for each in call.by_value for part in code_facts.read(each.__code__)) if call.classes else ()
-    if not any("__subclasses__" in part.names for part in parts):
-        return
-    sent = set(map(id, call.classes))
-    below = (each for cls in call.classes for each in _subclasses_of(cls) if id(each) not in sent)
-    missing = {each.__name__ for each in below if attribute(each, "__module__") == "__main__"}
-    if missing:
-        yield found("subclasses", names=", ".join(sorted(missing)))
 
 
 def _variables(functions: Collection[types.FunctionType], sources: FileBundle | None) -> tuple[str, ...]:
@@ -178,3 +155,106 @@ def _is_missed(name: str, parts: Collection[code_facts.Facts], texts: Collection
     if may_set or any(map(sets.search, near)):
         return False
     return bool(using) or any(re.search(quoted, text) for text in near) or sets.search(program) is not None
+
+
+def of_modules(
+    sources: FileBundle, functions: Collection[types.FunctionType], place: Place | None
+) -> Iterator[CallNote]:  # fmt: skip
+    """Yield which of the user's own modules were edited since their import, and which of their variables were set here.
+
+    A job imports the files again: docs/decisions/0069-changed-modules.md says why changes are not sent. Of what was
+    set, only numbers, strings and tuples count, and only if the code that is sent names them and does not set them. A
+    job without a new name has an error.
+
+    Args:
+        sources: The files of those that are sent.
+        functions: Those that are sent by value.
+        place: Where they go; None if that is not known.
+    """
+    names = own_modules.modules_in(sources)
+    edits = {name: now for name in names for now in _edits(name)}
+    # A worker of a session keeps the modules that it has.
+    if place is None or not place.in_session:
+        yield from (found("edited", now, name=name) for name, now in edits.items())
+    if place is None:
+        return
+    # The functions that use a module by value have its changes.
+    goes_by_value = serialization.part("classes").goes_by_value
+    kept = [name for name in names if name not in edits and not goes_by_value(name)]
+    changes = [(name, key) for name in kept for key in _changed(name)]
+    if changes:
+        texts = own_modules.texts_in(sources)
+        parts = [(each, part) for each in functions for part in code_facts.read(each.__code__)]
+        missed = [change for change in changes if _is_unsent(*change, texts, parts)]
+        yield from (found("module-value", f"{name}.{key}", name=f"{name}.{key}", module=name) for name, key in missed)
+
+
+def _edits(name: str) -> Iterator[str]:
+    """Yield what names the change if the file of a module has changed since it was imported here.
+
+    What was imported is read from Python's own byte code file; where there is none, from the first look.
+    """
+    path = _file(name)
+    if path is not None and path.exists() and own_modules.is_own(name):
+        facts = path.stat()
+        now = facts.st_mtime_ns, facts.st_size
+        before = _seen.setdefault(path, now)
+        compiled = _compiled_from(name)
+        # A byte code file has 32 bits for each, of the source that was imported, even if that was edited before this
+        # look.
+        in_byte_code = int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF
+        if (before != now) if compiled is None else (compiled != in_byte_code):
+            yield f"{path} {now}"
+
+
+def _file(name: str) -> Path | None:
+    file = attribute(sys.modules.get(name), "__file__")
+    return Path(file) if file else None
+
+
+def _compiled_from(name: str) -> tuple[int, int] | None:
+    """Return time and size of the source that a module's byte code file was made from."""
+    cached = attribute(attribute(sys.modules[name], "__spec__"), "cached")
+    # Python that writes no byte code may have left an old file there.
+    if not cached or sys.dont_write_bytecode:
+        return None
+    try:
+        with Path(cached).open("rb") as file:
+            magic, flags, mtime, size = struct.unpack("<4sIII", file.read(16))
+    except (OSError, struct.error):
+        return None
+    return (mtime, size) if magic == importlib.util.MAGIC_NUMBER and not flags else None
+
+
+def _changed(name: str) -> Iterator[str]:
+    """Yield the names of a module whose values are not those that importing the module gives them."""
+    module, path = sys.modules.get(name), _file(name)
+    # A module of a class of its own may compute what it has.
+    if type(module) is not types.ModuleType or path is None or path.suffix != ".py" or not path.exists():
+        return
+    for key, there in code_facts.of_file(str(path), path.stat().st_mtime_ns).literals.items():
+        here = vars(module).get(key, there)
+        if code_facts.is_simple(here) and here != there:
+            yield key
+
+
+def _is_unsent(
+    module: str, name: str, texts: Collection[bytes], parts: Collection[tuple[types.FunctionType, code_facts.Facts]]
+) -> bool:  # fmt: skip
+    """Whether the call may read what was changed, and nothing that is sent may set it."""
+    for _, part in parts:
+        if name in (*part.globals, *part.attributes) or _DYNAMIC_NAMES.intersection(part.names):
+            return False
+    if any(_DYNAMIC.search(text) or name in code_facts.of_text(text).attributes for text in texts):
+        return False
+    # The module itself names it once, where it sets it.
+    word = re.compile(rb"\b%b\b" % name.encode())
+    is_read = sum(len(word.findall(text)) for text in texts) > 1
+    return is_read or any(_reads(function, part, module, name) for function, part in parts)
+
+
+def _reads(function: types.FunctionType, part: code_facts.Facts, module: str, name: str) -> bool:
+    scope = function.__globals__
+    # A variable of the script with the same name has its own value.
+    is_own = name in scope and not any(scope.get(each) is sys.modules[module] for each in part.names)
+    return name in part.names and not is_own

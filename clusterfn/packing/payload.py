@@ -13,7 +13,6 @@ import io
 import linecache
 import os
 import pickle
-import re
 import sys
 import types
 import zlib
@@ -250,7 +249,7 @@ class Needs(notes.Watched):
     def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
         """Note what the function's code does otherwise in a job; it takes and raises what `code_notes.find` does."""
         if self.place is not None:
-            self.of_code = notes.of_code(function, self.place.host, constants)
+            self.of_code = notes.of_code(function, constants)
 
     def look(self, obj: Any) -> Any:
         # `obj.__class__` may be anything, and may raise.
@@ -278,8 +277,6 @@ class Needs(notes.Watched):
                 self.note(variable_home[0] if variable_home else None)
             if home in _NAMED_ELSEWHERE or issubclass(kind, type):
                 self.note(attribute(obj, "__module__"))
-            if issubclass(kind, type) and attribute(obj, "__module__") == "__main__":
-                self.classes.append(obj)
         return NotImplemented
 
     def _value(self, reference: Reference, place: Place) -> tuple[Any, ...]:
@@ -342,10 +339,6 @@ class Needs(notes.Watched):
         self.by_value.append(function)
         code = function.__code__
         for part in code_facts.read(code):
-            for name in part.names:
-                value = function.__globals__.get(name, code)
-                if value is None or value is True or value is False:
-                    self.flags[name] = value, code.co_filename, function.__globals__
             for name in part.imports:
                 self.note(name or function.__globals__.get("__package__"))
         if code.co_filename not in self.texts:
@@ -398,26 +391,8 @@ def cannot_travel(
         # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
         path, innermost = find(part, name, target, needs.look if needs.inputs else reject_bound)
         if not path.endswith(": cannot be pickled"):
-            hint = _how_to_import(path) or _instead_of(innermost)
-            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=hint)
+            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(innermost))
     return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
-
-
-def _how_to_import(path: str) -> str | None:
-    """Say how a job makes its own of an object on this path that the script has imported; None if there is none."""
-    scope = vars(sys.modules["__main__"])
-    for name in re.findall(r" \(global (\w+)\)", path):
-        homes = [
-            (home.startswith("_") or "._" in home, len(home), home, key)
-            for home, module in list(sys.modules.items())
-            for key, value in list(attribute(module, "__dict__", {}).items())
-            if name in scope and value is scope[name] and home not in ("__main__", "__mp_main__")
-        ]
-        if homes:
-            *_, home, key = min(homes)
-            as_ = "" if key == name else f" as {name}"
-            return f"write `from {home} import {key}{as_}` in the function: then the job makes one of its own"
-    return None
 
 
 def _instead_of(part: object) -> str:

@@ -40,7 +40,7 @@ pytestmark = [
     ),
 ]
 SMALL = {"memory": "1GB", "scheduler_memory": "1GB"}
-LITTLE = {"memory": "512MB", "scheduler_memory": "512MB"}  # what the lab's nodes have for several workers
+LITTLE = {"memory": "512MB", "scheduler_memory": "512MB"}  # what the lab's nodes have for several jobs
 LISTENS = "0A"  # as /proc/net/tcp writes it
 
 
@@ -58,10 +58,10 @@ def where(number):
 
 
 def surroundings():
-    """The node of a worker, its GPUs, and its threads."""
+    """The node of a worker, and its GPUs."""
     import os
 
-    names = ("SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    names = ("SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES")
     return tuple(os.environ.get(name) for name in names)
 
 
@@ -257,18 +257,17 @@ def test_everything_ends_with_the_block_after_an_exception_too(here):
     until(lambda: not pids_of(here))
 
 
-@pytest.mark.parametrize(("more", "jobs"), [("", 2), pytest.param("nodes=1, ", 1, marks=pytest.mark.long)])
-def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path, more, jobs):
+def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import os, clusterfn\n"
         "if __name__ == '__main__':\n"
-        f"    with clusterfn.dask_client('here', workers=1, {more}idle='3s', memory='1GB', scheduler_memory='1GB'):\n"
+        "    with clusterfn.dask_client('here', workers=1, idle='3s', memory='1GB', scheduler_memory='1GB'):\n"
         "        os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, str(script)], timeout=WAIT_S, check=False)
 
-    assert [each["kind"] for each in outcomes(here)] == ["returned"] * jobs
+    assert [each["kind"] for each in outcomes(here)] == ["returned"] * 2
     until(lambda: not pids_of(here))
 
 
@@ -299,14 +298,6 @@ def test_ctrl_c_ends_everything_while_jobs_wait_and_in_the_block(tmp_path, warm_
     until(lambda: not pids_of(warm_root))
 
 
-def test_workers_come_and_go_with_the_tasks(here, tmp_path):
-    with clusterfn.dask_client("here", adapt=(0, 2), **SMALL) as client:
-        assert len([*(here / "jobs").iterdir()]) == 1
-
-        assert client.gather(client.map(slow, range(4), seconds=0.2)) == list(range(4))
-        until(lambda: not workers_of(client))
-
-
 @pytest.mark.long
 def test_own_modules_go_to_scheduler_and_workers(here, run_script, tmp_path):
     (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
@@ -320,74 +311,30 @@ def test_own_modules_go_to_scheduler_and_workers(here, run_script, tmp_path):
     assert run_script(text) == 42
 
 
-# scheduler and workers in one job
-
-
-@pytest.fixture(scope="module")
-def _whole(tmp_path_factory: pytest.TempPathFactory, _bridge: Path) -> Iterator[Any]:
-    """As `_block`, but one job holds scheduler and workers."""
-    folder = tmp_path_factory.mktemp("whole")
-    shutil.copytree(_bridge, folder / "root" / "bridge")
-    (folder / "clusterfn.yml").write_text(local_host(folder / "root"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
-        with clusterfn.dask_client("here", workers=2, nodes=1, **SMALL) as client:
-            yield client, folder / "root", workers_of(client)
-
-
-def test_one_job_holds_scheduler_and_workers_and_the_block_begins_with_all_of_them(_whole):
-    client, root, at_first = _whole
-    found = client.gather(client.map(where, range(20), pure=False))
-    (job,) = (root / "jobs").iterdir()
-
-    assert len(at_first) == 2
-    assert {told.partition("/")[0] for _, told, _ in found} == {job.name}
-    assert json.loads((job / "spec.json").read_text())["name"] == "dask"
-    assert {threads for _, _, threads in client.run(surroundings).values()} == {"1"}, "a worker's, not the job's"
-
-
-@pytest.mark.parametrize("change", [lambda cluster: cluster.scale(3), lambda cluster: cluster.adapt(minimum=0)])
-def test_the_number_of_workers_of_one_job_is_fixed(_whole, change):
-    with pytest.raises(ConfigError, match=r"client.cluster.\w+\(\): nodes= has fixed the number of workers"):
-        change(_whole[0].cluster)
-
-
 def test_a_scheduler_that_dies_while_dask_connects_to_it_is_named(here, monkeypatch):
-    async def dies(_: object) -> None:
+    def dies(*_: object, **__: object) -> None:
         for pid in pids_of(here):
             if b"\0scheduler\0" in command_of(pid):
                 os.kill(pid, signal.SIGKILL)
         raise OSError("the connection to the scheduler is closed")
 
-    monkeypatch.setattr("clusterfn.integrations.dask.block.ConnectedScheduler.start", dies)
+    monkeypatch.setattr("clusterfn.integrations.dask.block.Client", dies)
     with (
         pytest.raises(ClusterfnError, match="dask's scheduler died: SIGKILL"),
-        clusterfn.dask_client("here", workers=1, nodes=1, **SMALL),
+        clusterfn.dask_client("here", workers=1, **SMALL),
     ):
         pytest.fail("it began")
     until(lambda: not pids_of(here))
 
 
 def test_ctrl_c_while_the_reason_of_a_lost_connection_is_awaited_leaves_nothing_behind(here, monkeypatch):
-    async def fails(_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
         raise OSError("the connection to the scheduler is closed")
 
-    monkeypatch.setattr("clusterfn.integrations.dask.block.ConnectedScheduler.start", fails)
-    with pytest.raises(KeyboardInterrupt), clusterfn.dask_client("here", workers=1, nodes=1, **SMALL):
+    monkeypatch.setattr("clusterfn.integrations.dask.block.Client", fails)
+    with pytest.raises(KeyboardInterrupt), clusterfn.dask_client("here", workers=1, **SMALL):
         pytest.fail("it began")
-    until(lambda: not pids_of(here))
-
-
-def test_workers_of_one_job_that_cannot_start_end_the_block_with_the_reason(here):
-    broken = {"DASK_DISTRIBUTED__NANNY__PRELOAD": "no_such_module"}
-
-    with (
-        pytest.raises(ClusterfnError, match=r"(?s)dask's scheduler died: exit status 1.*no_such_module"),
-        clusterfn.dask_client("here", workers=2, nodes=1, env=broken, **SMALL),
-    ):
-        pytest.fail("it began")
-    assert len([*(here / "jobs").iterdir()]) == 1
     until(lambda: not pids_of(here))
 
 
@@ -428,21 +375,12 @@ def test_another_python_is_refused_before_anything_is_sent(lab, here):
     assert not (here / "jobs").exists()
 
 
-@pytest.mark.skipif(bool([*metadata.distributions(name="bokeh")]), reason="bokeh is installed")
-def test_a_dashboard_without_bokeh_is_an_error_that_says_so(here):
-    with (
-        pytest.raises(EnvironmentBuildError, match="dashboard=True needs bokeh"),
-        clusterfn.dask_client("here", workers=1, dashboard=True, **SMALL),
-    ):
-        pytest.fail("it began")
-
-
 @pytest.mark.long
 def test_workers_that_cannot_start_are_an_error_and_no_endless_loop(here):
     broken = {"DASK_DISTRIBUTED__NANNY__PRELOAD": "no_such_module"}
 
     with (
-        pytest.raises(ClusterfnError, match="what starts dask's workers on .* ended with exit status 1"),
+        pytest.raises(ClusterfnError, match="what starts dask's worker on .* ended with exit status 1"),
         clusterfn.dask_client("here", workers=1, env=broken, **SMALL),
     ):
         pytest.fail("it began")
@@ -463,19 +401,13 @@ def test_a_scheduler_that_is_killed_ends_the_block_with_the_reason(here):
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, "needs one of workers= and adapt="),
-    ({"workers": 2, "adapt": (0, 2)}, "needs one of workers= and adapt="),
+    ({}, "workers=None is not a whole number of at least 1"),
+    ({"workers": 2, "adapt": (0, 2)}, "dask_client.. has no argument 'adapt'"),
     ({"workers": 0}, "workers=0 is not a whole number of at least 1"),
-    ({"adapt": (3, 1)}, r"adapt=\(3, 1\) is not a smallest and a largest number"),
+    ({"workers": 2, "nodes": 2}, "dask_client.. has no argument 'nodes'"),
     ({"worker": 2}, "dask_client.. has no argument 'worker'; did you mean workers?"),
-    ({"workers": 2, "nodes": 0}, "nodes=0 is not a whole number of at least 1"),
-    ({"adapt": (0, 2), "nodes": 1}, "nodes=1 puts a fixed number of workers into one job, and adapt= changes"),
-    ({"workers": 5, "nodes": 2}, "workers=5 cannot be spread evenly over nodes=2"),
-    ({"workers": 2, "nodes": 2}, "nodes=2: here is one machine"),
     ({"workers": 2, "memory": "2"}, "memory='2' is not an amount of memory"),
     ({"workers": 2, "idle": "5"}, "idle='5' is not a duration"),
-    ({"workers": 2, "interface": 7}, "interface=7 is not a network interface"),
-    ({"workers": 2, "dashboard": 8787}, "dashboard=8787 is neither True nor False"),
     ({"workers": 2, "imports": "mine"}, "imports='mine' is not a list of modules"),
     ({"workers": 2, "imports": ["json"]}, "imports='json' is not a module of your own"),
 ]
@@ -543,68 +475,36 @@ def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path,
     shutil.rmtree(root, ignore_errors=True)
 
 
-NODES = {"tensor01": 1, "slurm": 2}  # the most that a host of the lab has
-
-
 @pytest.mark.lab
 @ON_SLURM
-def test_in_one_job_four_workers_have_gpus_of_their_own_and_shuffle_and_one_dies(
-    hosts, environment, host, gpubox_reset
-):
+def test_on_a_host_workers_have_gpus_of_their_own_and_shuffle_and_one_dies(hosts, environment, host, gpubox_reset):
     from dask import bag
 
     earlier = hosts.jobs()
-    with clusterfn.dask_client(host, workers=4, nodes=NODES[host], gpus=1, environment=environment, **LITTLE) as client:
+    with clusterfn.dask_client(host, workers=2, gpus=1, environment=environment, **LITTLE) as client:
+        client.wait_for_workers(2, WAIT_S)
         found = list(client.run(surroundings).values())
         numbers = bag.range(20_000, npartitions=16).groupby(remainder, shuffle="tasks", npartitions=8)
         computing = client.compute(numbers)
         os.kill(client.run(os.getpid)[workers_of(client)[0]], signal.SIGKILL)
         groups = dict(computing.result(WAIT_S))
-        jobs = hosts.jobs() - earlier
 
     assert {key: sorted(found) for key, found in groups.items()} == {key: [*range(key, 20_000, 7)] for key in range(7)}
-    assert len(jobs) == 1
-    assert len({node for node, _, _ in found}) == NODES[host]
-    assert len({(node, gpus) for node, gpus, _ in found}) == 4
-    assert all(gpus and "," not in gpus for _, gpus, _ in found)
+    assert len(set(found)) == 2
+    assert all(gpus and "," not in gpus for _, gpus in found)
     until(lambda: not pids_of(hosts.root, earlier))
-    assert json.loads((hosts.root / "jobs" / jobs.pop() / "attempts/1/outcome.json").read_text())["kind"] == "returned"
-
-
-@pytest.mark.long
-@pytest.mark.lab
-def test_what_starts_the_workers_of_another_node_dies_and_the_block_ends_with_the_name_of_the_node(hosts, environment):
-    earlier = hosts.jobs()
-    with (
-        pytest.raises(ClusterfnError, match="what starts dask's workers on n2 ended with SIGKILL"),
-        clusterfn.dask_client("slurm", workers=2, nodes=2, environment=environment, **LITTLE) as client,
-    ):
-        (victim,) = [pid for pid in pids_of(hosts.root, earlier) if arguments_of(pid)[-2:] == ["node", ""]]
-        os.kill(victim, signal.SIGKILL)
-        client.submit(slow, 1, 2 * WAIT_S).result(WAIT_S)
-    until(lambda: not pids_of(hosts.root, earlier))
-
-
-def arguments_of(pid: int) -> list[str]:
-    """The words of its command, each with a zero behind it."""
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
 @pytest.mark.long
 @pytest.mark.lab
 @BOTH
-@pytest.mark.parametrize("together", [False, True])
-def test_on_a_host_other_users_reach_nothing(hosts, environment, host, together):
+def test_on_a_host_other_users_reach_nothing(hosts, environment, host):
     """On SLURM the nodes reach each other, so what listens must ask for the certificate of the block."""
     earlier = hosts.jobs()
-    asked = {"nodes": NODES[host], "workers": 2} if together else {"workers": 1}
-    with clusterfn.dask_client(host, environment=environment, **asked, **LITTLE):
-        jobs = hosts.jobs() - earlier
-        # The scheduler, and a nanny and a worker, or two of each: the block begins before all workers have started.
-        wanted = 5 if together else 3
-        theirs = until(lambda: len(found := listening(pids_of(hosts.root, earlier))) >= wanted and found)
+    with clusterfn.dask_client(host, environment=environment, workers=1, **LITTLE):
+        # The scheduler, and a nanny and a worker: the block begins before all workers have started.
+        theirs = until(lambda: len(found := listening(pids_of(hosts.root, earlier))) >= 3 and found)
         admitted = [each for each in theirs if admits_a_stranger(each)]
 
-    assert len(jobs) == (1 if together else 2)
     assert not admitted
     assert host == "slurm" or {ip for ip, _ in theirs} == {"127.0.0.1"}

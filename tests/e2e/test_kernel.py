@@ -493,7 +493,7 @@ def test_a_kernel_that_is_not_there_yet_answers_and_its_cells_show_what_it_waits
     ) as notebook:
         assert not list((here / "jobs").glob("*/kernel.json")), "Jupyter takes it for ready, and there is no job"
         cells = [notebook.client.execute(code) for code in ("print('ran')", "6 * 7")]
-        displayed(notebook, cells, "clusterfn: 7f3a PENDING (environment: fetch 6 of 60) (00:")
+        displayed(notebook, cells, "clusterfn: 7f3a PENDING (environment: fetch 6 of 60)")
         go.touch()
         cleared: set[str] = set()
         while cleared < set(cells):
@@ -519,7 +519,7 @@ def test_a_kernel_that_cannot_start_says_so_in_the_cells_that_wait(here: Path, j
         go.with_suffix(".new").write_text("numpy has no wheel")
         go.with_suffix(".new").rename(go)
 
-        displayed(notebook, [cell], "clusterfn: there will be no kernel: numpy has no wheel (00:")
+        displayed(notebook, [cell], "clusterfn: there will be no kernel: numpy has no wheel")
         until(lambda: not notebook.manager.is_alive())
 
 
@@ -559,7 +559,7 @@ def test_an_environment_without_ipykernel_is_an_error_that_says_so(here: Path, j
     assert len(list((here / "jobs").iterdir())) == 1, "the second start sent another job"
 
 
-def test_kernels_are_added_listed_and_removed(here: Path, jupyter: Path, tmp_path: Path):
+def test_kernels_are_added(here: Path, jupyter: Path, tmp_path: Path):
     words = ["here", "--name", "GPU box", "--gpus", "2", "--memory", "8GB", "--environment", "conda:ml"]
     assert command("add", *words).returncode == 0
 
@@ -572,16 +572,10 @@ def test_kernels_are_added_listed_and_removed(here: Path, jupyter: Path, tmp_pat
     assert (spec.display_name, spec.language, spec.interrupt_mode) == ("GPU box", "python", "message")
     assert spec.env == {"CLUSTERFN_CONFIG": os.environ["CLUSTERFN_CONFIG"]}
 
-    assert [(each["name"], each["trouble"]) for each in json.loads(command("list", "--json").stdout)] == [
-        ("gpu-box", "")
-    ]
-    Path(os.environ["CLUSTERFN_CONFIG"]).write_text("hosts:\n  other:\n    scheduler: local\n")
-    assert "cannot start: " in command("list").stdout
-    assert "has no host here" in command("list").stdout
-
-    assert command("remove", "GPU box").returncode == 0
-    again = command("remove", "gpu-box")
-    assert (again.returncode, "clusterfn has added no kernel 'gpu-box'" in again.stderr) == (2, True)
+    assert command("add", *words).returncode == 0, "it replaces its own"
+    Path(KernelSpecManager().find_kernel_specs()["gpu-box"], "kernel.json").write_text("{}")
+    again = command("add", *words)
+    assert (again.returncode, "clusterfn has not added it" in again.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -592,8 +586,6 @@ def test_kernels_are_added_listed_and_removed(here: Path, jupyter: Path, tmp_pat
         (["bare", "--environment", "no.yml"], "there is no file"),
         (["bare", "--environment", "conda:ml", "--memory", "8"], "memory='8'"),
         (["nowhere"], "there is no host 'nowhere'"),
-        (["bare", "--environment", "bare.yml"], "bare.yml does not name ipykernel, which a kernel needs"),
-        (["bare", "--environment", "requirements.txt"], "requirements.txt does not name ipykernel"),
     ],
 )
 def test_what_cannot_start_is_not_added(
@@ -602,8 +594,6 @@ def test_what_cannot_start_is_not_added(
     config = tmp_path / "clusterfn.yml"
     config.write_text("hosts:\n  campus: {address: a, scheduler: grid_engine}\n  bare: {address: b, scheduler: bare}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    (tmp_path / "bare.yml").write_text("dependencies: [python=3.11, numpy]\n")
-    (tmp_path / "requirements.txt").write_text("numpy\n")
     monkeypatch.chdir(tmp_path)
 
     assert main(["kernel", "add", *words]) == 2

@@ -27,7 +27,6 @@ def no_gpu(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr("clusterfn.gpu.devices.installed_torch_version", lambda: "")
-    monkeypatch.setattr("clusterfn.gpu.devices.find_torch_version_file", lambda: None)
     guards.say_once.cache_clear()
     smi.hung_at.clear()
 

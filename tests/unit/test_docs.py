@@ -78,7 +78,7 @@ def test_the_reference_has_every_command():
 
 # They ask a person, or the way to a host and not the host: tests/contract/test_login.py and tests/unit/cli/init.
 ASK_A_PERSON = {"init", "trust", "login", "logout"}
-ASK_NO_HOST = {"demo", "hosts", "config", "completion", "kernel add", "kernel list", "kernel remove"}
+ASK_NO_HOST = {"demo", "hosts", "config", "completion", "kernel add"}
 AS_ANOTHER = {"stop": "cancel", "env show": "env list", "env verify": "env list", "env remove": "env gc"}
 
 

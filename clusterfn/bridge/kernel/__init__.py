@@ -1,8 +1,7 @@
 """Run a Jupyter kernel inside a job, and carry the connections of its five channels through one stream.
 
-    stream ← carried ← far_end ← tunnel
-    carried ← zmtp
-    zmtp, process, far_end ← hold        attach, launch, dask_program
+    stream ← carried ← far_end
+    process, far_end ← hold        attach, launch, dask_program
 
 `stream` and `carried` are the protocol, which the client's side (`clusterfn/integrations/jupyter`) uses too. `hold`
 runs in the job's worker: it starts the kernel (`launch`), survives the loss of the connection, and decides when the

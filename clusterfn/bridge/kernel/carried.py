@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from .stream import Frame, FrameStream
 
+    Passing = Callable[[bytes], bytes]
+
 _ATTACH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attach.py")
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
-_PIECE = 2**20
 
 
 def attach_command(address: str) -> "List[str]":
@@ -83,27 +84,13 @@ class SocketWatcher:
         return None if is_closed else self._selector.get_map().get(sock)
 
 
-class PassedBytes:
-    """What sees the bytes of a local socket, and may keep some back.
-
-    Attributes:
-        drops: Whether it drops some of them while too much is not acknowledged, instead of a pause.
-    """
-
-    drops = False
-
-    def passed(self, data: bytes, is_full: bool) -> bytes:
-        """Return what to send of these bytes."""
-        raise NotImplementedError
-
-
 class CarriedConnections:
     """The connections of one stream, each with a number.
 
     Args:
         watcher: The loop of this process.
         stream: It carries them.
-        limit_bytes: While so much is not acknowledged, no socket is read but those whose output is dropped instead.
+        limit_bytes: While so much is not acknowledged, no socket is read.
 
     Attributes:
         undelivered: Bytes that have arrived for sockets that take no more at the moment.
@@ -118,12 +105,12 @@ class CarriedConnections:
         self._is_full = False
 
     def add(
-        self, number: int, sock: "Optional[socket.socket]", sees: "Optional[PassedBytes]" = None
+        self, number: int, sock: "Optional[socket.socket]", sees: "Optional[Passing]" = None
     ) -> "CarriedConnection":
         """Carry the bytes of a socket from now on; keep what arrives for one that comes later.
 
         Args:
-            sees: What its bytes pass.
+            sees: What its bytes pass; it returns what to send of them.
         """
         self._open[number] = connection = CarriedConnection(number, sees)
         if sock is not None:
@@ -178,8 +165,7 @@ class CarriedConnections:
 
     def _update(self, connection: "CarriedConnection") -> None:
         if connection.sock is not None:
-            pauses = self._is_full and not (connection.sees is not None and connection.sees.drops)
-            reading = 0 if pauses or connection.is_closing else READ
+            reading = 0 if self._is_full or connection.is_closing else READ
             # A closing connection waits until it can be written, because `_write` drops it once it has taken
             # everything.
             events = reading | (WRITE if connection.outgoing or connection.is_closing else 0)
@@ -200,10 +186,9 @@ class CarriedConnections:
             self._end(connection)
             return False
         if connection.sees is not None:
-            data = connection.sees.passed(data, self._stream.kept_bytes >= self._limit_bytes)
-        # What has waited for the end of a message may be longer than a frame.
-        for start in range(0, len(data), _PIECE):
-            self._stream.send(DATA, connection.number, data[start : start + _PIECE])
+            data = connection.sees(data)
+        if data:
+            self._stream.send(DATA, connection.number, data)
         return True
 
     def _write(self, connection: "CarriedConnection") -> None:
@@ -246,7 +231,7 @@ class CarriedConnection:
         is_closing: Whether it ends once it has taken that.
     """
 
-    def __init__(self, number: int, sees: "Optional[PassedBytes]") -> None:
+    def __init__(self, number: int, sees: "Optional[Passing]") -> None:
         self.number = number
         self.sees = sees
         self.sock: "Optional[socket.socket]" = None

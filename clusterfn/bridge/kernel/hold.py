@@ -24,7 +24,7 @@ from . import stream
 from .carried import READ, SOCKET, attach_command, make_private_folder
 from .far_end import FarEnd
 from .process import DaskProcess, KernelProcess, LabProcess, how_it_ended
-from .zmtp import MessageReader, OutputLimit, request_of
+from .stream import MessageReader, request_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .process import HeldProcess
     from .stream import Facts, Frame
 
-# Beyond this much unacknowledged output, the holder drops further output instead of filling the job's memory.
+# Beyond this much unacknowledged output, the holder reads no more, and the kernel keeps the rest.
 LIMIT_BYTES = 64 * 2**20
 # How long the job waits for the next proxy after a restart, a death of the kernel, and the loss of its client.
 RESTART_S, RESTART_AFTER_DEATH_S, ORPHAN_S = 60.0, 30.0, 10.0
@@ -96,7 +96,7 @@ class KernelHolder(FarEnd):
         self._watcher.watch(self._listener, READ, lambda _: self._accept(self._listener))
         self._kernel: "Optional[HeldProcess]" = None
         self._connecting: "List[Tuple[CarriedConnection, int]]" = []
-        self._readers: "Dict[int, Tuple[int, MessageReader]]" = {}
+        self._readers: "Dict[int, MessageReader]" = {}
         self._incarnation = self._key = self._scheme = ""
         self._past: "Set[str]" = set()
         self._goodbye_s = _GOODBYE_S
@@ -177,19 +177,18 @@ class KernelHolder(FarEnd):
     # What the proxy sends
 
     def _take(self, frame: "Frame") -> None:
-        channel, reader = self._readers.get(frame.connection, (0, None))
+        reader = self._readers.get(frame.connection)
         if frame.kind == stream.DATA and reader is not None:
-            for _, parts in reader.feed(frame.body):
-                self._note_request(channel, *request_of(parts))
+            reader.passed(frame.body)
         self._carried.take(frame)
 
     def _open(self, number: int, channel: int) -> None:
         if channel in (stream.SHELL, stream.CONTROL):
-            self._readers[number] = channel, MessageReader()
-        limit = None
+            self._readers[number] = MessageReader(self._note_request)
+        sees = None
         if channel == stream.IOPUB and self._kernel is not None:
-            limit = OutputLimit(self._key, self._scheme, self._kernel.note_output)
-        self._connecting.append((self._carried.add(number, None, limit), channel))
+            sees = MessageReader(self._kernel.note_output).passed
+        self._connecting.append((self._carried.add(number, None, sees), channel))
         self._connect_to_kernel()
 
     def _connect_to_kernel(self) -> None:
@@ -200,13 +199,11 @@ class KernelHolder(FarEnd):
                 self._connecting.remove((connection, channel))
                 self._carried.attach(connection, sock)
 
-    def _note_request(self, channel: int, kind: str, content: "Facts") -> None:
-        """Act on two requests that concern the job, too; the kernel also gets them."""
+    def _note_request(self, parts: "List[bytes]") -> None:
+        """Act on the request that concerns the job, too; the kernel also gets it."""
+        kind, content = request_of(parts)
         if kind == "shutdown_request":
             self._shutdown = "restart" if content.get("restart") else "end"
-        elif kind == "interrupt_request" and channel == stream.SHELL and self._kernel is not None:
-            # Some clients send the request to the shell channel, which a busy kernel does not read.
-            self._kernel.interrupt()
 
     def _take_word(self, facts: "Facts") -> None:
         if facts.get("do") == "interrupt" and self._kernel is not None:

@@ -15,7 +15,7 @@ import threading
 
 from ..supervisor import process_tree
 from ..supervisor.limits import clock
-from .stream import CHANNEL_NAMES, WEB
+from .stream import CHANNEL_NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def how_it_ended(status: int) -> str:
         return "signal %d" % -status
 
 
-FACTS, DASHBOARD = "dask.json", "dashboard"
+FACTS = "dask.json"
 CONNECT_S = 1.0
 _DASK_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dask_program.py")
 
@@ -187,22 +187,16 @@ class DaskProcess(HeldProcess):
     title = "dask's scheduler"
 
     def __init__(self, folder: str, _key: str, _scheme: str) -> None:
-        self._folder = folder
-        # The scheduler before this one may have left these files, by which a client would connect too early.
-        for name in (FACTS, DASHBOARD):
-            if os.path.lexists(os.path.join(folder, name)):
-                os.unlink(os.path.join(folder, name))
+        self._facts = os.path.join(folder, FACTS)
+        # The scheduler before this one may have left this file, by which a client would connect too early.
+        if os.path.lexists(self._facts):
+            os.unlink(self._facts)
         HeldProcess.__init__(self, [sys.executable, _DASK_PROGRAM, "scheduler", folder], dict(os.environ))
 
-    def socket_path(self, channel: int) -> str:
-        return os.path.join(self._folder, DASHBOARD)
-
     def connect(self, channel: int) -> "Optional[socket.socket]":
-        """Connect to the scheduler or its dashboard; None as long as it does not listen."""
-        if channel == WEB:
-            return HeldProcess.connect(self, channel)
+        """Connect to the scheduler; None as long as it does not listen."""
         try:
-            with open(os.path.join(self._folder, FACTS), encoding="utf-8") as file:
+            with open(self._facts, encoding="utf-8") as file:
                 facts = json.load(file)
             return socket.create_connection((facts["ip"], facts["port"]), CONNECT_S)
         except OSError:

@@ -38,9 +38,9 @@ def _top(root: str, nodes: str, seconds: str, looks: str) -> int:
 
 def _tunnel(port: str) -> int:
     # This import is late, because no other command carries bytes.
-    from ..kernel import tunnel
+    from ..kernel import far_end
 
-    return tunnel.carry_to_port(int(port))
+    return far_end.carry_to_port(int(port))
 
 
 _WITHOUT_FILES = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"], "tcsh": ["-f"]}

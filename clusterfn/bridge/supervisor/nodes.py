@@ -51,7 +51,6 @@ class Head(AttemptRun):
         # clusterfn's own launcher ends with the other nodes.
         self.processes.spared = self._others.processes
         self._looks = False
-        self._holds = bool(job.spec.get("kernel"))
 
     def start(self) -> None:
         """Publish the address of the first node, start the worker here, then the other nodes."""
@@ -89,7 +88,7 @@ class Head(AttemptRun):
         while self._waits(verdict, since):
             self._turn()
             self.watch.look()
-            if verdict.kind == layout.RETURNED and not self._holds:
+            if verdict.kind == layout.RETURNED:
                 self._raise_failure()
         cause = self._others.failure(ended)
         if cause is not None:
@@ -97,13 +96,10 @@ class Head(AttemptRun):
         return verdict
 
     def _waits(self, verdict: Verdict, since: float) -> bool:
-        passed_s = clock.now() - since
         if verdict.kind == layout.RETURNED:
-            # Without what the first node held, the others have nothing to do; they may not even have begun.
-            is_late = self._holds and passed_s >= self.job.spec["grace_s"]
-            return not (is_late or self._others.have_returned())
+            return not self._others.have_returned()
         self._others.look_now()
-        return passed_s < _CAUSE_S and self._others.failure() is None
+        return clock.now() - since < _CAUSE_S and self._others.failure() is None
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish; put what another node raised where the first one's would be."""

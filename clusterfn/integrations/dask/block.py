@@ -1,17 +1,14 @@
 """A `with` block of dask: start its scheduler and workers, watch over them, and end all of it.
 
-Each block has a certificate: processes that have its key take part, and all others are rejected. dask's own view of
-the block is a `SpecCluster`, so `scale` and `adapt` are dask's own where each worker is a job.
+Each block has a certificate: processes that have its key take part, and all others are rejected.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +17,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from dask.utils import parse_timedelta
 from distributed import Client
-from distributed.core import Status, rpc
-from distributed.deploy.spec import ProcessInterface, SpecCluster
 from distributed.security import Security
 
 from clusterfn.bridge.kernel.dask_program import security_of
-from clusterfn.display import console
-from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.integrations.dask.jobs import DaskSettings, SchedulerJob, WorkerJob, WorkerJobs, end_job, listen_for_dask
-from clusterfn.integrations.jupyter.kernel_job import reason_of_end, tell_why_it_waits
+from clusterfn.errors import ClusterfnError
+from clusterfn.integrations.dask.jobs import DaskSettings, SchedulerJob, WorkerJobs
+from clusterfn.integrations.jupyter.kernel_job import tell_why_it_waits
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    from clusterfn.integrations.dask.plan import DaskPlan
+    from clusterfn.config.options import Options
 
 _CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
 _PATIENCE_S = 60.0
@@ -47,13 +40,25 @@ _WORKERS_END_S = 15.0
 
 
 class DaskBlock:
-    """A `with` block of `dask_client`; entering it gives the client."""
+    """A `with` block of `dask_client`; entering it gives the client.
 
-    def __init__(self, plan: DaskPlan) -> None:
-        self._plan = plan
+    Args:
+        scheduler: The options of the scheduler's job.
+        worker: Those of the job of each worker.
+        count: The number of workers.
+        imports: The user's own modules that tasks import.
+        idle_s: All ends after so long without a connection to this process.
+    """
+
+    def __init__(
+        self, scheduler: Options, worker: Options, count: int, imports: Sequence[str], idle_s: float
+    ) -> None:  # fmt: skip
+        self._of_scheduler, self._of_worker = scheduler, worker
+        self._count = count
+        self._imports = imports
+        self._idle_s = idle_s
         self._scheduler: SchedulerJob | None = None
         self._jobs: WorkerJobs | None = None
-        self._cluster: ConnectedCluster | None = None
         self._client: Any = None
         self._error: ClusterfnError | None = None
         self._failed = threading.Event()
@@ -62,9 +67,7 @@ class DaskBlock:
 
     @public_api
     def __enter__(self) -> Any:
-        """Start dask, and return the client once a worker has connected; without waiting if there may be none.
-
-        If one job holds everything, wait for all workers.
+        """Start dask, and return the client once a worker has connected.
 
         Raises:
             ClusterfnError: The scheduler or the workers cannot be started.
@@ -88,45 +91,28 @@ class DaskBlock:
             raise
 
     def _start(self) -> Any:
-        plan = self._plan
-        pages = listen_for_dask() if plan.dashboard else None
-        port = pages.getsockname()[1] if pages is not None else 0
-        settings = DaskSettings(plan.imports, plan.interface, port, make_security(), plan.node_workers)
-        try:
-            self._jobs = None if plan.node_workers else WorkerJobs(plan.worker, settings)
-            self._scheduler = SchedulerJob(plan.scheduler, settings, plan.idle_s, pages)
-        except BaseException:
-            # Ctrl-C, too, must not leave the port open.
-            if pages is not None:
-                pages.close()
-            raise
+        settings = DaskSettings(self._imports, make_security())
+        self._jobs = WorkerJobs(self._of_worker, settings, self._fail)
+        self._scheduler = SchedulerJob(self._of_scheduler, settings, self._idle_s)
         # dask connects to a socket of this machine. It must not give up while the network behind that socket is lost.
-        patience = f"{max(plan.idle_s, _PATIENCE_S):g}s"
+        patience = f"{max(self._idle_s, _PATIENCE_S):g}s"
         self._settings.enter_context(dask.config.set({_SILENCE: patience}))
         self._scheduler.on_end(self._fail)
         self._scheduler.await_scheduler()
-        address = self._scheduler.address
-        if self._jobs is None:
-            self._cluster = AllocationCluster(address, settings.security)
-        else:
-            self._cluster = JobsCluster(address, settings.security, self._jobs, plan.least, self._fail)
-        self._client = Client(self._cluster)
+        self._client = Client(self._scheduler.address, security=settings.security)
         # This is set only now, because dask would otherwise try this long to reach a scheduler that has just ended.
         self._settings.enter_context(dask.config.set({_CONNECTING: patience}))
-        if plan.adapts:
-            self._cluster.adapt(minimum=plan.least, maximum=plan.most)
-        self._await_workers(self._cluster)
+        self._jobs.begin(self._client.scheduler_info()["address"], self._count)
+        self._await_worker(self._jobs)
         return self._client
 
-    def _await_workers(self, cluster: ConnectedCluster) -> None:
-        """Wait for the first worker, or for all that are parts of one job, and say why there are none yet."""
-        count = self._plan.least if self._jobs is None else min(1, self._plan.least)
+    def _await_worker(self, jobs: WorkerJobs) -> None:
+        """Wait for the first worker, and say why there is none yet."""
         statuses: dict[str, str] = {}
-        while len(cluster.scheduler_info["workers"]) < count:
-            if self._failed.wait(_LOOK_S):
-                break
-            for job in list(self._jobs.sent) if self._jobs is not None else ():
+        while not self._failed.is_set() and not self._client.nthreads():
+            for job in jobs.waiting():
                 tell_why_it_waits(job, statuses)
+            self._failed.wait(_LOOK_S)
         if self._error is not None:
             raise self._error
 
@@ -168,34 +154,26 @@ class DaskBlock:
 
     def _end(self, is_interrupted: bool) -> None:
         self._is_ending = True
-        connected: set[str] = set()
-        is_reachable = self._error is None and self._is_connected()
-        within_s = _CLOSE_S if is_reachable else _GIVE_UP_S
+        is_reachable = self._error is None and self._client is not None and self._is_connected()
         try:
-            if self._cluster is not None:
-                connected = self._cluster.begin_end(is_reachable)
+            if is_reachable:
+                # The scheduler closes all workers, and then itself.
+                closing = threading.Thread(target=self._shut_down, name="clusterfn-dask-end", daemon=True)
+                closing.start()
+                closing.join(_CLOSE_S)
             if self._client is not None:
-                self._close_client(within_s)
-            if self._cluster is not None:
-                with contextlib.suppress(OSError, RuntimeError, TimeoutError):
-                    # Jobs that are left are ended below.
-                    self._cluster.close(within_s)
+                self._close_client(_GIVE_UP_S)
         finally:
-            # Workers beside the scheduler close in order while its job still runs.
             if self._scheduler is not None:
-                has_workers = self._jobs is None and is_reachable and not is_interrupted
-                self._scheduler.end(_WORKERS_END_S if has_workers else 0.0)
+                self._scheduler.end()
             if self._jobs is not None:
-                # End what has not connected, and what has not ended soon after its scheduler, all at the same time.
-                jobs = [job for job in self._jobs.sent if not job.done()]
-                waits = [_WORKERS_END_S if job.name in connected and not is_interrupted else 0.0 for job in jobs]
-                ending = [threading.Thread(target=end_job, args=each, daemon=True) for each in zip(jobs, waits)]
-                deadline = time.monotonic() + 2 * _WORKERS_END_S
-                for each in ending:
-                    each.start()
-                for each in ending:
-                    each.join(max(0.0, deadline - time.monotonic()))
+                self._jobs.end(_WORKERS_END_S if is_reachable and not is_interrupted else 0.0)
             self._settings.close()
+
+    def _shut_down(self) -> None:
+        with contextlib.suppress(*_LOST):
+            # Jobs that are left are ended then.
+            self._client.shutdown()
 
     def __repr__(self) -> str:
         return f"<DaskBlock: {self._client or 'not begun'}>"
@@ -240,151 +218,3 @@ def make_security() -> Security:
     ).decode()
     security: Security = security_of(cert, private)
     return security
-
-
-# So many jobs of workers may end in a row before any worker has connected; then the block fails.
-_FAILURES = 3
-_AGAIN_S = 1.0
-_LOST_AFTER = "distributed.deploy.lost-worker-timeout"
-
-
-class ConnectedScheduler(ProcessInterface):  # type: ignore[misc]  # dask has no types
-    """The scheduler, which runs already; the block ends it.
-
-    Args:
-        address: Its address for this process.
-    """
-
-    def __init__(self, address: str, security: Security) -> None:
-        super().__init__()
-        self.external_address = address
-        self._security = security
-
-    async def start(self) -> None:
-        """Ask it for its address on the host, to which workers connect."""
-        arguments = self._security.get_connection_args("client")
-        async with rpc(self.external_address, connection_args=arguments) as scheduler:
-            self.address = (await scheduler.identity())["address"]
-        await super().start()
-
-
-class ConnectedCluster(SpecCluster):  # type: ignore[misc]  # dask has no types
-    """A scheduler that runs already, and its workers.
-
-    Args:
-        address: The scheduler's, for this process.
-        security: The certificate of the block.
-        workers: The first workers that this process starts, by name, as dask describes them.
-        worker: The next ones.
-    """
-
-    def __init__(
-        self, address: str, security: Security, workers: Mapping[str, Any], worker: Mapping[str, Any] | None
-    ) -> None:
-        # dask's constructor starts the workers, and their callbacks read this attribute.
-        self.is_ending = False
-        scheduler = {"cls": ConnectedScheduler, "options": {"address": address, "security": security}}
-        super().__init__(workers=workers, worker=worker, scheduler=scheduler, security=security, name="clusterfn")
-
-    def begin_end(self, is_reachable: bool) -> set[str]:
-        """Prepare `close`: all workers end with their scheduler, and none is asked to hand over what it holds.
-
-        Args:
-            is_reachable: Whether the scheduler can be told to end.
-
-        Returns:
-            The names of the workers that are connected, and so will end.
-        """
-        self.is_ending = True
-        self.shutdown_scheduler = is_reachable
-        if self.scheduler is not None:
-            self.scheduler.status = Status.closed
-        return {each["name"] for each in self.scheduler_info["workers"].values()}
-
-
-class AllocationCluster(ConnectedCluster):
-    """A scheduler, and workers that are parts of its job: their number does not change."""
-
-    def __init__(self, address: str, security: Security) -> None:
-        super().__init__(address, security, {}, None)
-
-    def scale(self, n: int = 0, memory: Any = None, cores: Any = None) -> None:
-        """Reject another number; dask itself calls this while the block ends."""
-        if self.status == Status.running:
-            raise _fixed("scale")
-
-    def adapt(self, *args: Any, **options: Any) -> None:
-        """Reject another number."""
-        raise _fixed("adapt")
-
-
-def _fixed(word: str) -> ConfigError:
-    message = f"client.cluster.{word}(): nodes= has fixed the number of workers of this block"
-    return ConfigError(message, hint="leave nodes= out of dask_client(): each worker is then a job of its own")
-
-
-class JobsCluster(ConnectedCluster):
-    """A scheduler, and workers that are jobs.
-
-    Args:
-        address: The scheduler's, for this process.
-        security: The certificate of the block.
-        jobs: What sends the jobs of workers.
-        count: How many workers there are at first.
-        on_failure: Called in another thread with why there will be no workers.
-    """
-
-    def __init__(
-        self, address: str, security: Security, jobs: WorkerJobs, count: int,
-        on_failure: Callable[[ClusterfnError], None],
-    ) -> None:  # fmt: skip
-        self._failures = 0
-        self._on_failure = on_failure
-        options = {"jobs": jobs, "report": self._on_worker_end, "retire": self._retire}
-        worker = {"cls": WorkerJob, "options": options}
-        workers = {self._new_worker_name(number): worker for number in range(count)}
-        super().__init__(address, security, workers, worker)
-
-    def _new_worker_name(self, worker_number: int) -> str:
-        return f"dask-worker-{worker_number}"
-
-    async def _retire(self, name: str) -> bool:
-        if self.is_ending:
-            return False
-        await self.scheduler_comm.retire_workers(names=[name], close_workers=True, remove=True)
-        return True
-
-    def _on_worker_end(self, worker: WorkerJob) -> None:
-        """Replace a worker whose job has ended, unless none of the last ones has got as far as to connect."""
-        if self.is_ending or self.status != Status.running:
-            return
-        error = worker.error
-        if error is None and worker.job is not None:
-            # A worker ends without an error when dask has closed it, or at its time limit.
-            is_usual = not worker.job.cancelled() and worker.job.exception(0) is None
-            error = None if is_usual else reason_of_end(worker.job)
-        if error is not None:
-            self._failures += 1
-            if self._failures >= _FAILURES or worker.job is None:
-                self._on_failure(error)
-                return
-            console.warn(f"{worker.name} has ended, and is started again: {error}")
-        asyncio.get_running_loop().call_later(_AGAIN_S, self._replace, worker)
-
-    def _replace(self, worker: WorkerJob) -> None:
-        if self.workers.get(worker.name) is worker and self.status == Status.running:
-            del self.workers[worker.name]
-            self._correct_state()
-
-    def _update_worker_status(self, op: str, msg: Any) -> None:
-        super()._update_worker_status(op, msg)
-        if op == "add":
-            self._failures = 0
-        elif op == "remove" and not self.is_ending:
-            # dask forgets a worker that has not come back by then, and starts none in its place.
-            again_s = parse_timedelta(dask.config.get(_LOST_AFTER)) + _AGAIN_S
-            asyncio.get_running_loop().call_later(again_s, self._start_lacking)
-
-    def _start_lacking(self) -> None:
-        if self.status == Status.running and not self.is_ending:
-            self._correct_state()

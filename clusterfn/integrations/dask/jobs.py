@@ -1,4 +1,4 @@
-"""The job of dask's scheduler, or of all of dask, and the job of each worker, as dask's own interface sees it.
+"""The job of dask's scheduler, and the job of each worker.
 
 All jobs of a block have dask's settings and the certificate as variables that its programs read (`DaskSettings`).
 
@@ -9,38 +9,33 @@ notices nothing but the delay.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import contextlib
 import json
 import posixpath
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from distributed.core import Status
-from distributed.deploy.spec import ProcessInterface
 from distributed.security import Security
 
-from clusterfn.bridge import layout
 from clusterfn.bridge.kernel import dask_program
 from clusterfn.bridge.kernel.dask_program import UNFIT
-from clusterfn.bridge.kernel.stream import DASK, WEB
+from clusterfn.bridge.kernel.stream import ONLY
 from clusterfn.calls import leaving
+from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.integrations.dask.plan import NodeWorkers, memory_limit
-from clusterfn.integrations.jupyter.connection_file import listen_on
-from clusterfn.integrations.jupyter.kernel_job import await_holder, send_held
+from clusterfn.integrations.jupyter.jupyter_files import listen_on
+from clusterfn.integrations.jupyter.kernel_job import await_holder, prepare_held, reason_of_end, send_held
 from clusterfn.integrations.jupyter.near_end import NearEnd
 from clusterfn.packing import payload as payloads
 
@@ -53,7 +48,7 @@ _PACKAGES = ("dask", "distributed")
 
 
 def run_program(*words: str) -> None:
-    """Run a worker, or those of a node, in the job until they are asked to close."""
+    """Run a worker in the job until it is asked to close."""
     # The function is sent by value, so it imports everything itself.
     import json
     import os
@@ -66,7 +61,7 @@ def run_program(*words: str) -> None:
     if status:
         how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
         node = os.environ.get("SLURMD_NODENAME") or platform.node()
-        raise RuntimeError(f"what starts dask's workers on {node} ended with {how}")
+        raise RuntimeError(f"what starts dask's worker on {node} ended with {how}")
 
 
 # The function is sent by value, so the job need not import modules that only the client uses.
@@ -79,17 +74,11 @@ class DaskSettings:
 
     Attributes:
         imports: The user's own modules that tasks import.
-        interface: The network interface of the nodes; "" for the one of their names.
-        dashboard: The port of this machine for a browser; 0 for no dashboard.
         security: The certificate of this block alone, and its key.
-        node_workers: The workers on each node of the scheduler's job; None if each is a job.
     """
 
     imports: Sequence[str]
-    interface: str
-    dashboard: int
     security: Security
-    node_workers: NodeWorkers | None = None
 
     def of_job(self, prepared: Prepared) -> Prepared:
         """Return a job that has these settings as variables, and the key as a secret.
@@ -104,33 +93,30 @@ class DaskSettings:
             hint = f"use an environment with Python {here}"
             raise ConfigError(problem, host=prepared.session.host.name, hint=hint)
         job, tls_config = prepared.job, self.security.get_tls_config_for_role("client")
-        is_one_machine = not prepared.session.scheduler.has_nodes or (self.node_workers and job.resources.nodes == 1)
-        each = self.node_workers
-        workers: dict[str, Any] | None = None if each is None else {
-            "job": layout.job_dir(job.root, job.id), "count": each.count, "cores": each.cores, "gpus": each.gpus,
-            "bytes": memory_limit(each.memory_bytes),
-        }  # fmt: skip
         settings = {
-            "program": posixpath.join(job.bridge, _PROGRAM), "workers": workers, "path": list(job.sys_path),
-            "versions": {name: metadata.version(name) for name in _PACKAGES}, "dashboard": self.dashboard,
-            "interface": self.interface, "is_one_machine": bool(is_one_machine),
+            "program": posixpath.join(job.bridge, _PROGRAM), "path": list(job.sys_path),
+            "versions": {name: metadata.version(name) for name in _PACKAGES},
+            "is_one_machine": not prepared.session.scheduler.has_nodes,
         }  # fmt: skip
-        # One job holds several workers here, so the libraries of each must not start threads for all cores of the job.
-        threads = dict.fromkeys(layout.THREADS, str(self.node_workers.cores)) if self.node_workers else {}
         tls = json.dumps({"cert": tls_config["cert"], "key": tls_config["key"]})
-        env = {**threads, **job.env, dask_program.SETTINGS: json.dumps(settings)}
+        env = {**job.env, dask_program.SETTINGS: json.dumps(settings)}
         return prepared._replace(job=job._replace(env=env, secrets={**job.secrets, dask_program.TLS: tls}))
 
 
 IP = "127.0.0.1"
 _UNFIT = f"exit status {UNFIT}"
-_END_S, _JOIN_S = 10.0, 10.0
+_END_S, _JOIN_S, _LEAVE_S = 10.0, 10.0, 15.0
 _TRIES, _REASON_S, _ANSWER_S = 3, 5.0, 60.0
 
 
-def listen_for_dask() -> socket.socket:
-    """Listen at a port of this machine that only this machine reaches."""
-    return listen_on(IP, 0)
+# The process that watches a worker takes this part of the worker's memory.
+_NANNY_BYTES = 200 * 2**20
+
+
+def memory_limit(asked_bytes: int | None) -> int:
+    """Return at how many bytes a worker ends that has this memory together with its nanny; 0 for no limit."""
+    job_bytes = asked_bytes or 0
+    return max(job_bytes - _NANNY_BYTES, job_bytes * 3 // 4)
 
 
 class SchedulerJob:
@@ -141,30 +127,26 @@ class SchedulerJob:
         job: It.
     """
 
-    def __init__(self, options: Options, settings: DaskSettings, idle_s: float, pages: socket.socket | None) -> None:
-        # The first node holds the scheduler; the others, if there are any, make this call.
-        prepared = prepare_packed(
-            run_program, lambda target, _: payloads.pack(run_program, ("node",), {}, target, settings.imports), options
-        )
-        prepared = settings.of_job(prepared)
+    def __init__(self, options: Options, settings: DaskSettings, idle_s: float) -> None:
+        # The scheduler loads the tasks too, and so needs their modules.
+        prepared = settings.of_job(prepare_held(options, settings.imports))
         self._security = settings.security
         self._why = self._last_sentence = ""
         self._is_ending = False
         self._on_end: Callable[[ClusterfnError], None] = lambda _: None
         self._proxy: NearEnd | None = None
         self.job = send_held(prepared, KernelSpec("distributed", idle_s, idle_s, CALLER))
-        self._listeners = {DASK: listen_for_dask(), **({WEB: pages} if pages is not None else {})}
-        self.address = "tls://{}:{}".format(*self._listeners[DASK].getsockname()[:2])
+        self._listener = listen_on(IP, 0)
+        self.address = "tls://{}:{}".format(*self._listener.getsockname()[:2])
         try:
             found = await_holder(self.job, prepared.session)
         except BaseException:
             # Ctrl-C may come while the job waits in the queue.
-            for each in self._listeners.values():
-                each.close()
+            self._listener.close()
             self.end()
             raise
         key = secrets.token_urlsafe(32), ""
-        proxy = NearEnd("dask's scheduler", self._listeners, lambda: found, self._say, key)
+        proxy = NearEnd("dask's scheduler", {ONLY: self._listener}, lambda: found, self._say, key)
         # Signals belong to the user's program.
         proxy.on_sigint = ""
         self._thread = threading.Thread(target=self._carry, args=[proxy], name="clusterfn-dask", daemon=True)
@@ -212,22 +194,20 @@ class SchedulerJob:
             self._on_end(self.error())
         proxy.flush()
         proxy.close()
-        for each in self._listeners.values():
-            each.close()
+        self._listener.close()
 
     def _say(self, sentence: str) -> None:
         self._last_sentence = sentence
         if "is lost, and its job keeps running" in sentence or sentence.endswith("is back"):
             console.tell(sentence)
 
-    def end(self, patience_s: float = 0.0) -> None:
-        """End the scheduler and its job; give it so long to end by itself, if it has been told to."""
+    def end(self) -> None:
+        """End the scheduler and its job."""
         if self._proxy is not None:
-            self._thread.join(patience_s)
             self._is_ending = True
-            self._proxy.events.post_at_once("terminate")
+            self._proxy.events.post("terminate")
             self._thread.join(_JOIN_S)
-        end_job(self.job, _END_S + patience_s if self._proxy is not None and not self._why else 0.0)
+        end_job(self.job, _END_S if self._proxy is not None and not self._why else 0.0)
 
 
 def end_job(job: Job[Any], patience_s: float) -> None:
@@ -240,108 +220,97 @@ def end_job(job: Job[Any], patience_s: float) -> None:
         console.warn(f"{job.id} {job.name} on {job.host} could not be stopped, and ends by itself: {error.message}")
 
 
-# A worker has this long to close after the request.
-_LEAVE_S = 15.0
+# So many jobs of workers may end by an error one soon after another; then the block fails.
+_FAILURES = 3
+_SOON_S, _AGAIN_S = 60.0, 1.0
+_AT_ONCE = 8
 
 
 class WorkerJobs:
-    """Sends the jobs of workers, which differ in their names alone.
+    """The jobs of workers, which differ in their names alone. One that ends is sent again until `end`.
 
-    Attributes:
-        sent: All that were sent.
+    Args:
+        report: Called in another thread with why there will be no workers.
 
     Raises:
         ClusterfnError: They cannot be sent; nothing was.
     """
 
-    def __init__(self, options: Options, settings: DaskSettings) -> None:
-        self.sent: list[Job[Any]] = []
+    def __init__(self, options: Options, settings: DaskSettings, report: Callable[[ClusterfnError], None]) -> None:
+        self._running: dict[str, Job[Any]] = {}
         self._imports = settings.imports
-        prepared = prepare_packed(run_program, lambda target, _: self._packed(target), options)
-        self._prepared = settings.of_job(prepared)
+        self._report = report
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._address = ""
+        self._prepared = settings.of_job(prepare_packed(run_program, lambda target, _: self._packed(target), options))
 
-    def send(self, address: str, name: str) -> Job[Any]:
-        """Send the job of a worker that connects to the scheduler at this address.
+    def begin(self, address: str, count: int) -> None:
+        """Send the jobs of so many workers that connect to the scheduler at this address.
 
         Raises:
-            ClusterfnError: It cannot be sent.
+            ClusterfnError: One cannot be sent.
         """
+        self._address = address
+        for answer in at_once([f"dask-worker-{number}" for number in range(count)], self._send, "sending", _AT_ONCE):
+            answer.result()
+
+    def waiting(self) -> list[Job[Any]]:
+        """Return the jobs that were sent and have not ended."""
+        with self._lock:
+            return list(self._running.values())
+
+    def end(self, patience_s: float) -> None:
+        """End all jobs at the same time, and send no more; give those that run so long to end by themselves."""
+        self._ending.set()
+        ending = [threading.Thread(target=end_job, args=(job, patience_s), daemon=True) for job in self.waiting()]
+        deadline = time.monotonic() + 2 * _LEAVE_S
+        for each in ending:
+            each.start()
+        for each in ending:
+            each.join(max(0.0, deadline - time.monotonic()))
+
+    def _send(self, name: str) -> None:
         prepared = self._prepared
         resources = prepared.job.resources
         limit = str(memory_limit(resources.memory_bytes))
-        payload = self._packed(None, "worker", address, name, str(resources.cores), limit)
+        payload = self._packed(None, "worker", self._address, name, str(resources.cores), limit)
         # All workers run the same source code, although the files may change between two jobs.
         payload = payload._replace(sources=prepared.payload.sources)
         job = prepared.job._replace(id=secrets.token_hex(8), name=name)
         sent, _ = send_call(prepared._replace(payload=payload, job=job))
-        self.sent.append(sent)
         leaving.forget_going(entry_of(sent))
-        return sent
+        began = time.monotonic()
+        with self._lock:
+            self._running[name] = sent
+        sent.add_done_callback(lambda _: self._on_end(name, sent, began))
+        # The block may have ended while the job was being sent.
+        if self._ending.is_set():
+            end_job(sent, 0.0)
+
+    def _on_end(self, name: str, job: Job[Any], began: float) -> None:
+        """Send a worker again whose job has ended, unless such jobs fail one soon after another."""
+        with self._lock:
+            self._running.pop(name, None)
+        if self._ending.is_set():
+            return
+        # A worker ends without an error when dask has closed it, or at its time limit.
+        if job.cancelled() or job.exception(0) is not None:
+            error = reason_of_end(job)
+            self._failures = self._failures + 1 if time.monotonic() - began < _SOON_S else 1
+            if self._failures >= _FAILURES:
+                self._report(error)
+                return
+            console.warn(f"{name} has ended, and is started again: {error}")
+        threading.Thread(target=self._send_again, args=[name], name="clusterfn-dask-worker", daemon=True).start()
+
+    def _send_again(self, name: str) -> None:
+        if not self._ending.wait(_AGAIN_S):
+            try:
+                self._send(name)
+            except ClusterfnError as error:
+                self._report(error)
 
     def _packed(self, target: tuple[int, int] | None, *words: str) -> payloads.Payload:
         return payloads.pack(run_program, words, {}, target, self._imports)
-
-
-class WorkerJob(ProcessInterface):  # type: ignore[misc]  # dask has no types
-    """One worker.
-
-    Args:
-        scheduler: The address of the scheduler, for the host's processes.
-        jobs: What sends its job.
-        report: Called in dask's thread with this worker when its job has ended without `close`, or cannot be sent.
-        retire: Asks the scheduler to let the worker of this name close; false where all of them end together.
-
-    Attributes:
-        name: Its name in dask.
-        job: Its job, once that is sent.
-        error: Why it could not be sent.
-    """
-
-    status: Any
-
-    def __init__(
-        self, scheduler: str, name: str, jobs: WorkerJobs, report: Callable[[WorkerJob], None],
-        retire: Callable[[str], Awaitable[bool]],
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.name = name
-        self.job: Job[Any] | None = None
-        self.error: ClusterfnError | None = None
-        self._address = scheduler
-        self._jobs = jobs
-        self._report = report
-        self._retire = retire
-
-    async def start(self) -> None:
-        """Send the job, and report an error: dask drops an exception that is raised here."""
-        loop = asyncio.get_running_loop()
-
-        def on_job_end(_: Future[Any]) -> None:
-            with contextlib.suppress(RuntimeError):
-                # dask's loop has ended, and with it the block.
-                loop.call_soon_threadsafe(self._on_job_end)
-
-        await super().start()
-        try:
-            self.job = await asyncio.to_thread(self._jobs.send, self._address, self.name)
-        except ClusterfnError as error:
-            self.error = error
-            loop.call_soon(self._on_job_end)
-        else:
-            self.job.add_done_callback(on_job_end)
-            # The worker was closed while its job was being sent.
-            if self.status != Status.running:
-                await asyncio.to_thread(end_job, self.job, 0.0)
-
-    async def close(self) -> None:
-        """Let the worker close, and end its job."""
-        if self.status == Status.running:
-            self.status = Status.closing
-            if self.job is not None and not self.job.done() and await self._retire(self.name):
-                await asyncio.to_thread(end_job, self.job, _LEAVE_S)
-        await super().close()
-
-    def _on_job_end(self) -> None:
-        if self.status == Status.running:
-            self.status = Status.failed
-            self._report(self)

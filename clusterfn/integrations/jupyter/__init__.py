@@ -2,7 +2,7 @@
 
     cell_magic
     kernel_job, kernel_link ← near_end ← tunnel
-    connection_file, near_end, waiting_kernel ← kernel_proxy        kernelspecs
+    jupyter_files, near_end ← kernel_proxy
 
 The first line is imported only inside IPython: `%%cluster`, and what a notebook shows of clusterfn. `kernel_proxy`
 looks like a kernel to its client, and `kernel_job` finds or starts its job. `near_end` carries the connections of local

@@ -235,15 +235,22 @@ class JobSearch:
         self.record.write(host=job.host, id=job.id, launch=self._launch, pid=os.getpid())
 
     def _start(self) -> tuple[Job[Any], HostState]:
-        # The call of `len` stands for the kernel. The name keeps it out of what users read.
-        named = self._options._replace(name=self._options.name or "kernel")
-        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), named)
+        prepared = prepare_held(self._options._replace(name=self._options.name or "kernel"))
         held = KernelSpec(self._program, self._idle_s, min(RECONNECT_S, self._idle_s), CALLER)
         if self._is_withdrawn:
             raise ClusterfnError("it was shut down before its job was sent")
         job = send_held(prepared, held)
         self._keep(job)
         return job, prepared.session
+
+
+def prepare_held(options: Options, imports: Sequence[str] = ()) -> Prepared:
+    """Prepare a job that holds something. The call of `len` stands for that; the job's name keeps it out of sight.
+
+    Args:
+        imports: The user's own modules that it needs.
+    """
+    return prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target, imports), options)
 
 
 def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:

@@ -10,7 +10,6 @@ import asyncio
 import collections
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -126,43 +125,22 @@ class LoopEvents:
         for end in (self._waking, self._woken):
             end.setblocking(False)
         watcher.watch(self._woken, READ, lambda _: self._swallow())
-        self._room = threading.Condition()
-        self._bytes = 0
-        self._is_closed = False
 
     def post(self, kind: str, data: Any = None) -> None:
-        """Send to the loop, from any thread; wait while there is too much data, which slows the host down in turn."""
-        if kind == "data":
-            with self._room:
-                self._room.wait_for(lambda: self._bytes < UNDELIVERED_BYTES or self._is_closed)
-                self._bytes += len(data)
-        self.post_at_once(kind, data)
-
-    def post_at_once(self, kind: str, data: Any = None) -> None:
-        """Send to the loop, from a signal handler too: takes no lock."""
+        """Send to the loop. The host sends no more than the holder's limit before the loop has acknowledged it."""
         self._events.append((kind, data))
         with contextlib.suppress(OSError):
             # A full socket also wakes the loop, and a closed one means that the loop has ended.
             self._waking.send(b"\0")
 
     def close(self) -> None:
-        """Let no thread wait any more: the loop has ended."""
-        with self._room:
-            self._is_closed = True
-            self._room.notify_all()
+        """End: the loop has ended."""
         self._waking.close()
         self._woken.close()
 
     def take(self) -> tuple[str, Any] | None:
         """Return the next event."""
-        if not self._events:
-            return None
-        kind, data = self._events.popleft()
-        if kind == "data":
-            with self._room:
-                self._bytes -= len(data)
-                self._room.notify_all()
-        return kind, data
+        return self._events.popleft() if self._events else None
 
     def _swallow(self) -> None:
         with contextlib.suppress(BlockingIOError):

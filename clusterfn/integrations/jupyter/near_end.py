@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge.kernel import stream as frames
 from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher
@@ -27,7 +27,6 @@ from clusterfn.integrations.jupyter.kernel_link import UNDELIVERED_BYTES, Holder
 
 if TYPE_CHECKING:
     from clusterfn.integrations.jupyter.kernel_job import JobRecord, KernelJob
-    from clusterfn.integrations.jupyter.waiting_kernel import WaitingKernel
 
 # While the holder has not acknowledged this much of the client's data, the client's sockets are not read.
 LIMIT_BYTES = 8 * 2**20
@@ -39,6 +38,16 @@ _LAST_BYTES_S = 1.0
 _FLUSH_S = 0.5
 # Clients kill this process 2.5 s after they have asked it to end.
 _WITHDRAW_S = 2.0
+
+
+class AnswersWhileWaiting(Protocol):
+    """What answers a client as long as the job waits; `kernel_proxy.WaitingKernel` does."""
+
+    def accept(self, number: int, channel: int) -> Callable[[bytes], bytes] | None: ...
+    def look(self) -> None: ...
+    def say(self, text: str) -> None: ...
+    def end(self, why_not: str = "") -> None: ...
+    def without_handshake(self, frame: Frame) -> Frame: ...
 
 
 class NearEnd:
@@ -63,7 +72,7 @@ class NearEnd:
 
     on_sigint, last_word = "terminate", "end"
     record: JobRecord | None = None
-    waiting: WaitingKernel | None = None
+    waiting: AnswersWhileWaiting | None = None
 
     def __init__(
         self, title: str, listeners: Mapping[int, socket.socket], find: Callable[[], KernelJob],
@@ -97,7 +106,7 @@ class NearEnd:
     def run(self) -> int:
         """Serve the client until the kernel has ended, or this process is to end; return the exit code."""
         for number, kind in ((signal.SIGINT, self.on_sigint), (signal.SIGTERM, "terminate")) if self.on_sigint else ():
-            signal.signal(number, lambda *_, kind=kind: self.events.post_at_once(kind))
+            signal.signal(number, lambda *_, kind=kind: self.events.post(kind))
         loop.begin(self._find_job())
         while self._code is None or (time.monotonic() < self._leaves_at and self._has_last_bytes()):
             self._watcher.wait(_TICK_S if self._code is None else 0.05)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.bridge.kernel.stream import WEB
+from clusterfn.bridge.kernel.stream import ONLY
 from clusterfn.calls.job import Job
 from clusterfn.display import console
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState
-from clusterfn.integrations.jupyter.connection_file import listen_on
+from clusterfn.integrations.jupyter.jupyter_files import listen_on
 from clusterfn.integrations.jupyter.kernel_job import JobSearch, KernelJob, host_for_kernel
 from clusterfn.integrations.jupyter.near_end import NearEnd
 
@@ -46,9 +46,9 @@ def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | 
     console.tell(f"http://{IP}:{number} is port {port} of {job.name} ({job.id[:SHORT]}) on {job.host}; Ctrl-C ends it")
     program = session.bridge.words(layout.SUPERVISE, "tunnel", str(port))
     found = KernelJob(job, session, "", (*way_to_node(job, session), *program))
-    proxy = NearEnd("the job", {WEB: listener}, lambda: found, console.warn)
+    proxy = NearEnd("the job", {ONLY: listener}, lambda: found, console.warn)
     proxy.last_word = ""
-    job.add_done_callback(lambda _: proxy.events.post_at_once("terminate"))
+    job.add_done_callback(lambda _: proxy.events.post("terminate"))
     code = proxy.run()
     proxy.close()
     listener.close()
@@ -114,7 +114,7 @@ def open_lab(options: Options, idle_s: float, port: int, announce: Callable[[str
         announce(f"http://{IP}:{port}/lab?token={token}", found.job.host)
         return found
 
-    lab = NearEnd("JupyterLab", {WEB: listener}, find, console.warn, (token, ""))
+    lab = NearEnd("JupyterLab", {ONLY: listener}, find, console.warn, (token, ""))
     lab.withdraw = search.withdraw
     code = lab.run()
     lab.flush()

@@ -1,7 +1,7 @@
 """List what of a folder travels and what does not, each with the rule that leaves it out.
 
 Code of a function's package travels, and what an import of the listed code names. Of all else git decides, and without
-git all but hidden folders. Environments are known by what is in them, and what a build has made by where that lies.
+git all but hidden folders. Environments are known by what is in them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ EXTENSIONS = (".so", ".pyd", ".dylib")
 _CODE = (".py", *EXTENSIONS)
 _CACHES = frozenset(["__pycache__", ".git", ".hg", ".svn", ".ipynb_checkpoints"])
 OF_ENVIRONMENTS = frozenset(["pyvenv.cfg", "conda-meta"])
-# What a builder makes beside one of these files.
-_BUILT_BY = ("pyproject.toml", "setup.py", "setup.cfg")
-_BUILT = re.compile(r"(.*/)?(?:build/(?:lib|bdist|temp)(?:\.[^/]*)?|dist/[^/]+\.(?:whl|egg|zip|tar\.\w+|exe))")
 _IMPORT = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n(]|\([^)]*\))*", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 _PACKAGES = frozenset(["site-packages", "dist-packages"])
@@ -105,7 +102,7 @@ class Listing:
         count = len(self.files) + len(self.links)
         for entry in entries:
             name = prefix + entry.name
-            if entry.name == "node_modules" or self._is_built(name):
+            if entry.name == "node_modules":
                 self._leave("build", name, entry.path)
             elif entry.is_symlink():
                 self._link(entry, name)
@@ -115,11 +112,6 @@ class Listing:
                 self._add(Member(name, entry.path, entry.stat()))
         if prefix and count == len(self.files) + len(self.links):
             self.folders.append(prefix[:-1])
-
-    def _is_built(self, name: str) -> bool:
-        found = _BUILT.fullmatch(name)
-        above = os.path.join(self._root, found[1] or "") if found else ""
-        return found is not None and any(os.path.exists(os.path.join(above, by)) for by in _BUILT_BY)
 
     def _enter(self, entry: os.DirEntry[str], name: str) -> None:
         """Look through a folder, or note why not."""

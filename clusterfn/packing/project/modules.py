@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,15 +20,18 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import PayloadError
 from clusterfn.hosts.bridge_bundle import FileBundle, make
 from clusterfn.packing import code_facts
-from clusterfn.packing.files import Member
-from clusterfn.packing.project import listing, roots, rules
-from clusterfn.packing.project.beside import data_beside
+from clusterfn.packing.files import Member, holds_credentials
+from clusterfn.packing.project import git, listing, roots, rules
 
 MOST_BYTES = 50 << 20
 # The bridge brings clusterfn and cloudpickle, and the script itself is pickled by value.
 NEVER = frozenset(
     ["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle", *sys.builtin_module_names]
 )
+
+
+# A path with slashes below a folder, no part of which is hidden.
+_NEAR = re.compile(r"(?:[^\W_][^/\n]*/)*[^\W_][^/\n]*")
 
 
 class Compiled(NamedTuple):
@@ -109,15 +113,14 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
         texts = (member for member in own if member.name.endswith(".py"))
         facts = (code_facts.of_file(member.path, member.facts.st_mtime_ns) for member in texts)
         waiting |= {name for each in facts for name in each.imports} - done
-    room = MOST_BYTES - sum(member.facts.st_size for member in files.values())
-    if room < 0:
+    code = [member for member in files.values() if member.name.endswith(".py")]
+    files = {**{member.name: member for member in _files_beside(code)}, **files}
+    if sum(member.facts.st_size for member in files.values()) > MOST_BYTES:
         raise PayloadError(
             f"the modules that the function needs are larger than {format_size(MOST_BYTES)}",
             evidence=listing.largest(files.values()),
             hint="list data in .gitignore, and pass it as clusterfn.File or clusterfn.Directory",
         )
-    code = [member for member in files.values() if member.name.endswith(".py")]
-    files = {**{member.name: member for member in data_beside(code, room)}, **files}
     read = {name: Path(member.path).read_bytes() for name, member in files.items()}
     tops = {name.partition("/")[0].removesuffix(".py"): member.path for name, member in files.items()}
     read.update({f"{path.parent.name}/{path.name}": path.read_bytes() for path in roots.metadata_of(tops)})
@@ -144,6 +147,23 @@ def _source_members(name: str, words: Iterable[str]) -> list[Member]:
             compiled.setdefault(unit, Compiled(unit, path, path.parents[file.count("/")]))
     _compiled[name] = tuple(compiled.values())
     return [member for file, member in members.items() if not compiled or _unit(file, members) not in compiled]
+
+
+def _files_beside(code: Iterable[Member]) -> Iterator[Member]:
+    """Yield files outside of packages that modules name: by paths from where imports look for them, if they use
+    `__file__`. Folders, hidden files and keys stay, and what git ignores.
+    """
+    # A link to a package may lead elsewhere.
+    for module in (each for each in code if each.path.endswith(os.path.join("", *each.name.split("/")))):
+        root = module.path[: -len(module.name) - 1]
+        for name in sorted(code_facts.of_file(module.path, module.facts.st_mtime_ns).strings):
+            path = os.path.join(root, name)
+            is_near = _NEAR.fullmatch(name) is not None and os.path.isfile(path)
+            if is_near and not name.endswith(".py") and not holds_credentials(path):
+                listed = git.listed(root)
+                git.keep(root, listed, [root, os.path.dirname(path)])
+                if listed is None or name in listed:
+                    yield Member(name, path, os.stat(path))
 
 
 def _unit(file: str, members: Collection[str]) -> str:

@@ -17,11 +17,6 @@ from clusterfn.errors import ConfigError
 from clusterfn.packing.project.listing import holds_code
 
 _METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")
-# A folder of modules, as the tables of setuptools, poetry, pdm and uv name it, or a folder of packages, as hatch does.
-_ROOT = re.compile(
-    r"""\b(?:package[_-]dir\s*[\]=]\s*\{?\s*(?:["']{2}\s*[:=]|=)?|where\s*=\s*\[?|(?:from|module-root)\s*=)\s*["']?([\w./-]+)"""
-    r"""|\bpackages\s*=\s*\[\s*["']([\w./-]+)/[\w-]+["']"""
-)
 _SCRIPT = re.compile(r"""(?:^|["'])\s*([\w.-]+)\s*=\s*([\w.]+:[\w.]+)""", re.MULTILINE)
 
 
@@ -84,14 +79,14 @@ def _text(path: Path) -> str:
 
 
 class Declared(NamedTuple):
-    """What a project's own files say: the folders, below its own, of its modules, and its console scripts."""
+    """A project's folders of modules, below its own: `src` or itself; and the console scripts that its files name."""
 
     roots: tuple[str, ...] = ()
     scripts: Mapping[str, str] = {}
 
 
 def declared(folder: str) -> Declared:
-    """Return what pyproject.toml, setup.cfg and setup.py say; nothing if the folder is no project to install."""
+    """Return this for a folder with pyproject.toml, setup.cfg or setup.py; nothing if it is no project to install."""
     # Jobs have no such module, and functions need none.
     from clusterfn.environment.project import PYPROJECT, load_toml
 
@@ -106,10 +101,7 @@ def declared(folder: str) -> Declared:
     scripts = dict(_SCRIPT.findall(f"{code}\n{setup}"))
     for table in (poetry, tree.get("project", {})):
         scripts.update((name, str(target)) for name, target in table.get("scripts", {}).items())
-    named = _ROOT.findall("\n".join((code, setup, _text(Path(folder, PYPROJECT)))))
-    found = dict.fromkeys(os.path.normpath(root or above) for root, above in named)
-    existing = tuple("" if root == "." else root for root in found if os.path.isdir(os.path.join(folder, root)))
     src = os.path.join(folder, "src")
     # Some projects have a package that is called src.
     is_package = os.path.exists(os.path.join(src, "__init__.py")) or not holds_code(src)
-    return Declared(existing or (("",) if is_package else ("src",)), scripts)
+    return Declared(("",) if is_package else ("src",), scripts)

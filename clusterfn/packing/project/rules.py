@@ -20,7 +20,7 @@ _WHY = {
     ),
     "git": ("git ignores it", "git add --force {shown}"),
     "hidden": ("it is a hidden folder outside of a git repository", "git init {root}"),
-    "build": ("a build has made it", "install it in the environment, or rename its folder"),
+    "build": ("it has packages of Node.js", "rename it"),
     "link": ("it is a link to {target}, outside of the project", "copy that into the project"),
     "unreadable": ("you may not read it", "chmod u+r {path}"),
 }  # fmt: skip

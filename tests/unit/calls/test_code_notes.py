@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import random
 import sys
 import types
@@ -12,7 +11,7 @@ from typing import Any
 import numpy
 import pytest
 
-from clusterfn import ConfigError, cluster
+from clusterfn import ConfigError
 from tests.sent import said_of_code
 
 total = 0
@@ -24,102 +23,6 @@ class Random:
 
 def helper() -> Any:
     return rng.random()  # type: ignore[name-defined]  # noqa: F821
-
-
-@cluster
-def inner(x: int) -> int:
-    return x
-
-
-@cluster(host="other")
-def elsewhere(x: int) -> int:
-    return x
-
-
-def maps(xs: list[int]) -> Any:
-    return inner.map(xs).results()
-
-
-def submits_in_a_loop(xs: list[int]) -> Any:
-    jobs = []
-    for x in xs:
-        jobs.append(inner.submit(x))
-    return jobs
-
-
-def submits_in_a_list(xs: list[int]) -> Any:
-    return [inner.submit(x) for x in xs]
-
-
-def by_another_host(x: int) -> Any:
-    return elsewhere.submit(x)
-
-
-def closes_over() -> Any:
-    @cluster
-    def local(x: int) -> int:
-        return x
-
-    return lambda: local.submit(1)
-
-
-@pytest.mark.parametrize(
-    ("function", "called"),
-    [(maps, "inner.map()"), (submits_in_a_loop, "inner.submit()"), (submits_in_a_list, "inner.submit()"),
-     (by_another_host, "elsewhere.submit()"), (closes_over(), "local.submit()"), (cluster(maps), "inner.map()")],
-)  # fmt: skip
-def test_a_function_that_sends_jobs_is_rejected_before_it_is_sent(function: Any, called: str):
-    with pytest.raises(ConfigError) as rejected:
-        said_of_code(function, "here")
-
-    assert f"calls {called}, and a job cannot submit jobs" in str(rejected.value)
-    assert f"call {called.partition('.')[0]}(…)" in str(rejected.value.hint)
-
-
-def may_submit(x: int, alone: bool) -> Any:
-    return inner(x) if alone else inner.submit(x)
-
-
-def handles_it(x: int) -> Any:
-    try:
-        return inner.submit(x)
-    except RuntimeError:
-        return inner(x)
-
-
-def calls_what_submits(x: int) -> Any:
-    return maps([x])
-
-
-@pytest.mark.parametrize("function", [may_submit, handles_it, calls_what_submits])
-def test_what_only_may_happen_is_said(function: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("clusterfn.packing.project.modules.is_own", lambda module: True)
-
-    said = said_of_code(function, "here")
-
-    assert len(said) == 1 and "and a job cannot submit jobs: call inner(…)" in said[0]
-
-
-def calls_elsewhere(x: int) -> int:
-    return elsewhere(x)
-
-
-def passes_elsewhere(xs: list[int]) -> list[int]:
-    return list(map(elsewhere, xs))
-
-
-@pytest.mark.parametrize("function", [calls_elsewhere, passes_elsewhere])
-def test_a_call_for_another_host_runs_in_the_same_job_and_that_is_said(function: Any):
-    name = function.__name__
-
-    assert said_of_code(function, "here") == [
-        f"{name} calls elsewhere, which then runs in the same job on here, not on other"
-    ]
-    assert said_of_code(function, "other") == []
-
-
-def calls_here(x: int) -> int:
-    return inner(x) + elsewhere.local(x)
 
 
 def counts() -> int:
@@ -142,7 +45,7 @@ def reads() -> int:
 
 def test_a_global_that_is_set_is_said_once_for_each_function():
     for function in (counts, counts_inside):
-        assert said_of_code(function, "here") == [
+        assert said_of_code(function) == [
             f"{function.__name__} sets the global total in its job only: no other call finds it, return it instead"
         ]
 
@@ -159,12 +62,12 @@ def test_a_generator_of_random_numbers_that_items_share_is_named(monkeypatch, ge
     def draws(x: int, more: Any = None) -> Any:
         return rng.random() + helper() + [kept.random() for _ in range(x)]  # type: ignore[name-defined]  # noqa: F821
 
-    said = said_of_code(draws, "here", {"more": generator, "other": 3})
+    said = said_of_code(draws, {"more": generator, "other": 3})
 
     assert [sentence.partition("state of ")[2].partition(",")[0] for sentence in said] == is_named * [
         "rng", "kept", "more"
     ]  # fmt: skip
-    assert said_of_code(draws, "here") == [], "one call draws what it would draw here"
+    assert said_of_code(draws) == [], "one call draws what it would draw here"
 
 
 def seeds_it(x: int, more: Any) -> Any:
@@ -186,12 +89,12 @@ def test_of_a_generator_that_each_item_seeds_and_of_an_attribute_nothing_is_said
     monkeypatch.setattr(sys.modules[__name__], "rng", random.Random(1), raising=False)
     constants = {"more": random.Random(2)} if function is not has_an_attribute_of_that_name else {}
 
-    assert said_of_code(function, "here", constants) == []
+    assert said_of_code(function, constants) == []
 
 
-@pytest.mark.parametrize("function", [reads, calls_here, abs, str.upper, int, functools.partial(pow, 2), print])
+@pytest.mark.parametrize("function", [reads, abs, str.upper, int, functools.partial(pow, 2), print])
 def test_of_other_functions_nothing_is_said(function: Any):
-    assert said_of_code(function, "here") == []
+    assert said_of_code(function) == []
 
 
 SEEDED = """\
@@ -248,7 +151,7 @@ def test_a_seed_or_default_that_only_the_script_sets_is_named(monkeypatch, tmp_p
     exec(compile(path.read_text().replace(call, ""), path, "exec"), vars(script))
 
     functions = {name: each for name, each in vars(script).items() if type(each) is types.FunctionType}
-    said = {name: said_of_code(each, "here") for name, each in functions.items() if name not in ("main", "other")}
+    said = {name: said_of_code(each) for name, each in functions.items() if name not in ("main", "other")}
 
     assert {name for name, lines in said.items() if lines} == are_named
     where = f"{call.rpartition('    ')[2]} in line {7 + call.count(chr(10))} of your script"
@@ -262,28 +165,5 @@ def test_a_magic_of_a_notebook_is_rejected_by_that_name(body):
     exec(f"def analyse():\n    {body}", scope)
 
     with pytest.raises(ConfigError, match="analyse uses a magic of the notebook") as caught:
-        said_of_code(scope["analyse"], "tensor01")
+        said_of_code(scope["analyse"])
     assert "subprocess.run" in (caught.value.hint or "")
-
-
-def test_a_pattern_whose_files_are_only_here_is_named_as_the_job_would_find_nothing(tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/x.csv").touch()
-    monkeypatch.chdir(tmp_path)
-
-    def count():
-        return len(glob.glob("data/*.csv")) + len(glob.glob("none/*.csv"))
-
-    (said,) = said_of_code(count, "tensor01")
-    assert "match 'data/*.csv' are not in the job" in said and "clusterfn.Directory('data')" in said
-
-
-def test_a_pattern_beside_the_script_is_named_with_its_folder_and_one_beside_data_of_the_host_is_not(tmp_path):
-    (tmp_path / "x.csv").touch()
-    scope = {"__name__": "__main__", "__file__": str(tmp_path / "train.py")}
-    text = "def beside(): return glob(dirname(__file__), '*.csv')\ndef there(folder): return glob(folder, '*.csv')"
-    exec(compile(text, scope["__file__"], "exec"), scope)
-
-    (said,) = said_of_code(scope["beside"], "tensor01")
-    assert f"clusterfn.Directory('{tmp_path}')" in said
-    assert said_of_code(scope["there"], "tensor01") == []

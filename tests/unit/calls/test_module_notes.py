@@ -77,7 +77,6 @@ CHANGED = {
     "in a helper": ("conf.LR", "import conf, helpers\nconf.LR = 2\n" + returns("helpers.step()")),
     "by a helper itself": ("conf.LR", "import conf\nfrom helpers import step as f\nconf.LR = 2\n"),
     "in a method": ("conf.LR", "import conf, helpers\nconf.LR = 2\n" + returns("helpers.Trainer().fit()")),
-    "an object": ("conf.MODEL", "import argparse, conf\nconf.MODEL = argparse.Namespace()\n" + returns("conf.MODEL")),
     "in a package": (
         "mine.conf.LR", "import mine.conf\nmine.conf.LR = 4\ndef f():\n    return mine.conf.LR, mine.conf.__name__\n"
     ),
@@ -188,28 +187,16 @@ def test_a_value_that_cannot_be_looked_at_does_no_harm(project, monkeypatch):
     conf: Any = sys.modules["conf"]
     conf.LR, conf.BETAS = Odd(), (0.9, Odd())
 
-    assert list(changed(function)) == ["conf.LR", "conf.BETAS"]
+    assert changed(function) == {}
 
 
-def test_only_numbers_are_shown(project, monkeypatch):
-    values = "conf.LR, conf.TOKEN, conf.PIN"
-    text = f"import conf\n{values} = 0.5, 'hunter2', 4938\n" + returns(values)
+def test_values_are_not_shown(project, monkeypatch):
+    function = script(project, monkeypatch, "import conf\nconf.TOKEN = 'hunter2'\n" + returns("conf.TOKEN"))
 
-    where = "which imports conf from its file: set it inside the function"
-    assert list(changed(script(project, monkeypatch, text, conf=f"{CONF}PIN = 1\n")).values()) == [
-        f"conf.LR is 0.5 on this machine, and 0.1 in the job, {where}",
-        f"conf.TOKEN was changed on this machine, but not in the job, {where}",
-        f"conf.PIN was changed on this machine, but not in the job, {where}",
+    assert list(changed(function).values()) == [
+        "conf.TOKEN was changed on this machine, but not in the job, which imports conf from its file: "
+        "set it inside the function"
     ]
-
-
-def test_later_calls_parse_nothing_again(project, monkeypatch):
-    function = script(project, monkeypatch, "import conf\nconf.LR = 0.5\n" + READS_LR)
-    changed(function)
-    parsed: list[object] = []
-    monkeypatch.setattr("dis.get_instructions", lambda code: parsed.append(code) or [])
-
-    assert list(changed(function)) == ["conf.LR"] and parsed == []
 
 
 # variables of the environment

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterfn.hosts import serialization
-from clusterfn.packing import module_notes, notes
+from clusterfn.packing import notes
 from clusterfn.packing.files import Directory
 from clusterfn.packing.payload import Payload, imports_of
 from clusterfn.packing.project import modules
@@ -135,7 +135,7 @@ def test_what_has_a_compiled_extension_is_left_out_and_named(project, files, rem
 def edited(name: str) -> list[str]:
     """Which modules of this one were edited since their import."""
     bundle, _ = modules.collect([name])
-    return [note.text for note in module_notes.find(bundle, (), None)] if bundle else []
+    return [note.text for note in notes.of_modules(bundle, (), None)] if bundle else []
 
 
 def test_a_module_that_was_reloaded_is_not_reported(project, monkeypatch):

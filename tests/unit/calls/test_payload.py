@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import linecache
-import operator
 import os
 import subprocess
 import sys
 import threading
-import types
 from pathlib import Path
 from typing import Any
 
@@ -93,85 +90,6 @@ def test_a_job_as_an_argument_is_refused_by_its_name_with_what_to_pass_instead(a
 
     assert message in caught.value.message
     assert hint in caught.value.hint
-
-
-SHARED = """
-import threading
-class Console:
-    def __init__(self):
-        self.lock = threading.RLock()
-lock, console = threading.Lock(), Console()
-"""
-USES = """
-from _shared_1 import console, lock
-from _shared_1 import lock as turn
-own = [lock]
-def uses_lock(): return lock
-def uses_turn(): return turn
-def uses_console(): return console.lock
-def uses_it_below(): return uses_lock()
-def uses_own(): return own
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("uses_lock", "write `from _shared_1 import lock` in the function: then the job makes one of its own"),
-        ("uses_turn", "write `from _shared_1 import lock as turn` in the function: then the job makes one of its own"),
-        ("uses_console", "write `from _shared_1 import console` in the function: then the job makes one of its own"),
-        ("uses_it_below", "write `from _shared_1 import lock` in the function: then the job makes one of its own"),
-        ("uses_own", "create it inside the function, or pass the data it is made from"),
-    ],
-)
-def test_what_the_script_imports_and_cannot_travel_is_to_be_imported_in_the_function(
-    tmp_path, monkeypatch, name, hint
-):  # fmt: skip
-    (tmp_path / "_shared_1.py").write_text(SHARED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    script = types.ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    exec(USES, vars(script))
-
-    with pytest.raises(PayloadError) as caught:
-        prepared(getattr(script, name))
-    monkeypatch.delitem(sys.modules, "_shared_1")
-
-    assert "cannot pickle" in caught.value.message and caught.value.hint == hint
-
-
-FACTORY = """
-class Model:
-    @classmethod
-    def named(cls, name): return {each.__name__: each for each in cls.__subclasses__()}[name]()
-class Small(Model): pass
-class Large(Model): pass
-class Other: pass
-class OtherBelow(Other): pass
-def asks(): return Model.__subclasses__()
-def by_a_method(): return Model.named("Small"), Small
-def names_both(): return Model.named("Small"), (Small, Large)
-def asks_nothing(): return Other
-"""
-
-
-def decided(function):
-    """What this machine has decided of a call, as sentences."""
-    return [note.text for note in prepared(function).notes]
-
-
-@pytest.mark.parametrize(
-    ("name", "missing"),
-    [("asks", "Large, Small"), ("by_a_method", "Large"), ("names_both", ""), ("asks_nothing", "")],
-)
-def test_subclasses_that_no_code_of_the_call_names_are_said_to_stay(monkeypatch, name, missing):
-    script = types.ModuleType("__main__")
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    exec(FACTORY, vars(script))
-
-    said = " ".join(decided(getattr(script, name)))
-
-    assert said.partition("__subclasses__() does not find ")[2].partition(" in the job")[0] == missing
 
 
 class Odd:
@@ -287,43 +205,6 @@ def test_a_script_in_a_home_full_of_files_is_sent_quickly(tmp_path):
     assert told.stdout == "['helper_of_mine.py', 'late_of_mine.py'] True\n", told.stderr
 
 
-def of_a_script(source, **more):
-    """The function `f` of a script, as Python has it that runs the script."""
-    name = f"<script {len(linecache.cache)}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    scope = {"__name__": "__main__", **more}
-    exec(compile(source, name, "exec"), scope)
-    return scope["f"]
-
-
-ABSENT = [
-    "try:\n import {module}\n HAS = True\nexcept ImportError:\n HAS = False\ndef f():\n return HAS\n",
-    "HAS = False\ntry:\n import {module} as m\n HAS = True\nexcept ImportError:\n pass\ndef f():\n return HAS\n",
-    "try:\n from {module} import path as HAS\nexcept (ImportError, OSError):\n HAS = None\ndef f():\n return HAS\n",
-]
-
-
-@pytest.mark.parametrize("source", ABSENT)
-def test_a_name_that_a_missing_module_decided_on_this_machine_is_reported(source):
-    (told,) = decided(of_a_script(source.format(module="nowhere_mod")))
-
-    assert told.startswith("HAS is ") and "because this machine has no nowhere_mod" in told
-    assert decided(of_a_script(source.format(module="os"))) == []
-
-
-def test_it_is_reported_too_where_another_cell_of_a_notebook_has_decided_it():
-    cells = ["%matplotlib inline", "try:\n    import nowhere_mod\nexcept ImportError:\n    nowhere_mod = None\n"]
-
-    f = of_a_script("def f():\n    return [each for each in (nowhere_mod,)]\n", In=cells, nowhere_mod=None)
-
-    assert "because this machine has no nowhere_mod" in decided(f)[0]
-
-
-def test_a_name_that_no_import_decides_is_not_reported():
-    assert decided(of_a_script("DEBUG = False\ndef f():\n    return DEBUG\n")) == []
-    assert decided(of_a_script(ABSENT[0].format(module="nowhere_mod") + "HAS = 3\n")) == []
-
-
 class Pressed:
     """Ctrl-C comes while this is pickled."""
 
@@ -351,39 +232,6 @@ def test_ctrl_c_while_a_call_is_prepared_says_that_it_was_not_sent(send, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         send(Pressed())
     assert capsys.readouterr().err.count("it was not sent, and nothing runs") == 1
-
-
-@pytest.mark.parametrize(
-    "calculate",
-    [
-        lambda given: given + 1, lambda given: 1 + given, lambda given: given < 3, lambda given: 3.0 / given,
-        lambda given: sum([given, given]), operator.neg, abs, float, int, round, lambda given: [given] * given,
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("given", [JOB, JOB["loss"], GROUP[1]], ids=["job", "part", "item"])
-def test_calculating_with_a_job_says_to_call_result(calculate: Any, given: Any) -> None:
-    with pytest.raises(TypeError) as rejected:
-        calculate(given)
-    assert str(rejected.value) == f"{given!r} is not the value itself: call .result()"
-
-
-@pytest.mark.parametrize(
-    ("given", "name", "instead"),
-    [
-        (JOB, "get", ": call .result()"), (JOB, "wait", ": call .result()"), (JOB, "stdout", ": call .logs(…)"),
-        (JOB, "kill", ": call .stop()"), (JOB, "nothing", ""), (JOB["loss"], "value", ": call .result()"),
-        (JOB["loss"], "kill", ""), (GROUP, "get", ": call .results()"),
-    ],
-)  # fmt: skip
-def test_an_attribute_of_other_libraries_names_ours(given: Any, name: str, instead: str) -> None:
-    with pytest.raises(AttributeError) as rejected:
-        getattr(given, name)
-    assert str(rejected.value) == f"{type(given).__name__!r} object has no attribute {name!r}{instead}"
-
-
-def test_calculating_with_a_group_says_to_call_results() -> None:
-    with pytest.raises(TypeError, match=r"is not the value itself: call \.results\(\)$"):
-        GROUP + [1]  # type: ignore[operator]
 
 
 def test_jobs_can_be_compared_and_tested_for_being_there() -> None:

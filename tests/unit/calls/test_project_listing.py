@@ -194,11 +194,7 @@ ROWS = {
         ["pkg/dist/rank.py", "pkg/build/lib/a.py"], {"pkg/dist/rank.py", "pkg/build/lib/a.py"},
         {"pkg/dist/rank.py", "pkg/build/lib/a.py"},
     ),
-    "what a build has made": (
-        ["pyproject.toml", "build/lib/pkg/__init__.py", "build/bdist.linux-x86_64/x", "build/notes.txt",
-         "dist/pkg-1.whl", "dist/pkg-1.tar.gz", "dist/a.py", "node_modules/x/y.js", "pkg/__init__.py"],
-        {"pyproject.toml", "build/notes.txt", "dist/a.py", "pkg/__init__.py"}, {"pkg/__init__.py"},
-    ),
+    "modules of node": (["node_modules/x/y.js", "pkg/__init__.py"], {"pkg/__init__.py"}, {"pkg/__init__.py"}),
     "a name that only sounds like a key": (
         ["pkg/service_account.py", "pkg/client_secrets_loader.py", "pkg/client_secret.json"],
         {"pkg/service_account.py", "pkg/client_secrets_loader.py"},
@@ -271,10 +267,6 @@ MISSED = {
     "a key": (
         ["server/credentials.json"], "No such file or directory: 'server/credentials.json'", "looks like a key",
         None, set(),
-    ),
-    "a wheel": (
-        ["pyproject.toml", "dist/a-1.whl"], "dist/a-1.whl: not found", "a build has made it",
-        "mv dist wheels", {"wheels/a-1.whl"},
     ),
     "a link out of the project": (
         ["../big/x.npy", "big -> ../big"], "cannot open big/x.npy", "it is a link to", "rm big && cp -r ../big .",
@@ -354,16 +346,10 @@ def test_a_project_that_is_too_large_is_refused_with_the_largest_files_named(tmp
         (["pyproject.toml: [project]\nname = 'a'", "a/b.py", "src/README"], (".",), {}),
         (["pyproject.toml: [tool.ruff]", "src/a.py"], (), {}), (["src/a.py"], (), {}),
         (["setup.py: {", "a.py"], (".",), {}),
-        (["setup.cfg: [options]\npackage_dir =\n  =lib\n[options.entry_points]\nconsole_scripts =\n  go = a:b",
-          "lib/a.py"], ("lib",), {"go": "a:b"}),
-        (["setup.py: setup(package_dir={'': 'code'}, entry_points={'console_scripts': ['go=a:b']})", "code/a.py"],
-         ("code",), {"go": "a:b"}),
-        (["pyproject.toml: [tool.poetry]\npackages = [{include = 'a', from = 'lib'}]\nscripts = {go = 'a:b'}",
-          "lib/a.py"], ("lib",), {"go": "a:b"}),
-        (["pyproject.toml: [project]\nname = 'a'\n[tool.hatch.build.targets.wheel]\npackages = ['lib/a']",
-          "lib/a/b.py"], ("lib",), {}),
-        (["pyproject.toml: [project]\nname = 'a'\n[tool.setuptools.packages.find]\nwhere = ['lib']", "lib/a/b.py"],
-         ("lib",), {}),
+        (["setup.cfg: [options]\n[options.entry_points]\nconsole_scripts =\n  go = a:b", "src/a.py"], ("src",),
+         {"go": "a:b"}),
+        (["setup.py: setup(entry_points={'console_scripts': ['go=a:b']})", "a.py"], (".",), {"go": "a:b"}),
+        (["pyproject.toml: [tool.poetry]\nscripts = {go = 'a:b'}", "src/a.py"], ("src",), {"go": "a:b"}),
     ],
 )  # fmt: skip
 def test_where_imports_look_in_a_project_is_what_its_own_files_say(tmp_path, files, roots, scripts):

@@ -60,7 +60,7 @@ def two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("sh train.sh", "to run that program on a host, write clusterfn run [HOST] -- sh"),
         ("sbatch job.sh", "there is no command 'sbatch'; did you mean run?"),
         ("env lst", "clusterfn env: error: there is no command 'env lst'; did you mean list?"),
-        ("kernel x", "there is no command 'kernel x'; its commands are add, list, remove, run"),
+        ("kernel x", "there is no command 'kernel x'; its commands are add, run"),
         ("init --scheduler slrm ada@lab8", "; did you mean slurm?"),
         ("logs 7f3a -g", "clusterfn logs: error: unrecognized arguments: -g"),
         ("run --cpus 2 f.py::f", "--cpus; did you mean --cores? An argument of the function is written cpus=2"),

@@ -60,7 +60,6 @@ def test_an_error_that_is_known_by_its_text_has_its_name_and_advice():
 
         assert (fault.name, fault.retry) == (name, retry)
         assert fault.advice and fault.expected
-        assert fault.transient == (retry != NEVER)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_an_unknown_error_stays_as_it_is(error):
     fault = gpu.classify(error)
 
     assert fault.name == type(error).__name__
-    assert (fault.advice, fault.transient) == ("", False)
+    assert (fault.advice, fault.retry) == ("", NEVER)
 
 
 class AcceleratorError(RuntimeError):

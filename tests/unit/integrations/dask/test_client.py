@@ -13,7 +13,7 @@ import clusterfn
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, "needs one of workers= and adapt="),
+        ({}, "workers=None is not a whole number of at least 1"),
         ({"workers": 2, "memory": "2"}, "memory='2' is not an amount of memory"),
         ({"workers": 2, "idle": "5"}, "idle='5' is not a duration"),
         ({"workers": 2}, r"needs dask and distributed on this machine(?s:.*)next:  pip install '\.\[dask\]'"),

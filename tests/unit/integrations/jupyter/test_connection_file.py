@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.errors import ConfigError
-from clusterfn.integrations.jupyter.connection_file import listen, read_connection_file
+from clusterfn.integrations.jupyter.jupyter_files import listen, read_connection_file
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 FACTS = {"transport": "tcp", "ip": "127.0.0.1", "key": "k", **{f"{name}_port": 0 for name in CHANNELS}}

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("fcntl", reason="hosts are no Windows machines")
 
 from clusterfn.bridge.kernel.stream import HELLO, SAY, Frame, pack
-from clusterfn.integrations.jupyter.connection_file import ConnectionFile
+from clusterfn.integrations.jupyter.jupyter_files import ConnectionFile
 from clusterfn.integrations.jupyter.kernel_proxy import kernel_proxy
 
 WELCOME = {"received": 0, "fresh": True}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.errors import ConfigError
-from clusterfn.integrations.jupyter.kernelspecs import absolute_environment
+from clusterfn.integrations.jupyter.jupyter_files import absolute_environment
 
 
 def test_a_file_is_named_by_its_whole_path_with_its_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
