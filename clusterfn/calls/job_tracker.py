@@ -254,17 +254,9 @@ class Tracker(Follower, JobBackend, WaitingJob):
         self.await_submissions()
         answer = self.liveness.conclusion.ask(conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)
         won = parse_conclusion(answer, self.session.host, self.folder).get("won") is True
-        if won and not self._is_withdrawn_by_number():
+        if won:
             self._leave_queue()
         return won
-
-    def _is_withdrawn_by_number(self) -> bool:
-        """Take the job, which has never started, out of the queue by its number; false if that must be tried by name.
-
-        The number is that of the only submission: clusterfn submits again only what has started.
-        """
-        argv = self.session.scheduler.withdraw_command(self.scheduler_id)
-        return bool(argv) and self.run(argv).result(_TIMEOUT_S).rc == 0
 
     def stop(self, on_left: Callable[[str], object]) -> None:
         """Withdraw the job, or end it with its whole tree; `on_left` takes the names of processes that stay."""

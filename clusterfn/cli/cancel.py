@@ -6,27 +6,21 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import posixpath
-from collections.abc import Sequence
 from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line, last_lines
-from clusterfn.calls import conclusion
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
-from clusterfn.calls.conclusion import WithdrawnJob
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, withdraw
 from clusterfn.cli import screen
 from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.parser import NOT_ALTERABLE
 from clusterfn.cli.selection import ACTIVE, agreed, select
-from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import parse_options
@@ -35,10 +29,9 @@ from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files, spoken_wait
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Alteration
 
-_WITHDRAWN = "was withdrawn before it started"
 # Within this time, a machine without a scheduler has killed a job that does not end by itself. Of several jobs, each
 # may wait for the others.
 _END_S, _END_OF_SEVERAL_S = 20.0, 60.0
@@ -50,17 +43,10 @@ def cancel(args: argparse.Namespace) -> int:
     selection = select(args, "cancel", ACTIVE)
     if not agreed(selection, args, "cancel"):
         return 1
-    withdrawn = _withdraw_many(selection.listed)
     most_s = _END_S if len(selection.jobs) == 1 else _END_OF_SEVERAL_S
 
     def end(job_id: str, host: str | None) -> dict[str, Any]:
-        job = withdrawn.get(job_id)
-        if job is None:
-            return _cancel(find(job_id, host), most_s)
-        if job.error is not None:
-            raise job.error
-        console.tell(in_one_line(f"{job.id} {job.name} on {host} {_WITHDRAWN}"))
-        return {"id": job.id, "name": job.name, "host": host, "state": CANCELLED, "ended": True, "done": _WITHDRAWN}
+        return _cancel(find(job_id, host), most_s)
 
     nothing = "nothing to cancel: no such job is waiting or running"
     return _report(selection.for_each(end, "ended", "cancelling jobs"), "ended", nothing, args.json)
@@ -74,31 +60,10 @@ def _report(outcomes: list[dict[str, Any]], done: str, nothing: str, as_json: bo
     return 0 if all(each[done] for each in outcomes) else 1
 
 
-def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
-    """Withdraw those of several jobs that have not started; return them by their ids. One job is left to `_cancel`."""
-    if len(jobs) < 2:
-        return {}
-    ids: dict[str, list[str]] = {}
-    for job_id, host in jobs:
-        ids.setdefault(host, []).append(job_id)
-    config = config_file.load()
-    parts: list[conclusion.Withdrawal] = []
-    for name in ids:
-        with contextlib.suppress(ClusterfnError):
-            # `_cancel` asks about each job again, and so reports a host that does not answer.
-            parts += conclusion.withdrawals(open_session(config.resolve(name)[0]), ids[name])
-    withdrawn: dict[str, WithdrawnJob] = {}
-    for answer in at_once(parts, conclusion.Withdrawal.request, "withdrawing jobs that wait, fifty at a time"):
-        with contextlib.suppress(ClusterfnError):
-            # `_cancel` asks about each of these jobs again, and reports the error.
-            withdrawn.update((job.id, job) for job in answer.result())
-    return withdrawn
-
-
 def _cancel(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> dict[str, Any]:
     """End it, and return what was done; wait for its end for so long."""
     if isinstance(job, Job) and withdraw(job):
-        done = _WITHDRAWN
+        done = "was withdrawn before it started"
     elif has_ended(job):
         done = f"had already ended: {job.status}"
     else:

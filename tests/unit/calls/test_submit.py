@@ -121,35 +121,24 @@ def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, sta
     assert not started or submitted.result().doubt is not None
 
 
-@pytest.mark.parametrize(
-    ("scheduler_id", "status", "asked_of_slurm"),
-    [
-        ("", 0, [["--user=ada", "--name=f.7f3a000011112222"]]),
-        ("7", 0, [["7"]]),
-        ("7", 1, [["7"], ["--user=ada", "--name=f.7f3a000011112222"]]),
-    ],
-    ids=["by name", "by number", "by name if its number is unknown there"],
-)
-def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it(scheduler_id, status, asked_of_slurm):
+def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
     asked = []
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     session.bridge.supervise.side_effect = lambda *_, **__: (
         asked.append("conclude") or Mock(result=lambda _: SimpleNamespace(rc=0, out=b'{"won": true}', err=b""))
     )
     session.connection.run.side_effect = lambda argv, **_: (
-        asked.append(argv)
-        or Mock(result=lambda _: SimpleNamespace(rc=status if argv[1:] == (scheduler_id,) else 0, out=b"", err=b""))
+        asked.append(argv) or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
     )
     tracker = Tracker(session, "7f3a000011112222", "f")
-    tracker.scheduler_id = scheduler_id
     tracker.starting = [starting := Future()]
     starting.add_done_callback(lambda _: asked.append("sbatch has answered"))
     threading.Timer(0.1, starting.set_result, (None,)).start()
 
     assert tracker.withdraw()
 
-    assert asked[:2] == ["sbatch has answered", "conclude"]
-    assert asked[2:] == [("scancel", *words) for words in asked_of_slurm]
+    cancelled = ("scancel", "--user=ada", "--name=f.7f3a000011112222")
+    assert asked == ["sbatch has answered", "conclude", cancelled]
 
 
 @pytest.mark.parametrize(

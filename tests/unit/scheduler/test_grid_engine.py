@@ -90,12 +90,6 @@ def test_a_change_repeats_all_that_the_job_asks_for_as_qalter_forgets_the_rest()
         engine().alter_command("x", wanted, Alteration(priority=1))
 
 
-def test_jobs_that_have_not_started_are_removed_by_number_with_one_command():
-    withdraw = engine().withdraw_command
-    assert withdraw("12", "13") == ("qdel", "12", "13")
-    assert withdraw("12", "") == withdraw("12_3") == withdraw() == ()
-
-
 def test_a_group_is_as_few_arrays_as_the_site_takes():
     scheduler = engine()
     made = job(scheduler.host, group=Group(100, 5, 25, 12, None, 600.0))
