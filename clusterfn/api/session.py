@@ -297,21 +297,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
         serving = SessionSpec(self._idle_s, CALLER, self._workers)
         job = prepared.job._replace(serving=serving, resources=resources)
-        self._holding = SessionJob(prepared._replace(job=job), self._again)
+        self._holding = SessionJob(prepared._replace(job=job))
         return self._holding
-
-    def _again(self, left: list[SessionCallJob[Any]]) -> None:
-        """Send calls to another session, because theirs ended, idle for too long, at the moment when they were sent.
-
-        Takes those that are sent out of the list.
-        """
-        with self._lock:
-            holding = self._going(Options())
-            while left:
-                holding.take_over(left[0])
-                del left[0]
-            if self._closed:
-                holding.close(wait=False, cancel_futures=False)
 
     @public_api
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -332,9 +319,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         if holding is None:
             return
         holding.close(wait, cancel_futures)
-        # Calls that arrived as this job ended may have gone to another job of the session.
-        if wait and self._holding is not None:
-            self._holding.await_end()
 
     @public_api
     def stop(self) -> None:

@@ -20,10 +20,9 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import group_state, map_display, remote_state, results_table
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.taken_values import JobPart
-from clusterfn.config.units import parse_memory
 from clusterfn.display.notebook import NotebookDisplay, headline
 from clusterfn.display.usage_words import describe_request
-from clusterfn.errors import ClusterfnError, ResultTooLarge
+from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
 from clusterfn.packing.dependencies import ArgumentSource, JobArgument, Reference
 from clusterfn.public_api import public_api
@@ -126,27 +125,20 @@ class GroupResults(Generic[R, E]):
 
     @public_api
     @_of_one_item
-    def result(self, index: int, timeout: float | None = None, *, max_result: str | None = None) -> R:
+    def result(self, index: int, timeout: float | None = None) -> R:
         """The value of one call, waiting for it without a word; a negative index counts from the end, as everywhere.
 
         Args:
             index: Which.
             timeout: Seconds; None for as long as it takes.
-            max_result: Size with a unit, "8GB": fetch a value up to this size that was too large for the group.
 
         Raises:
             IndexError: There is no such item.
             TimeoutError: It has not ended within `timeout` seconds; it continues.
             Exception: What it raised, or one of `clusterfn.errors`.
         """
-        most = None if max_result is None else parse_memory(max_result, "max_result")
-        which, until = self._known.at(index), None if timeout is None else time.monotonic() + timeout
-        ended = self._known.end_of(which, until)
-        if most is not None and isinstance(ended.error, ResultTooLarge):
-            left = None if until is None else max(0.0, until - time.monotonic())
-            value = self._known.require_backend().results_of(which).fetch_value(which, most, left)
-            self._known.keep_value(which, value)
-            return cast(R, value)
+        until = None if timeout is None else time.monotonic() + timeout
+        ended = self._known.end_of(self._known.at(index), until)
         if ended.error is not None:
             raise ended.error
         return cast(R, ended.value)

@@ -214,11 +214,6 @@ class GroupItems:
                 self._changed.notify_all()
         self._notify()
 
-    def keep_value(self, index: int, value: Any) -> None:
-        """Record the value of an item that was too large to come by itself."""
-        with self._changed:
-            self._ended[index] = replace(self._ended[index], value=value, error=None)
-
     def end_rest(self, error: ClusterfnError) -> None:
         """Record this as the end of each item that has none: nothing is left that could run it."""
         for index in range(len(self)):

@@ -1,17 +1,11 @@
-"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later.
-
-Also what it uses while it runs.
-"""
+"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import io
 import json
 import threading
-import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -24,12 +18,11 @@ from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
-from clusterfn.hosts import exit_flush, loop, remote_files
+from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend
-    from clusterfn.hosts.connection import HostConnection, Reply
 
 # The result in place of a value that stays on the host.
 ON_HOST: Any = object()
@@ -37,67 +30,6 @@ ON_HOST: Any = object()
 _TAIL = 8192
 # A job fails at once when one that it depends on fails, so the outcome of that one may come this much later.
 _SOON_S = 2.0
-
-# The supervisor writes what a job uses every five seconds, so asking more often brings nothing new.
-_FRESH_S = 1.0
-_USAGE_S = 5.0
-_MOST_BYTES = 1 << 20
-
-
-class LiveUsage:
-    """What one running job uses, as its supervisor on the host has written it last. Read only on demand.
-
-    Args:
-        connection: Returns the connection to its host.
-        path: Returns the file that its present attempt writes.
-
-    Attributes:
-        last: What was read last; empty before its supervisor has measured anything.
-    """
-
-    def __init__(self, connection: Callable[[], HostConnection], path: Callable[[], str]) -> None:
-        self.last: Mapping[str, Any] = {}
-        self._connection, self._path = connection, path
-        self._asked_at = float("-inf")
-        self._asked: tuple[Reply[Any], io.BytesIO] | None = None
-
-    def read(self) -> Mapping[str, Any]:
-        """Return it as it is now, or as it was last known if the host does not answer soon."""
-        self.refresh()
-        # There may be no connection now, or no answer yet.
-        with contextlib.suppress(ClusterfnError):
-            if self._asked is not None and not self._connection().answers_here():
-                reply, out = self._asked
-                self._take(reply, out, _USAGE_S)
-        return self.last
-
-    def refresh(self, after_s: float = _FRESH_S) -> None:
-        """Ask for it, unless that was done within `after_s`; does not wait for the answer."""
-        if time.monotonic() < self._asked_at + after_s or (self._asked is not None and not self._asked[0].done()):
-            return
-        self._asked_at, out = time.monotonic(), io.BytesIO()
-        # There may be no connection now.
-        with contextlib.suppress(ClusterfnError):
-            reply = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
-            self._asked = reply, out
-            loop.begin(self._receive(reply, out))
-
-    async def _receive(self, reply: Reply[Any], out: io.BytesIO) -> None:
-        await reply.error()
-        self._take(reply, out)
-
-    def _take(self, reply: Reply[Any], out: io.BytesIO, timeout_s: float | None = None) -> None:
-        # Without the file, nothing has been measured yet.
-        if reply.exception(timeout_s) is not None:
-            return
-        try:
-            # The supervisor overwrites the line, so the rest of a longer line may follow it.
-            usage = json.loads(out.getvalue().partition(b"\n")[0])
-        except (ValueError, RecursionError):
-            # The file is being written.
-            return
-        if isinstance(usage, dict) and outcome.is_usage(usage):
-            self.last = usage
 
 
 class JobEntry(JobStatus):
@@ -119,8 +51,6 @@ class JobEntry(JobStatus):
     inputs: Mapping[str, object] = {}
     published: Mapping[str, Any] = {}
     is_watched, of_executor, tail = False, False, b""
-    _live: LiveUsage | None = None
-    _takers: weakref.WeakSet[JobEntry] | None = None
 
     def __init__(
         self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend,
@@ -131,23 +61,18 @@ class JobEntry(JobStatus):
         # The value that was kept on the host, once it was asked for.
         self._fetched: list[Any] = []
 
-    @property
-    def takers(self) -> weakref.WeakSet[JobEntry]:
-        """The calls of this program that take its value."""
-        if self._takers is None:
-            self._takers = weakref.WeakSet()
-        return self._takers
-
-    @property
-    def live_usage(self) -> LiveUsage | None:
-        """What measures it while it runs; None before and after that."""
+    def usage(self) -> Mapping[str, Any]:
+        """Return what it has used, or, while it runs, what its supervisor on the host has written last."""
         if self.done() or self.state not in (STARTING, RUNNING, SUSPENDED):
-            return None
-        if self._live is None:
-            tracker = self.tracker
-            # Both are functions, because the connection and the attempt may change while the job runs.
-            self._live = LiveUsage(lambda: tracker.connection, lambda: tracker.log_path(layout.USAGE))
-        return self._live
+            return self.published.get("usage") or {}
+        try:
+            written = remote_files.read_bytes(self.tracker.connection, self.tracker.log_path(layout.USAGE))
+            # The supervisor overwrites the line, so the rest of a longer line may follow it.
+            usage: Any = json.loads(written.partition(b"\n")[0])
+        except (ClusterfnError, ValueError, RecursionError):
+            # Nothing has been measured yet, the file is being written, or the host does not answer.
+            return {}
+        return usage if isinstance(usage, dict) and outcome.is_usage(usage) else {}
 
     def fetch_when_done(self, patterns: Sequence[str]) -> None:
         """Fetch these files into the current working directory once the job has returned."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING, SUSPENDED
-from clusterfn.calls import conclusion, remote_state
+from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING, SUSPENDED
+from clusterfn.calls import conclusion
 from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.queue_tracker import JobBackend, is_from_host
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
-_AGAIN_S = 0.2
-_PUBLISHED = [[f"it is {state}"] for state in sorted(set(FINAL.values()))]
 
 
 class Tracker(Follower, JobBackend, WaitingJob):
@@ -160,21 +158,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if not submission and not self.session.scheduler.knows_all:
             self.queued()
             loop.begin(self.liveness.look_until_it_begins())
-
-    def remove(self) -> None:
-        """Remove the job, which has ended, from the host with its value and its files."""
-        job, until = posixpath.basename(self.folder), time.monotonic() + _TIMEOUT_S
-        removal = remote_state.remove_jobs(self.session, [job])
-        # The supervisor ends a moment after it has published the outcome, and the host keeps a job that has a process.
-        with loop.speaking(lambda: f"waiting for the supervisor of {self.scheduler_name} to end"):
-            while [each["why"] for each in removal["kept"]] in _PUBLISHED and time.monotonic() < until:
-                time.sleep(_AGAIN_S)
-                removal = remote_state.remove_jobs(self.session, [job])
-        for each in removal["kept"]:
-            raise ClusterfnError(
-                f"{self.scheduler_name} was not removed: {each['why']}", host=self.session.host.name, job=each["id"],
-                hint="remove it once it has ended, and no job needs its value that waits or runs",
-            )  # fmt: skip
 
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of the job at one look."""

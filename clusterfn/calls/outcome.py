@@ -175,40 +175,28 @@ def is_too_large(outcome: Mapping[str, Any], results: ResultPolicy) -> bool:
     return results.max_bytes is not None and size > results.max_bytes
 
 
-def too_large(outcome: Mapping[str, Any], place: JobLocation, how: str = "") -> errors.ResultTooLarge | None:
-    """Return the error for a value that is larger than what is fetched without asking; None for a smaller one.
-
-    Args:
-        how: The beginning of the call that fetches it all the same, if it is no call of a job.
-    """
+def too_large(outcome: Mapping[str, Any], place: JobLocation) -> errors.ResultTooLarge | None:
+    """Return the error for a value that is larger than what is fetched without asking; None for a smaller one."""
     if not is_too_large(outcome, place.results):
         return None
     size, most = outcome["value"]["size"], place.results.max_bytes or 0
+    enough = f"max_result='{-(-size // 2**20)}MB'"
+    job, _, item = place.job.partition("[")
+    how = f"clusterfn.attach({job!r}).result({enough})"
+    if item:
+        how = f"clusterfn.attach({job!r}, {enough}).result({item[:-1]})"
+    elif "/" in job:
+        # A call of a session cannot be attached to: only its Job can fetch the value.
+        how = f"job.result({enough})"
     facts = facts_of(outcome, place)
-    # A call of a session cannot be attached to: only its Job can fetch the value.
-    by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"
-    how = f"{how or by_id + '.result('}max_result={_rounded_up(size)!r})"
     facts.update(stage="result", hint=f"it stays on the host; to fetch it: {how}")
     error = errors.ResultTooLarge(
-        f"the value has {_more_than(most, size)}, more than max_result={units.exact_memory(most)}: it was not fetched",
+        f"the value has {format_size(size)} ({size} bytes), more than max_result={units.exact_memory(most)}: "
+        "it was not fetched",
         **facts,
     )
     error.size_bytes = size
     return error
-
-
-def _more_than(most: int, size: int) -> str:
-    """Return the size in the largest unit that shows the difference."""
-    shown = [format_size(size), *(f"{size >> bits} {unit}" for bits, unit in ((20, "MB"), (10, "KB")) if size >> bits)]
-    return next((each for each in shown if size >= 2**10 and units.parse_memory(each) > most), f"{size} bytes")
-
-
-def _rounded_up(size: int) -> str:
-    """Return a size that `max_result=` takes, and that is no smaller."""
-    for unit, word in ((2**30, "GB"), (2**20, "MB")):
-        if size >= unit:
-            return f"{-(-size // unit)}{word}"
-    return f"{-(-size // 2**10)}KB"
 
 
 def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:

@@ -371,10 +371,6 @@ class JobBackend(QueueTracker, FollowedJob):
         """Show a `Job` until it has ended: what it prints, and why it waits; return its value."""
         raise NotImplementedError
 
-    def remove(self) -> None:
-        """Remove the job from the host, with its value and its files."""
-        raise NotImplementedError
-
     def why_silent(self) -> str:
         """Say why nothing is known of it while it waits."""
         return f"{self.session.host.name} has said nothing of it yet"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
-    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
@@ -175,21 +174,18 @@ class SessionCallJob(Job[R]):
 
     Args:
         held: The session's job.
-        payload: The call as bytes, in case that it must be sent again.
 
     Attributes:
         note_end: Called with it once it has ended; None from then on.
     """
 
     def __init__(
-        self, held: Job[Any], payload: Payload, tracker: SessionCallTracker,
-        note_end: Callable[[SessionCallJob[Any]], None] | None = None,
+        self, held: Job[Any], tracker: SessionCallTracker, note_end: Callable[[SessionCallJob[Any]], None] | None = None
     ) -> None:  # fmt: skip
         super().__init__(f"{held.id}/{tracker.number}", tracker.name, held.host, tracker.folder, tracker)
         self.held = held
         self.tracker = tracker
         tracker.entry = entry_of(self)
-        self.payload: Payload | None = payload
         self.note_end = note_end
         self.add_done_callback(_end)
 
@@ -205,16 +201,6 @@ class SessionCallJob(Job[R]):
         """Return the stacks of the session's processes, this call's among them if it runs."""
         return self.held.stack()
 
-    def move(
-        self, held: Job[Any], tracker: SessionCallTracker, note_end: Callable[[SessionCallJob[Any]], None]
-    ) -> None:  # fmt: skip
-        """Move it to another session, because the first ended before its turn."""
-        self.tracker.end()
-        tracker.shown_by = self.tracker.shown_by
-        self.held, self.folder, self.tracker, self.note_end = held, tracker.folder, tracker, note_end
-        entry = entry_of(self)
-        entry.folder, entry.tracker, tracker.entry = tracker.folder, tracker, entry
-
 
 def _none_earlier(_: int) -> int:
     return 0
@@ -222,7 +208,6 @@ def _none_earlier(_: int) -> int:
 
 def _end(call: Any) -> None:
     """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
-    call.payload = None
     if call.tracker.sending is not None:
         call.tracker.sending.on_dropped = None
     # The files of a call that was rejected or withdrawn may never say that it has ended.
@@ -368,7 +353,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
     def go_on_with_files(self, has_arrived: bool) -> None:
         """Follow its files, as its stream is lost; send it as files too, unless it has arrived."""
         entry, send_files = self.entry, self._send_files
-        # The call has ended, or was moved to another session.
+        # The call has ended.
         if self.is_closed or send_files is None:
             return
         try:
@@ -405,13 +390,6 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         super().end()
         self._stream.forget(self.number)
 
-    def remove(self) -> None:
-        """Refuse: what the session holds stays until the session itself is removed."""
-        raise ClusterfnError(
-            f"{self.name} is a call of a session, whose files stay together", host=self.session.host.name,
-            hint=f"remove the session once it has ended: clusterfn rm {posixpath.basename(self._holder.folder)}",
-        )  # fmt: skip
-
 
 def lost_with(session: Job[Any], why: str, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:
     """Make the error of a call from the end of its session, of which `why` says why it ended."""
@@ -419,7 +397,9 @@ def lost_with(session: Job[Any], why: str, call: SessionCallJob[Any], has_begun:
         return actor_lost(call.name, f"its session has ended ({why})", call.host, call.id)
     error = None if session.cancelled() else session.exception(0)
     kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
-    facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
+    facts: dict[str, Any] = {}
+    if isinstance(error, ClusterfnError):
+        facts = {"stage": error.stage, "evidence": error.evidence, "hint": error.hint, "log": error.log}
     message = f"the session of the call has ended: {why}"
     if not has_begun:
         message = f"the call had not begun when its session ended: {why}"

@@ -364,18 +364,6 @@ def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, ca
     assert "the session on here has ended (it was idle): starting another" in capfd.readouterr().err
 
 
-def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here: Path):
-    session = Session(idle="1s")
-
-    class PackedForLong:
-        def __reduce__(self):
-            assert session.job is not None and session.job.result(150)["why"] == "idle"
-            return int, ("7",)
-
-    assert session.call(abs, PackedForLong()) == 7
-    session.shutdown()
-
-
 @pytest.mark.usefixtures("here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_sends_no_calls_under_its_parents_numbers_and_ends_nothing_of_it():
