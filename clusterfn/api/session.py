@@ -17,11 +17,10 @@ from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import group_state, job_display
-from clusterfn.calls.call import prepare_packed
+from clusterfn.calls.call import prepare_held
 from clusterfn.calls.job import Job
 from clusterfn.calls.session_job import SessionJob
 from clusterfn.calls.session_tracker import ActorCall, actor_lost
-from clusterfn.calls.taken_values import as_lists
 from clusterfn.config import import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
@@ -30,8 +29,7 @@ from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.packing import payload as payloads
-from clusterfn.packing.dependencies import NotEnded
+from clusterfn.packing.dependencies import NotEnded, as_lists
 from clusterfn.public_api import check_arguments, public_api, show_options
 
 if TYPE_CHECKING:
@@ -286,9 +284,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
             holding.close_unheld()
             return holding
-        # The call of `len` stands for the session. The name keeps it out of what users read.
-        named = self._options._replace(name="session")
-        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), named)
+        prepared = prepare_held(self._options._replace(name="session"))
         resources = prepared.job.resources
         if self._options.cores is None:
             resources = resources._replace(cores=max(resources.cores, self._workers))

@@ -116,6 +116,11 @@ def prepare(
     return prepared._replace(job=prepared.job._replace(arguments=arguments))
 
 
+def prepare_held(options: Options) -> Prepared:
+    """Prepare a job that holds what it asks for, and calls nothing: a session, or a kernel. The call stands for it."""
+    return prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), options)
+
+
 def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -> Prepared:
     """Prepare a call whose bytes `pack` makes for a Python (None for this one's).
 
@@ -238,7 +243,6 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     entry.asked, tracker.time_s = spec.resources, spec.resources.time_s
     entry.has_value = spec.has_value
     tracker.inputs = prepared.payload.inputs
-    entry.inputs = {each.id: each.source.argument for each in tracker.inputs}
     entry.given = submit.given_paths(session.root, prepared.payload)
     _send_now(prepared, entry, tracker, in_turn)
     return job, tracker

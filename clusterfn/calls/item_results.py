@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
-from clusterfn.calls import given_paths, outcome, outcome_errors
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.display import console
@@ -262,7 +262,7 @@ class ItemResults:
             if line["kind"] == layout.RETURNED:
                 if large := outcome.too_large(published, place):
                     raise large
-                value = self._load(published, record.value, place)
+                value = outcome.value_of(published, record.value, place, self._group.given)
         except ResultError as error:
             if not isinstance(error, ResultTooLarge):
                 error.hint = (error.hint or "").replace(name, self._group.id)
@@ -271,10 +271,6 @@ class ItemResults:
         if line["kind"] != layout.RETURNED:
             failure = outcome_errors.exception_of(published, record.value, place)
         return ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"])
-
-    def _load(self, published: Mapping[str, Any], value: bytearray | None, place: outcome.JobLocation) -> Any:
-        loaded = outcome.value_of(published, value, place)
-        return given_paths.as_given(loaded, self._group.given) if self._group.given else loaded
 
     # what a user asks about one item, by its index in the group
 

@@ -19,14 +19,13 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
 from clusterfn.calls import remote_state
 from clusterfn.calls.job_entry import ON_HOST, JobEntry
-from clusterfn.calls.taken_values import JobPart
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay, end_of, headline
 from clusterfn.display.usage_words import describe_request, short_usage
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import remote_files, spoken_wait
-from clusterfn.packing.dependencies import ArgumentSource, JobArgument, Reference, reference_of
+from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference, reference_of
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.calls import failure_hints, given_paths, outcome, outcome_errors
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
 from clusterfn.display import console
-from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, ResultError, Unreachable
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.transfer import Transfer
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 ON_HOST: Any = object()
 # The bytes of output that a notebook shows.
 _TAIL = 8192
-# A job fails at once when one that it depends on fails, so the outcome of that one may come this much later.
-_SOON_S = 2.0
 
 
 class JobEntry(JobStatus):
@@ -38,7 +36,6 @@ class JobEntry(JobStatus):
     Attributes:
         published: Its outcome, as its host published it; empty until then.
         given: The caller's own path of each argument that is a file, by its path there.
-        inputs: The jobs whose values it takes, by id, until it ends.
         of_executor: Whether `cancel()` leaves it alone once it runs, as concurrent.futures has it.
         settling: Held while it ends.
         is_watched: Whether a notebook shows what it prints.
@@ -48,7 +45,6 @@ class JobEntry(JobStatus):
     given: Mapping[str, PurePath] = {}
     # Patterns, and where the files that match them go.
     outputs: tuple[tuple[str, Path], ...] = ()
-    inputs: Mapping[str, object] = {}
     published: Mapping[str, Any] = {}
     is_watched, of_executor, tail = False, False, b""
 
@@ -135,7 +131,7 @@ class JobEntry(JobStatus):
         if published["kind"] != layout.RETURNED:
             error = self._error_of(published, value)
             if published.get("checkpoint") and published["kind"] == layout.RAISED:
-                self.tell("note", f"{self.id[:SHORT]} failed; {failure_hints.how_to_resume(self.id)}")
+                self.tell("note", f"{self.id[:SHORT]} failed; {outcome_errors.how_to_resume(self.id)}")
             self._raise(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
@@ -165,15 +161,7 @@ class JobEntry(JobStatus):
             # The exception's value may be gone; the outcome also has its traceback as text.
             with contextlib.suppress(ResultError):
                 value = self._fetch_value()
-        error = outcome_errors.exception_of(published, value, place)
-        if isinstance(error, DependencyFailed):
-            failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
-            if isinstance(failed, concurrent.futures.Future):
-                # The outcome of the job that failed first may come a moment later.
-                concurrent.futures.wait([failed], _SOON_S)
-                if failed.done() and not failed.cancelled():
-                    error.__cause__ = failed.exception() or error.__cause__
-        return error
+        return outcome_errors.exception_of(published, value, place)
 
     def _place(self) -> outcome.JobLocation:
         return outcome.JobLocation(self.host, self.id, self.folder, self.tracker.results)
@@ -189,8 +177,7 @@ class JobEntry(JobStatus):
         return f"its value{f', {format_size(large.size_bytes)},' if large else ''} is on {self.host}"
 
     def _load(self, value: bytearray | None) -> Any:
-        result = outcome.value_of(self.published, value, self._place())
-        return given_paths.as_given(result, self.given) if self.given else result
+        return outcome.value_of(self.published, value, self._place(), self.given)
 
     def _fetch_value(self, timeout: float | None = None) -> bytearray | None:
         """Fetch the value, or the exception, which the host has kept.
@@ -258,8 +245,6 @@ class JobEntry(JobStatus):
         future = self._future
         assert future is not None
         self._step(state, reason)
-        # The inputs hold values, which would stay in memory.
-        self.inputs = {}
         self._begin(future)
         end(future)
         # Displays and lists may keep this entry, which must not keep the value with it.

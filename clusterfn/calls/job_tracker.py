@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
     """
 
     time_s: float | None = None
-    _held_until = float("-inf")
     _is_started = _is_wanted = _is_in_turn = False
     _through: HostConnection | None = None
 
@@ -179,19 +177,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
                 self.queue_reason = self.reason_in_queue(seen)
-                if seen.waits_for_jobs:
-                    # The time in the queue begins when the inputs are complete, because `queue_timeout` is about the
-                    # scheduler.
-                    self._held_until = time.monotonic()
                 self.show_waiting()
-                limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
-                if limit_s is not None and time.monotonic() - max(job.submitted_at, self._held_until) > limit_s:
-                    waited = f"the job has waited longer than the host's queue_timeout, {limit_s:g} s"
-                    verdict = SchedulerVerdict(
-                        layout.UNSATISFIABLE, f"{waited} ({job.reason})", hint="try again, or request less",
-                        stage="queue", withdraw=True,
-                    )  # fmt: skip
-                    self.liveness.conclusion.conclude_and_cancel(verdict)
             self._look_whether_suspended(seen)
         self.liveness.scheduler_said(seen)
 

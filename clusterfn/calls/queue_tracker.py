@@ -14,10 +14,10 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import outcome
 from clusterfn.calls.submission import PendingSubmission
-from clusterfn.calls.taken_values import describe_open
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Sending
+from clusterfn.packing.dependencies import describe_open
 
 if TYPE_CHECKING:
     from clusterfn.calls.arriving import Arriving

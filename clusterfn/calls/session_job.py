@@ -18,7 +18,6 @@ from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, leaving, submit
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call
 from clusterfn.calls.job import entry_of, withdraw
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
@@ -32,6 +31,7 @@ from clusterfn.calls.session_tracker import (
     without,
 )
 from clusterfn.display import console
+from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.connection import Reply, TreeFile
@@ -117,11 +117,8 @@ class SessionJob:
             raise
 
     def _next(self, name: str, follow: bool, of_actor: ActorCall | None) -> SessionCallTracker:
-        def count_earlier(number: int) -> int:
-            return sum(call.tracker.number < number and not call.done() for call in list(self._open))
-
         self._count += 1
-        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream, of_actor, count_earlier)
+        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream, of_actor)
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)

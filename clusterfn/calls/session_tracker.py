@@ -202,10 +202,6 @@ class SessionCallJob(Job[R]):
         return self.held.stack()
 
 
-def _none_earlier(_: int) -> int:
-    return 0
-
-
 def _end(call: Any) -> None:
     """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
     if call.tracker.sending is not None:
@@ -227,14 +223,13 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         live: Whether what it prints is followed.
         stream: The session's.
         of_actor: What it is to an actor, if it is a call of one.
-        count_earlier: Returns how many calls with smaller numbers have not ended.
     """
 
     _send_files: Callable[[], None] | None = None
 
     def __init__(
         self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream,
-        of_actor: ActorCall | None = None, count_earlier: Callable[[int], int] | None = None,
+        of_actor: ActorCall | None = None,
     ) -> None:  # fmt: skip
         folder = layout.call_dir(holder.folder, number)
         # The scheduler itself is only ever asked about the session.
@@ -244,7 +239,6 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         self.number, self.name, self.of_actor = number, name, of_actor
         self._holder = holder
         self._stream = stream
-        self._count_earlier = count_earlier or _none_earlier
         self._heard: dict[str, int] = {}
         self._hearing: Sequence[Callable[[str, bytes], Any]] = ()
 
@@ -276,16 +270,10 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         return self._holder.log_path(stream) if stream == "scheduler" else super().log_path(stream)
 
     def why_silent(self) -> str:
-        """Say which calls are before it; without any, what a session does between two calls."""
-        earlier = self._count_earlier(self.number)
-        if earlier:
-            calls = (
-                "1 earlier call of its session has" if earlier == 1 else f"{earlier} earlier calls of its session have"
-            )
-            return f"{calls} not ended"
-        if self.number == 1 or self._holder.entry.state != RUNNING:
+        """Say what a session that runs does before it begins a call."""
+        if self._holder.entry.state != RUNNING:
             return super().why_silent()
-        return "its session has not begun it yet: it may still load modules of the calls before it"
+        return "its session has not begun it yet: it runs earlier calls, or loads modules"
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
@@ -385,8 +373,6 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
     def end(self) -> None:
         """Stop following it, and cancel the open requests."""
         self._send_files = None
-        # A call that has ended must not keep the others of its session.
-        self._count_earlier = _none_earlier
         super().end()
         self._stream.forget(self.number)
 

@@ -22,7 +22,6 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import counted, in_one_line, printable
 from clusterfn.calls import job_display
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.group import JobGroup, state_of_group
@@ -35,6 +34,7 @@ from clusterfn.cli.selection import Selection, select, select_one
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, read_spec
 from clusterfn.display import console, live
+from clusterfn.display.at_once import at_once
 from clusterfn.display.console import STREAMS, OutputWriter
 from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, JobError, MapError
 from clusterfn.hosts import remote_files, spoken_wait

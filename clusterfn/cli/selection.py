@@ -19,7 +19,6 @@ from clusterfn.bridge import job_states
 from clusterfn.bridge.job_states import DIED, RAISED, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import jobs as jobs_on
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.cli import target
@@ -27,6 +26,7 @@ from clusterfn.cli.command_line import describe_error, error_facts
 from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
 from clusterfn.display import console
+from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 from clusterfn.hosts import spoken_wait
 

@@ -11,10 +11,9 @@ import pytest
 from clusterfn import Cancelled, ExitedEarly, Session, WorkerLost
 from clusterfn.calls import submit
 from clusterfn.calls.session_stream import CallStream
-from clusterfn.calls.session_tracker import SessionCallTracker
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.hosts.connection import HostConnection
-from tests.e2e.test_session import process, wait_for_gate
+from tests.e2e.test_session import wait_for_gate
 from tests.fixtures.calls.actor_model import Model
 from tests.waiting import until
 
@@ -68,26 +67,6 @@ def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch,
     assert job.logs().encode() == kept + lost
     assert "499800 more bytes were not kept" in " ".join(job.notes)
     assert caught.value.evidence[-1] == "the last words"
-
-
-@pytest.mark.usefixtures("here")
-def test_a_call_that_waits_for_another_of_its_session_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    gate, said, why_silent = tmp_path / "gate", set[str](), SessionCallTracker.why_silent
-
-    def asked(tracker: SessionCallTracker) -> str:
-        told = why_silent(tracker)
-        said.add(told)
-        gate.touch()
-        return told
-
-    with Session() as session:
-        session.call(abs, -1)
-        monkeypatch.setattr(SessionCallTracker, "why_silent", asked)
-        monkeypatch.setattr("clusterfn.hosts.spoken_wait.SPEAK_AFTER_S", 0.0)
-        session.submit(wait_for_gate, str(gate))
-        session.call(process)
-
-    assert "1 earlier call of its session has not ended" in said
 
 
 @pytest.mark.usefixtures("here")

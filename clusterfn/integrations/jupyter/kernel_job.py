@@ -18,7 +18,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.kernel.stream import key_name
 from clusterfn.bridge.supervisor import publish
 from clusterfn.calls import attach, leaving
-from clusterfn.calls.call import prepare_packed, send_call
+from clusterfn.calls.call import prepare_held, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading
@@ -28,7 +28,6 @@ from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop, spoken_wait
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.hosts.transports import held_connections
-from clusterfn.packing import payload as payloads
 
 if TYPE_CHECKING:
     from clusterfn.calls.call import Prepared
@@ -235,9 +234,7 @@ class JobSearch:
         self.record.write(host=job.host, id=job.id, launch=self._launch, pid=os.getpid())
 
     def _start(self) -> tuple[Job[Any], HostState]:
-        # The call of `len` stands for the kernel. The name keeps it out of what users read.
-        named = self._options._replace(name=self._options.name or "kernel")
-        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), named)
+        prepared = prepare_held(self._options._replace(name=self._options.name or "kernel"))
         held = KernelSpec(self._program, self._idle_s, min(RECONNECT_S, self._idle_s), CALLER)
         if self._is_withdrawn:
             raise ClusterfnError("it was shut down before its job was sent")

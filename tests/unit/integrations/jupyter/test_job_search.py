@@ -25,7 +25,7 @@ def test_a_kernel_is_prepared_under_a_name_that_users_know(
 
     monkeypatch.delenv("CLUSTERFN_CONFIG")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kernel_job, "prepare_packed", unsatisfiable)
+    monkeypatch.setattr(kernel_job, "prepare_held", unsatisfiable)
 
     with pytest.raises(Unsatisfiable):
         kernel_job.JobSearch("key", Options(host="local", name=name), 60.0).run()
