@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import group_state, map_display, remote_state, results_table
+from clusterfn.calls import group_state, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
 from clusterfn.display.notebook import NotebookDisplay, headline
 from clusterfn.display.usage_words import describe_request
@@ -297,7 +297,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        return results_table.to_dataframe(self._known)
+        return map_display.to_dataframe(self._known)
 
     @public_api
     def label(self, index: int) -> str:
