@@ -135,7 +135,7 @@ class SessionJob:
             self._open.discard(call)
             # The request to close may have left this machine all the same.
             if of_actor is not None and of_actor.closes:
-                self.actors.stay(of_actor.actor, call.tracker.live)
+                self.actors.lose(of_actor.actor, "it was being closed")
             elif of_actor is not None and not of_actor.actor:
                 self.actors.lose(call.tracker.number, "it was not sent")
             self._skips.add(call.tracker.taken)
@@ -152,7 +152,7 @@ class SessionJob:
             # Without a known outcome the host may still do what the call says.
             is_known = call.cancelled() or call.tracker.has_outcome
             if of_actor.closes and not is_known:
-                self.actors.stay(number, call.tracker.live)
+                self.actors.lose(number, "it was being closed")
             elif of_actor.closes or call.actor_gone:
                 self.actors.end(number, call.actor_gone)
             elif not of_actor.actor and (call.cancelled() or call.exception() is not None):

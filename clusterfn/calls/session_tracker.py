@@ -32,7 +32,6 @@ _TIMEOUT_S = 60.0
 # The link appears in one step, so a session that comes to the call at this moment knows why it must not run. The test
 # makes the command safe to repeat.
 _WITHDRAW = f'ln -s {layout.CALL} "$1" 2>/dev/null; [ -h "$1" ]'
-_CLOSED = "it was closed"
 # Packing this many bytes takes no noticeable time.
 _SMALL = 1 << 20
 
@@ -83,24 +82,12 @@ class Actors:
 
     def close(self, number: int) -> None:
         """Take note that an actor is being closed: it still has its worker."""
-        self._gone.setdefault(number, _CLOSED)
-
-    def reopen(self, number: int) -> None:
-        """Take note that the closing of an actor has not reached its host."""
-        if self._gone.get(number) == _CLOSED and number in self._living:
-            del self._gone[number]
+        self._gone.setdefault(number, "it was closed")
 
     def lose(self, number: int, why: str) -> None:
         """Take note that an actor has no local object, and that its host may have it all the same."""
         self.end(number, why)
         self._unheld.add(number)
-
-    def stay(self, number: int, is_held: bool) -> None:
-        """Let an actor be closed again: by its local object if that is held, or with the next call."""
-        if is_held:
-            self.reopen(number)
-        else:
-            self.lose(number, "")
 
     def abandon(self, number: int) -> None:
         """Have an actor closed before the next call that needs a worker. The garbage collector calls this: no lock."""
