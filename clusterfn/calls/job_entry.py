@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import io
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # The result in place of a value that stays on the host.
 ON_HOST: Any = object()
+# What a job uses is a short line, and is not waited for longer than this.
+_MOST_BYTES, _USAGE_S = 1 << 20, 5.0
 # The bytes of output that a notebook shows.
 _TAIL = 8192
 
@@ -61,12 +64,15 @@ class JobEntry(JobStatus):
         """Return what it has used, or, while it runs, what its supervisor on the host has written last."""
         if self.done() or self.state not in (STARTING, RUNNING, SUSPENDED):
             return self.published.get("usage") or {}
+        out, connection = io.BytesIO(), self.tracker.connection
         try:
-            written = remote_files.read_bytes(self.tracker.connection, self.tracker.log_path(layout.USAGE))
+            # The thread that brings answers cannot wait for one.
+            if not connection.answers_here():
+                connection.get(self.tracker.log_path(layout.USAGE), out.write, until=_MOST_BYTES).result(_USAGE_S)
             # The supervisor overwrites the line, so the rest of a longer line may follow it.
-            usage: Any = json.loads(written.partition(b"\n")[0])
+            usage: Any = json.loads(out.getvalue().partition(b"\n")[0])
         except (ClusterfnError, ValueError, RecursionError):
-            # Nothing has been measured yet, the file is being written, or the host does not answer.
+            # Nothing has been measured yet, the file is being written, or the host does not answer soon.
             return {}
         return usage if isinstance(usage, dict) and outcome.is_usage(usage) else {}
 

@@ -239,11 +239,6 @@ class QueueTracker:
         return self._is_refused and not all(each.done() for each in self.submissions())
 
     @property
-    def is_on_its_way(self) -> bool:
-        """Whether the host does not have all of it yet."""
-        return self.laid_out is not None and not self.laid_out.done()
-
-    @property
     def refusal_note(self) -> str:
         """The file on the host by which others know that it waits in this program; "" if it does not."""
         return posixpath.join(self.folder, layout.REFUSED) if self.waits_here else ""
