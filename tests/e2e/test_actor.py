@@ -169,7 +169,7 @@ def test_what_cannot_be_called_is_rejected_before_anything_is_sent():
 def test_an_actor_ends_with_its_session_and_is_not_constructed_again_in_the_next(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    session = Session(idle="1s")
+    session = Session(idle="4s")
     model = session.actor(Model, "a")
     first = session.job
     assert first is not None and first.result(150)["why"] == "idle"

@@ -353,7 +353,7 @@ def _venv(folder: Path) -> Path:
 
 
 def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, capfd: pytest.CaptureFixture[str]):
-    session = Session(idle="1s")
+    session = Session(idle="4s")
     first = session.call(process)
     job = session.job
     assert job is not None and job.result(150)["why"] == "idle"
