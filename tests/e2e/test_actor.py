@@ -169,6 +169,8 @@ def test_what_cannot_be_called_is_rejected_before_anything_is_sent():
 def test_an_actor_ends_with_its_session_and_is_not_constructed_again_in_the_next(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    with Session() as another:
+        another.actor(Model, "whose module the host has from now on")
     session = Session(idle="4s")
     model = session.actor(Model, "a")
     first = session.job
