@@ -45,7 +45,7 @@ BLIND = {
     "bridge/agent/forked.py": "after a fork nothing may run on; a damaged bridge: its fork says what is wrong",
     "bridge/supervisor/worker_process.py": "after a fork nothing may run on",
     "bridge/worker/keeper.py": "after a fork nothing may run on",
-    "calls/at_once.py": "a thread's outermost frame: who takes the answer gets the error",
+    "display/at_once.py": "a thread's outermost frame: who takes the answer gets the error",
     "calls/follower.py": "such as no memory for a value: who waits for the job gets the error",
     "calls/submission.py": "what a scheduler's answer becomes: others wait behind this one",
     "hosts/exit_flush.py": "a thread's outermost frame: it does the next work too",

@@ -122,37 +122,37 @@ class ClusterFunction(Generic[P, R]):
     @overload
     def map(
         self: _Async[T], *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["raise"], sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+        on_error: Literal["raise"], sequential_up_to: int | None = None, **constants: Any,
     ) -> JobGroup[T, NoReturn]: ...  # fmt: skip
     @overload
     def map(
         self: _Async[T], *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["collect"], sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+        on_error: Literal["collect"], sequential_up_to: int | None = None, **constants: Any,
     ) -> JobGroup[T | Exception, NoReturn]: ...  # fmt: skip
     @overload
     def map(
         self: _Async[T], *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: None = None, sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+        on_error: None = None, sequential_up_to: int | None = None, **constants: Any,
     ) -> JobGroup[T, Exception]: ...  # fmt: skip
     @overload
     def map(
         self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["raise"], sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+        on_error: Literal["raise"], sequential_up_to: int | None = None, **constants: Any,
     ) -> JobGroup[R, NoReturn]: ...  # fmt: skip
     @overload
     def map(
         self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["collect"], sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+        on_error: Literal["collect"], sequential_up_to: int | None = None, **constants: Any,
     ) -> JobGroup[R | Exception, NoReturn]: ...  # fmt: skip
     @overload
     def map(
         self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: None = None, sequential_up_to: int | None = None, strict: bool = True, **constants: Any,
+        on_error: None = None, sequential_up_to: int | None = None, **constants: Any,
     ) -> JobGroup[R, Exception]: ...  # fmt: skip
     @public_api
     def map(
         self, *iterables: Iterable[Any], max_parallel: int = 50, chunksize: int | Literal["auto"] = "auto",
-        on_error: Literal["collect", "raise"] | None = None, sequential_up_to: int | None = None, strict: bool = True,
+        on_error: Literal["collect", "raise"] | None = None, sequential_up_to: int | None = None,
         **constants: Any,
     ) -> JobGroup[Any, Any]:  # fmt: skip
         """Call the function with each item, each call in a process of its own, and return at once.
@@ -166,7 +166,6 @@ class ClusterFunction(Generic[P, R]):
                 `results()` and `as_completed()` collect them, and iterating raises.
             sequential_up_to: Up to this many items run one at a time, more run side by side. Without it, two items that
                 would have to share a GPU of a machine without a scheduler run one at a time.
-            strict: False lets the shortest list decide how many calls there are, as the builtin `map` does.
             constants: Keyword arguments of the function that are the same for all calls, sent once. To pass one with
                 the name of an option above, use `itertools.repeat(x)` as an iterable.
 
@@ -186,7 +185,7 @@ class ClusterFunction(Generic[P, R]):
             import_time.reject_sending_in_job(f"{self.__name__}.map()", IN_JOB_INSTEAD)
         from clusterfn.calls import mapping
 
-        how = mapping.parse_map_options(max_parallel, chunksize, sequential_up_to, strict=strict)
+        how = mapping.parse_map_options(max_parallel, chunksize, sequential_up_to)
         mapping.check_constants(self.__wrapped__, constants)
         return mapping.run(self.__wrapped__, iterables, self.options, how, on_error, constants)
 

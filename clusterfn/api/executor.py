@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, undecorated
 from clusterfn.calls import call, mapping
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, describe_open_jobs, entry_of, withdraw
 from clusterfn.config import import_time
 from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.display import console
+from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import spoken_wait
 from clusterfn.public_api import check_arguments, public_api, show_options

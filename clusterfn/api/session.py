@@ -17,11 +17,10 @@ from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import job_display
-from clusterfn.calls.call import prepare_packed
+from clusterfn.calls.call import prepare_held
 from clusterfn.calls.job import Job
 from clusterfn.calls.session_job import SessionJob
 from clusterfn.calls.session_tracker import ActorCall, actor_lost
-from clusterfn.calls.taken_values import as_lists
 from clusterfn.config import import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
@@ -30,8 +29,7 @@ from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.packing import payload as payloads
-from clusterfn.packing.dependencies import NotEnded
+from clusterfn.packing.dependencies import NotEnded, as_lists
 from clusterfn.public_api import check_arguments, public_api, show_options
 
 if TYPE_CHECKING:
@@ -268,9 +266,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
             holding.close_unheld()
             return holding
-        # The call of `len` stands for the session. The name keeps it out of what users read.
-        named = self._options._replace(name="session")
-        prepared = prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target), named)
+        prepared = prepare_held(self._options._replace(name="session"))
         resources = prepared.job.resources
         if self._options.cores is None:
             resources = resources._replace(cores=max(resources.cores, self._workers))
@@ -279,21 +275,8 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             console.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
         serving = SessionSpec(self._idle_s, CALLER, self._workers)
         job = prepared.job._replace(serving=serving, resources=resources)
-        self._holding = SessionJob(prepared._replace(job=job), self._again)
+        self._holding = SessionJob(prepared._replace(job=job))
         return self._holding
-
-    def _again(self, left: list[SessionCallJob[Any]]) -> None:
-        """Send calls to another session, because theirs ended, idle for too long, at the moment when they were sent.
-
-        Takes those that are sent out of the list.
-        """
-        with self._lock:
-            holding = self._going(Options())
-            while left:
-                holding.take_over(left[0])
-                del left[0]
-            if self._closed:
-                holding.close(wait=False, cancel_futures=False)
 
     @public_api
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -314,9 +297,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         if holding is None:
             return
         holding.close(wait, cancel_futures)
-        # Calls that arrived as this job ended may have gone to another job of the session.
-        if wait and self._holding is not None:
-            self._holding.await_end()
 
     @public_api
     def stop(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,9 +25,8 @@ from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
-from clusterfn.display import console
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts import loop, remote_files, spoken_wait
+from clusterfn.hosts import loop, remote_files
 from clusterfn.hosts.host_state import HostState, open_session
 from clusterfn.public_api import public_api
 
@@ -42,12 +40,10 @@ if TYPE_CHECKING:
     JobOrGroup: TypeAlias = Any
 
 _HEX = frozenset("0123456789abcdef")
-# The agent names files that are on their way like this.
-_PART = re.compile(r"\.part-\d+-\d+$")
 _TIMEOUT_S = 60.0
 # The folder of a job may appear on the host only this long after the job was sent from here.
 ON_ITS_WAY_S = 15.0
-_LOOK_S, _LOOK_LAST_S = 0.2, 2.0
+_LOOK_S = 0.2
 _LATELY_S = 3600.0
 _NAMED = 5
 
@@ -145,7 +141,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
 
 
 def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
-    """Find the job's host and folder; wait until all of it has arrived, as its sender shows its id before that.
+    """Find the job's host and folder; wait some seconds for one that this machine has just sent.
 
     Raises:
         ConfigError: There is no such job, or the digits fit several.
@@ -156,80 +152,45 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
 
     def describe() -> str:
         names = ", ".join(each.name for each in hosts[:_NAMED]) + (", …" if len(hosts) > _NAMED else "")
-        return f"looking for {job_id[:SHORT]} on {names}: no answer yet"
+        return f"looking for {job_id[:SHORT]} on {names}: it is not there yet"
 
-    with ArrivalStatus() as patience, loop.speaking(describe):
-        while True:
+    with loop.speaking(describe):
+        seen = _seen_on(hosts, job_id, silent)
+        names = [each.name for each in hosts]
+        while not _whole(seen) and len(silent) < len(hosts) and history.sent_within(job_id, ON_ITS_WAY_S, names):
+            # Its folder comes after all that it needs.
+            time.sleep(_LOOK_S)
             seen = _seen_on(hosts, job_id, silent)
-            folders = [(session, path) for session, path, _ in seen if _is_whole(path)]
-            partly = [(session, path) for session, path, recent in seen if recent and _PART.search(path)]
-            parts = {_PART.sub("", posixpath.basename(path)): session.host.name for session, path in partly}
-            arriving = {part: name for part, name in parts.items() if part not in _ids(folders)}
-            late = history.sent_within(job_id, ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(folders)
-            coming = patience.has(arriving, bool(folders)) or bool(late)
-            if coming and len(_ids(folders) | arriving.keys()) < 2:
-                if not arriving and not folders:
-                    patience.expect(job_id)
-                patience.wait()
-            elif others and not seen and not patience.was_needed:
-                # A host that does not answer may have another address by now, or another root.
-                again = [each for each in others if not silent or each.name in {tried.name for tried in hosts}]
-                hosts, others = [*hosts, *again], []
-            else:
-                break
-    if len(_ids(folders) | arriving.keys()) > 1:
+        if others and not seen:
+            # A host that does not answer may have another address by now, or another root.
+            again = [each for each in others if not silent or each.name in {tried.name for tried in hosts}]
+            hosts, seen = [*hosts, *again], _seen_on(again, job_id, silent)
+    folders = _whole(seen)
+    if len(_ids(folders)) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in folders]
-        several += [f"{part} being sent to {name}" for part, name in arriving.items()]
         raise ConfigError(f"{job_id} matches {len(several)} jobs", evidence=several[:10], hint="use a longer id")
     if not folders and len(silent) == len(hosts):
         raise next(iter(silent.values()))
     if not folders:
-        raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed, silent)
+        raise _no_such(job_id, hosts, [session.host.name for session, _ in seen], silent)
     return folders[0] if len(folders) == 1 else _sender(folders)
 
 
-def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -> list[tuple[HostState, str, bool]]:
+def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -> list[tuple[HostState, str]]:
     """Ask each host for jobs whose id begins so; note those that cannot be asked in `silent`, and ask them no more."""
-    seen: list[tuple[HostState, str, bool]] = []
+    seen: list[tuple[HostState, str]] = []
     for session in [open_session(host) for host in hosts if repr(host) not in silent]:
         try:
-            seen += [(session, path, recent) for path, recent in find_folders(session, job_id)]
+            seen += [(session, path) for path in find_folders(session, job_id)]
         except HostError as error:
             # A host that cannot be reached is not asked again, because each attempt may take many seconds.
             silent[repr(session.host)] = error
     return seen
 
 
-class ArrivalStatus(console.Status):
-    """Waits for a job that is still being sent, and says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.was_needed, self._pause_s = False, _LOOK_S
-        self._seen = self.began
-
-    def has(self, arriving: Mapping[str, str], has_folder: bool) -> bool:
-        """Whether to look again, given the host of each job that is arriving.
-
-        Its sender may have lost its connection: then no part of it is there until the sender connects again.
-        """
-        now = time.monotonic()
-        for part, name in arriving.items():
-            self.was_needed, self._seen = True, now
-            if now - self.began > spoken_wait.REASON_AFTER_S:
-                self.show(f"{part[:SHORT]} is still being sent to {name}; waiting for the rest of it")
-        return bool(arriving) or (self.was_needed and not has_folder and now - self._seen < ON_ITS_WAY_S)
-
-    def expect(self, job_id: str) -> None:
-        """Say, after some seconds, that this machine has sent a job of which the host has nothing."""
-        if time.monotonic() - self.began > spoken_wait.SPEAK_AFTER_S:
-            self.show(f"waiting for {job_id[:SHORT]}, sent a short while ago: no host has it yet")
-
-    def wait(self) -> None:
-        """Wait until the next look; a long upload needs few."""
-        time.sleep(self._pause_s)
-        # Each look asks every host, so the pause grows while a large upload is under way.
-        self._pause_s = min(_LOOK_LAST_S, 1.1 * self._pause_s)
+def _whole(seen: Iterable[tuple[HostState, str]]) -> list[tuple[HostState, str]]:
+    """Return the folders that have arrived: one that is being sent has a longer name."""
+    return [(session, path) for session, path in seen if set(posixpath.basename(path)) <= _HEX]
 
 
 def _ids(folders: Iterable[tuple[HostState, str]]) -> set[str]:
@@ -237,7 +198,7 @@ def _ids(folders: Iterable[tuple[HostState, str]]) -> set[str]:
 
 
 def _no_such(
-    job_id: str, hosts: Sequence[Host], partly_on: Sequence[str] = (), was_arriving: bool = False,
+    job_id: str, hosts: Sequence[Host], partly_on: Sequence[str] = (),
     silent: Mapping[str, HostError] = MappingProxyType({}),
 ) -> ConfigError:  # fmt: skip
     host_names = list(dict.fromkeys(host.name for host in hosts if repr(host) not in silent))
@@ -253,13 +214,8 @@ def _no_such(
     if partly_on:
         return ConfigError(
             f"job {job_id} has not started: only part of it has arrived on {', '.join(dict.fromkeys(partly_on))}",
-            evidence=["the program that sent it was killed, or lost its connection minutes ago"],
-            hint="submit it again, or attach once that program has reconnected",
-        )
-    if was_arriving:
-        return ConfigError(
-            f"job {job_id} has not started: the program that sent it to {names} dropped it, or was killed",
-            hint="submit it again",
+            evidence=["the program that sends it is still at work, has lost its connection, or was killed"],
+            hint="attach once that program has sent all of it, or submit it again",
         )
     why = "this machine sent it a short while ago: it is still being sent, or was rejected or removed"
     evidence = [why] if history.sent_within(job_id, _LATELY_S, host_names) else []
@@ -294,25 +250,16 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     if sender is not None and sender.scheduler != session.host.scheduler:
         with contextlib.suppress(HostError):
             sender_session = open_session(sender)
-            found = [path for path, _ in find_folders(sender_session, spec["id"]) if _is_whole(path)]
-            return (sender_session, found[0]) if found else (session, folder)
+            found = _whole((sender_session, path) for path in find_folders(sender_session, spec["id"]))
+            return found[0] if found else (session, folder)
     return session, folder
 
 
-def _is_whole(path: str) -> bool:
-    """Whether the folder has arrived: one that is being sent has a longer name."""
-    return set(posixpath.basename(path)) <= _HEX
-
-
-def find_folders(session: HostState, job_id: str) -> list[tuple[str, bool]]:
-    """Find what is among the jobs there under a name that begins so, and whether it was touched lately, by its clock.
-
-    The agent that takes an upload touches its folder three times a minute, as long as it hears its client.
-    """
+def find_folders(session: HostState, job_id: str) -> list[str]:
+    """Find what is among the jobs there under a name that begins so."""
     folder = posixpath.join(session.root, layout.JOBS)
-    argv = ["find", folder, "-maxdepth", "1", "-name", job_id + "*", "-print", "-mmin", "-2", "-print"]
-    printed = session.connection.run(argv).result(_TIMEOUT_S).out.decode("utf-8", "surrogateescape").split("\n")[:-1]
-    return [(path, printed.count(path) > 1) for path in dict.fromkeys(printed)]
+    answer = session.connection.run(["find", folder, "-maxdepth", "1", "-name", job_id + "*"]).result(_TIMEOUT_S)
+    return answer.out.decode("utf-8", "surrogateescape").split("\n")[:-1]
 
 
 def _candidates(job_id: str, name: str | None) -> tuple[list[Host], list[Host]]:

@@ -30,7 +30,7 @@ from clusterfn.config.job_spec import JobSpec, options_passed_on
 from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
 from clusterfn.display import console, labels
-from clusterfn.errors import ConfigError, EnvironmentBuildError
+from clusterfn.errors import ConfigError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.packing import notes
@@ -61,27 +61,9 @@ def run_call(
         imports: Further modules that the function imports, which its code does not name.
     """
     prepared = prepare(function, args, kwargs, options, imports)
-    try:
-        value: R = _run_live(prepared, options)
-    except EnvironmentBuildError as error:
-        if error.stage != layout.GPU_STAGE:
-            raise
-        console.tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
-        before, prepared = prepared.ready.made, prepare(function, args, kwargs, options, imports)
-        again = prepared.ready.made
-        # The environment does not run on these GPUs, so the same one would fail there again.
-        if before and again and before.id == again.id:
-            error.hint = (
-                "ask for a build that has code for these GPUs: pin cuda-version=…, or take torch from PyPI (pip:)"
-            )
-            raise
-        value = _run_live(prepared, options)
-    return value
-
-
-def _run_live(prepared: Prepared, options: Options) -> Any:
     job, _ = send_call(prepared, live=True)
-    return job_display.result(job, prepared.where, options.on_interrupt)
+    value: R = job_display.result(job, prepared.where, options.on_interrupt)
+    return value
 
 
 def submit_call(
@@ -132,6 +114,15 @@ def prepare(
     label = labels.labels(labels.rows_to_show(function, [args], kwargs))[0]
     arguments = label or labels.cut(str(attribute(function, "command_line", "")))
     return prepared._replace(job=prepared.job._replace(arguments=arguments))
+
+
+def prepare_held(options: Options, imports: Collection[str] = ()) -> Prepared:
+    """Prepare a job that holds what it asks for, and calls nothing: a session, or a kernel. The call stands for it.
+
+    Args:
+        imports: The user's own modules that it needs.
+    """
+    return prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target, imports), options)
 
 
 def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -> Prepared:
@@ -256,10 +247,6 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     entry.asked, tracker.time_s = spec.resources, spec.resources.time_s
     entry.has_value = spec.has_value
     tracker.inputs = prepared.payload.inputs
-    entry.inputs = {each.id: each.source.argument for each in tracker.inputs}
-    for taken in entry.inputs.values():
-        if isinstance(taken, Job):
-            entry_of(taken).takers.add(entry)
     entry.given = submit.given_paths(session.root, prepared.payload)
     _send_now(prepared, entry, tracker, in_turn)
     return job, tracker

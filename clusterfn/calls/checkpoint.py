@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import posixpath
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.calls import history
 from clusterfn.config.host_text import reading
 from clusterfn.config.units import exact_time
 from clusterfn.errors import ConfigError
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
     from clusterfn.scheduler.base import Scheduler
 
 _TIMEOUT_S = 60.0
-# A job that is stopped has its grace period before it is killed, so its end may take this long.
-STOPPING_S = 60.0
-LOOK_S = 0.5
 _IDS = frozenset("0123456789abcdef")
 # The script prints one JSON object for each job whose id begins so. It has the content of the checkpoint, whether the
 # job was asked to stop, and how its attempts ended.
@@ -75,16 +70,13 @@ def check_requeue(options: Options, resources: Resources, scheduler: Scheduler) 
 
 
 def to_resume(session: HostState, job_id: str) -> str:
-    """Return the whole id of the job that `resume=` names; wait for one that is being stopped.
+    """Return the whole id of the job that `resume=` names.
 
     Raises:
         ConfigError: The host has no such job, it still runs, or it left no checkpoint.
     """
-    host, until = session.host.name, time.monotonic() + STOPPING_S
+    host = session.host.name
     name, job = _find(session, job_id)
-    while job.stopping and not job.ended and time.monotonic() < until:
-        time.sleep(LOOK_S)
-        name, job = _find(session, name)
     if not job.ended and job.stopping:
         raise ConfigError(f"resume={job_id!r}: that job is still being stopped", hint="call again in a moment")
     if not job.ended:
@@ -123,12 +115,6 @@ def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
                 name, kept, stopping = line.split()
             jobs[name] = _Earlier(kept != "0", stopping != "0")
     if not jobs:
-        elsewhere = sorted({entry.host for entry in history.entries(job_id)} - {host})
-        if elsewhere:
-            raise ConfigError(
-                f"resume={job_id!r}: that job's checkpoint is on {', '.join(elsewhere)}, and the call runs on {host}",
-                hint=f'call it there: host="{elsewhere[0]}"',
-            )
         hint = "clusterfn jobs lists the jobs on a host"
         raise ConfigError(f"resume={job_id!r}: there is no such job on {host}", hint=hint)
     if len(jobs) > 1:

@@ -57,7 +57,6 @@ _TIMEOUT_S = 120.0
 _OFTEN_S = 0.5
 # The user hears of uploads of this many bytes and more.
 MUCH = 10**9
-_LARGEST = 3
 # The version of what goes into the hash of a built wheel: a change here builds all of them again.
 _WHEEL_FORMAT = 1
 
@@ -260,13 +259,12 @@ def tell_download(
     fetched, sent = (sum(sizes.get(each.sha256, 0) for each in several) for several in (theirs, ours))
     if fetched + sent < MUCH:
         return
-    known = [each for each in (*theirs, *ours) if each.sha256 in sizes]
-    by_size = sorted(known, key=lambda each: -sizes[each.sha256])[:_LARGEST]
-    largest = ", ".join(f"{each.name} {format_size(sizes[each.sha256])}" for each in by_size)
     way = [f"{host} fetches {format_size(fetched)}"] if theirs else []
     way += [f"this machine downloads and sends {format_size(sent)}"] if ours else []
-    size = ("at least " if len(known) < len(theirs) + len(ours) else "") + format_size(fetched + sent)
-    say(f"{environment.title}: {size} for {environment.root} on {host}: {', '.join(way)} ({largest})")
+    size = ("at least " if any(each.sha256 not in sizes for each in (*theirs, *ours)) else "") + format_size(
+        fetched + sent
+    )
+    say(f"{environment.title}: {size} for {environment.root} on {host}: {', '.join(way)}")
 
 
 def _send(

@@ -135,7 +135,7 @@ class Follower(FollowedJob):
             on_output(stream, data)
 
         def await_last() -> None:
-            # Without an outcome there is no output to wait for: the job was rejected, or moved to another session.
+            # Without an outcome there is no output to wait for: the job was rejected.
             if self.has_outcome:
                 # The outcome is known, and the output stays on the host.
                 with contextlib.suppress(Unreachable):

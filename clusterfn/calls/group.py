@@ -1,36 +1,30 @@
 """Many calls of one function as their user sees them: what each is doing and leaves behind, stopping, and retrying.
 
 Has only names that a user may call; the state is in `group_state.GroupState`, which `state_of_group` gives. Their
-results come in the order of the items, or with `as_completed` as each call ends: `GroupResults`.
+results come in the order of the items, or with `as_completed` as each call ends.
 """
 
 from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
-import functools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import group_state, map_display, remote_state, results_table
+from clusterfn.calls import group_state, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.taken_values import JobPart
-from clusterfn.config.units import parse_memory
 from clusterfn.display.notebook import NotebookDisplay, headline
 from clusterfn.display.usage_words import describe_request
-from clusterfn.errors import ClusterfnError, ResultTooLarge
+from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
-from clusterfn.packing.dependencies import ArgumentSource, JobArgument, Reference
+from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    import asyncio
-
     from typing_extensions import ParamSpec
 
     from clusterfn.hosts.connection import Reply
@@ -42,61 +36,31 @@ R = TypeVar("R")
 E = TypeVar("E")  # what `results()` may have in the place of a value: Exception, or nothing with on_error="raise"
 
 
-def _of_one_item(method: Callable[P, T]) -> Callable[P, T]:
-    """Let a method say that it needs an index: the one of that name of a Job has none."""
+class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
+    """The calls of one `map`. `len(group)` is their number.
 
-    @functools.wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if len(args) < 2 and "index" not in kwargs:
-            name = method.__name__
-            every = " for its first item, or group.results() for the values of all" if name == "result" else ""
-            raise TypeError(f"group.{name}() needs the index of an item: write group.{name}(0){every}")
-        return method(*args, **kwargs)
+    As an argument of another call on that host it means the list of its values, which stay there; `group[3]` means that
+    of one item. `f.map(group)` calls `f` with each.
 
-    return call
+    Iterating gives the values in the order of the items. It raises the exception of a call
+    that failed at its place, unless `on_error="collect"` was given. Waiting, or giving up waiting, never touches them.
 
-
-class ItemIterator(Iterator[T]):
-    """What comes of a group, for `for` and for `async for`.
-
-    Args:
-        known: What is known of the group.
-        given: Gives the next of them, waiting for it.
-        is_there: Whether that needs no waiting, by how many were given.
-        until: The moment of the monotonic clock until which to wait.
+    Attributes:
+        id: 16 hex digits; four are enough where they are unambiguous. A retry has an id of its own.
+        name: The function's name.
+        host: The host's name.
+        folder: The group's folder on the host.
     """
 
-    def __init__(
-        self, known: GroupState, given: Iterator[T], is_there: Callable[[int], bool], until: float | None = None
-    ) -> None:
-        self._known, self._given, self._is_there, self._until = known, given, is_there, until
-
-    @public_api
-    def __next__(self) -> T:
-        return next(self._given)
-
-    async def __aiter__(self) -> AsyncIterator[T]:
-        import asyncio
-
-        known, until, changed = self._known, self._until, asyncio.Event()
-        with known.listening(functools.partial(_wake, asyncio.get_running_loop(), changed)):
-            for before in range(len(known)):
-                while not self._is_there(before) and (until is None or time.monotonic() < until):
-                    changed.clear()
-                    with contextlib.suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(changed.wait(), None if until is None else until - time.monotonic())
-                yield next(self._given)
-
-
-class GroupResults(Generic[R, E]):
-    """The results of the calls of one `map`, and waiting for them. `len` is the number of calls.
-
-    Args:
-        known: What is known of the calls.
-    """
+    _as_argument = "pass the values of its calls: group.results()"
+    _value = ".results()"
 
     def __init__(self, known: GroupState) -> None:
         self._known = known
+        self._take_identity(known)
+
+    def _take_identity(self, known: GroupState) -> None:
+        self.id, self.name, self.host, self.folder = known.id, known.name, known.host, known.folder
 
     def __len__(self) -> int:
         return len(self._known)
@@ -125,28 +89,20 @@ class GroupResults(Generic[R, E]):
         return group_state.results_of(self._known)
 
     @public_api
-    @_of_one_item
-    def result(self, index: int, timeout: float | None = None, *, max_result: str | None = None) -> R:
+    def result(self, index: int, timeout: float | None = None) -> R:
         """The value of one call, waiting for it without a word; a negative index counts from the end, as everywhere.
 
         Args:
             index: Which.
             timeout: Seconds; None for as long as it takes.
-            max_result: Size with a unit, "8GB": fetch a value up to this size that was too large for the group.
 
         Raises:
             IndexError: There is no such item.
             TimeoutError: It has not ended within `timeout` seconds; it continues.
             Exception: What it raised, or one of `clusterfn.errors`.
         """
-        most = None if max_result is None else parse_memory(max_result, "max_result")
-        which, until = self._known.at(index), None if timeout is None else time.monotonic() + timeout
-        ended = self._known.end_of(which, until)
-        if most is not None and isinstance(ended.error, ResultTooLarge):
-            left = None if until is None else max(0.0, until - time.monotonic())
-            value = self._known.require_backend().results_of(which).fetch_value(which, most, left)
-            self._known.keep_value(which, value)
-            return cast(R, value)
+        until = None if timeout is None else time.monotonic() + timeout
+        ended = self._known.end_of(self._known.at(index), until)
         if ended.error is not None:
             raise ended.error
         return cast(R, ended.value)
@@ -162,15 +118,14 @@ class GroupResults(Generic[R, E]):
         return True
 
     @public_api
-    def as_completed(self, timeout: float | None = None) -> ItemIterator[tuple[int, R | E]]:
-        """`(index, result)` of each call as it ends, for `for` and `async for`.
+    def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, R | E]]:
+        """`(index, result)` of each call as it ends.
 
         Raises:
             TimeoutError: Of the iterator: not all have ended within `timeout` seconds.
             Exception: Of the iterator: with `on_error="raise"`, that of the first call that failed.
         """
-        until = None if timeout is None else time.monotonic() + timeout
-        return ItemIterator(self._known, self._as_they_end(until), self._known.has_news, until)
+        return self._as_they_end(None if timeout is None else time.monotonic() + timeout)
 
     @public_api
     def _as_they_end(self, until: float | None) -> Iterator[tuple[int, R | E]]:
@@ -189,9 +144,6 @@ class GroupResults(Generic[R, E]):
     def __iter__(self) -> Iterator[R]:
         return self._in_order()
 
-    def __aiter__(self) -> AsyncIterator[R]:
-        return ItemIterator(self._known, self._in_order(), self._known.has_end_of).__aiter__()
-
     # With __getitem__ and __len__, `reversed` would give what means the values.
     __reversed__ = None
 
@@ -202,33 +154,6 @@ class GroupResults(Generic[R, E]):
 
     def __contains__(self, value: object) -> bool:
         raise TypeError("a JobGroup does not say what is in it: look at group.results()")
-
-
-class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
-    """The calls of one `map`. `len(group)` is their number.
-
-    As an argument of another call on that host it means the list of its values, which stay there; `group[3]` means that
-    of one item. `f.map(group)` calls `f` with each.
-
-    Iterating, with `for` or `async for`, gives the values in the order of the items. It raises the exception of a call
-    that failed at its place, unless `on_error="collect"` was given. Waiting, or giving up waiting, never touches them.
-
-    Attributes:
-        id: 16 hex digits; four are enough where they are unambiguous. A retry has an id of its own.
-        name: The function's name.
-        host: The host's name.
-        folder: The group's folder on the host.
-    """
-
-    _as_argument = "pass the values of its calls: group.results()"
-    _value = ".results()"
-
-    def __init__(self, known: GroupState) -> None:
-        super().__init__(known)
-        self._take_identity(known)
-
-    def _take_identity(self, known: GroupState) -> None:
-        self.id, self.name, self.host, self.folder = known.id, known.name, known.host, known.folder
 
     @property
     def outputs_to(self) -> Path | None:
@@ -257,14 +182,12 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return self._known.status
 
     @public_api
-    @_of_one_item
     def usage(self, index: int) -> Mapping[str, Any]:
         """Return what one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
         ended = self._known.ended(self._known.at(index))
         return {} if ended is None else ended.usage
 
     @public_api
-    @_of_one_item
     def logs(self, index: int, stream: str = "stdout") -> str:
         """Return what one call has printed so far.
 
@@ -276,7 +199,6 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return backend.results_of(which).read_log(backend.connection, which, stream)
 
     @public_api
-    @_of_one_item
     def stack(self, index: int) -> str:
         """Where one call is now: the stack of every thread of its Python processes. It continues.
 
@@ -299,7 +221,6 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return said
 
     @public_api
-    @_of_one_item
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
         which, backend = self._known.at(index), self._known.require_backend()
@@ -307,7 +228,6 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return remote_files.list_files(backend.connection, folder, item=which)
 
     @public_api
-    @_of_one_item
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
         which, backend = self._known.at(index), self._known.require_backend()
@@ -315,7 +235,6 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         return remote_files.fetch(backend.connection, folder, pattern, Path(to), which)
 
     @public_api
-    @_of_one_item
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
         which, backend = self._known.at(index), self._known.require_backend()
@@ -378,10 +297,9 @@ class JobGroup(GroupResults[R, E], JobArgument, NotebookDisplay):
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        return results_table.to_dataframe(self._known)
+        return map_display.to_dataframe(self._known)
 
     @public_api
-    @_of_one_item
     def label(self, index: int) -> str:
         """Return the name of an item for people."""
         return self._known.label(self._known.at(index))
@@ -453,9 +371,3 @@ class GroupSource(ArgumentSource):
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:
     """Return the state behind a `JobGroup`, for other parts of the library."""
     return group._known
-
-
-def _wake(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
-    # A loop that is closed has nothing left that waits.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(changed.set)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,6 @@ class GroupItems:
     Attributes:
         given: The path of each file on the host that was an argument, and the path here from which it came.
         ended_at: When the last one ended, by the monotonic clock.
-        listeners: What is called when one ends, in the thread that reports that.
     """
 
     def __init__(self, group_id: str, count: int, labels: Sequence[str] = ()) -> None:
@@ -71,7 +69,6 @@ class GroupItems:
         # In the order in which they began.
         self._begun: dict[int, None] = {}
         self._changed = threading.Condition()
-        self.listeners: list[Callable[[], None]] = []
         self._lost: ClusterfnError | None = None
         self._pid = os.getpid()
 
@@ -182,19 +179,6 @@ class GroupItems:
         """Whether more than so many items have ended, or nothing more will be received."""
         return len(self._ended) > given or self._lost is not None
 
-    def has_end_of(self, index: int) -> bool:
-        """Whether that item has ended, or nothing more will be received."""
-        return index in self._ended or self._lost is not None
-
-    @contextlib.contextmanager
-    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Have it called when an item ends, in the thread that reports that."""
-        self.listeners.append(listener)
-        try:
-            yield
-        finally:
-            self.listeners.remove(listener)
-
     def begin_item(self, index: int) -> None:
         """Record that an item runs."""
         if index not in self._ended:
@@ -212,12 +196,6 @@ class GroupItems:
                 self._order.append(index)
                 self.ended_at = time.monotonic() if self.done() else None
                 self._changed.notify_all()
-        self._notify()
-
-    def keep_value(self, index: int, value: Any) -> None:
-        """Record the value of an item that was too large to come by itself."""
-        with self._changed:
-            self._ended[index] = replace(self._ended[index], value=value, error=None)
 
     def end_rest(self, error: ClusterfnError) -> None:
         """Record this as the end of each item that has none: nothing is left that could run it."""
@@ -229,8 +207,3 @@ class GroupItems:
         with self._changed:
             self._lost = self._lost or error
             self._changed.notify_all()
-        self._notify()
-
-    def _notify(self) -> None:
-        for listener in list(self.listeners):
-            listener()

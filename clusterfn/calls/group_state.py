@@ -155,7 +155,6 @@ class GroupState(GroupItems):
     def note_silence(self) -> None:
         """Take note that no heartbeat has come from one of its processes for `SILENT_AFTER_S`."""
         self._silence = self._silence.noticed()
-        self._notify()
 
     def set_state(self, state: str, reason: str = "") -> None:
         """Record what the group waits for, or what is being done for it."""

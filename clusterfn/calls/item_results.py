@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
-from clusterfn.calls import given_paths, outcome, outcome_errors
-from clusterfn.calls.arriving import Arriving
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.display import console
@@ -261,9 +260,9 @@ class ItemResults:
             return ItemOutcome(RETURNED, None, record.error, usage)
         try:
             if line["kind"] == layout.RETURNED:
-                if large := outcome.too_large(published, place, self._how_to_fetch(index)):
+                if large := outcome.too_large(published, place):
                     raise large
-                value = self._load(published, record.value, place)
+                value = outcome.value_of(published, record.value, place, self._group.given)
         except ResultError as error:
             if not isinstance(error, ResultTooLarge):
                 error.hint = (error.hint or "").replace(name, self._group.id)
@@ -273,35 +272,7 @@ class ItemResults:
             failure = outcome_errors.exception_of(published, record.value, place)
         return ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"])
 
-    def _how_to_fetch(self, index: int) -> str:
-        return f"clusterfn.attach({self._group.id!r}).result({index}, "
-
-    def _load(self, published: Mapping[str, Any], value: bytearray | None, place: outcome.JobLocation) -> Any:
-        loaded = outcome.value_of(published, value, place)
-        return given_paths.as_given(loaded, self._group.given) if self._group.given else loaded
-
     # what a user asks about one item, by its index in the group
-
-    def fetch_value(self, index: int, most: int, timeout: float | None) -> Any:
-        """Fetch the value of an item, of up to `most` bytes, that was too large to come by itself.
-
-        Raises:
-            ResultTooLarge: It is larger than that.
-            Exception: As `Job.result`.
-        """
-        number, attempt, line = self._places[self._on_host[index]]
-        place = self._place._replace(
-            job=f"{self._group.id}[{index}]", folder=layout.element_dir(self._place.folder, number),
-            results=self._place.results._replace(max_bytes=most),
-        )  # fmt: skip
-        published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": attempt}
-        if large := outcome.too_large(published, place, self._how_to_fetch(index)):
-            raise large
-        value, at = bytearray(), line["at"]
-        path = posixpath.join(self._attempt_folder(index), layout.VALUES)
-        Arriving(place).expect(published)
-        self._fetch(path, value.extend, at, at + line["value"]["size"]).result(timeout)
-        return self._load(published, value, place)
 
     def has(self, index: int) -> bool:
         """Whether it is one of these items."""

@@ -19,14 +19,13 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
 from clusterfn.calls import remote_state
 from clusterfn.calls.job_entry import ON_HOST, JobEntry
-from clusterfn.calls.taken_values import JobPart
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay, end_of, headline
 from clusterfn.display.usage_words import describe_request, short_usage
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import remote_files, spoken_wait
-from clusterfn.packing.dependencies import ArgumentSource, JobArgument, Reference, reference_of
+from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference, reference_of
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ R = TypeVar("R")
 
 # The time for an answer where the job seems not to have begun, and where it has begun.
 _MOMENT_S, _ANSWER_S = 5.0, 30.0
-# A notebook asks this often what a running job uses.
-_LIVE_USAGE_S = 5.0
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
@@ -115,9 +112,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
 
         While it runs, this asks its host, and `now` says what it uses at the moment. Empty before it runs.
         """
-        usage: Mapping[str, Any] = self._entry.published.get("usage") or {}
-        live = self._entry.live_usage
-        return live.read() if not usage and live is not None else usage
+        return self._entry.usage()
 
     @property
     def notes(self) -> Sequence[str]:
@@ -290,25 +285,6 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         """Return what `result` raises, or None, as `concurrent.futures.Future.exception`."""
         return super().exception(_await_end(self, timeout))
 
-    @public_api
-    def remove(self) -> None:
-        """Remove the job, which has ended, from the host with its value and its files.
-
-        Hosts do this by themselves once a job has been there for longer than their `keep:`.
-
-        Raises:
-            ClusterfnError: It has not ended, or another job needs its value.
-        """
-        # The host knows only the jobs that have arrived there.
-        for each in self._entry.takers:
-            if not each.done() and each.tracker.is_on_its_way:
-                why = f"{each.id[:SHORT]} takes its value, and has not been sent yet"
-                raise ClusterfnError(
-                    f"{self.name} was not removed: {why}", host=self.host, job=self.id,
-                    hint="remove it once that call has returned",
-                )  # fmt: skip
-        self._entry.tracker.remove()
-
     def __await__(self) -> Generator[Any, None, R]:
         # The import takes a seventh of the time of `import clusterfn`, and few calls are awaited.
         import asyncio
@@ -341,17 +317,14 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
 
     def _shown_lines(self, held_by: str = "", *more: str) -> list[str]:
         entry = self._entry
-        usage, live = entry.published.get("usage") or {}, entry.live_usage
-        if entry.is_watched and live is not None:
-            live.refresh(_LIVE_USAGE_S)
-            usage = live.last
+        usage = entry.published.get("usage") or {}
         waited_s = time.monotonic() - entry.submitted_at if entry.sent_here else None
         elapsed_s = usage.get("wall_s") if self.done() else waited_s
         title = f"{held_by or self.name} on {self.host}"
         use = short_usage(usage)
         facts = [
             *describe_request(entry.asked),
-            *([f"{'uses' if 'now' in usage else 'used'}: {use}"] if use else []),
+            *([f"used: {use}"] if use else []),
             *more,
         ]
         return [
@@ -397,19 +370,10 @@ def withdraw(job: Job[Any]) -> bool:
         return job.cancelled()
     # The outcome of this withdrawal comes back too, and must find the job cancelled.
     with entry.settling:
-        if job.done() or not _withdraw(entry) or not concurrent.futures.Future.cancel(job):
+        if job.done() or not entry.tracker.withdraw() or not concurrent.futures.Future.cancel(job):
             return job.cancelled()
         entry.finish(CANCELLED, "withdrawn before it started", lambda _: None)
     return True
-
-
-def _withdraw(entry: JobEntry) -> bool:
-    tracker, withdrawn = None, False
-    # A call of a session may move to another session while it is withdrawn here.
-    while tracker is not entry.tracker:
-        tracker = entry.tracker
-        withdrawn = tracker.withdraw()
-    return withdrawn
 
 
 @functools.cache

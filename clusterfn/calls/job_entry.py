@@ -1,7 +1,4 @@
-"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later.
-
-Also what it uses while it runs.
-"""
+"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ import contextlib
 import io
 import json
 import threading
-import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -19,85 +14,23 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, FINAL, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.calls import failure_hints, given_paths, outcome, outcome_errors
+from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.calls.job_status import JobStatus
 from clusterfn.display import console
-from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError, ResultError, Unreachable
-from clusterfn.hosts import exit_flush, loop, remote_files
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, ResultError, Unreachable
+from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
     from clusterfn.calls.queue_tracker import JobBackend
-    from clusterfn.hosts.connection import HostConnection, Reply
 
 # The result in place of a value that stays on the host.
 ON_HOST: Any = object()
+# What a job uses is a short line, and is not waited for longer than this.
+_MOST_BYTES, _USAGE_S = 1 << 20, 5.0
 # The bytes of output that a notebook shows.
 _TAIL = 8192
-# A job fails at once when one that it depends on fails, so the outcome of that one may come this much later.
-_SOON_S = 2.0
-
-# The supervisor writes what a job uses every five seconds, so asking more often brings nothing new.
-_FRESH_S = 1.0
-_USAGE_S = 5.0
-_MOST_BYTES = 1 << 20
-
-
-class LiveUsage:
-    """What one running job uses, as its supervisor on the host has written it last. Read only on demand.
-
-    Args:
-        connection: Returns the connection to its host.
-        path: Returns the file that its present attempt writes.
-
-    Attributes:
-        last: What was read last; empty before its supervisor has measured anything.
-    """
-
-    def __init__(self, connection: Callable[[], HostConnection], path: Callable[[], str]) -> None:
-        self.last: Mapping[str, Any] = {}
-        self._connection, self._path = connection, path
-        self._asked_at = float("-inf")
-        self._asked: tuple[Reply[Any], io.BytesIO] | None = None
-
-    def read(self) -> Mapping[str, Any]:
-        """Return it as it is now, or as it was last known if the host does not answer soon."""
-        self.refresh()
-        # There may be no connection now, or no answer yet.
-        with contextlib.suppress(ClusterfnError):
-            if self._asked is not None and not self._connection().answers_here():
-                reply, out = self._asked
-                self._take(reply, out, _USAGE_S)
-        return self.last
-
-    def refresh(self, after_s: float = _FRESH_S) -> None:
-        """Ask for it, unless that was done within `after_s`; does not wait for the answer."""
-        if time.monotonic() < self._asked_at + after_s or (self._asked is not None and not self._asked[0].done()):
-            return
-        self._asked_at, out = time.monotonic(), io.BytesIO()
-        # There may be no connection now.
-        with contextlib.suppress(ClusterfnError):
-            reply = self._connection().get(self._path(), out.write, until=_MOST_BYTES)
-            self._asked = reply, out
-            loop.begin(self._receive(reply, out))
-
-    async def _receive(self, reply: Reply[Any], out: io.BytesIO) -> None:
-        await reply.error()
-        self._take(reply, out)
-
-    def _take(self, reply: Reply[Any], out: io.BytesIO, timeout_s: float | None = None) -> None:
-        # Without the file, nothing has been measured yet.
-        if reply.exception(timeout_s) is not None:
-            return
-        try:
-            # The supervisor overwrites the line, so the rest of a longer line may follow it.
-            usage = json.loads(out.getvalue().partition(b"\n")[0])
-        except (ValueError, RecursionError):
-            # The file is being written.
-            return
-        if isinstance(usage, dict) and outcome.is_usage(usage):
-            self.last = usage
 
 
 class JobEntry(JobStatus):
@@ -106,7 +39,6 @@ class JobEntry(JobStatus):
     Attributes:
         published: Its outcome, as its host published it; empty until then.
         given: The caller's own path of each argument that is a file, by its path there.
-        inputs: The jobs whose values it takes, by id, until it ends.
         of_executor: Whether `cancel()` leaves it alone once it runs, as concurrent.futures has it.
         settling: Held while it ends.
         is_watched: Whether a notebook shows what it prints.
@@ -116,11 +48,8 @@ class JobEntry(JobStatus):
     given: Mapping[str, PurePath] = {}
     # Patterns, and where the files that match them go.
     outputs: tuple[tuple[str, Path], ...] = ()
-    inputs: Mapping[str, object] = {}
     published: Mapping[str, Any] = {}
     is_watched, of_executor, tail = False, False, b""
-    _live: LiveUsage | None = None
-    _takers: weakref.WeakSet[JobEntry] | None = None
 
     def __init__(
         self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend,
@@ -131,23 +60,21 @@ class JobEntry(JobStatus):
         # The value that was kept on the host, once it was asked for.
         self._fetched: list[Any] = []
 
-    @property
-    def takers(self) -> weakref.WeakSet[JobEntry]:
-        """The calls of this program that take its value."""
-        if self._takers is None:
-            self._takers = weakref.WeakSet()
-        return self._takers
-
-    @property
-    def live_usage(self) -> LiveUsage | None:
-        """What measures it while it runs; None before and after that."""
+    def usage(self) -> Mapping[str, Any]:
+        """Return what it has used, or, while it runs, what its supervisor on the host has written last."""
         if self.done() or self.state not in (STARTING, RUNNING, SUSPENDED):
-            return None
-        if self._live is None:
-            tracker = self.tracker
-            # Both are functions, because the connection and the attempt may change while the job runs.
-            self._live = LiveUsage(lambda: tracker.connection, lambda: tracker.log_path(layout.USAGE))
-        return self._live
+            return self.published.get("usage") or {}
+        out, connection = io.BytesIO(), self.tracker.connection
+        try:
+            # The thread that brings answers cannot wait for one.
+            if not connection.answers_here():
+                connection.get(self.tracker.log_path(layout.USAGE), out.write, until=_MOST_BYTES).result(_USAGE_S)
+            # The supervisor overwrites the line, so the rest of a longer line may follow it.
+            usage: Any = json.loads(out.getvalue().partition(b"\n")[0])
+        except (ClusterfnError, ValueError, RecursionError):
+            # Nothing has been measured yet, the file is being written, or the host does not answer soon.
+            return {}
+        return usage if isinstance(usage, dict) and outcome.is_usage(usage) else {}
 
     def fetch_when_done(self, patterns: Sequence[str]) -> None:
         """Fetch these files into the current working directory once the job has returned."""
@@ -210,7 +137,7 @@ class JobEntry(JobStatus):
         if published["kind"] != layout.RETURNED:
             error = self._error_of(published, value)
             if published.get("checkpoint") and published["kind"] == layout.RAISED:
-                self.tell("note", f"{self.id[:SHORT]} failed; {failure_hints.how_to_resume(self.id)}")
+                self.tell("note", f"{self.id[:SHORT]} failed; {outcome_errors.how_to_resume(self.id)}")
             self._raise(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
@@ -240,15 +167,7 @@ class JobEntry(JobStatus):
             # The exception's value may be gone; the outcome also has its traceback as text.
             with contextlib.suppress(ResultError):
                 value = self._fetch_value()
-        error = outcome_errors.exception_of(published, value, place)
-        if isinstance(error, DependencyFailed):
-            failed = self.inputs.get((published.get("cause") or {}).get("job") or "")
-            if isinstance(failed, concurrent.futures.Future):
-                # The outcome of the job that failed first may come a moment later.
-                concurrent.futures.wait([failed], _SOON_S)
-                if failed.done() and not failed.cancelled():
-                    error.__cause__ = failed.exception() or error.__cause__
-        return error
+        return outcome_errors.exception_of(published, value, place)
 
     def _place(self) -> outcome.JobLocation:
         return outcome.JobLocation(self.host, self.id, self.folder, self.tracker.results)
@@ -264,8 +183,7 @@ class JobEntry(JobStatus):
         return f"its value{f', {format_size(large.size_bytes)},' if large else ''} is on {self.host}"
 
     def _load(self, value: bytearray | None) -> Any:
-        result = outcome.value_of(self.published, value, self._place())
-        return given_paths.as_given(result, self.given) if self.given else result
+        return outcome.value_of(self.published, value, self._place(), self.given)
 
     def _fetch_value(self, timeout: float | None = None) -> bytearray | None:
         """Fetch the value, or the exception, which the host has kept.
@@ -333,8 +251,6 @@ class JobEntry(JobStatus):
         future = self._future
         assert future is not None
         self._step(state, reason)
-        # The inputs hold values, which would stay in memory.
-        self.inputs = {}
         self._begin(future)
         end(future)
         # Displays and lists may keep this entry, which must not keep the value with it.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import FINAL, PENDING, RUNNING, STARTING, SUSPENDED
-from clusterfn.calls import conclusion, remote_state
+from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING, SUSPENDED
+from clusterfn.calls import conclusion
 from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.queue_tracker import JobBackend, is_from_host
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
-_AGAIN_S = 0.2
-_PUBLISHED = [[f"it is {state}"] for state in sorted(set(FINAL.values()))]
 
 
 class Tracker(Follower, JobBackend, WaitingJob):
@@ -46,7 +43,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
     """
 
     time_s: float | None = None
-    _held_until = float("-inf")
     _is_started = _is_wanted = _is_in_turn = False
     _through: HostConnection | None = None
 
@@ -161,21 +157,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
             self.queued()
             loop.begin(self.liveness.look_until_it_begins())
 
-    def remove(self) -> None:
-        """Remove the job, which has ended, from the host with its value and its files."""
-        job, until = posixpath.basename(self.folder), time.monotonic() + _TIMEOUT_S
-        removal = remote_state.remove_jobs(self.session, [job])
-        # The supervisor ends a moment after it has published the outcome, and the host keeps a job that has a process.
-        with loop.speaking(lambda: f"waiting for the supervisor of {self.scheduler_name} to end"):
-            while [each["why"] for each in removal["kept"]] in _PUBLISHED and time.monotonic() < until:
-                time.sleep(_AGAIN_S)
-                removal = remote_state.remove_jobs(self.session, [job])
-        for each in removal["kept"]:
-            raise ClusterfnError(
-                f"{self.scheduler_name} was not removed: {each['why']}", host=self.session.host.name, job=each["id"],
-                hint="remove it once it has ended, and no job needs its value that waits or runs",
-            )  # fmt: skip
-
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of the job at one look."""
         job = self.entry
@@ -196,19 +177,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
                 self.queue_reason = self.reason_in_queue(seen)
-                if seen.waits_for_jobs:
-                    # The time in the queue begins when the inputs are complete, because `queue_timeout` is about the
-                    # scheduler.
-                    self._held_until = time.monotonic()
                 self.show_waiting()
-                limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
-                if limit_s is not None and time.monotonic() - max(job.submitted_at, self._held_until) > limit_s:
-                    waited = f"the job has waited longer than the host's queue_timeout, {limit_s:g} s"
-                    verdict = SchedulerVerdict(
-                        layout.UNSATISFIABLE, f"{waited} ({job.reason})", hint="try again, or request less",
-                        stage="queue", withdraw=True,
-                    )  # fmt: skip
-                    self.liveness.conclusion.conclude_and_cancel(verdict)
             self._look_whether_suspended(seen)
         self.liveness.scheduler_said(seen)
 
@@ -254,17 +223,9 @@ class Tracker(Follower, JobBackend, WaitingJob):
         self.await_submissions()
         answer = self.liveness.conclusion.ask(conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)
         won = parse_conclusion(answer, self.session.host, self.folder).get("won") is True
-        if won and not self._is_withdrawn_by_number():
+        if won:
             self._leave_queue()
         return won
-
-    def _is_withdrawn_by_number(self) -> bool:
-        """Take the job, which has never started, out of the queue by its number; false if that must be tried by name.
-
-        The number is that of the only submission: clusterfn submits again only what has started.
-        """
-        argv = self.session.scheduler.withdraw_command(self.scheduler_id)
-        return bool(argv) and self.run(argv).result(_TIMEOUT_S).rc == 0
 
     def stop(self, on_left: Callable[[str], object]) -> None:
         """Withdraw the job, or end it with its whole tree; `on_left` takes the names of processes that stay."""

@@ -1,4 +1,4 @@
-"""Shows a map: its progress while it runs, and how it ended.
+"""Shows a map: its progress while it runs, how it ended, and a table of its items.
 
 The progress is one bar on a terminal and in a notebook, and elsewhere a line at each twentieth of the calls.
 `CallProgress` shows it for a group and for a sweep. `show_until_done` waits for a group with it.
@@ -10,7 +10,7 @@ import concurrent.futures
 import logging
 import numbers
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.attributes import is_a
@@ -29,6 +29,8 @@ _CAUSE = 160  # characters of the line of a failure
 _LISTED = 5  # causes in the lines that end a map
 # Where lines stay, so many of them say how far a map is, and so many failures have a line of their own everywhere.
 _LINES, _NAMED = 20, 10
+# A table has these columns, whatever items have ended.
+_COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")
 # A line is redrawn for calls that end no more often than this.
 _REDRAW_S = 0.1
 
@@ -184,3 +186,50 @@ def _is_number(value: Any) -> bool:
     except OverflowError:
         return False
     return True
+
+
+# as a table of pandas, which is optional
+
+
+def to_dataframe(group: GroupState) -> Any:
+    """Return a pandas DataFrame with a row for each item, in their order."""
+    pandas = import_pandas("results()")
+    ends = [ended for index in range(len(group)) if (ended := group.ended(index)) is not None]
+    taken = {*_COLUMNS, *(name for ended in ends for name in ended.usage)}
+    rows = [_row(group, index, taken) for index in range(len(group))]
+    return pandas.DataFrame(rows, index=pandas.RangeIndex(len(group)))
+
+
+def import_pandas(otherwise: str) -> Any:
+    """Import pandas, which is optional.
+
+    Args:
+        otherwise: What gives the same without it, for the message.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as missing:
+        if missing.name != "pandas":
+            raise
+        message = f"to_dataframe() needs pandas, which is not installed here: pip install pandas, or take {otherwise}"
+        raise ModuleNotFoundError(message, name="pandas") from None
+    return pandas
+
+
+def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any]:
+    """Return the columns of an item; arguments give way to columns that have their name."""
+    ended = group.ended(index)
+    row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
+    arguments = dict(group.arguments[index]) if group.arguments else {}
+    row.update({f"argument_{name}" if name in taken else name: value for name, value in arguments.items()})
+    if ended is None:
+        return row
+    row.update(ended.usage)
+    if ended.error is not None:
+        row["error"] = outcome_errors.in_a_line(ended.error)
+        return row
+    found = ended.value if isinstance(ended.value, dict) else {"result": ended.value}
+    return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}

@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute, has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.bridge.supervisor.text import counted, format_duration
+from clusterfn.bridge.supervisor.text import counted
 from clusterfn.calls import history, job_display, leaving, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState, OnError, check_on_error
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.sent_group import in_words, limits_of, track
-from clusterfn.calls.taken_values import as_lists
 from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
@@ -36,7 +35,7 @@ from clusterfn.display import console, labels
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
-from clusterfn.packing.dependencies import Place
+from clusterfn.packing.dependencies import Place, as_lists
 from clusterfn.public_api import check_calls
 from clusterfn.scheduler.base import SchedulerLimits
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
-_KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to", "strict")  # of `map` itself
+_KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to")  # of `map` itself
 AT_ONCE = 50  # items that run at the same time, unless max_workers= says how many
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 SEQUENTIAL_UP_TO = 2
@@ -57,7 +56,6 @@ _CHUNKS_EACH = 4
 _MOST_JOBS = 10_000
 # A job asks SLURM for one minute more than its work takes, so the work must leave that minute free.
 _MARGIN_S = 60.0
-_MANY = 500
 _MOST_BLOCKS = 1000
 
 
@@ -77,7 +75,7 @@ def run(
     if not iterables:
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
-    calls = _calls_of(iterables, name, how.strict)
+    calls = _calls_of(iterables, name)
     check_calls(function, calls, constants or {})
     name = options.name or job_name(name)
     names = given_labels or labels.labels(labels.rows_to_show(function, calls))
@@ -96,7 +94,7 @@ def run(
     one_by_one = alone and session.scheduler.starts_one_by_one and packed.starts_one_by_one()
     group = in_blocks(group, how) if one_by_one else group
     job = one.job._replace(group=group, arguments=labels.of_all(names))
-    say_how(one, group, how, limits)
+    say_how(one, group, how)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
     made.given = submit.given_paths(session.root, one.payload)
@@ -114,37 +112,33 @@ def run(
     return JobGroup(made)
 
 
-def _calls_of(iterables: Sequence[Iterable[Any]], name: str, strict: bool) -> list[tuple[Any, ...]]:
+def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, ...]]:
     """Return the arguments of each call.
 
     Raises:
         TypeError: One of the iterables is none.
-        ConfigError: Some arguments would be left out, and nothing says that this is meant.
+        ConfigError: Some arguments would be left out.
     """
     calls = list(zip(*as_lists(iterables, name)))
     lengths = [len(each) if has_method(each, "__len__") else None for each in iterables]  # type: ignore[arg-type]
-    if strict and len(lengths) > 1 and any(each is not None and each != len(calls) for each in lengths):
+    if any(each is not None and each != len(calls) for each in lengths):
         said = ", ".join("an iterator" if each is None else str(each) for each in lengths)
         raise ConfigError(
             f"{name}.map() got lists of different lengths: {said}; {counted(len(calls), 'call')} can be made",
-            hint="give lists of the same length, or strict=False to leave out the rest",
+            hint="give lists of the same length: xs[:3] is the first three",
         )
     return calls
 
 
-def parse_map_options(
-    max_parallel: object, chunksize: object, sequential_up_to: object = None, strict: object = False
-) -> MapOptions:
+def parse_map_options(max_parallel: object, chunksize: object, sequential_up_to: object = None) -> MapOptions:
     """Check the keywords of `map`.
 
     Raises:
-        ConfigError: One of them is no number of items, or `strict` no bool.
+        ConfigError: One of them is no number of items.
     """
-    if not isinstance(strict, bool):
-        raise ConfigError(f"strict={strict!r:.60} is neither True nor False", hint="leave it out, or use False")
     chunk = None if chunksize == "auto" else _number("chunksize", chunksize, 1)
     turns = None if sequential_up_to is None else _number("sequential_up_to", sequential_up_to, 0)
-    return MapOptions(_number("max_parallel", max_parallel, 1), chunk, turns, strict)
+    return MapOptions(_number("max_parallel", max_parallel, 1), chunk, turns)
 
 
 def check_constants(function: Callable[..., Any], constants: Mapping[str, object]) -> None:
@@ -212,7 +206,7 @@ def machine_capacity(session: HostState, asked: Resources) -> MachineCapacity:
     return MachineCapacity(min(cores, limits.jobs or cores), by_memory, by_gpus, local)
 
 
-def say_how(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
+def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
     console.tell(f"{one.job.id[:SHORT]} {one.where}: {in_words(group)}")
     gpus, scheduler = one.job.resources.gpus, one.session.scheduler
     if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):
@@ -222,10 +216,6 @@ def say_how(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimit
             asked = f", as sequential_up_to={how.sequential_up_to} asks"
             mode = f"SEQUENTIAL processing{' to avoid GPU deadlock' if gpus and not scheduler.has_nodes else asked}"
         console.tell(f"Using {mode} ({one.job.name}: {group.count})")
-    if scheduler.has_nodes:
-        load = load_on_controller(group, how, one.job.resources.time_s, limits, scheduler.title)
-        if load:
-            console.tell(load)
 
 
 def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
@@ -251,13 +241,11 @@ class MapOptions:
         max_parallel: Items that run side by side, at most.
         chunk: Items that an element claims at a time; None: as it turns out.
         sequential_up_to: Up to this many items run one at a time; None: two items that would share a GPU do.
-        strict: Whether lists of different lengths are rejected.
     """
 
     max_parallel: int = 50
     chunk: int | None = None
     sequential_up_to: int | None = None
-    strict: bool = False
 
     def asks_for_turns(self, count: int) -> bool:
         """Whether so few items are to run one at a time."""
@@ -341,26 +329,3 @@ def in_blocks(group: Group, how: MapOptions) -> Group:
 
 def _longest_s(item_s: float, limits: SchedulerLimits) -> float:
     return math.inf if limits.time_s is None else max(item_s, limits.time_s - _MARGIN_S)
-
-
-def load_on_controller(
-    group: Group, how: MapOptions, item_s: float | None, limits: SchedulerLimits, scheduler: str
-) -> str:  # fmt: skip
-    """Say what many elements of one item mean for the scheduler, and what makes fewer; "" if there are few.
-
-    Args:
-        group, how, item_s, limits: What `in_arrays` gave, and what it was given.
-        scheduler: Its name for people.
-    """
-    auto = in_arrays(group.count, replace(how, chunk=None), item_s, limits)
-    if group.chunk > 1 or group.elements <= _MANY or (group == auto and item_s is None):
-        return ""
-    mean = f"each of which {scheduler}'s controller schedules, starts and records by itself for one item"
-    many = f"{group.elements} elements of job arrays, {mean}"
-    if auto.elements < group.elements:
-        return f'chunksize=1 makes {many}: chunksize="auto" would make {auto.elements}'
-    if item_s and limits.time_s and int(_longest_s(item_s, limits) // item_s) < 2:
-        least, most = format_duration(item_s), format_duration(limits.time_s)
-        fills = f"{least} for each item fill the {most} that the partition gives"
-        return f"{fills}, so there are {many}: less time=, or a partition that gives more, would make fewer"
-    return f"max_parallel={how.max_parallel} makes {many}: fewer at a time would make fewer"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import pathlib
 import re
 import reprlib
 import sys
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 from clusterfn import errors
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import failure_hints
 from clusterfn.config import units
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import serialization
@@ -40,6 +40,13 @@ _MOST = 1 << 63
 _SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
 # The path to a part of a value, as its host has written it.
 _LONGEST_PART = 300
+# The packages of these modules have other names.
+PACKAGES = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
+    "faiss": "faiss-cpu", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
+}  # fmt: skip
+_OF_GPUS = r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image"
+NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 _NAMED_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
 
 
@@ -175,49 +182,40 @@ def is_too_large(outcome: Mapping[str, Any], results: ResultPolicy) -> bool:
     return results.max_bytes is not None and size > results.max_bytes
 
 
-def too_large(outcome: Mapping[str, Any], place: JobLocation, how: str = "") -> errors.ResultTooLarge | None:
-    """Return the error for a value that is larger than what is fetched without asking; None for a smaller one.
-
-    Args:
-        how: The beginning of the call that fetches it all the same, if it is no call of a job.
-    """
+def too_large(outcome: Mapping[str, Any], place: JobLocation) -> errors.ResultTooLarge | None:
+    """Return the error for a value that is larger than what is fetched without asking; None for a smaller one."""
     if not is_too_large(outcome, place.results):
         return None
     size, most = outcome["value"]["size"], place.results.max_bytes or 0
+    enough = f"max_result='{-(-size // 2**20)}MB'"
+    job, _, item = place.job.partition("[")
+    how = f"clusterfn.attach({job!r}).result({enough})"
+    if item:
+        how = f"clusterfn.attach({job!r}, {enough}).result({item[:-1]})"
+    elif "/" in job:
+        # A call of a session cannot be attached to: only its Job can fetch the value.
+        how = f"job.result({enough})"
     facts = facts_of(outcome, place)
-    # A call of a session cannot be attached to: only its Job can fetch the value.
-    by_id = "job" if "/" in place.job else f"clusterfn.attach({place.job!r})"
-    how = f"{how or by_id + '.result('}max_result={_rounded_up(size)!r})"
     facts.update(stage="result", hint=f"it stays on the host; to fetch it: {how}")
     error = errors.ResultTooLarge(
-        f"the value has {_more_than(most, size)}, more than max_result={units.exact_memory(most)}: it was not fetched",
+        f"the value has {format_size(size)} ({size} bytes), more than max_result={units.exact_memory(most)}: "
+        "it was not fetched",
         **facts,
     )
     error.size_bytes = size
     return error
 
 
-def _more_than(most: int, size: int) -> str:
-    """Return the size in the largest unit that shows the difference."""
-    shown = [format_size(size), *(f"{size >> bits} {unit}" for bits, unit in ((20, "MB"), (10, "KB")) if size >> bits)]
-    return next((each for each in shown if size >= 2**10 and units.parse_memory(each) > most), f"{size} bytes")
-
-
-def _rounded_up(size: int) -> str:
-    """Return a size that `max_result=` takes, and that is no smaller."""
-    for unit, word in ((2**30, "GB"), (2**20, "MB")):
-        if size >= unit:
-            return f"{-(-size // unit)}{word}"
-    return f"{-(-size // 2**10)}KB"
-
-
-def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
+def value_of(
+    outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation, given: Mapping[str, pathlib.PurePath] = {}
+) -> Any:
     """Load the value of a job that returned.
 
     Args:
         outcome: The content of outcome.json.
         value: The content of value.pkl, if there is one.
         place: Where the job ran.
+        given: The caller's own path of each argument that is a file, by its path there: the value has these.
 
     Raises:
         ResultError: It cannot be loaded on this machine.
@@ -227,7 +225,8 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoca
     if place.results.data_only:
         read = functools.partial(serialization.part("data_reader").loads, free=units.free_memory())
     try:
-        return container.loads(whole_value(outcome, value, container), read=read)
+        loaded = container.loads(whole_value(outcome, value, container), read=read)
+        return with_own_paths(loaded, given) if given else loaded
     except container.NoPlainData as error:
         what = str(error)[:_LONGEST_PART] or "the value is a Python pickle"
         raise _result_error(
@@ -242,7 +241,7 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoca
             raise _cannot_be_loaded(error, outcome, place) from error
         raise _result_error(
             f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
-            hint=f"install {failure_hints.PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
+            hint=f"install {PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
         ) from error  # fmt: skip
     except MemoryError as error:
         raise _result_error(
@@ -263,6 +262,47 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoca
         raise _cannot_be_loaded(error, outcome, place) from error
 
 
+def with_own_paths(value: Any, caller_paths: Mapping[str, pathlib.PurePath]) -> Any:
+    """Return a value with the caller's own paths in place of the host's paths of the same files.
+
+    Texts and paths are looked at, alone and in built-in containers, keys included. Only a whole path is replaced: that
+    of a File or Directory which was an argument, or one below such a Directory.
+
+    Args:
+        caller_paths: Path on the host -> path here.
+    """
+    # By their ids; they are held, so that no new object gets the id of an earlier one. Lists and dicts stay the same.
+    seen: dict[int, Any] = {}
+
+    def given(value: Any) -> Any:
+        kind = type(value)
+        if kind is str or issubclass(kind, pathlib.PurePath):
+            here = _here(str(value), caller_paths)
+            if here is None:
+                return value
+            return str(here) if isinstance(value, str) else pathlib.Path(here)
+        if kind in (tuple, set, frozenset):
+            return kind(map(given, value))
+        if kind in (list, dict) and id(value) not in seen:
+            seen[id(value)] = value
+            if kind is list:
+                value[:] = map(given, value)
+            else:
+                pairs = [(given(key), given(item)) for key, item in value.items()]
+                value.clear()
+                value.update(pairs)
+        return value
+
+    return given(value)
+
+
+def _here(text: str, caller_paths: Mapping[str, pathlib.PurePath]) -> pathlib.PurePath | None:
+    for remote, here in caller_paths.items():
+        if text == remote or text.startswith(f"{remote}/"):
+            return here / text[len(remote) + 1 :]
+    return None
+
+
 def _cannot_be_loaded(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> errors.ResultError:
     failure = serialization.part("load_failure").of(error)
     message = f"the value cannot be loaded on this machine: {type(error).__name__}: {error}{failure.where()}"
@@ -272,13 +312,29 @@ def _cannot_be_loaded(error: BaseException, outcome: Mapping[str, Any], place: J
 def _instead_of_loading(error: BaseException, failure: Any) -> str:
     if "on a CUDA device" in str(error):
         return "the function saved tensors of a GPU itself: call .cpu() before saving, or return the tensors"
-    if failure_hints.needs_a_gpu(str(error)):
+    if _needs_a_gpu(str(error)):
         return "this machine has no GPU for it: return it in main memory (cupy.asnumpy(x), generator.get_state())"
     if failure.differing:
-        names = failure_hints.PACKAGES
+        names = PACKAGES
         requirements = " ".join(f"{names.get(name, name)}=={version}" for name, version, _ in failure.differing)
         return f"install the same versions on this machine (pip install {requirements}), or return plain data"
     return f"return the data that {failure.name or 'the value'} is made from, as plain data or arrays"
+
+
+def _needs_a_gpu(text: str) -> bool:
+    """Whether an error says that there is no GPU where one is needed."""
+    cuda_error = known_cuda_error(text)
+    return cuda_error is not None and cuda_error.name in (*NO_GPU, "cudaErrorInsufficientDriver", "libcuda is missing")
+
+
+def known_cuda_error(text: str) -> Any:
+    """Return the row of the table of CUDA's errors for a text; None if it knows none of its words."""
+    if not re.search(_OF_GPUS, text):
+        return None
+    # Few errors are about GPUs, and the import takes some milliseconds.
+    from clusterfn.bridge.worker import cuda_table
+
+    return cuda_table.find_known_error(text)
 
 
 def whole_value(outcome: Mapping[str, Any], value: bytearray | None, container: Any) -> bytearray:

@@ -1,6 +1,7 @@
 """The exception of an outcome that a host published.
 
-The only place that knows which kind of outcome is which class of error. Reads no file and asks no host.
+The only place that knows which kind of outcome is which class of error, and what to do about the function's own
+exception: its notes on GPUs, missing modules and files, and on a checkpoint. Reads no file and asks no host.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import posixpath
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +18,20 @@ from clusterfn import errors
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.calls import failure_hints
-from clusterfn.calls.outcome import JobLocation, checked, facts_of, name_files_as_here, where_of, whole_value
+from clusterfn.calls.outcome import (
+    NO_GPU,
+    PACKAGES,
+    JobLocation,
+    checked,
+    facts_of,
+    known_cuda_error,
+    name_files_as_here,
+    where_of,
+    whole_value,
+)
+from clusterfn.config import host_text
 from clusterfn.hosts import serialization
-from clusterfn.packing.project import explain
+from clusterfn.packing.project import explain, modules, roots
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.COMMAND: errors.CommandFailed,
@@ -49,6 +61,13 @@ _NOT_RAISED_HERE = (
     StopIteration,
     StopAsyncIteration,
 )
+
+
+# This is the interpreter of an environment that clusterfn builds. A package that you install there is gone once the
+# environment is built again.
+_MADE = re.compile(rf"/{layout.ENVIRONMENTS}/[0-9a-f]{{16,64}}/bin/python")
+# The error of a pickle whose class the script has, and the job has not.
+_UNSENT = re.compile(r"Can't get attribute '(\w+)' on <module '__main__'")
 
 
 class RemoteTraceback(Exception):
@@ -84,11 +103,11 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Job
         error.code = outcome.get("code")
     elif isinstance(error, errors.KilledBySignal):
         error.signal = outcome.get("signal") or ""
-    missing = failure_hints.about_missing_module(outcome, place.host)
+    missing = _about_missing_module(outcome, place.host)
     if missing:
         error.hint = missing
     if outcome.get("checkpoint"):
-        error.hint = "; ".join(filter(None, [error.hint, failure_hints.how_to_resume(place.job)]))
+        error.hint = "; ".join(filter(None, [error.hint, how_to_resume(place.job)]))
     return error
 
 
@@ -122,7 +141,7 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocat
     what["traceback"] = name_files_as_here(what["traceback"].rstrip())
     error = None if place.results.data_only else _rebuilt(outcome, value)
     facts = facts_of(outcome, place)
-    facts["hint"] = facts["hint"] or failure_hints.about_gpus(outcome, place.host)
+    facts["hint"] = facts["hint"] or _about_gpus(outcome, place.host)
     if place.results.data_only:
         as_text = f'exceptions of {place.host} arrive as text (results="data"); error.type_name has the class'
         facts["hint"] = "; ".join(filter(None, [facts["hint"], as_text]))
@@ -146,7 +165,7 @@ def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], pla
         hint = explain.of_file(file, place.host)
         error.strerror = f"{error.strerror} {hint}" if hint else error.strerror
     earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
-    note = printable("\n".join(filter(None, [*earlier, failure_hints.note_on(error, outcome, place.host)])))
+    note = printable("\n".join(filter(None, [*earlier, _note_on(error, outcome, place.host)])))
     # Before Python 3.11 a traceback shows no notes, so this one gets them as text.
     text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback
     remote = RemoteTraceback(f'"""on {where_of(outcome, place)}, job {place.job}\n{text}\n"""')
@@ -188,3 +207,102 @@ def _end_of_chain(error: BaseException) -> BaseException:
             return error
         seen.add(id(following))
         error = following
+
+
+def how_to_resume(job_id: str) -> str:
+    """Say how to continue from the checkpoint of a job."""
+    return f'it left a checkpoint: call again with resume="{job_id[:4]}" to continue from there'
+
+
+def _note_on(error: BaseException, outcome: Mapping[str, Any], host: str) -> str | None:
+    """Return what else a reader of the function's own exception should know."""
+    if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
+        return "a job has no keyboard: input() and breakpoint() get no answer"
+    if outcome.get("hint"):
+        return str(outcome["hint"])
+    text = serialization.part("exceptions").text_of(error)
+    unsent = _UNSENT.match(text) if isinstance(error, AttributeError) else None
+    if unsent and unsent[1] in vars(sys.modules["__main__"]):
+        return (
+            f"clusterfn sends only those objects of your script that the code of the call names: write {unsent[1]} in "
+            "the function too, or put it into a module"
+        )
+    hint = None
+    if isinstance(error, Exception) and getattr(error, "filename", None) is None:
+        # A program that finds no files in a folder says so with an exception of any class.
+        said = explain.in_text(text, host, paths_alone=not isinstance(error, FileNotFoundError))
+        hint = said and f"not {said}"
+    return hint or _about_gpus(outcome, host) or _about_missing_module(outcome, host)
+
+
+def _about_gpus(outcome: Mapping[str, Any], host: str) -> str | None:
+    """Return the advice of the table of CUDA's errors; None if it knows none of the exception's words."""
+    cuda_error = known_cuda_error((outcome.get("exception") or {}).get("message") or "")
+    if cuda_error is None:
+        return None
+    if cuda_error.name in NO_GPU:
+        if (outcome.get("usage") or {}).get("gpus"):
+            return f"the job had GPUs: `clusterfn check {host} --gpus 1` shows why PyTorch cannot use them"
+        return "a job sees no GPU unless it asks for one: @cluster(gpus=1)"
+    advice = f"{cuda_error.name}: {cuda_error.advice}"
+    if outcome.get("earlier") or cuda_error.retry == "never":
+        return advice
+    return f"{advice}; this may be transient: @cluster(retries=2) retries such a job in a new process, on another GPU"
+
+
+def _about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
+    """Say what to do about a module that the environment lacks; None if that is not what happened."""
+    missing = (outcome.get("exception") or {}).get("missing")
+    missing = missing if isinstance(missing, dict) else {}
+    name = host_text.module_name(missing.get("module"))
+    if not name:
+        return None
+    python = host_text.shell_word(missing.get("python"))
+    top, _, below = name.partition(".")
+    if missing.get("metadata"):
+        return (
+            f"{python} on {host} has no metadata of {name}: install {name} there; if it is your own project, "
+            "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
+        )
+    compiled = next((each for each in modules.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
+    if compiled:
+        return (
+            f"{compiled.name} is your own, and is not sent, because {compiled.extension.name} is compiled for your "
+            f"machine: install it there ({python} -m pip install …)"
+        )
+    here = explain.of_module(name)
+    if modules.is_own(top) and here:
+        return here
+    if below:
+        remote_version = host_text.shell_word(missing.get("version") or "another version")
+        ours = serialization.part("load_failure").version_of(top) or "another version"
+        return f"{top} in {python} on {host} has no {name}: it is {remote_version} there, and {ours} on this machine"
+    named = (each for each in roots.installed() if top in each.top_level or each.metadata.name.startswith(f"{top}-"))
+    folder = next((each.origin for each in named if each.origin), "")
+    if folder:
+        return (
+            f"{top} is your own project, installed on this machine from {folder}: after `pip install -e {folder}`, "
+            "clusterfn sends it with every call"
+        )
+    package = PACKAGES.get(top, top)
+    lacking = f"No module named {name!r} in {python} on {host}"
+    if missing.get("user"):
+        return (
+            f"{lacking}. `pip install --user` has put it beside that Python, where jobs do not look: install {package} "
+            "in a virtual environment, and name that"
+        )
+    if here:
+        return f"{lacking}. {here}"
+    if image := missing.get("image"):
+        return (
+            f"No module named {name!r} in the image {host_text.shell_word(image)} on {host}: add {package} to it, or "
+            "make a virtual environment with its Python and --system-site-packages in a folder that the image shows"
+        )
+    if _MADE.search(python):
+        return f"{lacking}, which clusterfn built: add {package} to environment.yml or packages=[…], and call again"
+    if python.startswith("/usr/bin/"):
+        return (
+            f"{lacking}, which belongs to the system: have an environment built, packages=[{package!r}], or create "
+            f"one ({python} -m venv ~/v; ~/v/bin/pip install {package}) and set environment: venv:~/v"
+        )
+    return f"{lacking}: install it on the host ({python} -m pip install {package})"

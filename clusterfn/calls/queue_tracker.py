@@ -14,10 +14,10 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import outcome
 from clusterfn.calls.submission import PendingSubmission
-from clusterfn.calls.taken_values import describe_open
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Sending
+from clusterfn.packing.dependencies import describe_open
 
 if TYPE_CHECKING:
     from clusterfn.calls.arriving import Arriving
@@ -239,11 +239,6 @@ class QueueTracker:
         return self._is_refused and not all(each.done() for each in self.submissions())
 
     @property
-    def is_on_its_way(self) -> bool:
-        """Whether the host does not have all of it yet."""
-        return self.laid_out is not None and not self.laid_out.done()
-
-    @property
     def refusal_note(self) -> str:
         """The file on the host by which others know that it waits in this program; "" if it does not."""
         return posixpath.join(self.folder, layout.REFUSED) if self.waits_here else ""
@@ -369,10 +364,6 @@ class JobBackend(QueueTracker, FollowedJob):
 
     def show(self, job: Any) -> Any:
         """Show a `Job` until it has ended: what it prints, and why it waits; return its value."""
-        raise NotImplementedError
-
-    def remove(self) -> None:
-        """Remove the job from the host, with its value and its files."""
         raise NotImplementedError
 
     def why_silent(self) -> str:

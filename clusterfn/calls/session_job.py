@@ -1,4 +1,4 @@
-"""The job of a session, and the calls that it serves: sent in order, and moved to another session if it has ended.
+"""The job of a session, and the calls that it serves, sent in order.
 
 Methods that run in the caller's thread may wait for the host; callbacks run on the connection's reader thread, and
 must not.
@@ -10,15 +10,14 @@ import concurrent.futures
 import contextlib
 import json
 import posixpath
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
-from clusterfn.bridge.job_states import PENDING, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
+from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, leaving, submit
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.call import Prepared, job_name, send_call
 from clusterfn.calls.job import entry_of, withdraw
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
@@ -32,6 +31,7 @@ from clusterfn.calls.session_tracker import (
     without,
 )
 from clusterfn.display import console
+from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.connection import Reply, TreeFile
@@ -53,11 +53,10 @@ class SessionJob:
 
     Args:
         prepared: The job.
-        again: Called with calls that the job has not served when it ends. Those that it leaves there get its error.
     """
 
-    def __init__(self, prepared: Prepared, again: Callable[[list[SessionCallJob[Any]]], None]) -> None:
-        self.spec, self._session, self._again = prepared.job, prepared.session, again
+    def __init__(self, prepared: Prepared) -> None:
+        self.spec, self._session = prepared.job, prepared.session
         self._version, self._count = prepared.ready.interpreter.version, 0
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
@@ -101,7 +100,7 @@ class SessionJob:
             payload = payload if follow else payload.with_own_buffers()
         notes.tell(payload.notes, self.spec, submit.is_in_place(self.spec.host, self.spec.interpreter))
         tracker = self._next(job_name(name), follow, of_actor)
-        call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker, self._note_end)
+        call: SessionCallJob[R] = SessionCallJob(self.job, tracker, self._note_end)
         entry_of(call).given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
@@ -117,25 +116,9 @@ class SessionJob:
                     raise NotEnded(reference_of(call).source, leaving) from None
             raise
 
-    def take_over(self, call: SessionCallJob[Any]) -> None:
-        """Send a call of another session to this one, or tell it that actors have taken all workers meanwhile."""
-        payload = call.payload
-        if payload is None:
-            return
-        try:
-            self.actors.check_room(call.name)
-        except ConfigError as no_room:
-            entry_of(call).fail(no_room)
-            return
-        call.move(self.job, self._next(call.name, call.tracker.live, call.tracker.of_actor), self._note_end)
-        self._put(call, payload)
-
     def _next(self, name: str, follow: bool, of_actor: ActorCall | None) -> SessionCallTracker:
-        def count_earlier(number: int) -> int:
-            return sum(call.tracker.number < number and not call.done() for call in list(self._open))
-
         self._count += 1
-        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream, of_actor, count_earlier)
+        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream, of_actor)
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
@@ -145,9 +128,6 @@ class SessionJob:
                 self.actors.begin(call.tracker.number, of_actor.name)
             if of_actor.closes:
                 self.actors.close(of_actor.actor)
-        # A call that was moved may have ended before this session knew it.
-        if call.done():
-            self._note_end(call)
         try:
             self._send(call, payload)
         except BaseException:  # a handler of a signal may raise anything
@@ -155,25 +135,24 @@ class SessionJob:
             self._open.discard(call)
             # The request to close may have left this machine all the same.
             if of_actor is not None and of_actor.closes:
-                self.actors.stay(of_actor.actor, call.tracker.live)
+                self.actors.lose(of_actor.actor, "it was being closed")
             elif of_actor is not None and not of_actor.actor:
                 self.actors.lose(call.tracker.number, "it was not sent")
             self._skips.add(call.tracker.taken)
             raise
-        # The job ended while the call was packed or sent, so `_over` has not moved this call on.
+        # The job ended while the call was packed or sent, so `_over` has not failed this call.
         if self.job.done():
             self._over()
 
     def _note_end(self, call: SessionCallJob[Any]) -> None:
         """Take note of what a call that has ended did to its actor, and then that it is not open any more."""
         of_actor = call.tracker.of_actor
-        # Otherwise the call was moved to another session.
-        if of_actor is not None and call.held is self.job:
+        if of_actor is not None:
             number = of_actor.actor or call.tracker.number
             # Without a known outcome the host may still do what the call says.
             is_known = call.cancelled() or call.tracker.has_outcome
             if of_actor.closes and not is_known:
-                self.actors.stay(number, call.tracker.live)
+                self.actors.lose(number, "it was being closed")
             elif of_actor.closes or call.actor_gone:
                 self.actors.end(number, call.actor_gone)
             elif not of_actor.actor and (call.cancelled() or call.exception() is not None):
@@ -318,40 +297,22 @@ class SessionJob:
             )
 
     def _over(self) -> None:
-        """Fail the calls that were not served, or move them to the next session. Does not wait."""
+        """Fail the calls that were not served. Does not wait."""
         self._stream.close()
-        loop.begin(self._settle())
+        loop.begin(self._fail_lost())
 
-    async def _settle(self) -> None:
+    async def _fail_lost(self) -> None:
         # The connection has ended, and each call gets that error itself.
         if self.job.state == UNKNOWN:
             return
-        unsettled: Collection[SessionCallJob[Any]] = self._open
+        calls = [call for call in list(self._open) if not call.done()]
         try:
-            unsettled = moved = await self._fail_lost()
-            if moved:
-                # `_again` takes the calls that it sends out of the list.
-                await loop.in_thread(lambda: self._again(moved), "clusterfn-session-over")
-        except Exception as error:  # noqa: BLE001 - what sends the calls may raise anything
-            # This is the outermost frame of its task: those who wait must get an error.
+            lost = await without(self._session, [call.tracker.outcome for call in calls], calls)
+            unserved = await without(self._session, [call.tracker.taken for call in lost], lost)
+        except (ClusterfnError, concurrent.futures.CancelledError) as error:
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
-            for call in list(unsettled):
+            for call in calls:
                 entry_of(call).fail(refused)
-
-    async def _fail_lost(self) -> list[SessionCallJob[Any]]:
-        """Fail the calls that are lost with the job; return those that another session can serve."""
-        # The calls are moved in the order of sending.
-        calls = sorted([call for call in list(self._open) if not call.done()], key=lambda call: call.tracker.number)
-        left = await without(self._session, [call.tracker.outcome for call in calls], calls)
-        unserved = await without(self._session, [call.tracker.taken for call in left], left)
-        # Another task may have moved some of them while this one waited. From here on it does not wait.
-        left = [call for call in left if call in self._open]
-        moved = [] if self.job.state != RETURNED else [
-            call for call in unserved
-            if call in left and (call.tracker.of_actor is None or not call.tracker.of_actor.actor)
-        ]  # fmt: skip
-        self._open.difference_update(moved)
-        for call in left:
-            if call not in moved:
-                entry_of(call).fail(lost_with(self.job, self.why_over, call, has_begun=call not in unserved))
-        return moved
+            return
+        for call in lost:
+            entry_of(call).fail(lost_with(self.job, self.why_over, call, has_begun=call not in unserved))

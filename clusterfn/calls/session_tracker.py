@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
-    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
 # The link appears in one step, so a session that comes to the call at this moment knows why it must not run. The test
 # makes the command safe to repeat.
 _WITHDRAW = f'ln -s {layout.CALL} "$1" 2>/dev/null; [ -h "$1" ]'
-_CLOSED = "it was closed"
 # Packing this many bytes takes no noticeable time.
 _SMALL = 1 << 20
 
@@ -84,24 +82,12 @@ class Actors:
 
     def close(self, number: int) -> None:
         """Take note that an actor is being closed: it still has its worker."""
-        self._gone.setdefault(number, _CLOSED)
-
-    def reopen(self, number: int) -> None:
-        """Take note that the closing of an actor has not reached its host."""
-        if self._gone.get(number) == _CLOSED and number in self._living:
-            del self._gone[number]
+        self._gone.setdefault(number, "it was closed")
 
     def lose(self, number: int, why: str) -> None:
         """Take note that an actor has no local object, and that its host may have it all the same."""
         self.end(number, why)
         self._unheld.add(number)
-
-    def stay(self, number: int, is_held: bool) -> None:
-        """Let an actor be closed again: by its local object if that is held, or with the next call."""
-        if is_held:
-            self.reopen(number)
-        else:
-            self.lose(number, "")
 
     def abandon(self, number: int) -> None:
         """Have an actor closed before the next call that needs a worker. The garbage collector calls this: no lock."""
@@ -175,21 +161,18 @@ class SessionCallJob(Job[R]):
 
     Args:
         held: The session's job.
-        payload: The call as bytes, in case that it must be sent again.
 
     Attributes:
         note_end: Called with it once it has ended; None from then on.
     """
 
     def __init__(
-        self, held: Job[Any], payload: Payload, tracker: SessionCallTracker,
-        note_end: Callable[[SessionCallJob[Any]], None] | None = None,
+        self, held: Job[Any], tracker: SessionCallTracker, note_end: Callable[[SessionCallJob[Any]], None] | None = None
     ) -> None:  # fmt: skip
         super().__init__(f"{held.id}/{tracker.number}", tracker.name, held.host, tracker.folder, tracker)
         self.held = held
         self.tracker = tracker
         tracker.entry = entry_of(self)
-        self.payload: Payload | None = payload
         self.note_end = note_end
         self.add_done_callback(_end)
 
@@ -205,24 +188,9 @@ class SessionCallJob(Job[R]):
         """Return the stacks of the session's processes, this call's among them if it runs."""
         return self.held.stack()
 
-    def move(
-        self, held: Job[Any], tracker: SessionCallTracker, note_end: Callable[[SessionCallJob[Any]], None]
-    ) -> None:  # fmt: skip
-        """Move it to another session, because the first ended before its turn."""
-        self.tracker.end()
-        tracker.shown_by = self.tracker.shown_by
-        self.held, self.folder, self.tracker, self.note_end = held, tracker.folder, tracker, note_end
-        entry = entry_of(self)
-        entry.folder, entry.tracker, tracker.entry = tracker.folder, tracker, entry
-
-
-def _none_earlier(_: int) -> int:
-    return 0
-
 
 def _end(call: Any) -> None:
     """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
-    call.payload = None
     if call.tracker.sending is not None:
         call.tracker.sending.on_dropped = None
     # The files of a call that was rejected or withdrawn may never say that it has ended.
@@ -242,14 +210,13 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         live: Whether what it prints is followed.
         stream: The session's.
         of_actor: What it is to an actor, if it is a call of one.
-        count_earlier: Returns how many calls with smaller numbers have not ended.
     """
 
     _send_files: Callable[[], None] | None = None
 
     def __init__(
         self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream,
-        of_actor: ActorCall | None = None, count_earlier: Callable[[int], int] | None = None,
+        of_actor: ActorCall | None = None,
     ) -> None:  # fmt: skip
         folder = layout.call_dir(holder.folder, number)
         # The scheduler itself is only ever asked about the session.
@@ -259,7 +226,6 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         self.number, self.name, self.of_actor = number, name, of_actor
         self._holder = holder
         self._stream = stream
-        self._count_earlier = count_earlier or _none_earlier
         self._heard: dict[str, int] = {}
         self._hearing: Sequence[Callable[[str, bytes], Any]] = ()
 
@@ -291,16 +257,10 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         return self._holder.log_path(stream) if stream == "scheduler" else super().log_path(stream)
 
     def why_silent(self) -> str:
-        """Say which calls are before it; without any, what a session does between two calls."""
-        earlier = self._count_earlier(self.number)
-        if earlier:
-            calls = (
-                "1 earlier call of its session has" if earlier == 1 else f"{earlier} earlier calls of its session have"
-            )
-            return f"{calls} not ended"
-        if self.number == 1 or self._holder.entry.state != RUNNING:
+        """Say what a session that runs does before it begins a call."""
+        if self._holder.entry.state != RUNNING:
             return super().why_silent()
-        return "its session has not begun it yet: it may still load modules of the calls before it"
+        return "its session has not begun it yet: it runs earlier calls, or loads modules"
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
@@ -368,7 +328,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
     def go_on_with_files(self, has_arrived: bool) -> None:
         """Follow its files, as its stream is lost; send it as files too, unless it has arrived."""
         entry, send_files = self.entry, self._send_files
-        # The call has ended, or was moved to another session.
+        # The call has ended.
         if self.is_closed or send_files is None:
             return
         try:
@@ -400,17 +360,8 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
     def end(self) -> None:
         """Stop following it, and cancel the open requests."""
         self._send_files = None
-        # A call that has ended must not keep the others of its session.
-        self._count_earlier = _none_earlier
         super().end()
         self._stream.forget(self.number)
-
-    def remove(self) -> None:
-        """Refuse: what the session holds stays until the session itself is removed."""
-        raise ClusterfnError(
-            f"{self.name} is a call of a session, whose files stay together", host=self.session.host.name,
-            hint=f"remove the session once it has ended: clusterfn rm {posixpath.basename(self._holder.folder)}",
-        )  # fmt: skip
 
 
 def lost_with(session: Job[Any], why: str, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:
@@ -419,7 +370,9 @@ def lost_with(session: Job[Any], why: str, call: SessionCallJob[Any], has_begun:
         return actor_lost(call.name, f"its session has ended ({why})", call.host, call.id)
     error = None if session.cancelled() else session.exception(0)
     kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
-    facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
+    facts: dict[str, Any] = {}
+    if isinstance(error, ClusterfnError):
+        facts = {"stage": error.stage, "evidence": error.evidence, "hint": error.hint, "log": error.log}
     message = f"the session of the call has ended: {why}"
     if not has_begun:
         message = f"the call had not begun when its session ended: {why}"

@@ -12,7 +12,6 @@ import collections
 import concurrent.futures
 import contextlib
 import logging
-import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.display import console
-from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unsatisfiable
+from clusterfn.errors import ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import loop
 from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.exit_flush import await_at_exit
@@ -99,7 +98,6 @@ class PendingSubmission(Reply[Optional[Started]]):
     def __init__(self, session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
         super().__init__(self.withdraw)
         self.request, self.job, self.is_withdrawn = request, job, False
-        self.began = time.monotonic()
         self._session = session
         self._after: Sequence[Reply[Any]] = after
         self._line = line_of(session)
@@ -232,16 +230,12 @@ async def _answer(sent: Reply[Completed]) -> Answer:
 class SubmissionLine:
     """What one host's scheduler does not take for now.
 
-    Args:
-        limit_s: For how long each may wait (`queue_timeout:` of the host); None for ever.
-
     Attributes:
         waiting: Those that wait, the next one first.
     """
 
-    def __init__(self, host: str, limit_s: float | None) -> None:
+    def __init__(self) -> None:
         self.waiting: collections.deque[PendingSubmission] = collections.deque()
-        self._host, self._limit_s = host, math.inf if limit_s is None else limit_s
         self._is_trying = self._is_served = False
         self._reason, self._renewed = "", time.monotonic()
 
@@ -290,8 +284,7 @@ class SubmissionLine:
         slower_s = pause_s * _SLOWING or _FIRST_S
         try:
             while self.waiting:
-                await asyncio.sleep(self._until_late(pause_s))
-                self._refuse_late()
+                await asyncio.sleep(pause_s)
                 self._renew_notes()
                 # The question may end a submission, which then leaves the line, so this goes through a copy.
                 first = next((each for each in list(self.waiting) if each.is_wanted_now()), None)
@@ -318,11 +311,6 @@ class SubmissionLine:
         finally:
             self._is_trying = False
 
-    def _until_late(self, pause_s: float) -> float:
-        """Return the pause, or the time until the oldest has waited for too long."""
-        oldest = min(each.began for each in self.waiting)
-        return min(pause_s, max(0.0, oldest + self._limit_s - time.monotonic()))
-
     def _renew_notes(self) -> None:
         """Say again, now and then, that those that wait here will be submitted."""
         if not self.waiting or time.monotonic() - self._renewed < _RENEW_S:
@@ -332,17 +320,10 @@ class SubmissionLine:
         for first in range(0, len(notes) if self.waiting else 0, _NOTES_AT_ONCE):
             self.waiting[0].renew(notes[first : first + _NOTES_AT_ONCE])
 
-    def _refuse_late(self) -> None:
-        for each in [each for each in self.waiting if time.monotonic() >= each.began + self._limit_s]:
-            self.waiting.remove(each)
-            message = f"the job has waited longer than the host's queue_timeout, {self._limit_s:g} s ({self._reason})"
-            hint = "try again later, or allow a longer queue_timeout"
-            each.reject(Unsatisfiable(message, host=self._host, stage="submit", hint=hint))
-
 
 _lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDictionary()
 
 
 def line_of(session: HostState) -> SubmissionLine:
     """Return the line of a host."""
-    return _lines.setdefault(session, SubmissionLine(session.host.name, session.host.queue_timeout_s))
+    return _lines.setdefault(session, SubmissionLine())

@@ -62,7 +62,7 @@ def submit_job(
 ) -> None:  # fmt: skip
     """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
     folder = send_folder(session, tracker, tracker.entry, job_files(spec, payload), needs, inputs)
-    tracker.submission = start(session, submission_of(session, spec), [folder], tracker)
+    tracker.submission = start(session, session.scheduler.submission(spec), [folder], tracker)
     tracker.starting = [starting := loop.start(_see_answered(tracker, tracker.submission))]
     if isinstance(tracker.submission, SpawnReply):
         await_at_exit(starting)
@@ -71,11 +71,6 @@ def submit_job(
 async def _see_answered(tracker: Tracker, submission: Reply[Any]) -> None:
     await see_started(tracker.session, submission, tracker)
     tracker.submission, tracker.starting = None, []
-
-
-def submission_of(session: HostState, spec: JobSpec) -> Submission:
-    """Return the request that starts a job: in the allocation that is held there, if there is one for it."""
-    return session.scheduler.submission(spec)
 
 
 def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from clusterfn.bridge.job_states import CANCELLED, SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import conclusion
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import attach as find
-from clusterfn.calls.conclusion import WithdrawnJob
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, withdraw
 from clusterfn.cli.command_line import error_facts
 from clusterfn.cli.output import described, facts_of, has_ended
 from clusterfn.cli.selection import ACTIVE, Selection, agreed, select
-from clusterfn.config import config_file
 from clusterfn.display import console
+from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import spoken_wait
-from clusterfn.hosts.host_state import open_session
 
-_WITHDRAWN = "was withdrawn before it started"
 # Within this time, a machine without a scheduler has killed a job that does not end by itself. Of several jobs, each
 # may wait for the others.
 _END_S, _END_OF_SEVERAL_S = 20.0, 60.0
@@ -35,17 +29,10 @@ def cancel(args: argparse.Namespace) -> int:
     selection = select(args, "cancel", ACTIVE)
     if not agreed(selection, args, "cancel"):
         return 1
-    withdrawn = _withdraw_many(selection.listed)
     most_s = _END_S if len(selection.jobs) == 1 else _END_OF_SEVERAL_S
 
     def end(job_id: str, host: str | None) -> dict[str, Any]:
-        job = withdrawn.get(job_id)
-        if job is None:
-            return _cancel(find(job_id, host), most_s)
-        if job.error is not None:
-            raise job.error
-        console.tell(in_one_line(f"{job.id} {job.name} on {host} {_WITHDRAWN}"))
-        return {"id": job.id, "name": job.name, "host": host, "state": CANCELLED, "ended": True, "done": _WITHDRAWN}
+        return _cancel(find(job_id, host), most_s)
 
     outcomes = _end_each(selection, end)
     if args.json:
@@ -72,31 +59,10 @@ def _end_each(selection: Selection, end: Callable[[str, str | None], dict[str, A
     return outcomes
 
 
-def _withdraw_many(jobs: Sequence[tuple[str, str]]) -> dict[str, WithdrawnJob]:
-    """Withdraw those of several jobs that have not started; return them by their ids. One job is left to `_cancel`."""
-    if len(jobs) < 2:
-        return {}
-    ids: dict[str, list[str]] = {}
-    for job_id, host in jobs:
-        ids.setdefault(host, []).append(job_id)
-    config = config_file.load()
-    parts: list[conclusion.Withdrawal] = []
-    for name in ids:
-        with contextlib.suppress(ClusterfnError):
-            # `_cancel` asks about each job again, and so reports a host that does not answer.
-            parts += conclusion.withdrawals(open_session(config.resolve(name)[0]), ids[name])
-    withdrawn: dict[str, WithdrawnJob] = {}
-    for answer in at_once(parts, conclusion.Withdrawal.request, "withdrawing jobs that wait, fifty at a time"):
-        with contextlib.suppress(ClusterfnError):
-            # `_cancel` asks about each of these jobs again, and reports the error.
-            withdrawn.update((job.id, job) for job in answer.result())
-    return withdrawn
-
-
 def _cancel(job: Job[Any] | JobGroup[Any, Any], most_s: float) -> dict[str, Any]:
     """End it, and return what was done; wait for its end for so long."""
     if isinstance(job, Job) and withdraw(job):
-        done = _WITHDRAWN
+        done = "was withdrawn before it started"
     elif has_ended(job):
         done = f"had already ended: {job.status}"
     else:

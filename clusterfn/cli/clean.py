@@ -13,7 +13,6 @@ from typing import Any
 
 from clusterfn.bridge import layout, removal
 from clusterfn.bridge.supervisor.text import counted, format_size, in_one_line, last_lines
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.remote_state import remove_jobs
 from clusterfn.cli import target
@@ -23,6 +22,7 @@ from clusterfn.config import config_file
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.units import parse_time
 from clusterfn.display import console, live
+from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.host_state import HostState, open_session
 

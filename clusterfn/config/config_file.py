@@ -390,6 +390,9 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         raise keys["limits"].error(problem, f"remove it; {why}")
     if scheduler.limits and "gpus" in keys:
         raise keys["gpus"].error(f"with `scheduler: {word}` the scheduler chooses the GPUs of a job", "remove it")
+    if scheduler.limits and "queue_timeout" in keys:
+        hint = "remove it; in a program, job.result(timeout=…) and job.cancel() limit a wait"
+        raise keys["queue_timeout"].error(f"with `scheduler: {word}` the scheduler decides how long jobs wait", hint)
     if scheduler.limits and "spare" in keys:
         raise keys["spare"].error(f"with `scheduler: {word}` no process waits on the host between calls", "remove it")
     root, (characters, happens) = facts.get("root", ""), scheduler.misread

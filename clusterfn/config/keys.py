@@ -163,8 +163,7 @@ HOST_KEYS: Mapping[str, Key] = {
     "poll_floor": Key("poll_floor_s", kinds.TIME, "`2s`", "30s",
         "shortest interval between two queries to the scheduler"),
     "queue_timeout": Key("queue_timeout_s", kinds.TIME, "none", "2h",
-        "longest time that a job may wait for its turn, or [until the scheduler takes "
-        "it](../how-to/slurm.md#when-slurm-takes-no-more-jobs-for-now)"),
+        "longest time that a job may wait for its turn. Only without a scheduler"),
     "login_ttl": Key("login_ttl_s", kinds.TIME, "`8h`", "1d", "how long `clusterfn login` keeps an idle connection"),
     "results": Key("results", kinds.choice("objects", DATA), "`objects`", "data",
         "what clusterfn accepts from the host: `data` loads only [plain data](../how-to/untrusted-hosts.md), so no "
@@ -213,7 +212,8 @@ def _host() -> Form:
     rules = []
     of_schedulers = {key for each in keys_by_scheduler().values() for key in each.keys}
     for word, each in keys_by_scheduler().items():
-        not_obeyed = (of_schedulers - each.keys.keys()) | ({"limits", "gpus", "spare"} if each.limits else set())
+        of_a_machine = {"limits", "gpus", "spare", "queue_timeout"} if each.limits else set()
+        not_obeyed = (of_schedulers - each.keys.keys()) | of_a_machine
         chosen = {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]}
         rules.append({"if": chosen, "then": {"properties": dict.fromkeys(sorted(not_obeyed), False)}})
     return {**form_of(HOST_KEYS), "required": ["scheduler"], "allOf": rules}

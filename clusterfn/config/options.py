@@ -304,7 +304,7 @@ _NOT_ASKED_FOR = {
     "session": SESSION_IS_ONE,
     **{
         word: f"set it where you map: f.map(items, {word}={{}})"
-        for word in ("max_parallel", "chunksize", "on_error", "sequential_up_to", "strict")
+        for word in ("max_parallel", "chunksize", "on_error", "sequential_up_to")
     },
     **{word: f"keep a GPU warm with clusterfn.Session({word}={{}})" for word in ("idle", "workers")},
     "volumes": "use a path of the host, or pass File(path) and set outputs=",

@@ -18,10 +18,10 @@ from joblib.parallel import (
 
 from clusterfn.api.decorator import inside_job
 from clusterfn.calls import call, mapping
-from clusterfn.calls.at_once import at_once
 from clusterfn.calls.job import Job
 from clusterfn.config.options import Options, changed
 from clusterfn.display import console
+from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import exit_flush
 

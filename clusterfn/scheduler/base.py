@@ -390,14 +390,6 @@ class Scheduler(ABC):
         """
         return ()
 
-    def withdraw_command(self, *scheduler_ids: str) -> tuple[str, ...]:
-        """Return a faster command for jobs that have not started, by their numbers; () if there is none.
-
-        Args:
-            scheduler_ids: As `submitted` gave them, or as a look had them; "" if one is not known.
-        """
-        return ()
-
     def cancel_by_hand(self, name: str) -> str:
         """Return what a person types on the host to do the same."""
         return " ".join(self.cancel_command(name))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from clusterfn.bridge.supervisor import text
-from clusterfn.calls import outcome_errors, results_table
+from clusterfn.calls import map_display, outcome_errors
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.map_display import CallProgress
 from clusterfn.display import console, labels
@@ -110,7 +110,7 @@ class SweepResult(Generic[R]):
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        pandas = results_table.import_pandas("results")
+        pandas = map_display.import_pandas("results")
         index = pandas.Index([each.name for each in self.results], name="name")
         return pandas.DataFrame([_row(each) for each in self.results], index=index)
 

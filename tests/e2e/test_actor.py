@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -168,7 +167,9 @@ def test_what_cannot_be_called_is_rejected_before_anything_is_sent():
 def test_an_actor_ends_with_its_session_and_is_not_constructed_again_in_the_next(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    session = Session(idle="1s")
+    with Session() as another:
+        another.actor(Model, "whose module the host has from now on")
+    session = Session(idle="4s")
     model = session.actor(Model, "a")
     first = session.job
     assert first is not None and first.result(150)["why"] == "idle"
@@ -181,20 +182,6 @@ def test_an_actor_ends_with_its_session_and_is_not_constructed_again_in_the_next
         model.predict(1)
     session.stop()
     until(session.job.done)  # type: ignore[union-attr]
-
-
-def test_an_actor_that_is_still_packed_when_its_session_ends_is_constructed_in_another(here: Path):
-    session = Session(idle="1s")
-    assert session.call(abs, -1) == 1
-
-    class PackedForLong:
-        def __reduce__(self) -> tuple[Any, ...]:
-            assert session.job is not None and session.job.result(150)["why"] == "idle"
-            return str, ("weights",)
-
-    model = session.actor(Model, PackedForLong())
-    assert model.predict(3) == 6
-    session.shutdown()
 
 
 def test_a_full_disk_costs_an_actor_only_the_calls_that_meet_it(small: Path):

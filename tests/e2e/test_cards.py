@@ -162,22 +162,6 @@ def test_nobody_knows_the_gpus_and_one_submission_tells(slurm, capsys):
     assert cuda == "12.8" and f"the last job saw on {told['node']}" in why
     assert call("slurm")() == ("12.8", 4.0)
     assert slurm.submissions() == 2
-    assert "choosing again" not in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_what_does_not_run_on_the_gpus_is_chosen_again_once(slurm, capsys):
-    slurm.have(OLD)
-
-    assert call("slurm")() == ("11.8", 4.0)
-
-    said = capsys.readouterr().err
-    assert "PyTorch 2.7.1 for CUDA 12.8 does not run on the GPUs of n" in said
-    assert f"driver {OLD}, compute capability 8.6" in said and "choosing again" in said
-    assert slurm.submissions() == 2
-    assert slurm.chosen(1, capsys)[0] == "11.8"
-    assert call("slurm")() == ("11.8", 4.0)
-    assert slurm.submissions() == 3
 
 
 @pytest.mark.long
@@ -196,7 +180,7 @@ def test_a_submitted_job_says_it_and_the_next_one_is_right(slurm):
     assert call("slurm").submit().exception(150).stage == "cards"
 
 
-def test_gpus_without_code_are_not_tried_twice_with_the_same(slurm, capsys):
+def test_gpus_without_code_are_named_with_what_the_build_has(slurm):
     slurm.have(NEW, "7.0")
 
     with pytest.raises(EnvironmentBuildError) as caught:

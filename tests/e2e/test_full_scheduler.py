@@ -124,15 +124,6 @@ def test_no_more_items_run_side_by_side_than_asked_for_if_the_array_is_divided(s
     assert max(sum(begin <= at < end for begin, end in spans) for at, _ in spans) <= 2
 
 
-def test_a_job_that_waits_for_longer_than_queue_timeout_fails_with_slurms_words(site, may_have, lab, tmp_path):
-    may_have(0)
-    site.clusterfn_yml(tmp_path / "clusterfn.yml", lab.python(MINOR), "queue_timeout: 3s")
-    job = clusterfn.cluster(abs).submit(-1)
-
-    with pytest.raises(clusterfn.Unsatisfiable, match="queue_timeout, 3 s .*AssocMaxSubmitJobLimit"):
-        job.result(WAIT_S)
-
-
 def test_ctrl_c_in_a_program_that_waits_for_room_drops_its_job(site, may_have, tmp_path):
     may_have(0)
     before = queued(site)

@@ -210,32 +210,13 @@ def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(se
     assert attach(told[1] or told[2], tmp_path.name).result(150) == 42
 
 
-def test_another_process_may_attach_while_a_call_is_sent(sender, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("clusterfn.hosts.spoken_wait.REASON_AFTER_S", 0.0)
-    process, tell = sender("call"), calls_attach.ArrivalStatus.show
-    process.send_signal(signal.SIGSTOP)  # it must not be done before attach looks
-    (tmp_path / "fast").touch()
-
-    def tell_and_go_on(*given):
-        tell(*given)
-        process.send_signal(signal.SIGCONT)
-
-    monkeypatch.setattr(calls_attach.ArrivalStatus, "show", tell_and_go_on)
-    job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
-
-    assert attach(job_id[:6], tmp_path.name).result(150) == 42
-
-    said = f"clusterfn: {job_id[:4]} is still being sent to {tmp_path.name}; waiting for the rest of it\n"
-    assert capsys.readouterr().err.count(said) == 1
-
-
-def test_an_upload_whose_sender_is_killed_meanwhile_is_no_job(sender, tmp_path, monkeypatch):
-    monkeypatch.setattr(calls_attach, "ON_ITS_WAY_S", 0.5)
+def test_a_call_that_is_being_sent_is_no_job_yet(sender, tmp_path, monkeypatch):
+    monkeypatch.setattr(calls_attach, "ON_ITS_WAY_S", 0.0)
     process = sender("call")
     process.send_signal(signal.SIGSTOP)  # it must not be done before attach looks
     job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
-    monkeypatch.setattr("clusterfn.hosts.spoken_wait.REASON_AFTER_S", 0.0)
-    monkeypatch.setattr(calls_attach.ArrivalStatus, "show", lambda *_: process.kill())
 
-    with pytest.raises(ConfigError, match=f"job {job_id} has not started: the program .* dropped it, or was killed"):
+    with pytest.raises(ConfigError, match=f"job {job_id} has not started: only part of it has arrived") as caught:
         attach(job_id, tmp_path.name)
+    process.send_signal(signal.SIGCONT)
+    assert str(caught.value.hint).startswith("attach once that program has sent all of it")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from clusterfn import ClusterfnError, ConfigError, ResultError, cluster
+from clusterfn import ConfigError, cluster
 from tests.e2e.conftest import MINOR
 from tests.lab.network import DelayProxy
 from tests.waiting import until
@@ -138,21 +138,6 @@ def test_attach_leaves_the_value_where_it_is(here):
     assert cluster(size_of).submit(attached).result(150) == 30 * MB
     assert bytes_read() - before < 5 * MB
     assert len(attached.result()) == 30 * MB
-
-
-def test_a_job_can_be_removed_once_it_has_ended_and_its_value_with_it(here, tmp_path):
-    job, going = cluster(keep=True)(make).submit(MB), cluster(wait_for).submit(str(tmp_path / "go"))
-    until(lambda: job.done() and going.running())
-    with pytest.raises(ClusterfnError, match="was not removed: it is (STARTING|RUNNING)"):
-        going.remove()
-    (tmp_path / "go").touch()
-
-    job.remove()
-
-    assert not (here / "jobs" / job.id).exists()
-    with pytest.raises(ResultError, match="the value is not on the host any more"):
-        job.result()
-    going.result(150)
 
 
 def test_where_a_value_cannot_be_kept_keep_is_rejected_before_anything_is_sent(here):

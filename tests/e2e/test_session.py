@@ -353,7 +353,7 @@ def _venv(folder: Path) -> Path:
 
 
 def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, capfd: pytest.CaptureFixture[str]):
-    session = Session(idle="1s")
+    session = Session(idle="4s")
     first = session.call(process)
     job = session.job
     assert job is not None and job.result(150)["why"] == "idle"
@@ -362,18 +362,6 @@ def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, ca
 
     assert first[1] != second[1]
     assert "the session on here has ended (it was idle): starting another" in capfd.readouterr().err
-
-
-def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here: Path):
-    session = Session(idle="1s")
-
-    class PackedForLong:
-        def __reduce__(self):
-            assert session.job is not None and session.job.result(150)["why"] == "idle"
-            return int, ("7",)
-
-    assert session.call(abs, PackedForLong()) == 7
-    session.shutdown()
 
 
 @pytest.mark.usefixtures("here")

@@ -8,19 +8,12 @@ from typing import Any
 
 import pytest
 
-from clusterfn import (
-    Cancelled,
-    ExitedEarly,
-    Session,
-    Unreachable,
-)
+from clusterfn import ActorLost, Cancelled, ExitedEarly, Session, WorkerLost
 from clusterfn.calls import submit
-from clusterfn.calls.job import entry_of
 from clusterfn.calls.session_stream import CallStream
-from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.hosts.connection import HostConnection
-from tests.e2e.test_session import process, wait_for_gate
+from tests.e2e.test_session import wait_for_gate
 from tests.fixtures.calls.actor_model import Model
 from tests.waiting import until
 
@@ -77,49 +70,19 @@ def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.usefixtures("here")
-def test_a_call_that_waits_for_another_of_its_session_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    gate, said, why_silent = tmp_path / "gate", set[str](), SessionCallTracker.why_silent
-
-    def asked(tracker: SessionCallTracker) -> str:
-        told = why_silent(tracker)
-        said.add(told)
-        gate.touch()
-        return told
-
-    with Session() as session:
-        session.call(abs, -1)
-        monkeypatch.setattr(SessionCallTracker, "why_silent", asked)
-        monkeypatch.setattr("clusterfn.hosts.spoken_wait.SPEAK_AFTER_S", 0.0)
-        session.submit(wait_for_gate, str(gate))
-        session.call(process)
-
-    assert "1 earlier call of its session has not ended" in said
-
-
-def test_calls_that_are_moved_to_another_session_keep_their_order(here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_call_that_comes_as_its_idle_session_ends_says_that_it_did_not_run(monkeypatch: pytest.MonkeyPatch):
     session = Session(idle="1min")
     calls = calls_come_too_late(session, monkeypatch)
-    moved = [session.submit(abs, -number) for number in range(6)]
+    late = session.submit(abs, -5)
     (calls / "close").touch()
-    assert [call.result(150) for call in moved] == [*range(6)]
+
+    with pytest.raises(WorkerLost, match="the call had not begun when its session ended: it was closed") as caught:
+        late.result(150)
+    monkeypatch.undo()
+
+    assert caught.value.hint == "call again: nothing of it has run"
+    assert session.submit(abs, -5).result(150) == 5, "in another session"
     session.shutdown()
-
-    assert [Path(call.folder).name for call in moved] == ["1", "2", "3", "4", "5", "6"]
-
-
-def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has_just_ended(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    session = Session(idle="1min")  # long: `shutdown` ends it
-    calls_come_too_late(session, monkeypatch)
-    first = session.job
-    call = session.submit(abs, -5)
-    session.shutdown(wait=False)
-
-    assert call.result(150) == 5
-    assert session.job is not first
-    session.shutdown()
-    assert session.job is not None and session.job.result(0)["why"] == "closed"
 
 
 def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Path, monkeypatch: pytest.MonkeyPatch):
@@ -171,7 +134,7 @@ def interrupted(*_: object) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_actor_whose_sending_was_interrupted_keeps_no_worker_and_one_whose_closing_was_can_be_closed(
+def test_an_actor_whose_sending_or_closing_was_interrupted_keeps_no_worker(
     monkeypatch: pytest.MonkeyPatch,
 ):
     sent, went_through_the_stream = CallStream.send, [False]
@@ -199,15 +162,9 @@ def test_an_actor_whose_sending_was_interrupted_keeps_no_worker_and_one_whose_cl
         assert session.submit(abs, -2).result(150) == 2
 
         model = session.actor(Model, "a")
-        for name, which in ((submit, "send_contents"), (CallStream, "send")):
-            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-                patched.setattr(name, which, interrupted)
-                model.close()
-            assert model.predict(1) == 2
-        assert model.close() == 2
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(submit, "send_contents", interrupted)
+            model.close()
+        with pytest.raises(ActorLost, match="it was closed"):
+            model.predict(1)
         assert session.submit(abs, -3).result(150) == 3
-
-
-def lost(call: SessionCallJob[Any], *_: object) -> None:
-    entry_of(call).lose(Unreachable("log in again"))
-    call.result(150)

@@ -37,7 +37,7 @@ CALLS = list(calls_on("host", "", ""))
 SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]
 SOME += ["clusterfn jobs", "clusterfn cancel", "clusterfn jupyter"]
 # They need a job that has run before they are made.
-AFTER_A_JOB = ["job.remove()", "clusterfn rm", "group.retry_failed()", *(each for each in CALLS if "Session." in each)]
+AFTER_A_JOB = ["clusterfn rm", "group.retry_failed()", *(each for each in CALLS if "Session." in each)]
 # For all jobs of all calls.
 NODE = "CPUs=64 Boards=1 SocketsPerBoard=1 CoresPerSocket=64 ThreadsPerCore=1 RealMemory=640000"
 

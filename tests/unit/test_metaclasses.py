@@ -12,8 +12,8 @@ import pytest
 from clusterfn.bridge.attributes import has_method, is_a
 from clusterfn.calls import map_display
 from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.taken_values import as_lists
 from clusterfn.display import labels
+from clusterfn.packing.dependencies import as_lists
 from clusterfn.sweeps.run import Scoring
 
 

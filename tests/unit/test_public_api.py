@@ -29,7 +29,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: Session(gpu=1), "Session() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
     (lambda: Executor(gpu=1), "Executor() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
     (lambda: Executor().map(abs, [1], time_out=1), "map() has no argument 'time_out'; did you mean timeout?"),  # type: ignore[call-arg]
-    (lambda: there.map([1], scale=3), "arguments are max_parallel, chunksize, on_error, sequential_up_to, strict, x"),
+    (lambda: there.map([1], scale=3), "arguments are max_parallel, chunksize, on_error, sequential_up_to, x"),
     (lambda: there.map([1], max_workers=2), "write max_parallel=2"),
     (lambda: there.map([1], timeout=2), "next:  set it where you wait: .results(timeout=2)"),
     (lambda: cluster(timeout=3), 'next:  write time="3min" or time="3s"'),  # type: ignore[call-overload]

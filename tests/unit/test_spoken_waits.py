@@ -11,8 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import call, remote_state
-from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls import call
 from clusterfn.cli.check import function
 from clusterfn.cli.submission import send
 from clusterfn.config.options import parse_options
@@ -54,17 +53,6 @@ def test_a_command_that_only_sends_a_job_says_that_its_scheduler_has_not_taken_i
 
     said = stderr.getvalue()
     assert said == "clusterfn: 7f3a is not submitted to lab8 yet: it is PENDING since 14:03:11 (Priority)\n"
-
-
-def test_to_remove_a_job_says_that_its_supervisor_has_not_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = {"kept": [{"id": "7f3a", "why": "it is RETURNED"}]}
-    monkeypatch.setattr(remote_state, "remove_jobs", Mock(side_effect=[kept, kept, kept, {"kept": []}]))
-
-    Tracker(Mock(root="/root"), "7f3a", "train").remove()
-
-    assert capsys.readouterr().err.startswith("clusterfn: waiting for the supervisor of train.7f3a to end\n")
 
 
 def test_a_check_says_that_it_waits_for_the_scheduler_to_withdraw_its_job(

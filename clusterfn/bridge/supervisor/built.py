@@ -247,7 +247,8 @@ def _does_not_run(
         layout.ENVIRONMENT, "%s does not run on the GPUs of %s" % (build, job.node),
         stage="environment" if hidden else layout.GPU_STAGE, evidence=evidence + found.get("lines", []),
         hint=_HIDDEN % job.node if hidden
-        else "call again: what the GPUs are is known now, and the environment is chosen for them",
+        else "call again: the environment is then chosen for these GPUs. If it is the same one, pin cuda-version=…, or "
+        "take torch from PyPI (pip:)",
     )  # fmt: skip
 
 

@@ -116,7 +116,6 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "conclude": ("JOB", 1, 1, conclude.conclude_on_request),
     "end": ("JOB", 1, 1, conclude.end_stuck),
     "bury": ("ELEMENT", 1, 1, group.fail_unfinished_items),
-    "withdraw": ("ROOT HOST", 2, 2, conclude.withdraw_jobs),
     "notify": ("JOB", 1, 1, notify.tell_again),
     "tunnel": ("PORT", 1, 1, _tunnel),
     "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, awaiting.register_array),

@@ -1,7 +1,6 @@
 """Concludes from outside: for a supervisor that died (`after`, called by job.sh), or on request.
 
-A request is for one job (`conclude`), withdraws many that have not started, in one process (`withdraw`), or ends a job
-that was asked to stop and has not (`end`).
+A request concludes a job (`conclude`), or ends one that was asked to stop and has not (`end`).
 
 All publish by the same link as a living supervisor, so that they win or lose, and end what the attempt left running.
 They depend on nothing that a dead supervisor may have failed to write.
@@ -19,9 +18,9 @@ from ..queue import launch, lease_names, tickets
 from ..queue.lease import Leases
 from . import classify_exit, dependencies, notify, process_tree, retries, watch
 from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions, script_of
-from .job import DamagedFile, JobFolder, dependencies_of
+from .job import JobFolder, dependencies_of
 from .publish import last_bytes
-from .text import how_to_correct, last_lines, masked, native, portable, shortened
+from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state, requested
 
 TYPE_CHECKING = False
@@ -245,43 +244,6 @@ def _state(attempt: Attempt, won: bool) -> int:
     kind = (attempt.outcome() or {}).get("kind")
     print_state(attempt.number, kind, won)
     return layout.EXIT_RETURNED if kind == layout.RETURNED else layout.EXIT_PUBLISHED
-
-
-def withdraw_jobs(root: str, host: str) -> int:
-    """Withdraw the jobs of `{"verdict", "jobs"}` on stdin, and print a line of JSON for each that never starts.
-
-    A job that was withdrawn before is one of those: the client may have missed the first answer, and must remove the
-    job from the scheduler's queue. Leave out groups, jobs that have started or ended otherwise, jobs of another
-    version's bridge or another host, and any whose folder is damaged or cannot be written.
-    """
-    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
-    bridge = os.path.dirname(os.path.abspath(sys.argv[0]))
-    withdrawn: "list[JobFolder]" = []
-    for job_id in asked["jobs"]:
-        folder = os.path.join(root, layout.JOBS, job_id)
-        try:
-            restore_owner_permissions(folder)
-            job = JobFolder(folder)
-            # A bridge that was sent again has another suffix.
-            versions = [os.path.basename(each).partition("-")[0] for each in (job.spec["bridge"], bridge)]
-            if (job.id, job.spec["host"], versions[0]) != (job_id, host, versions[1]) or job.spec.get("group"):
-                continue
-            final = final_attempt(job)
-            outcome = final.outcome() if final is not None else None
-            # One that has ended otherwise than by such a request is left out.
-            if outcome is not None and (outcome.get("kind"), outcome.get("by")) != (layout.CANCELLED, "conclude"):
-                continue
-            _, won = conclude_by(job, requested(asked["verdict"]), withdraw=True)
-        except (OSError, DamagedFile):
-            continue
-        if won:
-            sys.stdout.write(json.dumps(portable({"id": job.id, "name": job.spec["name"]})) + "\n")
-            sys.stdout.flush()
-            withdrawn.append(job)
-    # This comes last, because a receiver that does not answer takes half a minute for each job.
-    for job in withdrawn:
-        notify.tell_end(job.home)
-    return 0
 
 
 def end_stuck(folder: str) -> int:

@@ -97,6 +97,11 @@ def _in_notebook(kernel: Any, question: LoginQuestion) -> str:
 _asking = threading.Lock()
 
 
+def is_asking() -> bool:
+    """Whether a question on the terminal waits for its answer."""
+    return _asking.locked()
+
+
 def _has_terminal() -> bool:
     if sys.platform == "win32":
         return sys.stdin is not None and sys.stdin.isatty()

@@ -27,15 +27,15 @@ from clusterfn.bridge.kernel import dask_program
 from clusterfn.bridge.kernel.dask_program import UNFIT
 from clusterfn.bridge.kernel.stream import ONLY
 from clusterfn.calls import leaving
-from clusterfn.calls.at_once import at_once
-from clusterfn.calls.call import prepare_packed, send_call
+from clusterfn.calls.call import prepare_held, prepare_packed, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
+from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.integrations.jupyter.jupyter_files import listen_on
-from clusterfn.integrations.jupyter.kernel_job import await_holder, prepare_held, reason_of_end, send_held
+from clusterfn.integrations.jupyter.kernel_job import await_holder, reason_of_end, send_held
 from clusterfn.integrations.jupyter.near_end import NearEnd
 from clusterfn.packing import payload as payloads
 

@@ -18,7 +18,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.kernel.stream import key_name
 from clusterfn.bridge.supervisor import publish
 from clusterfn.calls import attach, leaving
-from clusterfn.calls.call import prepare_packed, send_call
+from clusterfn.calls.call import prepare_held, send_call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading
@@ -28,7 +28,6 @@ from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop, spoken_wait
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.hosts.transports import held_connections
-from clusterfn.packing import payload as payloads
 
 if TYPE_CHECKING:
     from clusterfn.calls.call import Prepared
@@ -242,15 +241,6 @@ class JobSearch:
         job = send_held(prepared, held)
         self._keep(job)
         return job, prepared.session
-
-
-def prepare_held(options: Options, imports: Sequence[str] = ()) -> Prepared:
-    """Prepare a job that holds something. The call of `len` stands for that; the job's name keeps it out of sight.
-
-    Args:
-        imports: The user's own modules that it needs.
-    """
-    return prepare_packed(len, lambda target, _: payloads.pack(len, ((),), {}, target, imports), options)
 
 
 def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:

@@ -195,11 +195,6 @@ class GridEngine(base.Scheduler):
         """
         return ("qdel", name) if kill else ("/bin/sh", "-c", _CANCEL, "sh", self.user, name)
 
-    def withdraw_command(self, *scheduler_ids: str) -> tuple[str, ...]:
-        """Run qdel by number. It may kill a script that starts in this moment, and finds that its job was withdrawn."""
-        are_numbers = bool(scheduler_ids) and all(each.isdecimal() for each in scheduler_ids)
-        return ("qdel", *scheduler_ids) if are_numbers else ()
-
     def cancel_by_hand(self, name: str) -> str:
         return f"qdel {name}"
 

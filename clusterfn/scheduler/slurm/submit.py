@@ -135,11 +135,6 @@ class Slurm(base.Scheduler):
         at_once = ("--signal=KILL", "--full") if kill else ()
         return ("scancel", *self._clusters, f"--user={self.user}", f"--name={name}", *at_once)
 
-    def withdraw_command(self, *scheduler_ids: str) -> tuple[str, ...]:
-        """Run scancel by number: by name it reads all jobs of the cluster first. Without filters it does not."""
-        are_numbers = bool(scheduler_ids) and all(each.isdecimal() for each in scheduler_ids)
-        return ("scancel", *self._clusters, *scheduler_ids) if are_numbers else ()
-
     def cancel_by_hand(self, name: str) -> str:
         return f"scancel --name {name}"
 

@@ -74,11 +74,7 @@ def test_an_actor_that_is_being_closed_has_its_worker_until_it_is_and_takes_no_c
         actors.check(1, "Model")
     with pytest.raises(ConfigError, match="its only worker has the actor"):
         actors.check_room("train")
-    actors.reopen(1)
-    actors.check(1, "Model")
-    actors.close(1)
     actors.end(1, "")
-    actors.reopen(1)
     actors.check_room("train")
     with pytest.raises(ActorLost, match="it was closed"):
         actors.check(1, "Model")

@@ -36,16 +36,6 @@ def test_an_exception_that_counts_as_false_keeps_its_place():
     assert type(raised(thrown(error)).__cause__) is Empty
 
 
-def test_lightning_with_several_processes_on_each_node_is_advised_to_use_the_launcher():
-    said = (
-        "You set `devices=2` in Lightning, but the number of tasks per node configured in SLURM `--ntasks-per-node=1` "
-        "does not match. HINT: Set `devices=1`."
-    )
-
-    assert "clusterfn calls the function once on each node" in printed(raised(thrown(ValueError(said))))
-    assert "once on each node" not in printed(raised(thrown(ValueError("You set `devices=2` in Lightning"))))
-
-
 def test_the_hint_at_a_file_that_is_only_here(tmp_path):
     (tmp_path / "x.csv").touch()
 
@@ -101,40 +91,16 @@ def test_the_hint_at_a_file_of_this_home_that_nobody_there_may_look_at(tmp_path,
     assert "clusterfn.File(" not in str(raised(thrown(PermissionError(13, "Permission denied", os.devnull))))
 
 
-def by_eval():
-    eval("Kept()", {})
-
-
-def by_globals():
-    return globals()["Kept"]
-
-
-def by_attribute():
-    return sys.modules["__main__"].Kept
-
-
-def by_pickle():
-    return pickle.loads(b"c__main__\nKept\n.")
-
-
-def as_a_cause():
-    try:
-        by_pickle()
-    except AttributeError as cause:
-        raise ValueError("Error locating target '__main__.Kept'") from cause
-
-
-@pytest.mark.parametrize("reach", [by_eval, by_globals, by_attribute, by_pickle, as_a_cause])
-def test_an_object_of_the_script_that_only_a_text_names_is_said_to_have_stayed(monkeypatch, reach):
+def test_an_object_of_the_script_that_only_a_pickle_names_is_said_to_have_stayed(monkeypatch):
     script = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", script)
-    with pytest.raises(Exception) as error:
-        reach()
+    with pytest.raises(AttributeError) as error:
+        pickle.loads(b"c__main__\nKept\n.")
     assert "clusterfn sends only" not in printed(raised(error.value))
 
     script.Kept = object()
 
-    assert "that the code of the call names, and Kept is named in a text or a file." in printed(raised(error.value))
+    assert "that the code of the call names: write Kept in the function too" in printed(raised(error.value))
 
 
 @pytest.mark.parametrize("error", [KeyError("Kept"), NameError("name 'Kept' is not defined"), AttributeError("Kept")])
@@ -142,15 +108,6 @@ def test_a_missing_key_is_not_taken_for_an_object_of_the_script(monkeypatch, err
     monkeypatch.setattr(sys.modules["__main__"], "Kept", object(), raising=False)
 
     assert "clusterfn sends only" not in printed(raised(thrown(error)))
-
-
-def test_a_limit_of_recursion_that_is_higher_here_is_named(monkeypatch):
-    deep = thrown(RecursionError("maximum recursion depth exceeded"))
-    assert "setrecursionlimit" not in printed(raised(deep))
-
-    monkeypatch.setattr(sys, "getrecursionlimit", lambda: 20000)
-
-    assert "call sys.setrecursionlimit(20000) in the function" in printed(raised(deep))
 
 
 @pytest.mark.parametrize(
@@ -258,9 +215,8 @@ SYSTEM = "/usr/bin/python3.11"
          "pip install"),
         ("torch", {"kind": "payload", "python": SYSTEM}, [f"{SYSTEM} -m venv ~/v", "packages=['torch']"],
          f"{SYSTEM} -m pip"),
-        ("xml", {}, ["use an environment with Python {}.{}".format(*sys.version_info[:2])], "pip install"),
     ],
-    ids=["an environment that was made", "the system's Python", "a module that another Python has no longer"],
+    ids=["an environment that was made", "the system's Python"],
 )  # fmt: skip
 def test_nobody_is_advised_to_install_where_that_would_not_help(module, more, says, hides):
     told = printed(missing(module, **more))
@@ -288,10 +244,6 @@ def test_an_own_module_that_did_not_travel_is_not_to_be_installed(tmp_path, monk
 @pytest.mark.parametrize("error", [EOFError("EOF when reading a line"), bdb.BdbQuit()])
 def test_who_asks_the_keyboard_learns_that_there_is_none(error):
     assert "a job has no keyboard" in printed(raised(thrown(error)))
-
-
-def test_display_is_a_matter_of_notebooks():
-    assert "only notebooks have display()" in printed(raised(thrown(NameError("name 'display' is not defined"))))
 
 
 def test_a_note_of_the_functions_own_stays():

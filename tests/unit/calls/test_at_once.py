@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from clusterfn.calls import at_once as module
-from clusterfn.calls.at_once import at_once
+from clusterfn.display import at_once as module
 from clusterfn.display import console
+from clusterfn.display.at_once import at_once
 from tests.waiting import until
 
 

@@ -113,7 +113,7 @@ def test_what_the_host_fetches_is_reported_with_its_size_if_it_is_large():
     torch, cuda = package("torch"), package("cublas")
 
     assert said([torch, cuda], [], {"torch": 900_000_000, "cublas": 600_000_000})[1:] == [
-        "requirements.txt: 1.4 GB for /data/envs on tensor01: tensor01 fetches 1.4 GB (torch 858.3 MB, cublas 572.2 MB)"
+        "requirements.txt: 1.4 GB for /data/envs on tensor01: tensor01 fetches 1.4 GB"
     ]
     assert len(said([torch], [], {"torch": 900_000_000})) == 1
 

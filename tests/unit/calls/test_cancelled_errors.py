@@ -80,19 +80,6 @@ def test_who_follows_a_job_learns_that_another_thread_has_withdrawn_it() -> None
     assert withdrawn.cancel() and told[-1] == "done"
 
 
-def test_a_dependent_and_the_failed_job_have_one_exception_whichever_outcome_comes_first() -> None:
-    (entry, failed), (entry_of_dependent, dependent) = job("aaaa"), job("bbbb")
-    entry_of_dependent.inputs = {failed.id: failed}
-    cause = {"kind": "walltime", "message": "over its time"}
-    published = {"kind": "dependency", "message": "a failed", "cause": {**cause, "job": failed.id}}
-    entry_of_dependent.settle(published, None)
-    time.sleep(0.1)
-    entry.settle(cause, None)
-    concurrent.futures.wait([dependent], WAIT_S)
-
-    assert dependent.exception(0).__cause__ is failed.exception(0) is not None  # type: ignore[union-attr]
-
-
 class SlowJob(Job[Any]):
     """A job whose threads meet where it begins."""
 

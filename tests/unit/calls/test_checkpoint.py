@@ -1,4 +1,4 @@
-"""`resume=` finds the job whose checkpoint a call begins with, and waits for one that is being stopped."""
+"""`resume=` finds the job whose checkpoint a call begins with, and refuses one that has not ended."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ def job(tmp_path):
     return folder
 
 
-def session(root, after_a_look=lambda: None):
-    """A host on which commands run here; something happens after each look."""
+def session(root):
+    """A host on which commands run here."""
 
     def run(argv):
         done = subprocess.run(argv, capture_output=True, check=True)
-        after_a_look()
         return SimpleNamespace(result=lambda timeout: SimpleNamespace(out=done.stdout))
 
     return SimpleNamespace(host=SimpleNamespace(name="here"), root=str(root), connection=SimpleNamespace(run=run))
@@ -42,20 +41,15 @@ def ends(job):
     (job / layout.ATTEMPTS / "1" / layout.OUTCOME).write_text('{"kind": "cancelled", "final": true}\n')
 
 
-def test_a_job_that_is_being_stopped_is_waited_for(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "LOOK_S", 0.0)
-    (job / layout.CANCEL).touch()
-
-    assert checkpoint.to_resume(session(tmp_path, lambda: ends(job)), "7f3a") == JOB
-
-
-def test_a_job_that_does_not_stop_in_time_is_refused_as_one_that_is_being_stopped(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "STOPPING_S", 0.0)
+def test_a_job_that_is_being_stopped_is_refused_until_it_has_ended(job, tmp_path):
     (job / layout.CANCEL).touch()
 
     with pytest.raises(ConfigError, match="that job is still being stopped") as refused:
         checkpoint.to_resume(session(tmp_path), "7f3a")
     assert refused.value.hint == "call again in a moment"
+
+    ends(job)
+    assert checkpoint.to_resume(session(tmp_path), "7f3a") == JOB
 
 
 def test_a_job_that_nobody_stops_is_refused_at_once(job, tmp_path):

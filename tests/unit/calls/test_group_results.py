@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import os
@@ -18,7 +17,7 @@ from clusterfn import ClusterfnError, JobGroup, MapError
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.map_display import CallProgress, result_in_words
 from tests.unit.calls.groups import end, ended, group
-from tests.waiting import WAIT_S, until
+from tests.waiting import until
 
 
 def test_the_names_of_a_group_are_those_that_the_reference_explains():
@@ -194,28 +193,10 @@ def test_an_item_that_is_not_there_is_refused_at_once(asked):
         asked(made, "a")
 
 
-def test_a_method_of_one_item_that_is_called_as_that_of_a_job_says_what_to_write():
-    public = {name: getattr(JobGroup, name) for name in dir(JobGroup) if not name.startswith("_")}
-    assert {name for name, each in public.items() if "index" in getattr(each, "__annotations__", {})} == ASKED.keys()
-
-    for name in ASKED:
-        with pytest.raises(
-            TypeError, match=rf"^group\.{name}\(\) needs the index of an item: write group\.{name}\(0\)"
-        ):
-            getattr(ended(1, 2), name)()
-    with pytest.raises(TypeError, match=r"group\.results\(\) for the values of all$"):
-        ended(1, 2).result(timeout=1.0)
-    assert ended(1, 2).result(index=1) == 2
-
-
 def test_items_can_be_counted_from_the_end_and_one_is_counted_in_the_singular():
     assert ended(1, 2, 3).result(-1) == 3 and ended(1, 2).label(-1) == "item 1"
     with pytest.raises(IndexError, match="^there is no item 1: the group has one item, 0$"):
         ended(1).result(1)
-
-
-async def all_of(each):
-    return [found async for found in each]
 
 
 # What a program writes, and what it gets of the items 0 and 1, of which 1 ends first.
@@ -223,11 +204,9 @@ IN_ORDER, AS_THEY_END = ["a", "b"], [(1, "b"), (0, "a")]
 READ = {
     "list": (list, IN_ORDER),
     "for": (lambda made: [value for value in made], IN_ORDER),
-    "async for": (lambda made: asyncio.run(all_of(made)), IN_ORDER),
     "zip": (lambda made: [value for value, _ in zip(made, range(len(made)))], IN_ORDER),
     "as_completed": (lambda made: list(made.as_completed()), AS_THEY_END),
     "next of as_completed": (lambda made: [next(ends := made.as_completed()), next(ends)], AS_THEY_END),
-    "async for of as_completed": (lambda made: asyncio.run(all_of(made.as_completed())), AS_THEY_END),
 }
 
 
@@ -259,30 +238,18 @@ def test_a_failed_item_raises_in_its_place_unless_the_map_says_that_it_collects(
     assert as_they_end == ([(0, 0)] if on_error == "raise" else [(0, 0), (1, failed), (2, 2)])
 
 
-def test_async_for_can_be_left_while_it_waits_and_its_time_has_an_end():
-    known, made = group(2)
-
-    async def gather():
-        for each in (made, made.as_completed()):
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(each.__aiter__().__anext__(), 0.05)
-        with pytest.raises(concurrent.futures.TimeoutError, match="2 of 2 items have not ended"):
-            await all_of(made.as_completed(0.05))
-
-    asyncio.run(asyncio.wait_for(gather(), WAIT_S))
-    assert known.listeners == []
+def test_what_comes_too_late_of_as_completed_ends_it():
+    with pytest.raises(concurrent.futures.TimeoutError, match="2 of 2 items have not ended"):
+        list(group(2)[1].as_completed(0.05))
 
 
 def test_a_group_without_items_has_returned():
     assert group(0)[1].state == "RETURNED"
 
 
-def test_what_is_lost_ends_an_async_for():
+def test_what_is_lost_ends_an_iteration():
     known, made = group(1)
-
-    async def gather():
-        asyncio.get_running_loop().call_later(0.05, known.fail, ClusterfnError("gone"))
-        return await all_of(made)
+    threading.Timer(0.05, known.fail, (ClusterfnError("gone"),)).start()
 
     with pytest.raises(ClusterfnError, match="gone"):
-        asyncio.run(asyncio.wait_for(gather(), WAIT_S))
+        list(made)

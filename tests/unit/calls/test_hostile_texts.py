@@ -194,4 +194,4 @@ def test_a_name_that_is_no_text_among_the_jobs_is_no_job(name: bytes):
     found = attach.find_folders(box, "7f3a")
 
     assert len(found) == 2
-    assert found[1] == ("/r/jobs/" + "7f3a" * 4, False)
+    assert found[1] == "/r/jobs/" + "7f3a" * 4

@@ -72,33 +72,19 @@ def test_a_map_of_a_number_is_refused_with_what_to_give():
         (([1], []), "lengths: 1, 0; 0 calls"),
     ],
 )
-def test_arguments_are_left_out_only_if_that_is_meant(lists: tuple[Any, ...], says: str, no_file: str):
+def test_lists_of_different_lengths_are_rejected(lists: tuple[Any, ...], says: str, no_file: str):
     with pytest.raises(ConfigError) as rejected:
         cluster(learn).map(*lists)
-    assert says in str(rejected.value) and "strict=False" in str(rejected.value)
-
-
-@pytest.mark.parametrize("strict", [0, None, "no"])
-def test_strict_is_true_or_false(strict: Any):
-    with pytest.raises(ConfigError, match="is neither True nor False"):
-        cluster(learn).map([1], strict=strict)
+    assert says in str(rejected.value)
 
 
 @pytest.mark.parametrize(
-    ("lists", "more"),
-    [
-        (([1, 2], [0.1]), {"strict": False}),
-        (([1, 2], itertools.repeat(0.1)), {}),
-        (([1, 2], itertools.count()), {}),
-        (([1, 2], (0.1 for _ in range(5))), {}),
-        (({"a": 1, "b": 2},), {}),
-    ],
+    "lists",
+    [([1, 2], itertools.repeat(0.1)), ([1, 2], itertools.count()), ([1, 2], (0.1 for _ in range(5)))],
 )
-def test_an_iterator_may_be_longer_and_strict_can_be_left_out(
-    lists: tuple[Any, ...], more: dict[str, Any], no_file: str
-):
+def test_an_iterator_may_be_longer(lists: tuple[Any, ...], no_file: str):
     with pytest.raises(ConfigError, match=no_file):
-        cluster(learn).map(*lists, **more)
+        cluster(learn).map(*lists)
 
 
 def test_a_map_of_an_empty_list_is_empty():

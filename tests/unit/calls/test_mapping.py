@@ -129,7 +129,7 @@ def test_which_way_is_chosen_is_said(
     session = SimpleNamespace(scheduler=scheduler_for(sent.host))
     one: Any = SimpleNamespace(job=sent, session=session, where="train on tensor01 (host='tensor01')")
 
-    mapping.say_how(one, group, MapOptions(**how), SchedulerLimits())
+    mapping.say_how(one, group, MapOptions(**how))
 
     shown = capfd.readouterr().err
     assert f"{group.count} items, {group.at_once} at a time\n" in shown
@@ -218,32 +218,6 @@ def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
     assert mapping.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits(jobs=100)) == Group(
         1000, 1, 100, 50, None, None
     )
-
-
-FILLED = ("58 min 20 s for each item fill the 1 h that the partition gives", "600 elements")
-
-
-@pytest.mark.parametrize(
-    ("count", "how", "item_s", "said"),
-    [
-        (1000, MapOptions(50, 1), None, ("chunksize=1 makes 1000 elements", 'chunksize="auto" would make 50')),
-        (1000, MapOptions(50, 1), 600.0, ("chunksize=1 makes 1000 elements", 'chunksize="auto" would make 200')),
-        (600, MapOptions(50, 1), 3500.0, FILLED),
-        (600, MapOptions(50), 3500.0, FILLED),
-        (600, MapOptions(200), 60.0, ("max_parallel=200 makes 600 elements",)),
-        (5000, MapOptions(2000), None, ()),  # each takes several
-        (1000, MapOptions(50, 2), None, ()),
-        (500, MapOptions(50, 1), None, ()),
-        (500, MapOptions(50), 3500.0, ()),
-    ],
-)
-def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(count, how, item_s, said):
-    limits = SchedulerLimits(time_s=3600.0)
-    told = mapping.load_on_controller(mapping.in_arrays(count, how, item_s, limits), how, item_s, limits, "SLURM")
-
-    assert all(part in told for part in said) and bool(told) == bool(said)
-    if how.chunk is None:
-        assert "chunksize" not in told  # it is "auto" already
 
 
 @settings(deadline=None)

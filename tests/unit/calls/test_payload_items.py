@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.calls import given_paths
+from clusterfn.calls import outcome
 from clusterfn.calls.job import Job
 from clusterfn.display import labels
 from clusterfn.errors import PayloadError
@@ -110,13 +110,13 @@ GIVEN = {THERE: PurePath("model1.zip"), BELOW: PurePath("/home/ada/data")}
     ],
 )
 def test_a_path_of_an_argument_in_a_value_is_the_callers_again(value, mine):
-    assert given_paths.as_given(value, GIVEN) == mine
+    assert outcome.with_own_paths(value, GIVEN) == mine
 
 
 def test_a_list_that_holds_itself_stays_that_list():
     value = [THERE]
     value.append(value)
 
-    found = given_paths.as_given(value, GIVEN)
+    found = outcome.with_own_paths(value, GIVEN)
 
     assert found is value and found[1] is value and found[0] == "model1.zip"

@@ -10,10 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import job_tracker, submit
+from clusterfn.calls import submit
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.queue_tracker import Entry
 from clusterfn.calls.submission import WaitingJob
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
@@ -121,35 +120,24 @@ def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, sta
     assert not started or submitted.result().doubt is not None
 
 
-@pytest.mark.parametrize(
-    ("scheduler_id", "status", "asked_of_slurm"),
-    [
-        ("", 0, [["--user=ada", "--name=f.7f3a000011112222"]]),
-        ("7", 0, [["7"]]),
-        ("7", 1, [["7"], ["--user=ada", "--name=f.7f3a000011112222"]]),
-    ],
-    ids=["by name", "by number", "by name if its number is unknown there"],
-)
-def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it(scheduler_id, status, asked_of_slurm):
+def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
     asked = []
     session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     session.bridge.supervise.side_effect = lambda *_, **__: (
         asked.append("conclude") or Mock(result=lambda _: SimpleNamespace(rc=0, out=b'{"won": true}', err=b""))
     )
     session.connection.run.side_effect = lambda argv, **_: (
-        asked.append(argv)
-        or Mock(result=lambda _: SimpleNamespace(rc=status if argv[1:] == (scheduler_id,) else 0, out=b"", err=b""))
+        asked.append(argv) or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
     )
     tracker = Tracker(session, "7f3a000011112222", "f")
-    tracker.scheduler_id = scheduler_id
     tracker.starting = [starting := Future()]
     starting.add_done_callback(lambda _: asked.append("sbatch has answered"))
     threading.Timer(0.1, starting.set_result, (None,)).start()
 
     assert tracker.withdraw()
 
-    assert asked[:2] == ["sbatch has answered", "conclude"]
-    assert asked[2:] == [("scancel", *words) for words in asked_of_slurm]
+    cancelled = ("scancel", "--user=ada", "--name=f.7f3a000011112222")
+    assert asked == ["sbatch has answered", "conclude", cancelled]
 
 
 @pytest.mark.parametrize(
@@ -225,39 +213,6 @@ def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue(ans
     exit_flush.finish_all()
 
     assert asked == asked_of_slurm
-
-
-@pytest.mark.parametrize("has_ended", [True, False])
-def test_a_look_at_the_scheduler_that_comes_after_the_outcome_concludes_nothing(has_ended):
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
-    session.host.queue_timeout_s, session.follow_window = 0.0, FollowWindow()
-    session.bridge.supervise.return_value = printed(b'{"attempt": null}')
-    tracker, entry = Tracker(session, "7f3a000011112222", "f"), Entry()
-    tracker.entry, entry.submitted_at = entry, float("-inf")
-    if has_ended:
-        tracker.end()
-
-    tracker.on_scheduler(SlurmState(PENDING, "PENDING", "Priority", "7"))
-    settle()
-
-    assert session.bridge.supervise.called is not has_ended
-
-
-@pytest.mark.parametrize(("reasons", "is_late"), [(["Priority"], True), (["Dependency", "Priority"], False)])
-def test_the_time_in_the_queue_begins_once_the_inputs_of_a_job_are_complete(reasons, is_late, monkeypatch):
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", follow_window=FollowWindow())
-    session.host.queue_timeout_s = 3600.0
-    session.bridge.supervise.return_value = printed(b'{"attempt": null}')
-    tracker, entry, now = Tracker(session, "7f3a000011112222", "f"), Entry(), [5.0]  # of a machine that has just booted
-    monkeypatch.setattr(job_tracker, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    tracker.entry, entry.submitted_at = entry, now[0]
-    now[0] += 7200.0
-
-    for reason in reasons:
-        tracker.on_scheduler(SlurmState(PENDING, "PENDING", reason, "7"))
-        settle()
-
-    assert session.bridge.supervise.called is is_late
 
 
 @pytest.mark.parametrize(

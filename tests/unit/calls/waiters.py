@@ -18,7 +18,6 @@ from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Resources
 from clusterfn.errors import HostError
 from clusterfn.hosts.host_state import HostState
-from clusterfn.packing import payload as payloads
 from clusterfn.scheduler.base import SchedulerLimits
 from tests.fakes.transport import Far, agent
 
@@ -70,7 +69,7 @@ def of_a_session(session: HostState) -> SessionCallJob[Any]:
     held = followed(session, "c0de" * 4)
     holder, stream = entry_of(held).tracker, CallStream(session, held.folder, print)
     tracker = SessionCallTracker(holder, 1, "train", live=False, stream=stream)
-    return SessionCallJob(held, payloads.pack(len, ("",), {}, None), tracker)
+    return SessionCallJob(held, tracker)
 
 
 def in_a_session(session: HostState) -> SessionCallJob[Any]:

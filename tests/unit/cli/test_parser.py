@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +28,7 @@ from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory
 from clusterfn.hosts import connection
 from clusterfn.hosts.connection import Completed
-from tests.fakes.slurm_hosts import slurm_hosts
-from tests.unit.cli import test_cancel_many as cancel_many
+from tests.fakes.slurm_hosts import LoginNode, slurm_hosts
 
 
 def read(*words):
@@ -491,28 +490,50 @@ def test_every_command_has_its_function():
         assert callable(getattr(importlib.import_module(f"clusterfn.cli.{module}"), function))
 
 
-@pytest.mark.parametrize(("command", "state"), [("cancel", "PENDING"), ("rm", "RETURNED")])
+class Holder(LoginNode):
+    """A login node with jobs that have returned, which it can remove.
+
+    Attributes:
+        jobs: Their ids, each with the host that it was sent to.
+    """
+
+    jobs: dict[str, str]
+
+    def ran(self, program: str, request: Any, stdin: bytes) -> Iterator[tuple[Any, bytes]]:
+        words, lines = request["argv"], []
+        if "list" in words:
+            facts = {"name": "f", "state": "RETURNED", "message": "", "started": 1.0}
+            lines = [json.dumps({"id": job, "host": host, **facts}) for job, host in self.jobs.items()]
+        elif "remove" in words:
+            ids = words[words.index("remove") + 3 :]
+            lines = [json.dumps({"removed": [{"id": each, "bytes": 1} for each in ids], "kept": []})]
+        else:
+            yield from super().ran(program, request, stdin)
+            return
+        out = "".join(f"{line}\n" for line in lines).encode()
+        yield {"end": True, "ok": True, "rc": 0, "signal": None, "out": len(out), "truncated": False}, out
+
+
 def test_a_host_that_does_not_answer_hides_nothing_of_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any, command: str, state: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
     def connect(host: Any, **more: Any) -> Any:
         if host.name == down:
             raise HostError("it does not answer", host=down)
         return connects(host, **more)
 
-    with slurm_hosts(monkeypatch, tmp_path, 2, secrets.randbelow(10**9), node=cancel_many.Queue) as world:
+    with slurm_hosts(monkeypatch, tmp_path, 2, secrets.randbelow(10**9), node=Holder) as world:
         up, down = world.nodes
         connects, node = connection.connect, world.nodes[up]
-        assert isinstance(node, cancel_many.Queue)
+        assert isinstance(node, Holder)
         monkeypatch.setattr(connection, "connect", connect)
-        jobs, node.state = node.hold(4), state
-        node.elsewhere = {jobs[3]: down}
+        jobs = [secrets.token_hex(8) for _ in range(4)]
+        node.jobs = {**dict.fromkeys(jobs, up), jobs[3]: down}
 
-        code = main([command, "--json", "--yes", "--all", up])
+        code = main(["rm", "--json", "--yes", "--all", up])
 
     said = json.loads(capsys.readouterr().out)
-    done = [each for each in said if each["ended"]] if command == "cancel" else said["removed"]
-    (failed,) = [each for each in said if not each["ended"]] if command == "cancel" else said["kept"]
+    (failed,) = said["kept"]
     assert code == 1
-    assert [each["id"] for each in done] == jobs[:3]
+    assert [each["id"] for each in said["removed"]] == jobs[:3]
     assert failed["id"] == jobs[3] and failed["error"]["message"].endswith("it does not answer")

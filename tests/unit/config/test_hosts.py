@@ -57,7 +57,7 @@ def test_every_key_becomes_its_fact():
         "setup: |\n  if true; then\n    A=1\n  fi\n"
         "modules: [gcc/12, cuda]\nprolog: [a, b]\nenv: {A: 4, B: 'no', C: 1.50, D: '${now}'}\nslurm: {account: x}\n"
         "gpu_option: gpus\ngpu_sizes: {a100: 80GB}\n"
-        "poll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h\nlogin_ttl: 1d"
+        "poll_floor: 5s\nkeep: 36h\nlogin_ttl: 1d"
     )
     assert got == Host(
         name="a", address="ada@hpc.example.org:2222", scheduler="slurm", source="/work/clusterfn.yml:2",
@@ -66,7 +66,7 @@ def test_every_key_becomes_its_fact():
         setup=("if true; then", "  A=1", "fi"), modules=("gcc/12", "cuda"), prolog=("a", "b"),
         env={"A": "4", "B": "no", "C": "1.50", "D": "${now}"}, scheduler_options={"account": "x"}, gpu_option="gpus",
         gpu_sizes={"a100": 80 * 2**30},
-        poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5, login_ttl_s=86400.0,
+        poll_floor_s=5.0, keep_days=1.5, login_ttl_s=86400.0,
     )  # fmt: skip
 
 

@@ -120,6 +120,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\npriority: 1", "4:5", 'unknown key "priority"', "of each call: write @cluster(priority=…)"),
     ("scheduler: bare\nnice: 1", "4:5", 'unknown key "nice"', "@cluster(priority=…)"),
     ("scheduler: bare\ndefaults: {retries: 1}", "4:16", 'unknown key "retries"', "write @cluster(retries=…)"),
+    ("scheduler: slurm\nqueue_timeout: 1h", "4:20", "the scheduler decides how long jobs wait", "job.cancel()"),
     ("scheduler: bare\ndefaults: {queue_timeout: 1h}", "4:16", "unknown key", "below the host, beside `defaults:`"),
     ("scheduler: slurm\nscheduler_path: [bin]", "4:21", '"bin" is not an absolute path', "[/opt/slurm/bin]"),
     ("scheduler: slurm\nscheduler_path: '/a:/b'", "4:21", '"/a:/b" is several folders in one text', "a list"),

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("joblib")
 
 from clusterfn import HostError, Job
-from clusterfn.calls import at_once, call
+from clusterfn.calls import call
+from clusterfn.display import at_once
 from clusterfn.integrations.joblib_backend import ClusterfnBackend
 from tests.waiting import until
 

@@ -79,12 +79,6 @@ def test_the_sites_own_names_and_ways_to_count_are_used():
     assert value(asked(scheduler), "-q") == ["std.q"]
 
 
-def test_jobs_that_have_not_started_are_removed_by_number_with_one_command():
-    withdraw = engine().withdraw_command
-    assert withdraw("12", "13") == ("qdel", "12", "13")
-    assert withdraw("12", "") == withdraw("12_3") == withdraw() == ()
-
-
 def test_a_group_is_as_few_arrays_as_the_site_takes():
     scheduler = engine()
     made = job(scheduler.host, group=Group(100, 5, 25, 12, None, 600.0))

@@ -371,9 +371,6 @@ def test_the_commands():
         "squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%S|%j", "--user=ada",
     )  # fmt: skip
     assert slurm.cancel_command("train.7f3a") == ("scancel", "--user=ada", "--name=train.7f3a")
-    assert [slurm.withdraw_command(each) for each in ("12", "12_[1-5]", "")] == [("scancel", "12"), (), ()]
-    assert slurm.withdraw_command("12", "13") == ("scancel", "12", "13")
-    assert slurm.withdraw_command("12", "") == slurm.withdraw_command() == ()
     assert slurm.evidence_command("12_3") == ("scontrol", "--oneliner", "show", "job", "12_3")
     assert slurm.join_command("12")[:5] == ("srun", "--jobid=12", "--overlap", "--nodes=1", "--relative=0")
 

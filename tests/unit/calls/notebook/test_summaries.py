@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import re
 
 from IPython.core.formatters import DisplayFormatter
@@ -15,8 +14,7 @@ from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import entry_of
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.config.spec import Resources, ResultPolicy
-from clusterfn.errors import HostError, JobError
-from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.errors import JobError
 from tests.fakes.taken import Taken
 from tests.waiting import WAIT_S, until
 
@@ -33,32 +31,10 @@ class Output(Taken):
     is_fetched_apart = False
     results = ResultPolicy()
 
-    def __init__(self, used=None):
-        self.on_output = None
-        self.connection = UsageFile(used)
+    on_output = None
 
     def watch_output(self, on_output):
         self.on_output = on_output
-
-    def log_path(self, stream):
-        return f"/r/7f3a/attempts/1/{stream}"
-
-
-class UsageFile:
-    """A connection that gives one file, if there is one; nobody waits for it."""
-
-    def __init__(self, used):
-        self.used = used
-
-    def get(self, path, sink, **_):
-        assert path == "/r/7f3a/attempts/1/usage.json"
-        reply = Reply(lambda: None)
-        if self.used is None:
-            reply.reject(HostError("no such file"))
-        else:
-            sink(json.dumps(self.used).encode() + b"\nrest of a longer line")
-            reply.resolve(0)
-        return reply
 
 
 def shown(obj):
@@ -107,18 +83,6 @@ def test_a_running_job_is_updated_in_place_with_the_end_of_its_output(notebook):
 
     assert len(notebook.outputs) == 1 and "10%" not in notebook.plain[0].replace("100%", "")
     assert "100%" in shown(job)
-
-
-def test_the_gpu_of_a_running_job_shows_what_it_uses_now(notebook):
-    gpu = {"uuid": "GPU-1", "memory_bytes": 20 << 30, "use_percent": 97}
-    now = {"cores": 3.9, "memory_bytes": 3 << 30, "gpus": [gpu]}
-    job = a_job(Output({"wall_s": 10.0, "gpus": [{"uuid": "GPU-1", "name": "RTX A6000"}], "now": now}))
-    entry_of(job).set_state("RUNNING", "node3")
-    with notebook:
-        DisplayFormatter().format(job)
-        until(lambda: "uses: 3.9 cores, 3 GB, GPU 97 %" in notebook.plain[0])
-        ends(job)
-        until(lambda: "used: peak 3 GB" in notebook.plain[0])
 
 
 def test_a_representation_outside_a_notebook_is_not_updated(notebook):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,13 +17,13 @@ def test_a_kernel_is_prepared_under_a_name_that_users_know(
 ) -> None:
     named: list[str | None] = []
 
-    def unsatisfiable(_function: Callable[..., Any], _pack: object, options: Options) -> None:
+    def unsatisfiable(options: Options) -> None:
         named.append(options.name)
         raise Unsatisfiable("no such environment")
 
     monkeypatch.delenv("CLUSTERFN_CONFIG")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kernel_job, "prepare_packed", unsatisfiable)
+    monkeypatch.setattr(kernel_job, "prepare_held", unsatisfiable)
 
     with pytest.raises(Unsatisfiable):
         kernel_job.JobSearch("key", Options(host="local", name=name), 60.0).run()
