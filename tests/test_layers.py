@@ -300,7 +300,6 @@ ONE_PLACE = {
     },
     '"TB"': {
         "bridge/supervisor/text.py": "writes sizes for people",
-        "bridge/agent/site_rules.py": "reads what an administrator writes",
     },
     "or use less at a time": {"bridge/supervisor/classify_exit.py": "what to do about OutOfMemory"},
     "have one built": {"config/forms.py": "how a call gets an environment"},

@@ -12,9 +12,6 @@ import posixpath
 
 FORMAT = 1
 
-# The administrator's limits for each user, which agent/site_rules.py reads.
-SITE_RULES = "/etc/clusterfn.yml"
-
 # -- Names below a host's root
 
 BRIDGE = "bridge"

@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import json
 import os
 import re
 import sys
@@ -10,7 +9,6 @@ import time
 
 from .files import record_use
 from .handler import Failure, RequestHandler, expand, unsafe
-from .site_rules import read_rules
 from .starts import usable_cores
 from .trusted import Trusted, read_text, user_name
 
@@ -91,7 +89,7 @@ def require_trusted(trusted: Trusted, path: str, root: str) -> None:
 
 def describe_host(agent: "AgentServices") -> "Header":
     """Collect what the client needs to know about this host."""
-    name, user, net_ns, rules = os.uname(), login_name(), "", read_rules()
+    name, user, net_ns = os.uname(), login_name(), ""
     with contextlib.suppress(OSError):
         net_ns = os.readlink("/proc/self/ns/net")
     return {
@@ -113,7 +111,6 @@ def describe_host(agent: "AgentServices") -> "Header":
         "glibc": glibc_version(),
         "ends_jobs": logind_ends_jobs(user),
         "visible_gpus": visible_gpus(),
-        "site": json.dumps(rules) if rules else "",
     }
 
 

@@ -39,7 +39,6 @@ STEPS = (
     Step("links", ("root",), host.links),
     Step("scheduler", ("root",), host.scheduler),
     Step("account", ("scheduler",), host.account),
-    Step("limits", ("root",), host.limits),
     Step("gpus", ("root",), host.gpus),
     Step("lingering", ("root",), host.lingering),
     Step("modules", ("root",), function.modules),
