@@ -46,8 +46,6 @@ LOOKED, LOOKED_SOON = "expired", "expired-soon"
 
 # queue/<job>: the ticket of a job that waits; <job>.<k> for an element of a group.
 QUEUE = "queue"
-# damaged/<job>: a file from the queue that could not be read as a ticket.
-DAMAGED_TICKETS = "damaged"
 # interrupted/<job>: the ticket of a running job, which puts it back into the queue after a restart of the machine.
 INTERRUPTED = "interrupted"
 # looks/<hash>: what a program last said, which all clients of the user on this machine share.

@@ -129,7 +129,7 @@ def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_
 def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_waiting(
     box: Box, environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 2"))
+    soon = layout_bridge(tmp_path / "soon", ("queue/scripts.py", "_KEPT_S = 300.0", "_KEPT_S = 2.0"))
     monkeypatch.setattr(box.bench, "bridge", soon)
     bad, good = environments.job(1), environments.job(1)
     script, hangs = bad.folder / "job.sh", tmp_path / "hangs"
@@ -150,42 +150,6 @@ def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_w
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(int(hangs.read_text()), signal.SIGKILL)
-
-
-@pytest.mark.long
-def test_three_scripts_that_hang_keep_a_fourth_from_its_try_until_one_of_them_is_withdrawn(
-    box: Box, environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 2"))
-    monkeypatch.setattr(box.bench, "bridge", soon)
-    environments.finish()
-    hanging = [environments.job(1) for _ in range(3)]
-    pids = [tmp_path / job.id for job in hanging]
-    for job, pid in zip(hanging, pids):
-        script = job.folder / "job.sh"
-        hangs = f'#!/bin/sh\nif [ "$CLUSTERFN_TURN" ]; then echo $$ >> {pid}; exec sleep 600; fi\n'
-        script.write_text(script.read_text().replace("#!/bin/sh\n", hangs, 1))
-        box.queued(job)
-    try:
-        until(lambda: all(pid.exists() and pid.read_text() for pid in pids))
-        good = environments.job(1)
-        box.queued(good)
-        until(lambda: "does not end" in box.reason(good))
-        assert all(job.id[:4] in box.reason(good) for job in hanging)
-
-        (hanging[0].folder / "cancel").touch()
-
-        assert ended(hanging[0]) == ["cancelled"]
-        assert ended(good) == ["returned"], good.log()
-        makers = [pid.read_text().split()[0] for pid in pids]
-        until(lambda: not any(Path("/proc", maker).exists() for maker in makers))
-        for job in hanging[1:]:
-            (job.folder / "cancel").touch()
-        assert ended(*hanging) == ["cancelled"] * 3
-    finally:
-        for pid in [pid for path in pids if path.exists() for pid in path.read_text().split()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(pid), signal.SIGKILL)
 
 
 def supervisors(job: Job) -> list[int]:

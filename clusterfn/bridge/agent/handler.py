@@ -14,7 +14,7 @@ from .timers import Timers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+    from typing import Any, Callable, Dict, Optional, Set, Tuple
 
     from .frames import Frame, Header
     from .timers import Timer
@@ -80,7 +80,6 @@ class AgentServices:
 
     Attributes:
         children: Takes the status of each child process, by its pid.
-        jobs: The words by which a spawned program that lives was started, by its pid.
         readers: What the loop calls once this descriptor can be read.
         writers: What it calls once this one can be written to.
         last_received: When something last came from the client, by time.monotonic().
@@ -93,7 +92,6 @@ class AgentServices:
         self.inbox = Inbox()
         self.requests: "Dict[int, RequestHandler]" = {}
         self.children: "Dict[int, Callable[[int], None]]" = {}
-        self.jobs: "Dict[int, List[str]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
         self.writers: "Dict[int, Callable[[int], None]]" = {}
         self.timers = Timers()

@@ -3,8 +3,7 @@
 The spooler writes the reasons; `supervise.py queue ROOT` prints them, and starts a spooler if none runs.
 `supervise.py gpus ROOT` prints one look at the GPUs as a JSON object, and changes nothing. The journal says which
 GPUs the user's own jobs have. For others, it follows from the names of their leases and the processes on a GPU.
-`supervise.py users` prints the jobs of all users as a table for people on the machine. Everybody can read the names
-that those jobs hold, so it needs no rights.
+`look_at_jobs` lists the jobs of all users. Everybody can read the names that those jobs hold, so it needs no rights.
 """
 
 import contextlib
@@ -254,16 +253,6 @@ def _lacking(other: "Waiting", names: lease_names.HeldNames, loads: "list[GpuLoa
     return plan.describe_wait(missing, other.asked, wait, room, room.limits) or "its turn comes next"
 
 
-_COLUMNS = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
-
-
-def print_users() -> int:
-    """Print the jobs of all users."""
-    text = as_table(look_at_jobs(Leases().binders(), machine.now_s()))
-    sys.stdout.buffer.write((text + "\n").encode("utf-8", "replace"))
-    return 0
-
-
 def look_at_jobs(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     """Return `user`, `job`, `state` and what it asked for, of each job that runs or is next in its user's line.
 
@@ -279,15 +268,3 @@ def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
     """Return `user` and `name` of each name that another user has bound than it says: it counts for nothing."""
     false = lease_names.HeldNames(names, 0).false
     return [{"user": user_name(uid), "name": name} for name, uid in sorted(false.items())]
-
-
-def as_table(rows: "list[dict[str, Any]]") -> str:
-    """Format the rows for people."""
-    lines = [_COLUMNS]
-    for row in rows:
-        words = row["user"], row["job"], row["state"], str(row["gpus"]), str(row["cores"])
-        lines.append(words + (format_size(row["memory_mb"] << 20),))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    shown = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
-    # Any user can choose names, and these must not control the terminal of the reader.
-    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in shown)
