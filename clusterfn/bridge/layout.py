@@ -4,7 +4,7 @@ Both sides read it: the library (Python 3.9 and newer) and the bridge on the hos
 but the standard library and keeps to old syntax. It only names things: it never touches a file.
 
 The agent, and the program of dask on a node, reach a host without this module. They repeat the names below the root,
-`looks`, `attempts`, `work` and `checkpoint`.
+`attempts`, `work` and `checkpoint`.
 """
 
 import errno
@@ -48,8 +48,6 @@ LOOKED, LOOKED_SOON = "expired", "expired-soon"
 QUEUE = "queue"
 # interrupted/<job>: the ticket of a running job, which puts it back into the queue after a restart of the machine.
 INTERRUPTED = "interrupted"
-# looks/<hash>: what a program last said, which all clients of the user on this machine share.
-LOOKS = "looks"
 # Who held what, and since when.
 HOLDS = "holds.jsonl"
 SPOOLER_LOG = "spooler.log"

@@ -212,11 +212,11 @@ class HostRequests:
         return request.reply
 
     def repeat(
-        self, argv: Sequence[str], interval_s: float, share: str | None, on_look: Callable[[_r.CommandLook], Any],
-        unset: Sequence[str] = (), *, timeout_s: float = 60,
+        self, argv: Sequence[str], interval_s: float, on_look: Callable[[_r.CommandLook], Any],
+        unset: Sequence[str] = (), *, delay_s: float = 0.0, timeout_s: float = 60,
     ) -> Reply[None]:  # fmt: skip
-        """Run a program now and every `interval_s`, until `cancel`. Equal `share` and argv share an answer per user."""
-        fields = {**_program(argv, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
+        """Run a program after `delay_s` and then every `interval_s`, until `cancel`."""
+        fields = {**_program(argv, unset), "interval_s": interval_s, "delay_s": delay_s, "timeout_s": timeout_s}
         return self._send(_r.RepeatRequest(fields, on_look))
 
     def connect_socket(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> Reply[None]:
