@@ -295,9 +295,6 @@ ONE_PLACE = {
         "api/in_job/checkpoint.py": "writes as it saves, because a state may not fit into memory twice",
         "environment/download.py": "gives what was downloaded its name",
     },
-    "flock(": {
-        "bridge/agent/processes.py": "the agent, which has nothing but itself",
-    },
     '"TB"': {
         "bridge/supervisor/text.py": "writes sizes for people",
     },

@@ -47,7 +47,7 @@ _NEEDED_BY_THE_REST = (
 )
 
 _OF_THE_AGENT = tuple(
-    f"agent/{name}.py" for name in ("__init__", "byte_code", "files", "frames", "inotify", "libc", "pipes", "trusted")
+    f"agent/{name}.py" for name in ("__init__", "byte_code", "files", "frames", "inotify", "libc", "trusted")
 )
 _SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "removal.py", *_OF_THE_AGENT)
 

@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import disk_sync, downloads, listing, parts, server, starts, uploads
+from clusterfn.bridge.agent import disk_sync, downloads, parts, server, starts, uploads
 from clusterfn.bridge.agent.files import CHUNK, sync_all
 from clusterfn.bridge.agent.frames import FULL, TURN_S, pack
 from clusterfn.bridge.agent.processes import LINGER_S
@@ -211,7 +211,7 @@ def test_other_requests_do_not_wait_for_a_long_list(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "lstat", slowly)
-        patched.setattr(listing.PatternHandler, "ENTRIES_A_TURN", 1)
+        patched.setattr(downloads.PatternHandler, "ENTRIES_A_TURN", 1)
         client.ask(id=2, do="have", path=str(tmp_path))
         client.turns(1)
         client.ask(id=3, do="have", paths=[])
