@@ -24,7 +24,7 @@ from typing import Any, Callable, Optional
 
 from ..layout import ABOUT, BLOBS, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..removal import DAY_S, size_of
-from . import cleanup, leases, permissions, programs, progress
+from . import cleanup, leases, programs, progress
 from .errors import BuildFailed, from_os_error
 from .link import Linker, compile_missing, remove_damaged
 from .locks import FolderLock, LockHolder, OtherHolder, try_unlink
@@ -73,10 +73,10 @@ def build(path: str, is_purged: bool = False) -> int:
     what = read_plan(path)
     what = what._replace(purged=what.purged or is_purged)
     programs.end_on_signals()
-    permissions.refuse_untrusted(what.root, what.owners, what.id)
+    leases.refuse_untrusted(what.root, what.owners, what.id)
     outcome = dict(_REUSED)
     if what.purged or not _is_ready(what.root, what.id):
-        with permissions.writing_below(what.root), LockHolder(what.root) as holder:
+        with leases.writing_below(what.root), LockHolder(what.root) as holder:
             outcome = _build_or_wait(what, holder)
     if not outcome["ok"]:
         return _print_failure(outcome)
@@ -106,7 +106,7 @@ def list_environments(root: str) -> int:
 
 def remove(root: str, env_id: str) -> int:
     """Remove an environment, and the packages that no other environment uses."""
-    with permissions.writing_below(root), LockHolder(root) as holder:
+    with leases.writing_below(root), LockHolder(root) as holder:
         result = cleanup.remove_environment(root, check_id(env_id), holder)
         if result["removed"]:
             count, freed = cleanup.remove_packages(root, holder)
@@ -118,7 +118,7 @@ def remove(root: str, env_id: str) -> int:
 def collect(root: str, days: str, keep: str) -> int:
     """Remove environments and packages that were not used for `days` days; keep the `keep` environments used last."""
     limit_s = float(days) * DAY_S
-    with permissions.writing_below(root), LockHolder(root) as holder:
+    with leases.writing_below(root), LockHolder(root) as holder:
         cleanup.sweep_leftovers(root, holder)
         for each in cleanup.list_environments(root):
             leases.sweep_ended_leases(root, each)
@@ -145,8 +145,8 @@ def preview_collect(root: str, days: str, keep: str) -> int:
 def print_missing() -> int:
     """Print which archives of the plan on stdin have to be fetched or sent; create the folders for them."""
     what = read_plan(os.dup(0))
-    permissions.refuse_untrusted(what.root, what.owners)
-    with permissions.writing_below(what.root):
+    leases.refuse_untrusted(what.root, what.owners)
+    with leases.writing_below(what.root):
         for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
             os.makedirs(folder, exist_ok=True)
             # Only an attempt shows whether the folder can be written to.
