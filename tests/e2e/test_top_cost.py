@@ -1,4 +1,4 @@
-"""What `clusterfn top` costs the host and the line: at most 1 % of a core, and 2 KB in a second."""
+"""What `clusterfn top` costs the host and the line: at most 3 % of a core, and 20 KB in a second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 JOBS, FOR_S = 20, 60.0
-MOST_OF_A_CORE, MOST_BYTES_PER_S = 0.01, 2000
+MOST_OF_A_CORE, MOST_BYTES_PER_S = 0.03, 20_000
 
 
 def rest() -> None:

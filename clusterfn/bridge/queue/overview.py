@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # The share of a core for looks.
-_MOST_OF_A_CORE = 0.02
+_MOST_OF_A_CORE = 0.01
 _GPUS_EVERY_S = 5.0
 _ENDED = frozenset(FINAL.values()) | {DIED}
 _MIB = 2**20
