@@ -111,11 +111,6 @@ class HostCapacity:
             )
         if self._session.scheduler.has_nodes:
             return
-        if facts.ends_jobs and is_new("logout"):
-            yield (
-                f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
-                f"`clusterfn check {name}` shows what to ask the administrator for"
-            )
         if not request.gpus or self._host.gpus_only or "gpus" in self._warned:
             return
         if hides_gpus(facts.visible_gpus, len(self.gpus or ())) and is_new("gpus"):

@@ -16,21 +16,20 @@ from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
 from tests.bridge.test_queue import WAITS, ended
 from tests.builder import toys
-from tests.lab.condapackage import Entry
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
 
 class Environments:
-    """Jobs whose environment is made by a package's script, which waits until it may go on."""
+    """Jobs whose environment is made by a package's activation script, which waits until it may go on."""
 
     def __init__(self, box: Box, folder: Path) -> None:
         self.box = box
         self.go = folder / "go"
         self.root = folder / "environments"
         script = f'until [ -e "{self.go}" ]; do sleep 0.02; done; exit "$(cat "{self.go}")"\n'
-        slow = toys.conda(folder / "shelf", "slow", {"bin/.slow-post-link.sh": Entry(script.encode(), 0o755)})
+        slow = toys.conda(folder / "shelf", "slow", {"etc/conda/activate.d/slow.sh": script.encode()})
         packages = [toys.python(folder / "shelf"), slow]
         self.id = "0123456789abcdef"
         plan = {
@@ -61,7 +60,7 @@ def test_a_job_whose_environment_is_being_made_keeps_no_gpus_from_others(box: Bo
     first, second = environments.job(2, queue_timeout_s=60.0), box.job(2)
 
     assert box.start(first).wait(150) == WAITS
-    until(lambda: box.reason(first) == "environment: scripts: post-link script of slow 1.0")
+    until(lambda: box.reason(first) == "environment: activate")
     as_if_since(box.machine / "queue" / first.id, 100)  # longer than queue_timeout
     assert box.run(second)["kind"] == "returned"
     assert not first.has_outcome()
@@ -92,7 +91,7 @@ def test_an_environment_that_cannot_be_made_ends_each_job_that_waits_for_it_with
     assert ended(first, second) == ["environment"] * 2
     for job in (first, second):
         outcome = job.outcome()
-        assert "the post-link script of slow 1.0 failed" in outcome["message"] and outcome["stage"] == "environment"
+        assert "the environment cannot be activated" in outcome["message"] and outcome["stage"] == "environment"
     assert not box.tickets() and not box.order()
 
 
@@ -112,7 +111,7 @@ def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_
     first, second = environments.job(1), environments.job(1)
     box.queued(first)
     box.queued(second)
-    until(lambda: "scripts" in box.reason(second))
+    until(lambda: "activate" in box.reason(second))
 
     if how == "cancel":
         (first.folder / "cancel").touch()
@@ -170,7 +169,7 @@ def test_a_supervisor_killed_while_it_makes_an_environment_is_followed_by_one_th
 ):
     job = environments.job(1, retries=1)
     box.queued(job)
-    until(lambda: "scripts" in box.reason(job))
+    until(lambda: "activate" in box.reason(job))
 
     (pid,) = supervisors(job)
     os.kill(pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import namedtuple
 
+from ..agent.trusted import machine_name
 from ..layout import MACHINES
 from ..supervisor.eligible_gpus import allowed_gpus, eligible_gpus, only_of, squeezed
 from ..supervisor.process_tree import read_proc
@@ -37,7 +38,6 @@ Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "more"))
 
 ANY = Kind("", 0, ())
-_OF_NAMES = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 # A spooler publishes no more than this many further jobs that could start at once.
 _MANY = 64
 # Who holds less comes first, and a GPU counts as so many cores.
@@ -46,15 +46,9 @@ GPU_IN_CORES = 8
 _TIMES_SHARED = 4
 
 
-def name() -> str:
-    """Return <machine-id>-<hostname>: cloned images share the first, a home may be shared by machines."""
-    number = _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id") or "unknown"
-    return "".join(sign if sign in _OF_NAMES else "_" for sign in "%s-%s" % (number, os.uname()[1]))
-
-
 def folder(root: str) -> str:
     """Return the folder of this machine's queue and journal below a root, which other machines may share."""
-    return os.path.join(root, MACHINES, name())
+    return os.path.join(root, MACHINES, machine_name())
 
 
 def now_ns() -> int:
@@ -86,14 +80,6 @@ def available_mb() -> int:
             return int(line.split()[1]) >> 10
     # Kernels before 3.14 have no MemAvailable.
     return memory_mb()
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
-    except OSError:
-        return ""
 
 
 def demand_of(spec: "Mapping[str, Any]") -> Demand:

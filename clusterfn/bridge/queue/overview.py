@@ -79,7 +79,6 @@ class Overview:
             "t": time.time(),
             "own": own,
             "jobs": report.look_at_jobs(names, now_s),
-            "false": report.false_names(names),
         }
         return dict(facts, machine=_machine(), **self._look_at_gpus(own))
 

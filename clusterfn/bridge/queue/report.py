@@ -236,9 +236,3 @@ def look_at_jobs(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     jobs: "list[tuple[str, Any]]" = [("RUNNING", job) for job in sorted(held_names.running)]
     jobs += [("PENDING", job) for _, job in held_names.in_order()]
     return [dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state) for state, job in jobs]
-
-
-def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
-    """Return `user` and `name` of each name that another user has bound than it says: it counts for nothing."""
-    false = lease_names.HeldNames(names, 0).false
-    return [{"user": user_name(uid), "name": name} for name, uid in sorted(false.items())]

@@ -76,4 +76,4 @@ def test_on_a_machine_the_gpus_of_own_jobs_show_what_their_supervisors_measured(
     first, second = printed(capfdbinary)
     assert [(each["use_percent"], each["used_mib"]) for each in second["gpus"]] == [(97, 20), (3, 1)]
     assert len(asked) == 1  # nvidia-smi costs more than all else
-    assert first["machine"]["cores"] == os.cpu_count() and {"jobs", "false"} <= first.keys()
+    assert first["machine"]["cores"] == os.cpu_count() and "jobs" in first
