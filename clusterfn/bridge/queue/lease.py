@@ -18,7 +18,7 @@ from . import lease_names, socket_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, List, Optional, Tuple
+    from typing import Optional
 
 _PREFIX = "clusterfn/"
 # Linux's number. Other systems have no leases.
@@ -141,7 +141,9 @@ class Leases:
     def binders(self) -> "dict[str, Optional[int]]":
         """Return the uid of the process that bound each name that is held; None where the kernel does not say."""
         uids = socket_table.bound_names(_PREFIX)
-        return {name: uids[name] for name in _some_of_each_user(uids.items())}
+        # All that this user or root has, and of each other user no more than `MOST_OF_ANOTHER`.
+        names = lease_names.first_of_each(uids.items(), MOST_OF_ANOTHER, (os.getuid(), 0, None))
+        return {name: uids[name] for name in names}
 
     def find(self, name: str) -> "Optional[str]":
         """Return the name by which this user holds one of their own, which may have an ending; None if they do not."""
@@ -173,11 +175,6 @@ class Leases:
         except OSError:
             socket.close()
             return None
-
-
-def _some_of_each_user(owned: "Iterable[Tuple[str, Optional[int]]]") -> "List[str]":
-    """Return what this user or root has, and of each other one no more than `MOST_OF_ANOTHER`."""
-    return lease_names.first_of_each(owned, MOST_OF_ANOTHER, (os.getuid(), 0, None))
 
 
 def _peer_of(socket: "_socket.socket") -> "tuple[int, int]":

@@ -138,23 +138,13 @@ def reserved_gpus(
         waiting: How many each waiting job needs, and which will do; None: every one does.
         last: GPUs that are kept only if no others will do; None: all of them.
     """
-    places = [gpus for count, gpus in waiting for _ in range(min(count, len(free)))]
-    has = {}  # type: dict[int, str]
-    for gpu in sorted(free, key=lambda gpu: last is None or gpu in last):
-        _give(gpu, places, has, set())
-    return set(has.values())
-
-
-def _give(gpu: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", tried: "set[int]") -> bool:
-    """Find a place for a GPU; a job that has to make room for it finds another, so that no place is lost."""
-    for place, gpus in enumerate(places):
-        if place in tried or gpus is not None and gpu not in gpus:
-            continue
-        tried.add(place)
-        if place not in has or _give(has[place], places, has, tried):
-            has[place] = gpu
-            return True
-    return False
+    kept: "set[str]" = set()
+    usable = sorted(free, key=lambda gpu: last is None or gpu in last)
+    # Those that accept the fewest choose first, so that no place is lost.
+    for count, gpus in sorted(waiting, key=lambda job: sum(job[1] is None or gpu in job[1] for gpu in free)):
+        suitable = [gpu for gpu in usable if gpu not in kept and (gpus is None or gpu in gpus)]
+        kept.update(suitable[:count])
+    return kept
 
 
 GPUS, CORES, MEMORY, OWN = "gpus", "cores", "memory", "own"

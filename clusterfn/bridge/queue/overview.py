@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _MOST_OF_A_CORE = 0.01
 _GPUS_EVERY_S = 5.0
 _ENDED = frozenset(FINAL.values()) | {DIED}
-_MIB = 2**20
 
 
 def print_looks(root: str, has_nodes: bool, every_s: float, looks: int) -> int:
@@ -80,7 +79,7 @@ class Overview:
             "own": own,
             "jobs": report.look_at_jobs(names, now_s),
         }
-        return dict(facts, machine=_machine(), **self._look_at_gpus(own))
+        return dict(facts, machine=_machine(), **self._look_at_gpus())
 
     def _own_jobs(self) -> "list[dict[str, Any]]":
         jobs = []
@@ -93,19 +92,11 @@ class Overview:
                     jobs.append(job)
         return jobs
 
-    def _look_at_gpus(self, own: "list[dict[str, Any]]") -> "dict[str, Any]":
-        """Return the GPUs of the machine; between two looks by nvidia-smi, what the own jobs say of theirs is newer."""
+    def _look_at_gpus(self) -> "dict[str, Any]":
         if time.monotonic() >= self._next_gpus:
             self._gpus = report.look_at_gpus(self._root)
             self._next_gpus = time.monotonic() + _GPUS_EVERY_S
-        now = {gpu.get("uuid"): gpu for job in own for gpu in (job.get("usage", {}).get("now") or {}).get("gpus") or []}
-        return dict(self._gpus, gpus=[_updated(gpu, now.get(gpu["uuid"])) for gpu in self._gpus["gpus"]])
-
-
-def _updated(gpu: "dict[str, Any]", now: "Any") -> "dict[str, Any]":
-    if not now or now.get("use_percent") is None or now.get("memory_bytes") is None:
-        return gpu
-    return dict(gpu, use_percent=now["use_percent"], used_mib=now["memory_bytes"] // _MIB)
+        return self._gpus
 
 
 def _machine() -> "dict[str, Any]":
