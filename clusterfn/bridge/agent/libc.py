@@ -1,4 +1,4 @@
-"""Call the C library by the C half of `ctypes` alone, and learn from it that a folder changed. The bridge uses this too.
+"""Call the C library by the C half of `ctypes` alone, and hear from it of changed folders. The bridge uses this too.
 
 Loading `ctypes` itself takes 4 ms, and each job starts three processes that need one call each.
 """
