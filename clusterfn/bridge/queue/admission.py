@@ -298,7 +298,7 @@ class AdmissionRequest:
             for lease in before.values():
                 lease.close()
             self._hold_name()
-            ticket.submitted = ticket.submitted or machine.now_ns()
+            ticket.submitted = ticket.submitted or machine.started_ns(os.getppid())
             names = self._look.held_names()
             waits = self._waits_for_inputs()
             if waits:

@@ -11,7 +11,7 @@ from collections import namedtuple
 from ..agent.trusted import machine_name
 from ..layout import MACHINES
 from ..supervisor.eligible_gpus import allowed_gpus, eligible_gpus, only_of, squeezed
-from ..supervisor.process_tree import read_proc
+from ..supervisor.process_tree import read_proc, start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,15 @@ def folder(root: str) -> str:
 def now_ns() -> int:
     """Return nanoseconds since the machine was started, by a clock that is never set."""
     return int(time.clock_gettime(_BOOTTIME) * 1e9)
+
+
+def started_ns(pid: int) -> int:
+    """Return when a process was started, by the same clock; of those of one moment, the one with a lower pid is first.
+
+    So the jobs of a loop wait in the order in which the agent has started their scripts, though these race.
+    """
+    ticks = start_time(pid)
+    return int(ticks) * 10**9 // os.sysconf("SC_CLK_TCK") + pid if ticks else now_ns()
 
 
 def now_s() -> int:
