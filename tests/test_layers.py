@@ -290,12 +290,8 @@ ONE_PLACE = {
         "api/in_job.py": "writes as it saves, because a state may not fit into memory twice",
         "environment/download.py": "gives what was downloaded its name",
     },
-    "flock(": {
-        "bridge/agent/processes.py": "the agent, which has nothing but itself",
-    },
     '"TB"': {
         "bridge/supervisor/text.py": "writes sizes for people",
-        "bridge/agent/site_rules.py": "reads what an administrator writes",
     },
     "or use less at a time": {"bridge/supervisor/classify_exit.py": "what to do about OutOfMemory"},
     "have one built": {"config/forms.py": "how a call gets an environment"},

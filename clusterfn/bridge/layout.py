@@ -3,16 +3,13 @@
 Both sides read it: the library (Python 3.9 and newer) and the bridge on the host (3.6 and newer). So it imports nothing
 but the standard library and keeps to old syntax. It only names things: it never touches a file.
 
-The agent reaches a host without this module. It repeats the names below the root, `looks`, `work` and `checkpoint`.
+The agent reaches a host without this module. It repeats the names below the root, `work` and `checkpoint`.
 """
 
 import errno
 import posixpath
 
 FORMAT = 1
-
-# The administrator's limits for each user, which agent/site_rules.py reads.
-SITE_RULES = "/etc/clusterfn.yml"
 
 # -- Names below a host's root
 
@@ -48,12 +45,8 @@ LOOKED, LOOKED_SOON = "expired", "expired-soon"
 
 # queue/<job>: the ticket of a job that waits; <job>.<k> for an element of a group.
 QUEUE = "queue"
-# damaged/<job>: a file from the queue that could not be read as a ticket.
-DAMAGED_TICKETS = "damaged"
 # interrupted/<job>: the ticket of a running job, which puts it back into the queue after a restart of the machine.
 INTERRUPTED = "interrupted"
-# looks/<hash>: what a program last said, which all clients of the user on this machine share.
-LOOKS = "looks"
 # Who held what, and since when.
 HOLDS = "holds.jsonl"
 SPOOLER_LOG = "spooler.log"

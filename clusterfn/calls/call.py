@@ -140,8 +140,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         if options.scheduler_options:
             host = chosen.called
             rules = scheduler_for(host)
-        host = session.capacity.limit(host)
-        resources = session.capacity.limit_time(resources_of(options, host, rules))
+        resources = resources_of(options, host, rules)
         if options.warn_s is not None:
             checkpoint.check_warning(options, resources, rules)
         if options.requeue:

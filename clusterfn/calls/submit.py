@@ -263,7 +263,7 @@ def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
         crc, data = what
         # A job on a machine without a scheduler begins at once, so nothing waits until the disk has the buffer. A job
         # that finds it damaged, after a power cut, removes it.
-        return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes or "later")
+        return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes)
     # Files shared by their content are read-only; a program stays executable.
     files = [
         TreeFile(

@@ -33,7 +33,7 @@ _EVERY_S = 2.0
 # The controller of a cluster serves all users, so ask it less often.
 _SCHEDULER_EVERY_S = 10.0
 _AGAIN_S = 5.0
-_MOST_FALSE, _MESSAGE = 5, 100
+_MESSAGE = 100
 _TIMEOUT_S = 60.0
 _NONE = "none of your jobs waits or runs"
 
@@ -105,8 +105,7 @@ def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
             data = came.get()
         while data is not None:
             with reading(session.host.name, "what runs there"):
-                lines = coming.feed(data)
-                checked = [_checked(session, json.loads(line)) for line in lines]
+                checked = [_checked(session, json.loads(line)) for line in coming.feed(data)]
             yield from checked
             if checked:
                 # Confirm what was shown. The host sends no more to a terminal
@@ -196,12 +195,7 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
 
 
 def notes_on(look: Mapping[str, Any]) -> Iterator[str]:
-    """Say who is next on a machine, and which names that its users hold are false."""
+    """Say who is next on a machine."""
     # Waiting jobs come in the order of the queue, so the first one is next.
     for each in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:
         yield f"{each['user']} is next with {each['job']}"
-    false = look.get("false", ())
-    for each in false[:_MOST_FALSE]:
-        yield f"{each['user']} holds a name of another user, which counts for nothing: {each['name']}"
-    if len(false) > _MOST_FALSE:
-        yield f"{len(false) - _MOST_FALSE} more such names are held"

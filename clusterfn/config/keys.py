@@ -186,7 +186,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "`host`: build environments on the machine that ssh reaches. `node`: in the job that needs it, or with "
         "`build_partition` in a separate batch job"),
     "build_timeout": Key("making.timeout_s", kinds.TIME, "`20min`", "1h",
-        "a build ends with EnvironmentBuildError if the post-link script of one package takes longer, or a program "
+        "a build ends with EnvironmentBuildError if activation takes longer, or a program "
         "of the build does nothing for that long"),
     "purge_days": Key("making.purge_days", kinds.DAYS, "never", "30d",
         "the file system deletes files that were not read for this long: clusterfn looks for missing files of "

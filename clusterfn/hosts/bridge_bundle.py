@@ -45,10 +45,7 @@ _NEEDED_BY_THE_REST = (
     *(f"bridge/worker/{name}.py" for name in ("__init__", "cuda_table")),
 )
 
-_OF_THE_AGENT = tuple(
-    f"agent/{name}.py"
-    for name in ("__init__", "byte_code", "files", "frames", "inotify", "libc", "pipes", "site_rules", "trusted")
-)
+_OF_THE_AGENT = tuple(f"agent/{name}.py" for name in ("__init__", "byte_code", "files", "frames", "libc", "trusted"))
 _SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "removal.py", *_OF_THE_AGENT)
 
 

@@ -46,9 +46,7 @@ class HostFacts(NamedTuple):
         umask: The user's own, as a login without a terminal has it.
         net_ns: The network namespace, as the kernel names it.
         glibc: The version of its C library, "2.17"; "" where that is another one.
-        ends_jobs: Whether logind ends what the user runs there when he logs out.
         visible_gpus: What the account sets of CUDA_VISIBLE_DEVICES or its like, as NAME=VALUE; "" for nothing.
-        site: What /etc/clusterfn.yml says there, as JSON; "" without one.
         have: For each path that was asked for, whether it exists.
         lacking: Commands of the host's scheduler that its PATH does not have.
         ahead_s: By how many seconds its clock is ahead of this machine's; 0 if both agree to the minute.
@@ -69,9 +67,7 @@ class HostFacts(NamedTuple):
     memory_bytes: int
     net_ns: str
     glibc: str
-    ends_jobs: bool
     visible_gpus: str
-    site: str
     have: tuple[bool, ...]
     lacking: tuple[str, ...]
     ahead_s: float
@@ -186,7 +182,7 @@ def _facts(hello: Header) -> HostFacts:
     values: dict[str, Any] = {name: hello[name] for name in HostFacts._fields if name != "ahead_s"}
     for name, value in values.items():
         each = _LISTS.get(name)
-        expected = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
+        expected = list if each else int if name in _NUMBERS else str
         # Compare types exactly, because `isinstance` accepts True as a number.
         if type(value) is not expected or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
             raise ValueError(f"{name}: {ascii(value)[:80]}")

@@ -1,8 +1,7 @@
-"""What the jobs of a host may get: its cores, memory and GPUs, within what its administrator allows.
+"""What the jobs of a host may get: its cores, memory and GPUs, within the `limits:` of its user.
 
-nvidia-smi or the scheduler says which GPUs there are; the host itself decides which of them are free. The rules of a
-machine without a scheduler are in its /etc/clusterfn.yml, as the agent told it. The supervisors there obey them
-themselves. Here they make a call that can never run fail before anything is sent.
+nvidia-smi or the scheduler says which GPUs there are; the host itself decides which of them are free. A call that can
+never run fails here, before anything is sent.
 
 `clusterfn.gpu.smi` reads nvidia-smi in the user's own process, where only the standard library may be imported.
 """
@@ -10,11 +9,9 @@ themselves. Here they make a call that can never run fail before anything is sen
 from __future__ import annotations
 
 import functools
-import json
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.eligible_gpus import (
@@ -31,8 +28,8 @@ from clusterfn.bridge.supervisor.eligible_gpus import (
     suggest_gpus,
 )
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.config.spec import Host, Limits, Resources
-from clusterfn.config.units import exact_memory, exact_time
+from clusterfn.config.spec import Host, Resources
+from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError, HostError, Unsatisfiable, nearest_word
 from clusterfn.hosts.connected_host import ConnectedHost
 
@@ -40,12 +37,8 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
     from clusterfn.scheduler.base import Scheduler
 
-SITE_FILE = "/etc/clusterfn.yml"
 PATIENCE_S = 30.0
 _FIELDS = ("index", "uuid", "memory.total", "name")
-_SHOWN: dict[str, Callable[[Any], str]] = {
-    "gpus": str, "cores": str, "memory_bytes": exact_memory, "jobs": str, "time_s": exact_time,
-}  # fmt: skip
 
 
 class HostCapacity:
@@ -67,20 +60,17 @@ class HostCapacity:
             if request.gpu_type:
                 require_type(self.gpu_types, request, self._host.name, self._session.scheduler.title)
             return
-        facts, limits, host = self._session.connection.facts, self.limit(self._host).limits, self._host
+        facts, limits, host = self._session.connection.facts, self._host.limits, self._host
         amounts = (("gpus", request.gpus, limits.gpus, str), ("cores", request.cores, limits.cores, str),
                   ("memory", request.memory_bytes or 0, limits.memory_bytes, exact_memory))  # fmt: skip
         for name, amount, limit, as_text in amounts:
             if limit is not None and amount > limit:
                 # Such a job would wait forever, because not even the end of
                 # all other jobs of the user makes enough room.
-                field = "memory_bytes" if name == "memory" else name
-                by_site = self.rules is not None and limit == getattr(self.rules.limits, field)
-                mend = f", or change limits: {{{name}: …}} in {host.source}"
                 raise Unsatisfiable(
                     f"{name}={as_text(amount)} is more than all your jobs on {host.name} may have: {as_text(limit)}",
-                    host=host.name, stage="submit", hint=f"ask for at most {as_text(limit)}{'' if by_site else mend}",
-                    evidence=[f"the administrator has set it in {SITE_FILE} on {host.name}"] if by_site else [],
+                    host=host.name, stage="submit",
+                    hint=f"ask for at most {as_text(limit)}, or change limits: {{{name}: …}} in {host.source}",
                 )  # fmt: skip
         # A user may allow more cores than the machine has, because cores are shared in time.
         self._reject_above("cores", request.cores, max(facts.cpus, limits.cores or 0), str)
@@ -106,20 +96,6 @@ class HostCapacity:
             message = f"{lacking[0]} is neither in PATH of {name} nor found by its login shell"
             raise ConfigError(message, host=name, evidence=[f"scheduler: {self._host.scheduler} ({source})"], hint=hint)
 
-    @property
-    def rules(self) -> SiteRules | None:
-        """What the administrator allows there, None for all there is; a scheduler has rules of its own."""
-        text = self._session.connection.facts.site
-        return read_site_rules(text) if text and not self._session.scheduler_rules.has_nodes else None
-
-    def limit(self, host: Host) -> Host:
-        """Return the host, with the options of a call, within what the administrator allows."""
-        return self.rules.limit(host) if self.rules else host
-
-    def limit_time(self, request: Resources) -> Resources:
-        """Return what a job asks for with a time that the administrator allows; raise Unsatisfiable if it has more."""
-        return self.rules.limit_time(request, self._host.name) if self.rules else request
-
     def warnings(self, request: Resources) -> Iterator[str]:
         """Yield what the user should know before such a job goes there, each once."""
         name, facts, places = self._host.name, self._session.connection.facts, self._session.command_places
@@ -135,11 +111,6 @@ class HostCapacity:
             )
         if self._session.scheduler.has_nodes:
             return
-        if facts.ends_jobs and is_new("logout"):
-            yield (
-                f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
-                f"`clusterfn check {name}` shows what to ask the administrator for"
-            )
         if not request.gpus or self._host.gpus_only or "gpus" in self._warned:
             return
         if hides_gpus(facts.visible_gpus, len(self.gpus or ())) and is_new("gpus"):
@@ -325,78 +296,3 @@ def require_type(types: Sequence[str] | None, request: Resources, host: str, sch
 def _unsatisfiable(request: Resources, host: str, offer: str, do: str) -> Unsatisfiable:
     words = describe_request(request.gpus, request.gpu_type, request.gpu_memory_bytes)
     return Unsatisfiable(f"the call asks for {words}, and {offer}", host=host, stage="submit", hint=do)
-
-
-class SiteRules(NamedTuple):
-    """The rules of one machine.
-
-    Attributes:
-        limits: Of all running jobs of one user together.
-        longest_s: The longest time of one job.
-        memory_bytes, time_s: Of a job that asks for none.
-        trouble: The lines that could not be read, and why.
-    """
-
-    limits: Limits = Limits()
-    longest_s: float | None = None
-    memory_bytes: int | None = None
-    time_s: float | None = None
-    trouble: tuple[str, ...] = ()
-
-    def limit(self, host: Host) -> Host:
-        """Return the host with limits that are no wider than these, and with these defaults where it has none."""
-        pairs = zip(host.limits, self.limits)
-        least = Limits(*(min((each for each in pair if each is not None), default=None) for pair in pairs))
-        memory = host.defaults.memory_bytes or self.memory_bytes or self.limits.memory_bytes
-        defaults = host.defaults._replace(memory_bytes=memory, time_s=host.defaults.time_s or self.time_s)
-        return host._replace(limits=least, defaults=defaults)
-
-    def limit_time(self, request: Resources, host: str) -> Resources:
-        """Return what a job asks for with a time that is allowed.
-
-        Raises:
-            Unsatisfiable: It asks for more.
-        """
-        if self.longest_s is None:
-            return request
-        if request.time_s is not None and request.time_s > self.longest_s:
-            most = exact_time(self.longest_s)
-            raise Unsatisfiable(
-                f"time={exact_time(request.time_s)!r} is more than a job on {host} may take: {most}", host=host,
-                stage="submit", evidence=[f"the administrator has set it in {SITE_FILE} on {host}"],
-                hint=f"ask for time={most!r} at most, and continue in a further job (resume=)",
-            )  # fmt: skip
-        return request._replace(time_s=request.time_s or self.longest_s)
-
-    def in_words(self) -> list[str]:
-        """List the limits as they stand in the file."""
-        limits = {**self.limits._asdict(), "time_s": self.longest_s}
-        return [f"{name.partition('_')[0]}: {_SHOWN[name](each)}" for name, each in limits.items() if each is not None]
-
-
-def read_site_rules(text: str) -> SiteRules:
-    """Read what an agent told of the file: a JSON object. A host that tells nonsense limits nothing."""
-    try:
-        rules = json.loads(text)
-        most, defaults = dict(rules["limits"]), dict(rules["defaults"])
-        trouble = tuple(str(line)[:200] for line in rules["trouble"])
-        longest = _number(most.pop("time_s", None))
-        limits = Limits(**{name: _whole(most.get(name)) for name in Limits._fields})
-        memory, time_s = _whole(defaults.get("memory_bytes")), _number(defaults.get("time_s"))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        return SiteRules(trouble=(f"it was not understood: {error}",))
-    return SiteRules(limits, longest, memory, time_s, trouble)
-
-
-def _whole(value: Any) -> int | None:
-    if value is not None and (type(value) is not int or value < 0):
-        raise ValueError(ascii(value)[:40])
-    return value
-
-
-def _number(value: Any) -> float | None:
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0 < float(value) < math.inf:
-        raise ValueError(ascii(value)[:40])
-    return float(value)

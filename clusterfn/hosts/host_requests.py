@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.errors import HostError
 from clusterfn.hosts.rpc import requests as _r
@@ -75,13 +75,13 @@ class HostRequests:
         return request.reply
 
     def put(
-        self, path: str, data: Data, mode: int = 0o600, crc: int | None = None, *, sync: bool | Literal["later"] = True,
+        self, path: str, data: Data, mode: int = 0o600, crc: int | None = None, *, sync: bool = True,
         after: Sequence[Reply[Any]] = (),
     ) -> Reply[bool]:  # fmt: skip
         """Write a file: whole or not at all. True if it was written, False if it was there and is named by its content.
 
         Args:
-            sync: Whether it must survive a power cut from then on; "later": soon afterwards, and nothing waits for it.
+            sync: Whether it must survive a power cut from then on.
             crc: The CRC-32 of the content that the file is named by, which what comes must have; None for other files.
         """
         fields: Header = {"path": path, "size": size_of(data), "mode": mode, "sync": sync}
@@ -212,11 +212,11 @@ class HostRequests:
         return request.reply
 
     def repeat(
-        self, argv: Sequence[str], interval_s: float, share: str | None, on_look: Callable[[_r.CommandLook], Any],
-        unset: Sequence[str] = (), *, timeout_s: float = 60,
+        self, argv: Sequence[str], interval_s: float, on_look: Callable[[_r.CommandLook], Any],
+        unset: Sequence[str] = (), *, delay_s: float = 0.0, timeout_s: float = 60,
     ) -> Reply[None]:  # fmt: skip
-        """Run a program now and every `interval_s`, until `cancel`. Equal `share` and argv share an answer per user."""
-        fields = {**_program(argv, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
+        """Run a program after `delay_s` and then every `interval_s`, until `cancel`."""
+        fields = {**_program(argv, unset), "interval_s": interval_s, "delay_s": delay_s, "timeout_s": timeout_s}
         return self._send(_r.RepeatRequest(fields, on_look))
 
     def connect_socket(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> Reply[None]:

@@ -20,19 +20,14 @@ from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import CommandLook, HostConnection, Reply
 
-# Looks that are closer together than this are one look, which processes share through a file of the host.
-_SAME_LOOK_S = 1.0
 # Where the scheduler lists only waiting jobs, two looks that count against a job are at least this far apart.
 _UNLISTED_S = 20.0
 # Running jobs need few looks, because the heartbeat of a job that dies reports that sooner.
 _RUNNING_S = 300.0
 # A scheduler serves all users of a cluster, so this process asks it no more often than this on average.
 _RARE_S = 60.0
-# An answer that is shown to a user may be no older than this.
-_FRESH_S = 4.0
 # So many looks may come sooner than `_RARE_S` allows. The allowance fills up again at that rate.
 _SOON = 6
-_SHARE = "scheduler"
 UNREACHABLE = "the scheduler has been unreachable"
 
 
@@ -176,13 +171,10 @@ class SchedulerWatch:
             self._repeat(soon)
 
     def last_look(self, timeout_s: float) -> Mapping[str, JobState] | str:
-        """Return the states of the user's jobs by name, as seen some seconds ago at most; text says why not.
-
-        The host keeps its last look for all programs, so that many that ask cost the scheduler one question.
-        """
+        """Return the states of the user's jobs by name, as they are now; text says why not."""
         first_look: Future[CommandLook] = Future()
         looking = self._connection.repeat(
-            self._scheduler.watch_command(), max(_FRESH_S, self._floor_s), share=_SHARE, unset=self._scheduler.unset,
+            self._scheduler.watch_command(), _RARE_S, unset=self._scheduler.unset,
             on_look=lambda look: None if first_look.done() else first_look.set_result(look),
         )  # fmt: skip
         loop.begin(_fail_with(looking, first_look))
@@ -214,8 +206,9 @@ class SchedulerWatch:
         if before is not None:
             before.cancel()
         if interval_s:
+            due = 0.0 if self._last_look_at is None else self._last_look_at + interval_s
             self._repeating = repeating = self._connection.repeat(
-                command, interval_s, share=_SHARE, unset=self._scheduler.unset,
+                command, interval_s, delay_s=max(0.0, due - self._clock()), unset=self._scheduler.unset,
                 on_look=lambda look: loop.call(self._take, look),
             )  # fmt: skip
             self._interval_s = interval_s
@@ -236,17 +229,13 @@ class SchedulerWatch:
             self._repeating, self._interval_s = None, 0.0
 
     def _take(self, look: CommandLook) -> None:
-        look_at, last = self._clock() - look.age_s, self._last_look_at
-        # Each new interval begins with the last answer that the host kept, which was counted before.
-        is_repeated = look.age_s > 0 and last is not None and look_at < last + _SAME_LOOK_S
-        reports = [] if is_repeated else self._reports(look)
+        reports = self._reports(look)
         self._repeat()
         for listener, report in reports:
             listener(report)
 
     def _reports(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
-        now = self._clock()
-        self._last_look_at = now - look.age_s
+        now = self._last_look_at = self._clock()
         self._allowance.take(now)
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
         if trouble:
@@ -255,7 +244,7 @@ class SchedulerWatch:
                 (job.listener, Silent(now - (job.added if since is None else since), trouble))
                 for job in self._jobs.values()
             ]
-        self._answered = self._last_look_at - look.took_s
+        self._answered = now - look.took_s
         states = self._scheduler.parse_states(look.out)
         # A job that was added after the look began cannot be in its answer. Of thousands, a look takes seconds.
         covered = {name: job for name, job in self._jobs.items() if job.added <= self._answered}

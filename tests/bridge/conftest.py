@@ -50,10 +50,7 @@ def box(bench: Bench, tmp_path: Path) -> Box:
 def unhurried(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     """A machine whose processes wait for one another for minutes: on a busy one a few seconds are soon over."""
     changes = [
-        ("queue/arrivals.py", "_PATIENCE_S = 2.0", "_PATIENCE_S = 100.0"),
-        ("queue/arrivals.py", "_LOCK_S = 5.0", "_LOCK_S = 100.0"),
-        ("queue/arrivals.py", "KEPT_S = 2.0", "KEPT_S = 100.0"),
-        ("queue/admission.py", "_NAMED_S = 2.0", "_NAMED_S = 100.0"),
+        ("queue/lease.py", "_LOCK_S, _POLL_S = 2.0, 0.002", "_LOCK_S, _POLL_S = 100.0, 0.002"),
         ("queue/launch.py", "_DIES_S, _LOOK_S = 2.0, 0.01", "_DIES_S, _LOOK_S = 100.0, 0.01"),
     ]
     monkeypatch.setattr(box.bench, "bridge", layout_bridge(tmp_path / "unhurried", *changes))

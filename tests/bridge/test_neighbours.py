@@ -90,8 +90,8 @@ def play(ada: Neighbour, steal: Callable[[list[str]], contextlib.AbstractContext
     first, jobs = ada.running(gpus(ada, 2, 600)), [gpus(ada, 1) for _ in range(4)]
     for job in jobs[:3]:
         ada.queued(job)
-    until(lambda: ada.box.reason(jobs[0]) and len(names_of(ada, "spool", "turn", "wait")) == 3)
-    names = names_of(ada, "spool", "turn", "wait")
+    until(lambda: ada.box.reason(jobs[0]) and len(names_of(ada, "spool", "wait")) == 2)
+    names = names_of(ada, "spool", "wait")
     kill(*ada.box.spoolers())
     until(lambda: not names_of(ada, "spool"))
     runs = [f"run/{uid}/{job.id}/1/1/0" for job in jobs for uid in (f"{ADA}", f"0{ADA}")]

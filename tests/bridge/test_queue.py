@@ -205,41 +205,6 @@ def test_twelve_jobs_on_eight_gpus_never_share_one_and_none_leaks(box: Box):
     until(lambda: not box.spoolers())
 
 
-def test_of_a_long_queue_only_the_front_is_looked_at_and_all_start_in_turn(box: Box, tmp_path: Path, monkeypatch):
-    changes = [
-        ("queue/spooler.py", "_FEW = 256", "_FEW = 2"),
-        ("queue/spooler.py", "_OF_EACH = 64", "_OF_EACH = 1"),
-        ("queue/spooler.py", "_SHARE, _MOST_S = 0.1, 30.0", "_SHARE, _MOST_S = 1e-9, 1e9"),
-    ]
-    monkeypatch.setattr(box.bench, "bridge", layout_bridge(tmp_path / "hasty", *changes))
-    box.say(cards=1)
-    first = running(box, box.job(1, 600))
-    waiting = [box.job(1, 0.05) for _ in range(5)]
-    for job in waiting:
-        box.queued(job)
-        until(lambda job=job: job in waiting[3:] or box.reason(job) not in ("", "waiting for its turn"))
-
-    assert box.reason(waiting[4]) == "", "a spooler that has seen three does not look at all again"
-    let_go(first)
-
-    assert ended(*waiting) == ["returned"] * 5
-    assert box.order() == [job.id for job in [first, *waiting]]
-    until(lambda: not box.spoolers())
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_who_was_sent_first_by_one_program_is_let_in_first_though_it_comes_later(box: Box):
-    first, second = box.job(2), box.job(2)
-    script = first.folder / "job.sh"
-    script.write_text(script.read_text().replace("trap :", "sleep 0.7\ntrap :", 1))
-
-    box.start(first)
-    box.start(second)
-
-    assert ended(first, second) == ["returned", "returned"]
-    assert box.order() == [first.id, second.id]
-
-
 def test_a_large_job_is_not_starved_by_small_ones(box: Box):
     """It finds one free card of two; who asks for one after it waits all the same."""
     holder, large, small = running(box, box.job(1, 600)), box.job(2), box.job(1)
@@ -270,16 +235,6 @@ def test_a_younger_job_of_another_user_does_not(box: Box):
 
     assert box.start(job).wait(150) == 0
     held.close()
-
-
-def test_who_waits_keeps_others_away_before_its_spooler_has_begun(box: Box):
-    running(box, box.job(2, 600))
-    second = box.job(1)
-
-    box.queued(second)
-
-    jobs = [name.split("/")[7] for name in box.apart.names() if name.startswith("wait/")]
-    assert [job.partition("~")[0] for job in jobs] == [second.id]
 
 
 def test_cores_are_counted_over_all_users(box: Box):

@@ -16,21 +16,20 @@ from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
 from tests.bridge.test_queue import WAITS, ended
 from tests.builder import toys
-from tests.lab.condapackage import Entry
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
 
 class Environments:
-    """Jobs whose environment is made by a package's script, which waits until it may go on."""
+    """Jobs whose environment is made by a package's activation script, which waits until it may go on."""
 
     def __init__(self, box: Box, folder: Path) -> None:
         self.box = box
         self.go = folder / "go"
         self.root = folder / "environments"
         script = f'until [ -e "{self.go}" ]; do sleep 0.02; done; exit "$(cat "{self.go}")"\n'
-        slow = toys.conda(folder / "shelf", "slow", {"bin/.slow-post-link.sh": Entry(script.encode(), 0o755)})
+        slow = toys.conda(folder / "shelf", "slow", {"etc/conda/activate.d/slow.sh": script.encode()})
         packages = [toys.python(folder / "shelf"), slow]
         self.id = "0123456789abcdef"
         plan = {
@@ -61,7 +60,7 @@ def test_a_job_whose_environment_is_being_made_keeps_no_gpus_from_others(box: Bo
     first, second = environments.job(2, queue_timeout_s=60.0), box.job(2)
 
     assert box.start(first).wait(150) == WAITS
-    until(lambda: box.reason(first) == "environment: scripts: post-link script of slow 1.0")
+    until(lambda: box.reason(first) == "environment: activate")
     as_if_since(box.machine / "queue" / first.id, 100)  # longer than queue_timeout
     assert box.run(second)["kind"] == "returned"
     assert not first.has_outcome()
@@ -92,7 +91,7 @@ def test_an_environment_that_cannot_be_made_ends_each_job_that_waits_for_it_with
     assert ended(first, second) == ["environment"] * 2
     for job in (first, second):
         outcome = job.outcome()
-        assert "the post-link script of slow 1.0 failed" in outcome["message"] and outcome["stage"] == "environment"
+        assert "the environment cannot be activated" in outcome["message"] and outcome["stage"] == "environment"
     assert not box.tickets() and not box.order()
 
 
@@ -112,7 +111,7 @@ def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_
     first, second = environments.job(1), environments.job(1)
     box.queued(first)
     box.queued(second)
-    until(lambda: "scripts" in box.reason(second))
+    until(lambda: "activate" in box.reason(second))
 
     if how == "cancel":
         (first.folder / "cancel").touch()
@@ -129,7 +128,7 @@ def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_
 def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_waiting(
     box: Box, environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 2"))
+    soon = layout_bridge(tmp_path / "soon", ("queue/scripts.py", "_KEPT_S = 300.0", "_KEPT_S = 2.0"))
     monkeypatch.setattr(box.bench, "bridge", soon)
     bad, good = environments.job(1), environments.job(1)
     script, hangs = bad.folder / "job.sh", tmp_path / "hangs"
@@ -152,42 +151,6 @@ def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_w
             os.killpg(int(hangs.read_text()), signal.SIGKILL)
 
 
-@pytest.mark.long
-def test_three_scripts_that_hang_keep_a_fourth_from_its_try_until_one_of_them_is_withdrawn(
-    box: Box, environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    soon = layout_bridge(tmp_path / "soon", ("queue/lease_names.py", "VALID_S = 60", "VALID_S = 2"))
-    monkeypatch.setattr(box.bench, "bridge", soon)
-    environments.finish()
-    hanging = [environments.job(1) for _ in range(3)]
-    pids = [tmp_path / job.id for job in hanging]
-    for job, pid in zip(hanging, pids):
-        script = job.folder / "job.sh"
-        hangs = f'#!/bin/sh\nif [ "$CLUSTERFN_TURN" ]; then echo $$ >> {pid}; exec sleep 600; fi\n'
-        script.write_text(script.read_text().replace("#!/bin/sh\n", hangs, 1))
-        box.queued(job)
-    try:
-        until(lambda: all(pid.exists() and pid.read_text() for pid in pids))
-        good = environments.job(1)
-        box.queued(good)
-        until(lambda: "does not end" in box.reason(good))
-        assert all(job.id[:4] in box.reason(good) for job in hanging)
-
-        (hanging[0].folder / "cancel").touch()
-
-        assert ended(hanging[0]) == ["cancelled"]
-        assert ended(good) == ["returned"], good.log()
-        makers = [pid.read_text().split()[0] for pid in pids]
-        until(lambda: not any(Path("/proc", maker).exists() for maker in makers))
-        for job in hanging[1:]:
-            (job.folder / "cancel").touch()
-        assert ended(*hanging) == ["cancelled"] * 3
-    finally:
-        for pid in [pid for path in pids if path.exists() for pid in path.read_text().split()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(pid), signal.SIGKILL)
-
-
 def supervisors(job: Job) -> list[int]:
     """Pids of what its script runs."""
     found = []
@@ -206,7 +169,7 @@ def test_a_supervisor_killed_while_it_makes_an_environment_is_followed_by_one_th
 ):
     job = environments.job(1, retries=1)
     box.queued(job)
-    until(lambda: "scripts" in box.reason(job))
+    until(lambda: "activate" in box.reason(job))
 
     (pid,) = supervisors(job)
     os.kill(pid, signal.SIGKILL)

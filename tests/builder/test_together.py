@@ -16,16 +16,15 @@ import pytest
 from tests.builder import toys
 from tests.builder.host import Host
 from tests.builder.toys import SITE
-from tests.lab.condapackage import Entry
 from tests.waiting import until
 
 # Holds its build up until a file is there.
-WAITS = b'echo begun >> "$PREFIX/../begun"; while ! [ -e "$PREFIX/../../go" ]; do sleep 0.05; done\n'
+WAITS = b'echo begun >> "$CONDA_PREFIX/../begun"; while ! [ -e "$CONDA_PREFIX/../../go" ]; do sleep 0.05; done\n'
 
 
 def slow(host: Host, shelf: Path, python: dict, **more: object) -> dict:
     """A plan whose build waits for `<root>/go`."""
-    package = toys.conda(shelf, "slow", {"bin/.slow-post-link.sh": Entry(WAITS, 0o755), f"{SITE}/slow.py": b"X = 1\n"})
+    package = toys.conda(shelf, "slow", {"etc/conda/activate.d/slow.sh": WAITS, f"{SITE}/slow.py": b"X = 1\n"})
     return host.plan([python, package], **{"verify": ["slow"], **more})
 
 
@@ -62,7 +61,7 @@ def test_of_eight_at_once_one_builds(host: Host, shelf: Path, python: dict):
     assert [each.rc for each in found] == [0] * 8
     assert sorted(each.last["reused"] for each in found) == [False] + [True] * 7
     assert {each["stage"] for each in waits} == {"wait"} and f"pid {first.process.pid} on " in waits[0]["text"]
-    assert all("scripts" in [line["stage"] for line in each.lines] for each in found)
+    assert all("activate" in [line["stage"] for line in each.lines] for each in found)
     assert host.leftovers() == []
 
 

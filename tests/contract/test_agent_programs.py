@@ -321,7 +321,7 @@ def is_zombie(pid: str) -> bool:
 
 def test_a_look_with_more_output_than_four_megabytes_is_none(here: Any) -> None:
     looks: list[Any] = []
-    asked = here.repeat(["head", "-c", "5000000", "/dev/zero"], 60.0, None, looks.append)
+    asked = here.repeat(["head", "-c", "5000000", "/dev/zero"], 60.0, looks.append)
     until(lambda: looks)
     asked.cancel()
 

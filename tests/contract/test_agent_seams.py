@@ -197,8 +197,8 @@ def test_without_inotify_the_poll_finds_it(
     """As on a network file system, where the kernel hears of this machine's changes only."""
     sources = dict(boot.agent_sources())
     seeing = 'sys.platform.startswith("linux")'
-    assert sources["inotify.py"].count(seeing) == 1
-    sources["inotify.py"] = sources["inotify.py"].replace(seeing, "False")
+    assert sources["libc.py"].count(seeing) == 1
+    sources["libc.py"] = sources["libc.py"].replace(seeing, "False")
     monkeypatch.setattr(boot, "agent_line", lambda: boot.line_of(sources))
     here = connect_to(local_host)
     seen: list[bytes] = []

@@ -113,7 +113,7 @@ def test_repeats_and_stills_go_on(there: Any, broken: Break, folder: str) -> Non
     looks, words = [], []
     Path(folder, "beat").touch()
     Path(folder, "beat").write_text("1")
-    asked = there.repeat(["echo", "x"], 0.05, None, looks.append)
+    asked = there.repeat(["echo", "x"], 0.05, looks.append)
     there.still(f"{folder}/beat", 0.2, lambda: words.append(1))
     until(lambda: looks and words)
     broken()

@@ -24,7 +24,7 @@ class Connection:
     """Remembers what is being repeated; the test answers."""
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.delays = [], []
         self.on_look = None
         self.stopped = 0
         self.is_closed = False
@@ -32,9 +32,10 @@ class Connection:
     def usable(self):
         return not self.is_closed
 
-    def repeat(self, argv, interval_s, *, share, unset, on_look):
-        assert argv and share and "SQUEUE_" in unset
+    def repeat(self, argv, interval_s, *, unset, on_look, delay_s=0.0):
+        assert argv and "SQUEUE_" in unset
         self.asked.append(interval_s)
+        self.delays.append(delay_s)
         self.on_look = on_look
         self.repeating = Reply(self.stop)
         return self.repeating
@@ -57,8 +58,8 @@ class Connection:
     def fail(self):
         self.repeating.reject(HostError("squeue is gone"))
 
-    def answer(self, *lines, rc=0, err="", age_s=0.0, took_s=0.0):
-        self.on_look(CommandLook(rc, "\n".join(lines), err, age_s=age_s, took_s=took_s))
+    def answer(self, *lines, rc=0, err="", took_s=0.0):
+        self.on_look(CommandLook(rc, "\n".join(lines), err, took_s=took_s))
         loop.settle()
 
 

@@ -115,7 +115,7 @@ class LoginNode(agent):
 
     def _look(self) -> tuple[Header, bytes]:
         out = self.looked()
-        return {"rc": 0, "out": len(out), "err": 0, "same": False, "age_s": 0.0, "took_s": 0.0}, out
+        return {"rc": 0, "out": len(out), "err": 0, "same": False, "took_s": 0.0}, out
 
     # what happens there, as the test wants it
 

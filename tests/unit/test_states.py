@@ -141,10 +141,9 @@ def take_away(root: Path) -> None:
 TICKET_STEPS: dict[str, Callable[[Path], object]] = {
     "queued": lambda root: Queue(str(root)).write(ticket(root)),
     "kept": lambda root: kept_aside(str(root)).write(ticket(root)),
-    "damaged": lambda root: Queue(str(root)).set_aside(ID),
     "gone": take_away,
 }
-TICKET_WAYS = {"queued": ("queued",), "kept": ("kept",), "damaged": ("queued", "damaged"), "gone": ()}
+TICKET_WAYS = {"queued": ("queued",), "kept": ("kept",), "gone": ()}
 
 
 def folder_of(root: Path) -> str:

@@ -5,6 +5,6 @@ The protocol is in docs/reference/protocol.md. Python 3.6 and up, nothing but th
 poll: nothing may block, not even for the fsync of a large file. It knows nothing of schedulers, environments or
 functions, and writes only where the client says.
 
-    files, frames, trusted, libc ← inotify ← file_watcher ← handler ← downloads ← growing_files;
+    files, frames, trusted, libc ← file_watcher ← handler ← downloads ← growing_files;
     handler ← facts, uploads, forked ← processes; all of these ← server
 """

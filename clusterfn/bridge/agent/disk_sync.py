@@ -52,10 +52,10 @@ class DiskSync:
         """Flush these with what else waits; call `done` with the number of the error, 0 if there was none."""
         self.waiting.append((files, folders, done))
         if not self.runs:
-            self.start(len(self.waiting))
+            self.start()
 
-    def start(self, count: int) -> None:
-        batch, self.waiting = self.waiting[:count], self.waiting[count:]
+    def start(self) -> None:
+        batch, self.waiting = self.waiting, []
         self.runs = bool(batch)
         if not batch:
             return
@@ -76,13 +76,8 @@ class DiskSync:
             os._exit(code)
 
     def on_exit(self, batch: "List[Tuple[Sequence[str], Sequence[str], Done]]", status: int) -> None:
+        # The status does not name the file. A disk that refuses one of them would refuse the others, too.
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO
-        # The status of the child does not name the file, so each member is flushed once more alone to learn which
-        # failed.
-        if code and len(batch) > 1:
-            self.waiting = batch + self.waiting
-            self.start(1)
-            return
         for _, _, done in batch:
             done(code)
-        self.start(1 if code else len(self.waiting))
+        self.start()

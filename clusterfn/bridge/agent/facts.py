@@ -1,34 +1,22 @@
 """Answer the client's first request: check that the root is safe to use, and describe this host."""
 
 import contextlib
-import glob
-import json
 import os
-import re
 import sys
 import time
 
 from .files import record_use
 from .handler import Failure, RequestHandler, expand, unsafe
-from .site_rules import read_rules
 from .starts import usable_cores
-from .trusted import Trusted, read_text, user_name
+from .trusted import Trusted, first_line, machine_name, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List
+    from typing import Any, Dict, List
 
     from .frames import Header
     from .handler import AgentServices
 
-CGROUP_FILE, _SESSION = "/proc/self/cgroup", "/user.slice/"
-# Later files override earlier ones; a comment in the first ones states logind's built-in default.
-LOGIND_FILES = (
-    "/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf.d/*.conf",
-    "/run/systemd/logind.conf.d/*.conf", "/etc/systemd/logind.conf.d/*.conf",
-)  # fmt: skip
-_LOGIND_SETTING = re.compile(r"\s*(#?)\s*(KillUserProcesses|KillOnlyUsers|KillExcludeUsers)\s*=\s*(.*)")
-_YES = ("yes", "true", "on", "1")
 # Below the root, as `layout` names them. Only what is in `cache` belongs to the user's libraries.
 _FOLDERS = (
     "bridge", "blobs", "sources", "files", "shims", "jobs", "machines", "cards", "pkgs", "envs", "builds",
@@ -91,7 +79,7 @@ def require_trusted(trusted: Trusted, path: str, root: str) -> None:
 
 def describe_host(agent: "AgentServices") -> "Header":
     """Collect what the client needs to know about this host."""
-    name, user, net_ns, rules = os.uname(), login_name(), "", read_rules()
+    name, user, net_ns = os.uname(), login_name(), ""
     with contextlib.suppress(OSError):
         net_ns = os.readlink("/proc/self/ns/net")
     return {
@@ -111,9 +99,7 @@ def describe_host(agent: "AgentServices") -> "Header":
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "net_ns": net_ns,
         "glibc": glibc_version(),
-        "ends_jobs": logind_ends_jobs(user),
         "visible_gpus": visible_gpus(),
-        "site": json.dumps(rules) if rules else "",
     }
 
 
@@ -144,32 +130,3 @@ def login_name() -> str:
         return str(pwd.getpwuid(os.geteuid()).pw_name)
     except KeyError:
         return str(os.geteuid())
-
-
-def first_line(path: str) -> str:
-    return read_text(path).partition("\n")[0].strip()
-
-
-def machine_name() -> str:
-    """Name this machine uniquely: cloned images share a machine-id, and many hosts may share a home."""
-    number = first_line("/etc/machine-id") or first_line("/var/lib/dbus/machine-id") or "unknown"
-    return re.sub(r"[^A-Za-z0-9._-]", "_", "%s-%s" % (number, os.uname().nodename))
-
-
-def logind_ends_jobs(user: str) -> bool:
-    """Whether logind kills what this user runs at the logout, by its files; its bus may hang and is not asked."""
-    if _SESSION not in read_text(CGROUP_FILE):
-        return False
-    paths = [path for pattern in LOGIND_FILES for path in sorted(glob.glob(pattern))]
-    return kills_user_processes(user, (line for path in paths for line in read_text(path).splitlines()))
-
-
-def kills_user_processes(user: str, lines: "Iterable[str]") -> bool:
-    """Evaluate lines of logind's configuration, the most important last, for one user."""
-    settings = {}  # type: dict[str, str]
-    for match in filter(None, map(_LOGIND_SETTING.match, lines)):
-        comment, name, value = match.groups()
-        if not comment or name == "KillUserProcesses" and name not in settings:
-            settings[name] = value.strip()
-    only, spared = settings.get("KillOnlyUsers", "").split(), settings.get("KillExcludeUsers", "root").split()
-    return settings.get("KillUserProcesses", "").lower() in _YES and user not in spared and (not only or user in only)

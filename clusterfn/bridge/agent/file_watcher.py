@@ -6,13 +6,13 @@ import time
 
 from .files import existing_folder
 from .frames import TURN_S
-from .inotify import new_inotify
+from .libc import new_inotify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Deque, Dict, Optional, Protocol, Set, Tuple
 
-    from .inotify import Inotify
+    from .libc import Inotify
 
     class Watching(Protocol):
         """A handler that looks at a file when it may have changed."""

@@ -2,18 +2,24 @@
 
 import contextlib
 import errno
+import json
 import os
 import re
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Union
+
+    from .frames import Header
 
 CHUNK = 256 * 1024
 SMALL = 4096
 # A tree that contains this file is checked: it maps the name of each file to its size.
 MANIFEST = "files.json"
 _SYNCS_AT_ONCE = 16
+# The checks of one tree take at most this share of the time.
+CHECK_SHARE = 0.1
 _STORED = ("blobs", "files", "sources", "shims", "bridge")
 
 
@@ -193,3 +199,46 @@ def glob_pattern(glob: str) -> "Any":
         words.get(t) or (t.replace("[!", "[^") if t[0] == "[" and len(t) > 1 else re.escape(t)) for t in tokens
     )
     return re.compile("(?:%s)\\Z" % text, re.DOTALL)
+
+
+class MissingPaths:
+    """What one agent knows of what folders need beside them: the code, modules and buffers of a job."""
+
+    def __init__(self) -> None:
+        self.whole_until: "Dict[str, float]" = {}
+
+    def lacking(self, header: "Header") -> "List[str]":
+        """Return what of its `needs` is gone; a tree that is damaged is removed first."""
+        whole = header.get("whole") or ()
+        # The client sends absolute paths here, so they need no `expand`.
+        needs = list(header.get("needs") or ())
+        return [path for path in needs if not os.path.lexists(path) or (path in whole and self.is_damaged(path))]
+
+    def is_damaged(self, path: str) -> bool:
+        began = time.monotonic()
+        if began < self.whole_until.get(path, 0.0):
+            return False
+        if is_whole(path):
+            now = time.monotonic()
+            self.whole_until[path] = now + (now - began) / CHECK_SHARE
+            return False
+        remove_damaged(path)
+        return True
+
+
+def remove_damaged(tree: str) -> None:
+    """Remove a tree whose name a whole one gets next."""
+    # The name is that of a part, because agents remove parts that were left behind.
+    aside = "%s.part-%d-%d" % (tree, os.getpid(), int(time.monotonic() * 1e6))
+    os.rename(tree, aside)
+    remove_tree(aside)
+
+
+def is_whole(tree: str) -> bool:
+    """Whether each file of a tree that has a list of them is there, with its size."""
+    try:
+        with open(os.path.join(tree, MANIFEST), "rb") as file:
+            files = json.loads(file.read().decode("utf-8"))
+        return all(os.stat(os.path.join(tree, name)).st_size == size for name, size in files.items())
+    except (OSError, ValueError):
+        return False

@@ -112,7 +112,7 @@ def supervise(argv: "List[str]", job: "Optional[ForkedJob]" = None) -> int:
         _forget_bridge()
     sys.path.insert(0, folder)
     if job is not None:
-        return int(importlib.import_module(_IN_PLACE).run_in_place(job.script, job.folder, job.keeper, job.earlier))
+        return int(importlib.import_module(_IN_PLACE).run_in_place(job.script, job.folder, job.keeper))
     return int(importlib.import_module(_MODULES[0]).main(argv[1:]))
 
 
@@ -129,12 +129,11 @@ class ForkedJob:
         argv: Those of its supervisor.
         folder: Of the job or element.
         keeper: The socket of the keeper of its workers, which is closed here; -1 for none.
-        earlier: The words of the scripts of jobs that were started before and live, by their pids.
     """
 
-    def __init__(self, header: "Header", keeper: int, earlier: "Dict[int, List[str]]") -> None:
+    def __init__(self, header: "Header", keeper: int) -> None:
         template = header["template"]
-        self.script, self.folder, self.keeper, self.earlier = header["argv"], template["folder"], keeper, earlier
+        self.script, self.folder, self.keeper = header["argv"], template["folder"], keeper
         self.argv = [*template["argv"][3:4], "run", template["folder"]]
 
 

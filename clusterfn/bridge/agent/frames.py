@@ -7,8 +7,6 @@ import struct
 import sys
 import time
 
-from .pipes import widen_pipe
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
@@ -23,6 +21,11 @@ FULL = 1024 * 1024
 # Frames are written together up to about so many bytes.
 TOGETHER = 16 * 1024
 FRAME = struct.Struct("!IQ")
+# Linux gives a pipe this many bytes, so a read that returns as many has found the pipe full.
+USUAL = 64 * 1024
+_LARGE = 512 * 1024
+# Linux's numbers for fcntl, which Python names from 3.10 on.
+_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
 UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
@@ -58,6 +61,26 @@ def pack(header: "Header", body: "Frame" = b"") -> bytes:
     """Encode one frame."""
     data = encoded(header)
     return b"".join((FRAME.pack(len(data), len(body)), data, body))
+
+
+def widen_pipe(fd: int) -> None:
+    """Make a pipe of Linux larger, unless it is already; leave anything else as it is.
+
+    The processes at its ends then wait for each other less often. Call it once it carries much: Linux lets a user have
+    64 MB of larger pipes, and gives further pipes of that user less than usual.
+    """
+    if sys.platform != "linux":
+        return
+    # Most agents never carry enough to need this module.
+    import fcntl
+
+    try:
+        # Where memory pages have 64 KB, pipes are larger than this from the start and must not be made smaller.
+        if fcntl.fcntl(fd, _F_GETPIPE_SZ) < _LARGE:
+            fcntl.fcntl(fd, _F_SETPIPE_SZ, _LARGE)
+    except OSError:
+        # The descriptor is not a pipe, or this user already has as many large pipes as Linux allows.
+        return
 
 
 class Inbox:

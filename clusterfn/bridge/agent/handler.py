@@ -1,23 +1,22 @@
 """The base of all request handlers, what they share, the errors that they answer with, and how they read a request."""
 
 import errno
+import heapq
 import os
+import time
 import traceback
 
 from .disk_sync import DiskSync
 from .file_watcher import FileWatcher, StillWatcher
-from .files import disk_left
+from .files import MissingPaths, disk_left
 from .frames import Inbox, Outbox, Sender
-from .needs import MissingPaths
 from .starts import FILES_AT_START, ProgramStarts, WaitingNote, jobs_at_a_time, room_for_programs
-from .timers import Timers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
     from .frames import Frame, Header
-    from .timers import Timer
     from .trusted import Trusted
 
 
@@ -75,12 +74,56 @@ def seconds(header: "Header", name: str, default: float) -> float:
     return float(value)
 
 
+class Timer:
+    """One action, and when it is due."""
+
+    __slots__ = ("_action", "_number", "due")
+
+    def __init__(self, due: float, number: int, action: "Callable[[], None]") -> None:
+        self.due, self._number, self._action = due, number, action
+
+    def __lt__(self, other: "Timer") -> bool:
+        return (self.due, self._number) < (other.due, other._number)
+
+    def drop(self) -> None:
+        """Do nothing when it is due, and keep nothing in memory until then: time limits are long, programs are not."""
+        self._action = _nothing
+
+    def run(self) -> None:
+        self._action()
+
+
+def _nothing() -> None:
+    """Take the place of an action that was dropped."""
+
+
+class Timers:
+    """Runs actions when they are due, in this order; those of the same moment in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.heap: "List[Timer]" = []
+        self.counter = 0
+
+    def at(self, seconds: float, action: "Callable[[], None]") -> Timer:
+        """Add an action that is due so many seconds from now."""
+        self.counter += 1
+        timer = Timer(time.monotonic() + seconds, self.counter, action)
+        heapq.heappush(self.heap, timer)
+        return timer
+
+    def first_due(self) -> float:
+        return self.heap[0].due if self.heap else float("inf")
+
+    def run_due(self, now: float) -> None:
+        while self.heap and self.heap[0].due <= now:
+            heapq.heappop(self.heap).run()
+
+
 class AgentServices:
     """What the handlers of one agent share.
 
     Attributes:
         children: Takes the status of each child process, by its pid.
-        jobs: The words by which a spawned program that lives was started, by its pid.
         readers: What the loop calls once this descriptor can be read.
         writers: What it calls once this one can be written to.
         last_received: When something last came from the client, by time.monotonic().
@@ -93,7 +136,6 @@ class AgentServices:
         self.inbox = Inbox()
         self.requests: "Dict[int, RequestHandler]" = {}
         self.children: "Dict[int, Callable[[int], None]]" = {}
-        self.jobs: "Dict[int, List[str]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
         self.writers: "Dict[int, Callable[[int], None]]" = {}
         self.timers = Timers()

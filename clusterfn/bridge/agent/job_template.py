@@ -28,8 +28,6 @@ USED_S = 60.0
 ANSWER_S = 3.0
 # A fork holds the memory of what the agent has still to send.
 _MOST_UNSENT = 4 << 20
-# Of these, one waits for the last that has not asked for its place in the queue.
-_MOST_EARLIER = 64
 
 
 class JobTemplates:
@@ -59,7 +57,7 @@ class JobTemplates:
             return None
         if not can_fork_jobs(os.path.dirname(supervise)):
             return None
-        return ForkedJob(header, self.keeper_for(header), dict(list(self._agent.jobs.items())[-_MOST_EARLIER:]))
+        return ForkedJob(header, self.keeper_for(header))
 
     def keeper_for(self, header: "Header") -> int:
         """Return the socket of a keeper, forked from the template of this job's environment; -1 if there is none yet.

@@ -7,9 +7,9 @@ import re
 import time
 import zlib
 
-from .facts import first_line
 from .files import CHUNK, remove_tree
 from .handler import Failure, RequestHandler
+from .trusted import first_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -128,7 +128,6 @@ class SpawnHandler(StartHandler):
                 os.close(job.keeper)
             raise
         self.child = ChildProgram(self.agent, self.header, env, fds, self.on_exit, self.on_loaded, job)
-        self.agent.jobs[self.child.pid] = self.header["argv"]
 
     def on_loaded(self) -> None:
         self.keep_files(0)
@@ -137,7 +136,6 @@ class SpawnHandler(StartHandler):
 
     def on_exit(self, status: int) -> None:
         assert self.child is not None
-        self.agent.jobs.pop(self.child.pid, None)
         if self.child.failure is not None:
             self.keep_files(0)
             self.fail(self.child.failure)

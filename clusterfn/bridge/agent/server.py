@@ -9,15 +9,13 @@ import time
 from collections import OrderedDict, deque
 
 from . import byte_code  # noqa: F401 - importing it is what changes this process
-from .downloads import FileHandler
+from .downloads import FileHandler, PathsHandler, PatternHandler
 from .facts import HelloHandler
 from .files import CHUNK
-from .frames import FULL, TURN_S
+from .frames import FULL, TURN_S, USUAL, widen_pipe
 from .growing_files import FollowHandler, StillHandler
 from .handler import AgentServices, Failure, RequestHandler, either
 from .job_template import JobTemplates
-from .listing import PathsHandler, PatternHandler
-from .pipes import USUAL, widen_pipe
 from .processes import RepeatHandler
 from .runs import RunHandler, SpawnHandler
 from .sockets import ProgramHandler, SocketHandler

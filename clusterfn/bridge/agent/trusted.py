@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _MOST_LINKS = 40
 # Names of folders in the folder of a job, as `layout` has them.
 _OF_FUNCTIONS = ("work", "checkpoint")
+_OF_NAMES = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 class Trusted:
@@ -148,6 +149,16 @@ def read_text(path: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def first_line(path: str) -> str:
+    return read_text(path).partition("\n")[0].strip()
+
+
+def machine_name() -> str:
+    """Return <machine-id>-<hostname>: cloned images share the first, a home may be shared by machines."""
+    number = first_line("/etc/machine-id") or first_line("/var/lib/dbus/machine-id") or "unknown"
+    return "".join(sign if sign in _OF_NAMES else "_" for sign in "%s-%s" % (number, os.uname()[1]))
 
 
 def user_name(uid: int) -> str:

@@ -8,13 +8,20 @@ import collections
 import contextlib
 import errno
 import os
-import sys
 import time
 import zlib
 
-from .files import MANIFEST, existing_folder, make_parent, record_use, remove_tree, write_all
+from .files import (
+    MANIFEST,
+    existing_folder,
+    is_whole,
+    make_parent,
+    record_use,
+    remove_damaged,
+    remove_tree,
+    write_all,
+)
 from .handler import Failure, RequestHandler, failure_of
-from .needs import is_whole, remove_damaged
 from .parts import PartWriter, boot_id, remove_old_parts
 
 TYPE_CHECKING = False
@@ -30,7 +37,6 @@ SWEEP_DELAY_S = 1.0
 # An fsync of more bytes than this would stop the loop for too long.
 FSYNC_IN_CHILD = 8 * 1024 * 1024
 FSYNCS_IN_LOOP = 16
-FLUSHED_AT_ONCE = 16 * 1024 * 1024
 # A client that waits for an answer pings every 15 s, so one that is still connected was heard within a minute.
 TOUCH_S, RECENT_S = 20.0, 60.0
 
@@ -52,7 +58,6 @@ class PutHandler(PartWriter):
         self.path = self.own(self.header["path"])
         self.is_tree = "files" in self.header
         self.synced = False
-        self.dirty = 0
         record_use(self.path, self.agent.root)
         # A request that this one waits for may remove the file that exists now; the rename notices that in the end.
         is_final = not self.header.get("after") and (self.is_tree or self.header.get("crc") is not None)
@@ -128,22 +133,10 @@ class PutHandler(PartWriter):
             if self.expected_crc is not None:
                 self.crc = zlib.crc32(data[:size], self.crc)
             self.left -= size
-            self.dirty += size
             data = data[size:]
-            if self.dirty >= FLUSHED_AT_ONCE:
-                self.begin_flush()
         if header.get("last") or len(data):
             self.complete(len(data))
         return None
-
-    def begin_flush(self) -> None:
-        """Let the kernel begin to write what has come to the disk, so that the fsync at the end finds little to do."""
-        begin, size, self.dirty = os.lseek(self.fd, 0, os.SEEK_CUR) - self.dirty, self.dirty, 0
-        # Linux begins to write at once when it gets this advice.
-        if sys.platform == "linux" and self.header.get("sync", True):
-            with contextlib.suppress(OSError):
-                # The call is advice, which a file system may reject.
-                os.posix_fadvise(self.fd, begin, size, os.POSIX_FADV_DONTNEED)
 
     def has_room(self, size: int) -> bool:
         """Whether the current file takes more; when it is complete, open the next one."""
@@ -172,9 +165,6 @@ class PutHandler(PartWriter):
         return True
 
     def close_file(self) -> None:
-        if self.dirty and self.fd >= 0 and not self.is_durable():
-            self.begin_flush()
-        self.dirty = 0
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             try:
@@ -207,8 +197,8 @@ class PutHandler(PartWriter):
         return self.on_synced()
 
     def is_durable(self) -> bool:
-        """Whether it must survive a power failure once this request has ended; `later`: the kernel begins to write."""
-        return self.header.get("sync", True) is True
+        """Whether it must survive a power failure once this request has ended."""
+        return bool(self.header.get("sync", True))
 
     def sync_in_child(self) -> None:
         """Flush what takes seconds in a child process: the loop must not block."""

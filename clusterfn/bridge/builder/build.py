@@ -24,7 +24,7 @@ from typing import Any, Callable, Optional
 
 from ..layout import ABOUT, BLOBS, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..removal import DAY_S, size_of
-from . import cleanup, leases, permissions, programs, progress
+from . import cleanup, leases, programs, progress
 from .errors import BuildFailed, from_os_error
 from .link import Linker, compile_missing, remove_damaged
 from .locks import FolderLock, LockHolder, OtherHolder, try_unlink
@@ -73,10 +73,10 @@ def build(path: str, is_purged: bool = False) -> int:
     what = read_plan(path)
     what = what._replace(purged=what.purged or is_purged)
     programs.end_on_signals()
-    permissions.refuse_untrusted(what.root, what.owners, what.id)
+    leases.refuse_untrusted(what.root, what.owners, what.id)
     outcome = dict(_REUSED)
     if what.purged or not _is_ready(what.root, what.id):
-        with permissions.writing_below(what.root), LockHolder(what.root) as holder:
+        with leases.writing_below(what.root), LockHolder(what.root) as holder:
             outcome = _build_or_wait(what, holder)
     if not outcome["ok"]:
         return _print_failure(outcome)
@@ -106,7 +106,7 @@ def list_environments(root: str) -> int:
 
 def remove(root: str, env_id: str) -> int:
     """Remove an environment, and the packages that no other environment uses."""
-    with permissions.writing_below(root), LockHolder(root) as holder:
+    with leases.writing_below(root), LockHolder(root) as holder:
         result = cleanup.remove_environment(root, check_id(env_id), holder)
         if result["removed"]:
             count, freed = cleanup.remove_packages(root, holder)
@@ -118,7 +118,7 @@ def remove(root: str, env_id: str) -> int:
 def collect(root: str, days: str, keep: str) -> int:
     """Remove environments and packages that were not used for `days` days; keep the `keep` environments used last."""
     limit_s = float(days) * DAY_S
-    with permissions.writing_below(root), LockHolder(root) as holder:
+    with leases.writing_below(root), LockHolder(root) as holder:
         cleanup.sweep_leftovers(root, holder)
         for each in cleanup.list_environments(root):
             leases.sweep_ended_leases(root, each)
@@ -145,8 +145,8 @@ def preview_collect(root: str, days: str, keep: str) -> int:
 def print_missing() -> int:
     """Print which archives of the plan on stdin have to be fetched or sent; create the folders for them."""
     what = read_plan(os.dup(0))
-    permissions.refuse_untrusted(what.root, what.owners)
-    with permissions.writing_below(what.root):
+    leases.refuse_untrusted(what.root, what.owners)
+    with leases.writing_below(what.root):
         for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
             os.makedirs(folder, exist_ok=True)
             # Only an attempt shows whether the folder can be written to.
@@ -179,7 +179,7 @@ def _build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
                 return dict(_REUSED)
             # An environment that was whole once still has its list of sizes and its READY to restore.
             about = [read_document(os.path.join(prefix, ABOUT, name)) for name in (SIZES, READY)]
-            if _is_ready(plan.root, plan.id) or not (os.path.islink(prefix) or None in about):
+            if not (os.path.islink(prefix) or None in about):
                 return dict(_REUSED, mended=_Build(plan, holder, lock).repair())
             outcome = read_document(os.path.join(folder, OUTCOME)) or {"ok": True}
             # The first error counts for all: the failure of the builder that was waited for.
@@ -303,11 +303,11 @@ class _Build:
         os.symlink(os.path.basename(self._aside), self._final)
         self._progress.report("compile", 0, 1)
         self._timed("compile", lambda: maker.make(compile_missing(layout)))
-        messages = self._timed("scripts", programs.run_post_link_scripts, self._plan, self._final, self._progress)
-        activation = {"set": programs.find_activation_variables(self._final, self._plan.timeout_s)}
+        self._progress.report("activate", 0, 1)
+        variables = self._timed("activate", programs.find_activation_variables, self._final, self._plan.timeout_s)
         self._progress.report("verify", 0, 1)
         facts = self._timed("verify", programs.verify_environment, self._plan, self._final)
-        return dict(facts, messages=messages, told=activation)
+        return dict(facts, told={"set": variables})
 
     def _check_lock(self) -> None:
         if not self._lock.is_mine():
@@ -345,12 +345,8 @@ class _Build:
             BuildFailed: Archives are needed (`need`).
         """
         prefix = self._final
-        there, listed = cleanup.list_sizes(prefix), read_document(os.path.join(prefix, ABOUT, SIZES))
-        expected: "dict[str, int]" = {} if listed is None else listed
-        # Without a list, all files of the packages are expected. Those that exist count as whole, as jobs may use them.
-        if listed is None:
-            names = self._packages.retry_on_damage(lambda: layout_of_plan(self._plan, prefix)).targets
-            expected = dict(dict.fromkeys(names, -1), **there)
+        there = cleanup.list_sizes(prefix)
+        expected: "dict[str, int]" = read_document(os.path.join(prefix, ABOUT, SIZES)) or {}
         missing = {path: size for path, size in expected.items() if there.get(path) != size}
 
         def link_again() -> None:
@@ -363,11 +359,6 @@ class _Build:
         if missing:
             self._packages.retry_on_damage(link_again)
         lost = [path for path in missing if not os.path.lexists(os.path.join(prefix, path))]
-        if listed is None:
-            sizes = cleanup.list_sizes(prefix).items()
-            own = {path: size for path, size in sizes if path != READY and not path.startswith(ABOUT + "/")}
-            os.makedirs(os.path.join(prefix, ABOUT), exist_ok=True)
-            write_document(os.path.join(prefix, ABOUT, SIZES), own)
         if not os.path.exists(os.path.join(prefix, READY)):
             write_document(os.path.join(prefix, READY), read_document(os.path.join(prefix, ABOUT, READY)) or {})
         return {"files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost), "lost": lost}

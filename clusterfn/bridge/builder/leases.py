@@ -1,25 +1,74 @@
-"""Record which jobs use an environment: `uses/<id>/<job>` holds the path of the job's folder.
+"""Which jobs use an environment, and who may read and change files below its root.
 
-The supervisor adds a lease; removing an environment looks at them. A lease whose job has a final outcome, or no folder
-any more, does not count. It is removed when old environments are collected, not when it is read. Add the lease before
-you look for READY: a removal looks again after it has renamed the environment.
+`uses/<id>/<job>` holds the path of the job's folder. The supervisor adds a lease; removing an environment looks at
+them. A lease whose job has a final outcome, or no folder any more, does not count. It is removed when old environments
+are collected, not when it is read. Add the lease before you look for READY: a removal looks again after it has renamed
+the environment.
+
+The group of a root may read and change what is below it, if it may write to the root; else only the owner may. The
+user's own umask does not matter. Files that another user could have placed are used only if `owners:` names that user
+or the group.
 """
 
 import contextlib
 import os
 
-from ..layout import OUTCOME, uses_dir
+from ..agent.trusted import Trusted, user_name
+from ..layout import OUTCOME, READY, environment_dir, uses_dir
 from ..supervisor import publish
-from . import permissions
+from .errors import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Iterable, Iterator, Optional
+
+
+@contextlib.contextmanager
+def writing_below(root: str) -> "Iterator[None]":
+    """Create a root if it is missing, and set the umask of this process for files below it meanwhile."""
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    before = os.umask(0o002 if os.stat(root).st_mode & 0o020 else 0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def refuse_untrusted(root: str, owners: "Iterable[str]", env_id: str = "") -> None:
+    """Refuse a root of environments, or an environment in it, that a user other than its `owners` could have filled."""
+    trusted = Trusted(owners)
+    found = trusted.objection(root)
+    if found is not None:
+        raise _refused("%s, and environments in %s come by way of it" % (found[1], root), found[0])
+    if env_id:
+        folder = environment_dir(root, env_id)
+        for path in (folder, os.path.join(folder, READY), os.path.join(folder, "bin", "python")):
+            check_trusted(trusted, path)
+
+
+def check_trusted(trusted: Trusted, path: str) -> bool:
+    """Return whether a path exists; refuse it if it belongs to an untrusted user."""
+    for look in (os.lstat, os.stat):
+        try:
+            found = look(path)
+        except FileNotFoundError:
+            return False
+        if not trusted.owns(found):
+            raise _refused("it belongs to %s" % user_name(found.st_uid), path)
+    return True
+
+
+def _refused(why: str, path: str) -> BuildFailed:
+    return BuildFailed(
+        "%s is not safe to use: %s" % (path, why), stage="plan",
+        hint="if you trust its owner and its group, name them in owners: of this host; else set env_root: to your own"
+        " folder",
+    )  # fmt: skip
 
 
 def add_lease(root: str, env_id: str, job: str) -> None:
     """Record that a job, named by its folder, uses an environment."""
-    with permissions.writing_below(root):
+    with writing_below(root):
         path = os.path.join(uses_dir(root, env_id), os.path.basename(job))
         while True:
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -10,19 +10,18 @@ import os
 import shutil
 import sys
 import threading
-import zipfile
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, Callable, Iterable, Optional, TypeVar
 
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..supervisor.text import format_size
-from . import fetch, package_formats, permissions, programs
+from . import fetch, leases, package_formats, programs
 from .errors import ROOM, BuildFailed
 from .link import FORMAT, Manifest, PackageDamaged, PackageFile
 from .locks import FolderLock, LockHolder
 from .package_formats import Opener, describe_package
-from .plan import CONDA, WHEEL, BuildPlan, PlannedPackage, local_path, write_document
+from .plan import CONDA, BuildPlan, PlannedPackage, local_path, write_document
 from .progress import ProgressWriter
 from .wheel_builds import build_wheel
 
@@ -32,9 +31,6 @@ _AT_ONCE = 4
 # A purging file system may take files away between the tries.
 _SPARE_TRIES = 3
 _END_S = 2.0
-_UNPACKED_WHEEL, _UNPACKED_CONDA = 1.6, 2.5
-# PyTorch for CUDA has 3.9 GB in 16 300 files, and other packages have smaller files.
-_BYTES_A_FILE = 250000
 
 
 class Packages:
@@ -113,17 +109,11 @@ class Packages:
                 "%d archives are missing on the host: %s" % (len(lacking), names), stage="fetch",
                 hint="send them, or let the host fetch (fetch_on: host)", need=[each.sha256 for each in lacking],
             )  # fmt: skip
-        # A disk that fills up all the same, or a quota, is reported where that happens.
-        needs = [space_needed(*each) for each in found.items()]
-        wanted_bytes, wanted_files = [sum(each) for each in zip(*needs)]
-        disk, lack = os.statvfs(self.plan.root), ""
-        room, files = disk.f_bavail * disk.f_frsize, disk.f_favail
-        if wanted_bytes > room:
-            sizes = (format_size(wanted_bytes), format_size(room))
-            lack = "too little room: it needs at least %s, and %s are free" % sizes
-        elif disk.f_files and wanted_files > files:
-            lack = "room for too few files: it needs at least %d, and %d may still be made" % (wanted_files, files)
-        if lack:
+        # What is unpacked takes more. A disk that fills up all the same, or a quota, is reported where that happens.
+        wanted, disk = sum(each.size for each in remote if found[each] is None), os.statvfs(self.plan.root)
+        room = disk.f_bavail * disk.f_frsize
+        if wanted > room:
+            lack = "too little room: it needs more than %s, and %s are free" % (format_size(wanted), format_size(room))
             raise BuildFailed("%s has %s" % (self.plan.root, lack), stage="space", hint=ROOM)
         brought = self.plan.zstd
         if any(each.kind == CONDA for each in self._missing):
@@ -233,7 +223,7 @@ class Packages:
 
     def _is_there(self, package: "PlannedPackage") -> bool:
         folder = package_dir(self.plan.root, package.sha256)
-        return all(permissions.check_trusted(self._trusted, path) for path in (folder, os.path.join(folder, MANIFEST)))
+        return all(leases.check_trusted(self._trusted, path) for path in (folder, os.path.join(folder, MANIFEST)))
 
     def _stop(self, *_: object) -> None:
         """End this thread if the builder is to end, or another thread has failed."""
@@ -247,24 +237,6 @@ class Packages:
             self.moved[stage] += count
         size = sum(each.size for each in self._missing) if stage == "fetch" else 0
         self._progress.report(stage, self._done, len(self._missing), self.moved[stage], size or None)
-
-
-def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[int, int]":
-    """Return how many bytes and files a package takes at least: unpacked, and its archive if that is missing.
-
-    A rejection must be right, so unknown sizes are estimated low. A wheel of CUDA libraries unpacks to 1.6 times its
-    archive. A conda package unpacks to 2.5 times, with a file for each 250 KB.
-    """
-    if archive is not None and package.kind == WHEEL:
-        sizes: "list[int]" = []
-        # The check of its hash reports a damaged wheel.
-        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(archive) as wheel:
-            sizes = [info.file_size for info in wheel.infolist()]
-        return sum(sizes), len(sizes)
-    there = os.stat(archive).st_size if archive is not None else 0
-    total = there or package.size
-    unpacked = int(total * (_UNPACKED_WHEEL if package.kind == WHEEL else _UNPACKED_CONDA))
-    return unpacked + total - there, total // _BYTES_A_FILE
 
 
 def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":

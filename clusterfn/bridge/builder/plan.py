@@ -72,7 +72,7 @@ class BuildPlan(NamedTuple):
     verify: "list[str]"  # modules that the environment must import
     about: str  # what the user asked for, shown in listings
     purged: bool  # whether files may be missing from an environment that is there
-    timeout_s: float  # how many seconds a post-link script may take, and for how many any program may do nothing
+    timeout_s: float  # how many seconds activation may take, and for how many any program may do nothing
     owners: "list[str]"  # users and groups whose folders are trusted
     # The `path` and `version` of the host's interpreter that it is built on; None if a package brings its Python. With
     # another version the environment is not the one that was locked.

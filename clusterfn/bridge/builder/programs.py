@@ -4,9 +4,9 @@ SIGTERM or Ctrl-C asks the builder to end. Long steps look whether it was asked,
 Programs carry a variable of the builder, and a process of its own waits for the builder's end. So no pip outlives the
 builder, even if that is killed.
 
-Post-link scripts (`bin/.<name>-post-link.sh`) run as conda runs them, at the final path; one that fails fails the
-build. Pre-link scripts are not run, as in current versions of conda. Activation scripts (`etc/conda/activate.d/*.sh`)
-run only here: the variables that they change are written into READY, so that no job has to run them.
+Scripts of packages that conda would run as it links them are not run, as in pixi. Activation scripts
+(`etc/conda/activate.d/*.sh`) run only here: the variables that they change are written into READY, so that no job has
+to run them.
 """
 
 import contextlib
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
     from .plan import BuildPlan
-    from .progress import ProgressWriter
 
 _LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHON", "PIP_", "CONDA_", "MAMBA_", "_CE_")
 _SHELL = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
@@ -37,7 +36,6 @@ _TURN_S = 0.1
 _MOST_OUTPUT = 1000000
 _BASE_TIMEOUT_S = 60.0
 _VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
-_MESSAGES = ".messages.txt"
 _SEPARATOR = b"\0clusterfn\0"
 _SCRIPT = r"""
 env -0; printf '\0clusterfn\0'
@@ -138,32 +136,6 @@ def _wait(process: "subprocess.Popen[bytes]", printed: int, idle_s: float, most_
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
             process.wait()
-
-
-def run_post_link_scripts(plan: "BuildPlan", prefix: str, progress: "ProgressWriter") -> "list[str]":
-    """Run the scripts in the order of the plan; return the messages that they leave."""
-    scripts = [(os.path.join(prefix, "bin", ".%s-post-link.sh" % package.name), package) for package in plan.packages]
-    there = [(script, package) for script, package in scripts if os.path.isfile(script)]
-    for number, (script, package) in enumerate(there):
-        progress.report("scripts", number, len(there), text="post-link script of %s" % package.label)
-        more = {"PREFIX": prefix, "ROOT_PREFIX": prefix, "PKG_NAME": package.name, "PKG_VERSION": package.version,
-                "PKG_BUILDNUM": package.build.rpartition("_")[2]}  # fmt: skip
-        try:
-            run_in_environment([_SHELL, script], prefix, more, plan.timeout_s, plan.timeout_s)
-        except ProgramFailed as error:
-            message = "the post-link script of %s failed: %s (%s)" % (package.label, error, os.path.basename(script))
-            hint = "it may want the network, or a program that the host lacks; build_timeout: of the host is its limit"
-            raise BuildFailed(message, stage="script", evidence=error.evidence, hint=hint) from error
-    if there:
-        progress.report("scripts", len(there), len(there))
-    messages = os.path.join(prefix, _MESSAGES)
-    try:
-        with open(messages, encoding="utf-8", errors="replace") as file:
-            lines = [line.rstrip() for line in file if line.strip()]
-    except FileNotFoundError:
-        return []
-    os.unlink(messages)
-    return lines
 
 
 def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]":

@@ -13,8 +13,8 @@ from ..supervisor import publish
 from ..supervisor.eligible_gpus import cuda_names, name_gpus
 from ..supervisor.job import HeldResources
 from ..supervisor.verdict import EXIT_LEFT_TO_AFTER, AttemptEnded
-from . import arrivals, launch, lease_names, machine, plan, tickets
-from .lease import Leases
+from . import launch, lease_names, machine, plan, tickets
+from .lease import AdmissionLock, Leases
 from .machine import MachineResources
 
 TYPE_CHECKING = False
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from ..supervisor.watch import Signals
     from .lease import Lease
 
-_POLL_S = 0.002
 # Each try asks nvidia-smi, which may occupy the machine for a second.
 _AGAIN_S = 2.0
-_NAMED_S = 2.0
 
 
 class NotNow(Exception):
@@ -59,7 +57,7 @@ def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) 
     # A supervisor died while it built the environment. Its job is claimed and has no ticket.
     if turn == launch.ENVIRONMENT and not waits:
         turn = None
-    request = AdmissionRequest(job, signals, waits, (turn or "").partition(launch.KEPT)[2])
+    request = AdmissionRequest(job, signals, waits)
     admission = request.admission
     if admission.ticket.after and job.element is None:
         # This import is late, because few jobs take values of others.
@@ -99,13 +97,13 @@ class Admission(HeldResources):
         refusal: Why it was admitted although it can have nothing: it ends with that.
     """
 
-    def __init__(self, job: "JobFolder", lock_kept: str = "") -> None:
+    def __init__(self, job: "JobFolder") -> None:
         super().__init__()
         self.job = job
         self.leases = Leases()
         self.ticket = tickets.JobTicket(job)
         self.look = MachineLook(self.ticket, self.leases)
-        self.lock = arrivals.AdmissionLock(self.leases, lock_kept)
+        self.lock = AdmissionLock(self.leases)
         self.held: "dict[str, Lease]" = {}
         self.run: "Optional[Lease]" = None
         # The reason for which the job waits again, once `queue_again` has been called.
@@ -228,14 +226,13 @@ class AdmissionRequest:
 
     Args:
         waits: Whether the job may be left to the queue.
-        lock_kept: Who keeps the lock of all admissions, as the spooler has seen it.
 
     Attributes:
         admission: What the job holds then.
     """
 
-    def __init__(self, job: "JobFolder", signals: "Signals", waits: bool, lock_kept: str = "") -> None:
-        self.admission = Admission(job, lock_kept)
+    def __init__(self, job: "JobFolder", signals: "Signals", waits: bool) -> None:
+        self.admission = Admission(job)
         self._job = job
         self._signals = signals
         self._may_queue = waits
@@ -250,8 +247,6 @@ class AdmissionRequest:
         """
         if self._ticket.standing and not turn and self._may_queue:
             raise self._keep_waiting()
-        if not turn:
-            arrivals.wait_for_earlier_submissions(os.getppid(), self._has_come)
         while True:
             try:
                 self._take_if_it_may_start()
@@ -269,12 +264,6 @@ class AdmissionRequest:
         self._look_at_ends()
         if os.path.exists(os.path.join(self._job.folder, CLAIM)):
             raise NotNow(EXIT_RETURNED, "the job is claimed: it waits for its environment no longer")
-
-    def _has_come(self, other: "arrivals.EarlierJob") -> bool:
-        """Return whether a job has asked for admission: it runs, waits, or asks just now."""
-        if os.path.exists(os.path.join(other.folder, CLAIM)) or self._ticket.queue.of(other.job) is not None:
-            return True
-        return any((job.uid, job.job) == (self._look.uid, other.job) for job in self._look.held_names().running)
 
     def _take_if_it_may_start(self) -> None:
         self._look.find_unleased()
@@ -309,7 +298,7 @@ class AdmissionRequest:
             for lease in before.values():
                 lease.close()
             self._hold_name()
-            ticket.submitted = ticket.submitted or machine.now_ns()
+            ticket.submitted = ticket.submitted or machine.started_ns(os.getppid())
             names = self._look.held_names()
             waits = self._waits_for_inputs()
             if waits:
@@ -321,7 +310,7 @@ class AdmissionRequest:
                 raise self._queue("")
             start_plan = self._look.decide(names)
             if job not in start_plan.gpus:
-                raise self._queue(start_plan.reasons[job], start_plan.since_ms[job] if start_plan.named else None)
+                raise self._queue(start_plan.reasons[job])
             return self._hold_gpus(start_plan.gpus[job]) if ticket.asked.gpus else {}
 
     def _hold_name(self) -> None:
@@ -348,7 +337,7 @@ class AdmissionRequest:
         try:
             return gpu_leases.hold_gpus(self._leases, free, self._ticket.asked.gpus)
         except gpu_leases.TooFew:
-            raise self._queue(*self._look.why_no_gpus()) from None
+            raise self._queue(self._look.why_no_gpus()) from None
 
     def _waits_for_inputs(self) -> str:
         """Say which jobs it waits for; "" for none.
@@ -379,7 +368,7 @@ class AdmissionRequest:
             ticket = queue.of(job)
             if ticket is not None and ticket.after:
                 with_inputs.append(ticket)
-            elif ticket is not None or job in queue.damaged():
+            elif ticket is not None:
                 return True
         if not with_inputs:
             return False
@@ -389,43 +378,17 @@ class AdmissionRequest:
         held_back = HeldBack(self._job.root).reasons(with_inputs)
         return any(ticket.job not in held_back for ticket in with_inputs)
 
-    def _queue(self, reason: str, since_ms: "Optional[int]" = None) -> Exception:
-        """Write its ticket, release all, and wake or start a spooler.
-
-        Args:
-            reason: Why it waits.
-            since_ms: Since when it is next, if jobs of other users must wait for it from now on, before the spooler
-                knows it.
-        """
-        first, ticket, uid = None, self._ticket, self._look.uid
-        is_new = ticket.standing is None and self._may_queue
-        if since_ms is not None and is_new:
-            # One second less than usual, because a spooler that names the same job must be able to bind a different
-            # name.
-            until_s = machine.now_s() + lease_names.VALID_S - 1
-            kind = machine.kind_of(self._job.spec["resources"])
-            name = lease_names.wait(machine.Waiting(since_ms, uid, self._job.id, ticket.asked, kind, 0), until_s)
-            lease = self._leases.hold(name)
-            first = None if lease is None else launch.FirstInLine(self._job.id, until_s, name, lease)
-        if is_new:
-            ticket.write(reason)
+    def _queue(self, reason: str) -> Exception:
+        """Write its ticket, release all, and wake or start a spooler."""
+        if self._ticket.standing is None and self._may_queue:
+            self._ticket.write(reason)
         if self.admission.run is not None:
             self.admission.run.close()
             self.admission.run = None
-        return self._keep_waiting(first) if self._may_queue else _Again()
+        return self._keep_waiting() if self._may_queue else _Again()
 
-    def _keep_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
-        spec, queue, job = self._job.spec, self._ticket.queue, self._job.id
-        started = launch.ensure_spooler(queue, spec["bridge"], first)
-        if first is not None:
-            until = time.monotonic() + _NAMED_S
-            # No job may pass this one before a spooler that runs already has named it too.
-            while not started and time.monotonic() < until and queue.has(job):
-                names = {lease_names.plain(name) for name in self._look.held_names().waits}
-                if any("/%s/" % job in name for name in names - {lease_names.plain(first.name)}):
-                    break
-                time.sleep(_POLL_S)
-            first.lease.close()
+    def _keep_waiting(self) -> NotNow:
+        launch.ensure_spooler(self._ticket.queue, self._job.spec["bridge"])
         return NotNow(EXIT_QUEUED, tickets.WAITS)
 
 
@@ -477,13 +440,13 @@ class MachineLook:
         """Decide whether the job may start; `no_gpus`: as if no GPU were free."""
         return plan.plan_starts([self._ticket.own()], self._view(names, no_gpus))
 
-    def why_no_gpus(self) -> "tuple[str, int]":
-        """Say why it waits although GPUs were free, and since when it is next: others took them, or use them."""
+    def why_no_gpus(self) -> str:
+        """Say why it waits although GPUs were free: others took them, or use them."""
         names, job = self.held_names(), self._ticket.job.id
         start_plan = self.decide(names)
         if not start_plan.reasons:
             start_plan = self.decide(names, no_gpus=True)
-        return start_plan.reasons.get(job, ""), start_plan.since_ms[job]
+        return start_plan.reasons.get(job, "")
 
     def why_yield(self, own: "Container[str]") -> str:
         """Return why the job, which has these GPUs, has to give way to another user who waits; "" if it need not."""

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from collections import namedtuple
 
 from ..layout import INTERRUPTED, SPOOLER_LOG, SUPERVISE
 from ..supervisor import process_tree, worker_process
@@ -14,8 +13,7 @@ from ..supervisor.job import DamagedFile, JobFolder
 from ..supervisor.process_tree import boot_id
 from ..supervisor.verdict import say
 from . import lease_names, machine, tickets
-from .arrivals import AdmissionLock
-from .lease import Leases
+from .lease import AdmissionLock, Leases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +25,7 @@ if TYPE_CHECKING:
 # The value of TURN if the supervisor is to have the environment made, and to leave the job in the queue. Any other says
 # that it need not ask the queue of its own user.
 ENVIRONMENT = "environment"
-# A further value of TURN: the keeper that follows it (`lease`) never releases the lock of all admissions.
-KEPT = "kept="
-# A job that another user must not pass from now on: its id, and its name, which counts until then.
-FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "lease"))
+ITS_TURN = "turn"
 _DIES_S, _LOOK_S = 2.0, 0.01
 _RESTARTED = "the machine was restarted"
 
@@ -46,27 +41,23 @@ def spool_name(queue: "Queue") -> str:
     return lease_names.spool(os.getuid(), digest[:16])
 
 
-def ensure_spooler(queue: "Queue", bridge: str, first: "Optional[FirstInLine]" = None) -> bool:
-    """Wake the spooler of the queue, or start one; return whether one was started.
+def ensure_spooler(queue: "Queue", bridge: str) -> None:
+    """Wake the spooler of the queue, or start one, which inherits the name that elects it.
 
-    A new one inherits the name that elects it, and that of the `first` job. One that a signal has stopped, or that has
-    not looked at the queue for minutes, is killed first, so that two never run.
+    One that a signal has stopped is killed first, so that two never run.
     """
     name, leases = spool_name(queue), Leases()
-    own_lease = leases.hold(name) or _replace_hung_spooler(name, leases)
+    own_lease = leases.hold(name) or _replace_stopped_spooler(name, leases)
     if own_lease is None:
-        return False
+        return
     try:
-        fds = [own_lease.fileno()] + ([first.lease.fileno()] if first else [])
-        words = ["spool", queue.root, str(fds[0])]
-        words += [first.job, str(first.until_s), str(fds[1])] if first else []
+        words = ["spool", queue.root, str(own_lease.fileno())]
         with open(os.path.join(machine.folder(queue.root), SPOOLER_LOG), "wb") as log:
             _start_apart(
                 [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
                 stdout=log, stderr=log, cwd="/", env=tickets.environment_of(os.getppid()),
-                pass_fds=fds, start_new_session=True,
+                pass_fds=[own_lease.fileno()], start_new_session=True,
             )  # fmt: skip
-        return True
     finally:
         own_lease.close()
 
@@ -103,9 +94,9 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
         raise OSError(number, os.strerror(number), argv[0])
 
 
-def _replace_hung_spooler(name: str, leases: Leases) -> "Optional[Lease]":
-    """Kill a spooler that no longer serves, and take its name; None if it serves, and is awake now, or does not end."""
-    pids = [pid for pid in _spoolers(name, leases) if _is_stopped_or_hangs(pid, name, leases)]
+def _replace_stopped_spooler(name: str, leases: Leases) -> "Optional[Lease]":
+    """Kill a spooler that is stopped, and take its name; None if it is not, and is awake now, or does not end."""
+    pids = [pid for pid in _spoolers(name, leases) if process_tree.state_of(pid) == process_tree.STOPPED]
     process_tree.send_signal(pids, signal.SIGKILL)
     until = time.monotonic() + _DIES_S
     lease_held = None
@@ -125,21 +116,11 @@ def _spoolers(name: str, leases: Leases) -> "list[int]":
     return [holder.pid] if holder.pid and holder.uid == os.getuid() else []
 
 
-def _is_stopped_or_hangs(pid: int, name: str, leases: Leases) -> bool:
-    if process_tree.state_of(pid) == process_tree.STOPPED:
-        return True
-    late = lease_names.overdue(leases.binders(), name, machine.now_s())
-    promised = leases.holder(late) if late else None
-    if promised is not None:
-        promised.close()
-    return promised is not None and promised.pid == pid
-
-
 def revive_spooler(root: str, bridge: str) -> None:
     """Queue what a restart of the machine has interrupted; start a spooler if tickets are left and none runs."""
     requeue_interrupted(root)
     queue = tickets.Queue(root)
-    if any(map(queue.waits, queue.each_name())):
+    if any(queue.of(job) is not None for job in queue.each_name()):
         ensure_spooler(queue, bridge)
 
 

@@ -18,18 +18,18 @@ from . import lease_names, socket_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, List, Optional, Tuple
+    from typing import Optional
 
 _PREFIX = "clusterfn/"
 # Linux's number. Other systems have no leases.
 _PEER = getattr(_socket, "SO_PEERCRED", 17)
 # Each process that waits for the holder's end takes one place in the backlog and keeps it until then.
 _PLACES = 4096
-# One user may hold these names several times, because they only inform others and lock nothing.
-_OF_ANY_NUMBER = (lease_names.WAIT, lease_names.TURN)
 # No more names of one other user are looked at. This is more than their jobs need, and each name costs all others time.
 MOST_OF_ANOTHER = 4096
 _TRIES = 25
+# No healthy process needs the lock of all admissions for longer than this.
+_LOCK_S, _POLL_S = 2.0, 0.002
 _FORBIDDEN = "this machine lets no job hold an abstract unix socket, which keeps the GPUs of jobs apart: %s"
 _ALLOW = "let jobs bind such sockets: a sandbox, a container or a rule of AppArmor or SELinux forbids them"
 
@@ -107,7 +107,8 @@ class Leases:
                 who = holder_in_words(self, name)
                 say("%s has bound the name %s of this user: it counts for nothing" % (who, name))
             if lease is not None:
-                if name.startswith(_OF_ANY_NUMBER) or not self._own_names(name) - {bound}:
+                # One user may hold such names several times, because they only inform others and lock nothing.
+                if name.startswith(lease_names.WAIT) or not self._own_names(name) - {bound}:
                     return lease
                 lease.close()
             time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))
@@ -139,13 +140,10 @@ class Leases:
 
     def binders(self) -> "dict[str, Optional[int]]":
         """Return the uid of the process that bound each name that is held; None where the kernel does not say."""
-        uids = {name: bound.uid for name, bound in socket_table.bound_names(_PREFIX).items()}
-        return {name: uids[name] for name in _some_of_each_user(uids.items())}
-
-    def keeper(self, name: str) -> str:
-        """Return who holds the name, as `_keeper_of` names them; "" if it is free."""
-        bound = socket_table.bound_names(_PREFIX).get(name)
-        return "" if bound is None else _keeper_of(bound.uid, str(bound.inode))
+        uids = socket_table.bound_names(_PREFIX)
+        # All that this user or root has, and of each other user no more than `MOST_OF_ANOTHER`.
+        names = lease_names.first_of_each(uids.items(), MOST_OF_ANOTHER, (os.getuid(), 0, None))
+        return {name: uids[name] for name in names}
 
     def find(self, name: str) -> "Optional[str]":
         """Return the name by which this user holds one of their own, which may have an ending; None if they do not."""
@@ -179,19 +177,6 @@ class Leases:
             return None
 
 
-def _some_of_each_user(owned: "Iterable[Tuple[str, Optional[int]]]") -> "List[str]":
-    """Return what this user or root has, and of each other one no more than `MOST_OF_ANOTHER`."""
-    return lease_names.first_of_each(owned, MOST_OF_ANOTHER, (os.getuid(), 0, None))
-
-
-def _keeper_of(uid: "Optional[int]", process: str) -> str:
-    """Return another user, who may let go of a name and take it again; of one's own processes, this one.
-
-    Many of one's own jobs that come at once each have the lock of all admissions for a moment, and wait for each other.
-    """
-    return process if uid in (None, os.getuid(), 0) else "uid=%d" % uid
-
-
 def _peer_of(socket: "_socket.socket") -> "tuple[int, int]":
     """Return pid and uid of the process at the other end."""
     pid, uid, _ = struct.unpack("3i", socket.getsockopt(_socket.SOL_SOCKET, _PEER, 12))
@@ -210,3 +195,38 @@ def holder_in_words(leases: "Leases", name: str) -> str:
         holder.close()
     user = "an unknown user" if uid is None else user_name(uid)
     return "%s (pid %d)" % (user, pid) if pid else user
+
+
+class AdmissionLock:
+    """The lock of all admissions, for a with block, unless a process keeps it for ever: then the names alone decide.
+
+    Args:
+        leases: How names are held here.
+
+    Attributes:
+        is_held: Whether this process has it.
+    """
+
+    def __init__(self, leases: "Leases") -> None:
+        self._leases = leases
+        self._lock: "Optional[Lease]" = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._lock is not None
+
+    def __enter__(self) -> "AdmissionLock":
+        until = time.monotonic() + _LOCK_S
+        self._lock = self._leases.hold(lease_names.ADMISSION)
+        while self._lock is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            self._lock = self._leases.hold(lease_names.ADMISSION)
+        if self._lock is None:
+            who = holder_in_words(self._leases, lease_names.ADMISSION)
+            say("%s keeps the lock of the queue: this job does not wait for it" % who)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

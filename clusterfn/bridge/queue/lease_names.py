@@ -8,7 +8,6 @@ wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>~<more>/<type>/<GPU MB>
                                                  which is `VALID_S` away at most; <more>: how many further jobs like it
                                                  could start
 spool/<uid>/<queue>                              a spooler
-turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
 door                                             the job that is being admitted just now
 
 Every user of the machine can read them, and could hold false ones. So a name with a uid counts only if that user, or
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     Each = TypeVar("Each")
 
 ADMISSION = "door"
-GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
+GPU, RUN, WAIT, SPOOL = "gpu/", "run/", "wait/", "spool/"
 
 # A waiting job that makes no progress delays other users no longer than this.
 VALID_S = 60
@@ -33,7 +32,7 @@ VALID_S = 60
 _LONGEST = 87
 # A user could name other users by digits of other scripts, so only `DIGITS` count.
 _LONGEST_NUMBER = 20
-_CLAIMING = frozenset(["run", "wait", "spool", "turn"])
+_CLAIMING = frozenset(["run", "wait", "spool"])
 # Of one user: a spooler names the first job of each line, and those that are about to start.
 _MOST_WAITING = 256
 _TIME_SHARED = "t"
@@ -172,21 +171,6 @@ def wait(waiting: Waiting, until_s: int) -> str:
 def spool(uid: int, queue: str) -> str:
     """Name a spooler."""
     return "%s%d/%s" % (SPOOL, uid, queue)
-
-
-def turn(uid: int, queue: str, until_s: int) -> str:
-    """Name a spooler that serves, and until when."""
-    return "%s%d/%s/%d" % (TURN, uid, queue, until_s)
-
-
-def overdue(held: "Mapping[str, Optional[int]]", spool_name: str, now_s: float) -> "Optional[str]":
-    """Return the name by which a spooler promised a turn that did not come; None if it serves, or promised nothing."""
-    own = TURN + plain(spool_name)[len(SPOOL) :] + "/"
-    uid = claimed_by(spool_name)
-    names = [name for name, binder in held.items() if binder in (uid, 0, None) and plain(name).startswith(own)]
-    turns = {name: _numbers([plain(name)[len(own) :]]) for name in names}
-    late = [name for name, until in turns.items() if until and until[0] <= now_s]
-    return late[0] if late and len(late) == len(turns) else None
 
 
 def _running(name: str) -> "Optional[Running]":

@@ -8,9 +8,10 @@ import sys
 import time
 from collections import namedtuple
 
+from ..agent.trusted import machine_name
 from ..layout import MACHINES
 from ..supervisor.eligible_gpus import allowed_gpus, eligible_gpus, only_of, squeezed
-from ..supervisor.process_tree import read_proc
+from ..supervisor.process_tree import read_proc, start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ Running = namedtuple("Running", ("uid", "job", "asked", "shared"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind", "more"))
 
 ANY = Kind("", 0, ())
-_OF_NAMES = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 # A spooler publishes no more than this many further jobs that could start at once.
 _MANY = 64
 # Who holds less comes first, and a GPU counts as so many cores.
@@ -46,20 +46,23 @@ GPU_IN_CORES = 8
 _TIMES_SHARED = 4
 
 
-def name() -> str:
-    """Return <machine-id>-<hostname>: cloned images share the first, a home may be shared by machines."""
-    number = _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id") or "unknown"
-    return "".join(sign if sign in _OF_NAMES else "_" for sign in "%s-%s" % (number, os.uname()[1]))
-
-
 def folder(root: str) -> str:
     """Return the folder of this machine's queue and journal below a root, which other machines may share."""
-    return os.path.join(root, MACHINES, name())
+    return os.path.join(root, MACHINES, machine_name())
 
 
 def now_ns() -> int:
     """Return nanoseconds since the machine was started, by a clock that is never set."""
     return int(time.clock_gettime(_BOOTTIME) * 1e9)
+
+
+def started_ns(pid: int) -> int:
+    """Return when a process was started, by the same clock; of those of one moment, the one with a lower pid is first.
+
+    So the jobs of a loop wait in the order in which the agent has started their scripts, though these race.
+    """
+    ticks = start_time(pid)
+    return int(ticks) * 10**9 // os.sysconf("SC_CLK_TCK") + pid if ticks else now_ns()
 
 
 def now_s() -> int:
@@ -86,14 +89,6 @@ def available_mb() -> int:
             return int(line.split()[1]) >> 10
     # Kernels before 3.14 have no MemAvailable.
     return memory_mb()
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
-    except OSError:
-        return ""
 
 
 def demand_of(spec: "Mapping[str, Any]") -> Demand:
@@ -152,23 +147,13 @@ def reserved_gpus(
         waiting: How many each waiting job needs, and which will do; None: every one does.
         last: GPUs that are kept only if no others will do; None: all of them.
     """
-    places = [gpus for count, gpus in waiting for _ in range(min(count, len(free)))]
-    has = {}  # type: dict[int, str]
-    for gpu in sorted(free, key=lambda gpu: last is None or gpu in last):
-        _give(gpu, places, has, set())
-    return set(has.values())
-
-
-def _give(gpu: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", tried: "set[int]") -> bool:
-    """Find a place for a GPU; a job that has to make room for it finds another, so that no place is lost."""
-    for place, gpus in enumerate(places):
-        if place in tried or gpus is not None and gpu not in gpus:
-            continue
-        tried.add(place)
-        if place not in has or _give(has[place], places, has, tried):
-            has[place] = gpu
-            return True
-    return False
+    kept: "set[str]" = set()
+    usable = sorted(free, key=lambda gpu: last is None or gpu in last)
+    # Those that accept the fewest choose first, so that no place is lost.
+    for count, gpus in sorted(waiting, key=lambda job: sum(job[1] is None or gpu in job[1] for gpu in free)):
+        suitable = [gpu for gpu in usable if gpu not in kept and (gpus is None or gpu in gpus)]
+        kept.update(suitable[:count])
+    return kept
 
 
 GPUS, CORES, MEMORY, OWN = "gpus", "cores", "memory", "own"

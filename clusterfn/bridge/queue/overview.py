@@ -1,7 +1,7 @@
 """One look after another at what runs here, for `clusterfn top`: own jobs, and without a scheduler those of all users.
 
-`supervise.py top ROOT NODES SECONDS LOOKS` prints them as lines of JSON, until its input ends. For
-each look after the first one it reads a byte: a client whose terminal is stopped asks for none.
+`supervise.py top ROOT NODES SECONDS LOOKS` prints them as lines of JSON, until its input ends. For each look after the
+first one it reads a byte: a client whose terminal is stopped asks for none.
 NODES is 1 on the login node of a cluster, else empty. A look measures nothing that a supervisor has measured already.
 It comes later where it would take too much of a core.
 """
@@ -25,11 +25,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# The share of a core for looks at jobs. nvidia-smi may take as much again.
-_MOST_OF_A_CORE = 0.004
+# The share of a core for looks.
+_MOST_OF_A_CORE = 0.01
 _GPUS_EVERY_S = 5.0
 _ENDED = frozenset(FINAL.values()) | {DIED}
-_MIB = 2**20
 
 
 def print_looks(root: str, has_nodes: bool, every_s: float, looks: int) -> int:
@@ -44,11 +43,9 @@ def print_looks(root: str, has_nodes: bool, every_s: float, looks: int) -> int:
         began = time.process_time()
         write_all(sys.stdout.fileno(), json.dumps(portable(overview.look())).encode() + b"\n")
         count += 1
-        if count == looks:
-            return 0
         # The first look reads all jobs, also those that have ended long ago.
         cost_s = time.process_time() - began if count > 1 else 0.0
-        if not _asks_again(max(every_s, cost_s / _MOST_OF_A_CORE)):
+        if count == looks or not _asks_again(max(every_s, cost_s / _MOST_OF_A_CORE)):
             return 0
 
 
@@ -81,9 +78,8 @@ class Overview:
             "t": time.time(),
             "own": own,
             "jobs": report.look_at_jobs(names, now_s),
-            "false": report.false_names(names),
         }
-        return dict(facts, machine=_machine(), **self._look_at_gpus(own))
+        return dict(facts, machine=_machine(), **self._look_at_gpus())
 
     def _own_jobs(self) -> "list[dict[str, Any]]":
         jobs = []
@@ -96,26 +92,11 @@ class Overview:
                     jobs.append(job)
         return jobs
 
-    def _look_at_gpus(self, own: "list[dict[str, Any]]") -> "dict[str, Any]":
-        """Return the GPUs of the machine; between two looks by nvidia-smi, what the own jobs say of theirs is newer."""
+    def _look_at_gpus(self) -> "dict[str, Any]":
         if time.monotonic() >= self._next_gpus:
-            # nvidia-smi is a child of this process, so its cost shows in the CPU time of the children.
-            before = _children_s()
             self._gpus = report.look_at_gpus(self._root)
-            self._next_gpus = time.monotonic() + max(_GPUS_EVERY_S, (_children_s() - before) / _MOST_OF_A_CORE)
-        now = {gpu.get("uuid"): gpu for job in own for gpu in (job.get("usage", {}).get("now") or {}).get("gpus") or []}
-        return dict(self._gpus, gpus=[_updated(gpu, now.get(gpu["uuid"])) for gpu in self._gpus["gpus"]])
-
-
-def _updated(gpu: "dict[str, Any]", now: "Any") -> "dict[str, Any]":
-    if not now or now.get("use_percent") is None or now.get("memory_bytes") is None:
-        return gpu
-    return dict(gpu, use_percent=now["use_percent"], used_mib=now["memory_bytes"] // _MIB)
-
-
-def _children_s() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
+            self._next_gpus = time.monotonic() + _GPUS_EVERY_S
+        return self._gpus
 
 
 def _machine() -> "dict[str, Any]":

@@ -3,8 +3,7 @@
 The spooler writes the reasons; `supervise.py queue ROOT` prints them, and starts a spooler if none runs.
 `supervise.py gpus ROOT` prints one look at the GPUs as a JSON object, and changes nothing. The journal says which
 GPUs the user's own jobs have. For others, it follows from the names of their leases and the processes on a GPU.
-`supervise.py users` prints the jobs of all users as a table for people on the machine. Everybody can read the names
-that those jobs hold, so it needs no rights.
+`look_at_jobs` lists the jobs of all users. Everybody can read the names that those jobs hold, so it needs no rights.
 """
 
 import contextlib
@@ -15,12 +14,12 @@ import time
 
 from ..layout import HOLDS, QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir, job_name
 from ..supervisor import gpus, publish
-from ..supervisor.eligible_gpus import GpuInfo, describe_request
+from ..supervisor.eligible_gpus import describe_request
 from ..supervisor.job import NUMBER, WHOLE, DamagedFile, parse_record
 from ..supervisor.process_tree import user_name
 from ..supervisor.text import format_size, portable
 from ..supervisor.verdict import AttemptEnded
-from . import launch, lease_names, machine, plan, tickets
+from . import launch, lease_names, machine, tickets
 from .lease import Leases
 from .tickets import Queue
 
@@ -120,7 +119,6 @@ def _status_file(root: str) -> str:
 
 # Only the end of the journal is read. A GPU that was taken before that is still shown as held, without its job.
 _OF_THE_JOURNAL = 1 << 20
-_KEPT = "; what becomes free is reserved for it"
 
 
 def print_gpus(root: str) -> int:
@@ -139,9 +137,9 @@ def look_at_gpus(root: str) -> "dict[str, Any]":
         loads, lost, processes = [], [], {}
         trouble = "" if ended.verdict.kind == UNSATISFIABLE else ended.verdict.message
     names = lease_names.HeldNames(held, machine.now_s())
-    holders = gpu_holders(root, names, os.getuid(), processes)
+    holders = gpu_holders(root, names, os.getuid())
     shown = [_gpu_facts(load, holders.get(load.uuid), processes.get(load.uuid, [])) for load in loads]
-    return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, names, loads), "trouble": trouble}
+    return {"gpus": shown, "lost": lost, "waiting": _waiting_for_gpus(root, names), "trouble": trouble}
 
 
 def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", processes: "list[GpuProcess]") -> "dict[str, Any]":
@@ -153,40 +151,23 @@ def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", processes: "
     return facts
 
 
-def gpu_holders(
-    root: str, names: lease_names.HeldNames, own: int, processes: "dict[str, list[GpuProcess]]"
-) -> "dict[str, dict[str, Any]]":
+def gpu_holders(root: str, names: lease_names.HeldNames, own: int) -> "dict[str, dict[str, Any]]":
     """Return `user`, `job`, `name`, `since` (seconds since 1970) of each held GPU; None for what is not known.
 
     Args:
         root: Of this user's jobs.
         names: The names of one look.
         own: The uid of this user.
-        processes: Those on each GPU.
     """
-    holders: "dict[str, dict[str, Any]]" = {}
-    unassigned = [[job.uid, job.asked.gpus] for job in names.running if job.asked.gpus]
-
-    def holder(*uids: int) -> "dict[str, Any]":
-        """Describe a GPU that one of these users holds; with one user it counts as one of the GPUs of that user."""
-        counted = next((job for job in unassigned if uids == (job[0],) and job[1] > 0), None)
-        if counted is not None:
-            counted[1] -= 1
-        user = " or ".join(gpus.user_name(uid) for uid in uids) or "an unknown user"
-        return {"user": user, "own": uids == (own,), "job": None, "name": None, "since": None}
-
     running = {job.job for job in names.running if job.uid == own}
-    # The journal says which GPUs this user's own jobs have; only those of other users must be guessed.
-    for uuid, (job, since) in _taken_gpus(root).items():
-        if uuid in names.gpus and job in running:
-            holders[uuid] = dict(holder(own), job=job, name=_name_of(root, job), since=since)
-    for uuid in sorted(names.gpus - set(holders)):
-        users = {each.user for each in processes.get(uuid, [])}
-        uid = next((uid for uid, count in unassigned if count > 0 and gpus.user_name(uid) in users), None)
-        if uid is not None:
-            holders[uuid] = holder(uid)
-    candidates = sorted({uid for uid, count in unassigned if count > 0})
-    holders.update({uuid: holder(*candidates) for uuid in names.gpus - set(holders)})
+    taken = {uuid: taking for uuid, taking in _taken_gpus(root).items() if taking[0] in running}
+    holders: "dict[str, dict[str, Any]]" = {}
+    for uuid, uid in names.holders(names.gpus).items():
+        job, since = taken.get(uuid, (None, None))
+        is_own = uid == own or job is not None
+        user = user_name(own if is_own else uid) if is_own or uid >= 0 else "an unknown user"
+        name = None if job is None else _name_of(root, job)
+        holders[uuid] = {"user": user, "own": is_own, "job": job, "name": name, "since": since}
     return holders
 
 
@@ -218,9 +199,7 @@ def _name_of(root: str, job: str) -> "Optional[str]":
     return "%s, element %s" % (name, element) if element else str(name)
 
 
-def _waiting_for_gpus(
-    root: str, names: lease_names.HeldNames, loads: "list[GpuLoad]"
-) -> "list[dict[str, Any]]":  # fmt: skip
+def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str, Any]]":
     """List jobs that wait for GPUs, the next first: all own jobs, and of others those that are next in their line."""
     now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
     order = [job for _, job in names.in_order()]
@@ -237,31 +216,15 @@ def _waiting_for_gpus(
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
             line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": _lacking(other, names, loads) + _KEPT, "asked": dict(other.asked._asdict()),
+                    "reason": _wait_of(other), "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
             waiting.append((place, line))
     return [line for _, line in sorted(waiting, key=lambda each: each[0])]
 
 
-def _lacking(other: "Waiting", names: lease_names.HeldNames, loads: "list[GpuLoad]") -> str:
-    """Say what a job of another user waits for, whose limits and reason are not known here."""
-    free = [load.uuid for load in loads if load.uuid not in names.gpus]
-    there = machine.MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb(), free)
-    room = machine.RemainingResources(there, names.running, other.uid, machine.UserLimits(None, None, None, None))
-    every = [GpuInfo(load.index, load.uuid, load.name, load.total_mib, False, False) for load in loads]
-    missing = room.lacks_room(other.asked, machine.gpus_of_kind(other.kind, every))
-    wait = "waiting for " + describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-    return plan.describe_wait(missing, other.asked, wait, room, room.limits) or "its turn comes next"
-
-
-_COLUMNS = ("USER", "JOB", "STATE", "GPUS", "CORES", "MEMORY")
-
-
-def print_users() -> int:
-    """Print the jobs of all users."""
-    text = as_table(look_at_jobs(Leases().binders(), machine.now_s()))
-    sys.stdout.buffer.write((text + "\n").encode("utf-8", "replace"))
-    return 0
+def _wait_of(other: "Waiting") -> str:
+    asked = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
+    return "waiting for %s; what becomes free is reserved for it" % asked
 
 
 def look_at_jobs(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
@@ -273,21 +236,3 @@ def look_at_jobs(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":
     jobs: "list[tuple[str, Any]]" = [("RUNNING", job) for job in sorted(held_names.running)]
     jobs += [("PENDING", job) for _, job in held_names.in_order()]
     return [dict(job.asked._asdict(), user=user_name(job.uid), job=job.job, state=state) for state, job in jobs]
-
-
-def false_names(names: "Iterable[str]") -> "list[dict[str, str]]":
-    """Return `user` and `name` of each name that another user has bound than it says: it counts for nothing."""
-    false = lease_names.HeldNames(names, 0).false
-    return [{"user": user_name(uid), "name": name} for name, uid in sorted(false.items())]
-
-
-def as_table(rows: "list[dict[str, Any]]") -> str:
-    """Format the rows for people."""
-    lines = [_COLUMNS]
-    for row in rows:
-        words = row["user"], row["job"], row["state"], str(row["gpus"]), str(row["cores"])
-        lines.append(words + (format_size(row["memory_mb"] << 20),))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    shown = ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in lines]
-    # Any user can choose names, and these must not control the terminal of the reader.
-    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in shown)

@@ -19,14 +19,13 @@ from ..layout import (
     DEPENDENCY,
     EXIT_PUBLISHED,
     EXIT_RETURNED,
-    LOST,
     SCHEDULER_LOG,
     SCRIPT,
     TURN,
     element_log,
 )
 from ..supervisor.verdict import say
-from . import launch, lease_names
+from . import launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
 
 # The lines of `setup:` in a script may never end, so a job is awaited only this long.
 _COMES_S = 5.0
-# The turn is kept this long for a slow script, and twice as long each further time. So a script that is only slow
-# succeeds in the end.
-_KEPT_S, _KEPT_MOST_S = lease_names.VALID_S, 3600
+# The turn is kept this long for a slow script.
+_KEPT_S = 300.0
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 
 
@@ -56,16 +54,14 @@ class JobScripts:
         self._uncollected: "list[subprocess.Popen[Any]]" = []
         # By job: how often its script was started, and the time before which it is not started again.
         self._tries: "dict[str, tuple[int, float]]" = {}
-        # By job: the numbers of those tries that took too long.
-        self._slow: "dict[str, set[int]]" = {}
 
-    def tried(self) -> "set[str]":
-        """Return the jobs that were tried and still wait."""
-        return set(self._tries)
+    def tries(self, job: str) -> int:
+        """Return how often a job that still waits was tried."""
+        return self._tries.get(job, (0, 0.0))[0]
 
     def keep_only(self, waiting: "Container[str]") -> None:
         """Forget the jobs that wait no longer."""
-        tables: "tuple[dict[str, Any], ...]" = (self.starting, self._tries, self._slow)
+        tables: "tuple[dict[str, Any], ...]" = (self.starting, self._tries)
         for kept in tables:
             for job in [job for job in kept if job not in waiting]:
                 del kept[job]
@@ -78,7 +74,7 @@ class JobScripts:
         """
         if not self._may_try(ticket.job):
             return None
-        tries = self._tries.get(ticket.job, (0, 0.0))[0]
+        tries = self.tries(ticket.job)
         # The exponent is limited, because the power for a thousand tries would not fit into a float.
         rest_s = min(_AGAIN_S * (1 << min(tries, 9)), _AGAIN_MOST_S)
         self._tries[ticket.job] = (tries + 1, time.monotonic() + rest_s)
@@ -103,9 +99,9 @@ class JobScripts:
             say("the script of %s could not be started: %s" % (ticket.job, error))
             return None
 
-    def admit(self, ticket: "Ticket", turn: str) -> None:
+    def admit(self, ticket: "Ticket") -> None:
         """Start the script of a job whose turn has come."""
-        process = self.start(ticket, turn)
+        process = self.start(ticket, launch.ITS_TURN)
         if process is not None:
             self.starting[ticket.job] = process
             self._uncollected.append(process)
@@ -123,20 +119,11 @@ class JobScripts:
 
     def is_overdue(self, job: str) -> bool:
         """Return whether the script of a job whose turn has come takes so long that others go first."""
-        tries, not_before = self._tries.get(job, (0, 0.0))
-        slow = self._slow.setdefault(job, set())
-        if time.monotonic() <= not_before + min(_KEPT_S << len(slow - {tries}), _KEPT_MOST_S):
-            return False
-        slow.add(tries)
-        return True
+        return time.monotonic() > self._tries.get(job, (0, 0.0))[1] + _KEPT_S
 
     def overdue(self) -> "set[str]":
         """Return the jobs whose turn has come for which nothing is kept any more."""
         return set(filter(self.is_overdue, self.starting))
-
-    def times_slow(self, job: str) -> int:
-        """Return how many of its tries took too long."""
-        return len(self._slow.get(job, ()))
 
     def late(self) -> "set[str]":
         """Return the jobs that are not awaited now: their script takes long, or failed and rests."""
@@ -154,10 +141,6 @@ class JobScripts:
         for job in lost:
             del self.starting[job]
         return bool(lost)
-
-
-# Of the scripts that were started to make one environment, at most so many may hang before the others stop trying.
-_MOST_HUNG = 3
 
 
 # The script of a waiting job that makes its environment. logged: how long the log of its builder was before.
@@ -190,45 +173,35 @@ class EnvironmentMakers:
 
         Nothing is reserved for these jobs meanwhile.
         """
-        building, hung = self._sort({ticket.needs for ticket in waiting})
+        building = self._building({ticket.needs for ticket in waiting})
         reasons = {}
-        for ticket in sorted(waiting, key=lambda ticket: self._scripts.times_slow(ticket.job)):
-            may_make = ticket.needs not in building and ticket.job not in self._makers
-            others = hung.get(ticket.needs, [])
-            if may_make and len(others) < _MOST_HUNG:
+        # The setup of the job that was tried before may hang.
+        for ticket in sorted(waiting, key=lambda ticket: self._scripts.tries(ticket.job)):
+            if ticket.needs not in building:
                 logged = _size_of(_log_of(ticket))
                 process = self._scripts.start(ticket, launch.ENVIRONMENT)
                 if process is not None:
                     self._makers[ticket.job] = EnvironmentMaker(ticket, process, logged)
                     building[ticket.needs] = ticket
             state = progress.in_words(progress.last_line(_log_of(building.get(ticket.needs, ticket))))
-            if may_make and len(others) >= _MOST_HUNG:
-                state = "the setup of %s does not end" % ", ".join(job[:4] for job in others)
             reasons[ticket.job] = "environment: " + (state or "waiting for its builder")
         return reasons
 
-    def _sort(
-        self, needed: "set[tuple[str, ...]]"
-    ) -> "tuple[dict[tuple[str, ...], Ticket], dict[tuple[str, ...], list[str]]]":
-        """Return whose script makes each environment, and those whose own setup hangs; end those that are useless."""
+    def _building(self, needed: "set[tuple[str, ...]]") -> "dict[tuple[str, ...], Ticket]":
+        """Return whose script makes each environment; end those that come to no builder."""
         building: "dict[tuple[str, ...], Ticket]" = {}
-        hung: "dict[tuple[str, ...], list[str]]" = {}
-        tried = self._scripts.tried()
         for job, maker in list(self._makers.items()):
             needs, builds = maker.ticket.needs, _size_of(_log_of(maker.ticket)) > maker.logged
             # The job was withdrawn while its setup ran, or another script has made the environment meanwhile.
-            is_useless = not builds and (job not in tried or needs not in needed)
-            # The process was not reaped before, so no other process can have its number.
-            if is_useless and maker.process.poll() is None:
-                os.killpg(maker.process.pid, signal.SIGKILL)
-            if is_useless or needs not in needed:
-                self._scripts.leave(self._makers.pop(job).process)
-            elif builds or not self._scripts.is_overdue(job):
+            is_useless = not self._scripts.tries(job) or needs not in needed
+            if builds or not (is_useless or self._scripts.is_overdue(job)):
                 building[needs] = maker.ticket
-            else:
-                # The setup of this job hangs, so the script of another job may try to make the environment.
-                hung.setdefault(needs, []).append(job)
-        return building, hung
+                continue
+            # The process was not reaped before, so no other process can have its number.
+            if maker.process.poll() is None:
+                os.killpg(maker.process.pid, signal.SIGKILL)
+            self._scripts.leave(self._makers.pop(job).process)
+        return building
 
 
 def _log_of(ticket: "Ticket") -> str:
@@ -265,7 +238,6 @@ class JobEndings:
     def __init__(self, queue: "Queue") -> None:
         self.jobs: "dict[str, tuple[subprocess.Popen[Any], float, str]]" = {}
         self._queue = queue
-        self._abandoned: "set[str]" = set()
         self._not_before: "dict[str, float]" = {}
 
     def may_end(self, job: str) -> bool:
@@ -276,27 +248,6 @@ class JobEndings:
         """Publish the end of a job; not now if too many are being published."""
         if len(self.jobs) < _AT_ONCE:
             self._conclude(job, folder, verdict)
-
-    def give_up(self, job: str, why: str, has_started: bool) -> None:
-        """End the job of a ticket that cannot be read, so that it learns why; the others keep waiting."""
-        if job in self._abandoned:
-            return
-        self._abandoned.add(job)
-        path = os.path.join(self._queue.folder, job)
-        say("the ticket %s is damaged, and is set aside: %s" % (path, why))
-        if has_started or not os.path.isdir(self._queue.folder_of(job)):
-            self._set_aside(job)
-            return
-        message = "the job's ticket in the queue of this machine is damaged, so the job cannot start: %s" % path
-        verdict = {"kind": LOST, "message": message, "stage": "queue", "evidence": [why], "hint": "call again"}
-        self._conclude(job, self._queue.folder_of(job), verdict)
-
-    def _set_aside(self, job: str) -> None:
-        try:
-            self._queue.set_aside(job)
-        except OSError as error:
-            # On a read-only disk the ticket stays where it is. This spooler does not look at it again.
-            say("the ticket of %s could not be set aside: %s" % (job, error))
 
     def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
         # This import costs as much as all the rest, and few jobs end here.
@@ -311,7 +262,6 @@ class JobEndings:
         except OSError as error:
             # The machine has no process or disk space left. The next turn of the spooler retries.
             say("the end of %s could not be published now: %s" % (job, error))
-            self._abandoned.discard(job)
             return
         self.jobs[job] = process, time.monotonic() + _CONCLUDES_S, verdict["kind"]
 
@@ -327,9 +277,7 @@ class JobEndings:
             if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
                 say("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
             del self.jobs[job]
-            if job in self._abandoned:
-                self._set_aside(job)
-            elif kind != DEPENDENCY or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
+            if kind != DEPENDENCY or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
                 self._queue.withdraw(job)
             else:
                 # Its input may have a value after all, or the disk may be full. The job's own supervisor finds out.

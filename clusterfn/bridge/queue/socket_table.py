@@ -6,18 +6,14 @@ in the queue of a listener, as a connection would.
 
 import _socket
 import struct
-from collections import namedtuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-# uid: of who has bound it, None if that is not known; inode: no other socket has this number.
-Binding = namedtuple("Binding", ("uid", "inode"))
-
 TABLE = "/proc/net/unix"
 # The flags and the type are those of stream sockets that are not connected, as /proc shows them.
-_LISTED = rb": \w+ \w+ \w+ 0001 01 +(\d+) @([^\s@]+)\n"
+_LISTED = rb": \w+ \w+ \w+ 0001 01 +\d+ @([^\s@]+)\n"
 # Of names: ASCII without blanks, and without the sign by which /proc shows the zero byte that begins them.
 _SIGNS = bytes(number for number in range(33, 127) if number != ord("@"))
 
@@ -36,8 +32,8 @@ _NOBODY = 65534
 _NETLINK = getattr(_socket, "AF_NETLINK", 16)
 
 
-def bound_names(prefix: str) -> "dict[str, Binding]":
-    """Return who has bound each name, by the name without the prefix."""
+def bound_names(prefix: str) -> "dict[str, Optional[int]]":
+    """Return the uid of who has bound each name, None if that is not known, by the name without the prefix."""
     try:
         bindings = _ask_kernel()
     except (OSError, struct.error):
@@ -47,7 +43,7 @@ def bound_names(prefix: str) -> "dict[str, Binding]":
     return {name[len(start) :].decode("ascii"): bound for name, bound in bindings.items() if name.startswith(start)}
 
 
-def _read_table() -> "dict[bytes, Binding]":
+def _read_table() -> "dict[bytes, Optional[int]]":
     # This import is late, because most kernels answer, and it takes 4 ms.
     import re
 
@@ -57,17 +53,17 @@ def _read_table() -> "dict[bytes, Binding]":
     except (FileNotFoundError, PermissionError):
         # A sandbox shows no table. Then nothing is listed, but the kernel still lets only one process bind a name.
         return {}
-    return {name: Binding(None, int(inode)) for inode, name in listed if _is_plain(name)}
+    return dict.fromkeys(filter(_is_plain, listed))
 
 
-def _ask_kernel() -> "dict[bytes, Binding]":
+def _ask_kernel() -> "dict[bytes, Optional[int]]":
     socket = _socket.socket(_NETLINK, _socket.SOCK_RAW, SOCK_DIAG)
     try:
         socket.settimeout(_PATIENCE_S)
         states = 1 << _BOUND | 1 << _LISTENING
         request = _ASKED.pack(_socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
         socket.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
-        bindings: "dict[bytes, Binding]" = {}
+        bindings: "dict[bytes, Optional[int]]" = {}
         while _read_answer(socket.recv(_ROOM), bindings):
             pass
         return bindings
@@ -75,7 +71,7 @@ def _ask_kernel() -> "dict[bytes, Binding]":
         socket.close()
 
 
-def _read_answer(data: bytes, bindings: "dict[bytes, Binding]") -> bool:
+def _read_answer(data: bytes, bindings: "dict[bytes, Optional[int]]") -> bool:
     """Add what one part of the answer lists; return whether more is to come."""
     start = 0
     while start < len(data):
@@ -90,11 +86,10 @@ def _read_answer(data: bytes, bindings: "dict[bytes, Binding]") -> bool:
     return True
 
 
-def _read_socket(data: bytes, bindings: "dict[bytes, Binding]") -> None:
+def _read_socket(data: bytes, bindings: "dict[bytes, Optional[int]]") -> None:
     name, start = b"", _FOUND.size
     uid: "Optional[int]" = None
-    _, type_, _, _, inode = _FOUND.unpack_from(data)[:5]
-    if type_ != _socket.SOCK_STREAM:
+    if _FOUND.unpack_from(data)[1] != _socket.SOCK_STREAM:
         return
     while start < len(data):
         length, kind = _ATTRIBUTE.unpack_from(data, start)
@@ -104,7 +99,7 @@ def _read_socket(data: bytes, bindings: "dict[bytes, Binding]") -> None:
             uid = struct.unpack_from("=I", data, start + 4)[0]
         start += length + 3 & ~3
     if name.startswith(b"\0") and _is_plain(name[1:]):
-        bindings[name[1:]] = Binding(None if uid == _NOBODY else uid, inode)
+        bindings[name[1:]] = None if uid == _NOBODY else uid
 
 
 def _is_plain(name: bytes) -> bool:

@@ -5,7 +5,6 @@ moment: a waiting job has a ticket until it is claimed, and one that was started
 taken.
 """
 
-import itertools
 import os
 import resource
 import select
@@ -14,7 +13,6 @@ import time
 from ..layout import CANCELLED, DEPENDENCY, OUTCOME, UNSATISFIABLE, attempt_dir
 from ..supervisor.text import format_duration
 from . import gpu_leases, launch, lease_names, machine, plan, report
-from .arrivals import KEPT_S
 from .held_back import HeldBack
 from .lease import Leases
 from .machine import MachineResources
@@ -23,7 +21,7 @@ from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Container, Iterable, Optional, Sequence
+    from typing import Any, Container, Optional
 
     from .lease import Lease, LeaseHolder
     from .plan import StartPlan
@@ -41,24 +39,16 @@ _OTHERS_S = 0.05
 # The files that a spooler has open in addition to its own names and the connections to other holders.
 _OTHER_FILES = 64
 _FEWEST = 8
-# So few tickets are all looked at in each turn.
-_FEW = 256
-_OF_EACH = 64
-# Looks at all tickets take at most this share of the time. The first look reads each file.
-_SHARE, _MOST_S = 0.1, 30.0
 
 
-def run_spooler(root: str, fd: int, *first: str) -> int:
+def run_spooler(root: str, fd: int) -> int:
     """Serve until nothing waits.
 
     Args:
         root: Of the queue.
         fd: The name that elects it, inherited.
-        first: A job that has its name already, until when that counts, and its fd, inherited too.
     """
     spooler = Spooler(Queue(root), fd)
-    if first:
-        spooler.named.inherit(first[0], int(first[1]), int(first[2]))
     while spooler.elected():
         spooler.serve()
     return 0
@@ -70,9 +60,6 @@ class Spooler:
     Args:
         queue: Its tickets.
         fd: The name that elects it, inherited.
-
-    Attributes:
-        named: The jobs that are next, which others see.
     """
 
     def __init__(self, queue: Queue, fd: int) -> None:
@@ -82,7 +69,7 @@ class Spooler:
         # Other users may create as many names as they like, so half of the files that may be open are reserved for this
         # spooler's own.
         most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
-        self.named = NamedJobs(self.leases, queue, self.uid, most)
+        self._named = NamedJobs(self.leases, self.uid, most)
         self._elected: "Optional[Lease]" = self.leases.inherited(fd)
         self._holders = FollowedHolders(self.leases, self.uid, most)
         self._scripts = JobScripts(queue)
@@ -90,9 +77,8 @@ class Spooler:
         self._endings = JobEndings(queue)
         self._gpus = gpu_leases.GpuCache()
         self._inputs = HeldBack(queue.root)
-        self._lock_holder, self._locked_since = "", 0.0
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
-        self._front = QueueFront()
+        self._turn_took_s = 0.0
         # When the first `queue_timeout` ends, by the monotonic clock.
         self._limit_at = float("inf")
 
@@ -111,36 +97,17 @@ class Spooler:
         self._elected = None
 
     def _tickets(self) -> "list[Ticket]":
-        tickets = self.queue.read()
-        for job, why in self.queue.damaged().items():
-            self._endings.give_up(job, why, job in self._scripts.starting)
-        return [ticket for ticket in tickets if self._still_waits(ticket)]
-
-    def _first_tickets(self) -> "list[Ticket]":
-        """Return those of the queue's front that still wait."""
-        kept = self.named.jobs() | self._scripts.tried() | self._makers.jobs()
-        front = self._front.first(kept)
-        existing = [ticket for ticket in (self.queue.of(ticket.job) for ticket in front) if ticket is not None]
-        tickets = [ticket for ticket in existing if self._still_waits(ticket)]
-        self._front.remove({ticket.job for ticket in front} - {ticket.job for ticket in tickets})
-        return tickets
+        return [ticket for ticket in self.queue.read() if self._still_waits(ticket)]
 
     def _turn(self) -> bool:
         """Look at the tickets and start what may start; return False if nothing waits."""
         began = time.monotonic()
-        self.named.promise_turn()
         self._collect()
         self._inputs.values.look_again()
-        tickets = self._first_tickets() if began < self._front.complete_from else []
-        is_complete = not tickets
-        if is_complete:
-            tickets = self._tickets()
+        tickets = self._tickets()
         self._scripts.keep_only({ticket.job for ticket in tickets})
         names = lease_names.HeldNames(self.leases.binders(), machine.now_s())
         self._holders.follow(names, {gpu.uuid for gpu in self._gpus.gpus})
-        holder = self.leases.keeper(lease_names.ADMISSION)
-        if holder != self._lock_holder:
-            self._lock_holder, self._locked_since = holder, time.monotonic()
         # Jobs that wait for the value of another job reserve nothing, and no environment is made for them yet.
         held_back = self._inputs.reasons(tickets)
         complete = [ticket for ticket in tickets if ticket.job not in held_back]
@@ -150,14 +117,11 @@ class Spooler:
         start_plan.reasons.update(self._makers.make(lacking))
         start_plan.reasons.update(held_back)
         # The names are bound before the scripts start, so that no job of another user passes these jobs in between.
-        self.named.name(start_plan)
+        self._named.name(start_plan)
         for ticket in start_plan.start:
-            # A script whose turn has come gets the name of a keeper that never releases the lock of all admissions.
-            kept = self._lock_holder and time.monotonic() > self._locked_since + KEPT_S
-            self._scripts.admit(ticket, launch.KEPT + (self._lock_holder if kept else ""))
-        if is_complete:
-            self._report(tickets, start_plan.reasons)
-            self._front.set_all(tickets, time.monotonic() - began)
+            self._scripts.admit(ticket)
+        self._report(tickets, start_plan.reasons)
+        self._turn_took_s = time.monotonic() - began
         return bool(tickets or self._endings.jobs)
 
     def _report(self, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
@@ -243,103 +207,36 @@ class Spooler:
             patience_s = _STARTING_S
         else:
             longest = _BUILDS_S if self._makers.jobs() else _LOOK_AGAIN_S
-            due_s = max(self._limit_at, self._front.complete_from) - time.monotonic()
-            patience_s = max(0.01, min(longest, due_s))
+            patience_s = max(0.01, min(longest, self._limit_at - time.monotonic()))
         gone, is_called = self._holders.wait(patience_s, self._elected)
         if self._elected is not None and not self._elected.answer() and is_called:
             time.sleep(_OTHERS_S)
         for name in gone:
             self._gpus.let_go(name)
         if gone or is_called:
-            time.sleep(_SETTLE_S)
-
-
-class QueueFront:
-    """The tickets that one turn looks at: all, or of thousands only the first of each request.
-
-    A look at all tickets costs some files and a line of the report for each. If each end of a job brought one, a queue
-    of twenty thousand would leave no time to start them.
-
-    Attributes:
-        complete_from: When all tickets are looked at again, by the monotonic clock.
-    """
-
-    def __init__(self) -> None:
-        self._by_request = []  # type: list[dict[str, tuple[int, Ticket]]]
-        self._by_job = {}  # type: dict[str, dict[str, tuple[int, Ticket]]]
-        self.complete_from = 0.0
-
-    def set_all(self, tickets: "Sequence[Ticket]", took_s: float) -> None:
-        """Keep what a look at all tickets has found, and how long its turn took."""
-        alike = {}  # type: dict[object, dict[str, tuple[int, Ticket]]]
-        self._by_job = {}
-        for place, ticket in enumerate(tickets):
-            self._by_job[ticket.job] = alike.setdefault((ticket.asked, ticket.kind), {})
-            self._by_job[ticket.job][ticket.job] = place, ticket
-        self._by_request = list(alike.values())
-        self.complete_from = time.monotonic() + min(took_s / _SHARE, _MOST_S) if len(tickets) > _FEW else 0.0
-
-    def remove(self, jobs: "Iterable[str]") -> None:
-        """Take jobs out that wait no longer."""
-        for job in jobs:
-            if job in self._by_job:
-                del self._by_job.pop(job)[job]
-
-    def first(self, kept: "Iterable[str]") -> "list[Ticket]":
-        """Return the first tickets of each request, in order, and those of the jobs in `kept`.
-
-        Jobs that ask for the same may start one after another, so no job is passed by one of these.
-        """
-        front = dict(first for alike in self._by_request for first in itertools.islice(alike.values(), _OF_EACH))
-        front.update(self._by_job[job][job] for job in kept if job in self._by_job)
-        return [ticket for _, ticket in sorted(front.items())]
+            # A turn that looks at thousands of tickets must not follow on the last one at once.
+            time.sleep(max(_SETTLE_S, self._turn_took_s))
 
 
 _RENEW_S = lease_names.VALID_S * 2 // 3
-# A turn takes a second at most, and some tens of them where nvidia-smi hangs; a spooler that is later than this hangs.
-_TURN_S = 180
 
 
 class NamedJobs:
-    """A name for each job that is next, and for the promise of the next turn, so that others see that a spooler runs.
+    """A name for each job that is next, which others see.
 
     Args:
         leases: How names are held here.
-        queue: Its tickets.
-        uid: Whose they are.
+        uid: Whose jobs they are.
         most: How many names it may hold.
     """
 
-    def __init__(self, leases: Leases, queue: "Queue", uid: int, most: int) -> None:
+    def __init__(self, leases: Leases, uid: int, most: int) -> None:
         self._leases = leases
-        self._queue = queue
         self._uid = uid
         self._most = most
         # By job: the time until which its name counts, and the lease that holds it.
         self._named: "dict[str, tuple[int, Lease]]" = {}
         self._published: "dict[str, machine.Waiting]" = {}
-        self._promise: "Optional[tuple[int, Lease]]" = None
-
-    def jobs(self) -> "set[str]":
-        """Return the jobs that have one."""
-        return set(self._named)
-
-    def inherit(self, job: str, until_s: int, fd: int) -> None:
-        """Take over the name of a job."""
-        self._named[job] = until_s, self._leases.inherited(fd)
-
-    def promise_turn(self) -> None:
-        """Renew the promise; a spooler that is later than this name says is replaced (`ensure_spooler`)."""
-        until_s = machine.now_s() + _TURN_S
-        if self._promise is not None and self._promise[0] > until_s - _TURN_S // 3:
-            return
-        queue = launch.spool_name(self._queue)[len(lease_names.SPOOL) :].partition("/")[2]
-        lease = self._leases.hold(lease_names.turn(self._uid, queue, until_s))
-        if lease is not None:
-            # The new promise is bound before the old one is released, so that at no time there is none.
-            before, self._promise = self._promise, (until_s, lease)
-            if before is not None:
-                before[1].close()
 
     def name(self, start_plan: "StartPlan") -> None:
         """Hold a name for each job that is next by this plan, and renew it."""

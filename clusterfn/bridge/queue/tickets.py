@@ -15,8 +15,8 @@ from collections import namedtuple
 
 from .. import layout
 from ..supervisor import process_tree, publish
-from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, checked, dependencies_of, is_job_id, parse_record
-from ..supervisor.text import DIGITS
+from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, dependencies_of, parse_record
+from ..supervisor.verdict import say
 from . import machine
 from .machine import Demand, UserLimits, kind_of
 
@@ -49,13 +49,10 @@ _REQUEUES = "the supervisor of a job that is requeued after a restart"
 # The state of a ticket -> the folder in which it is, the states that may follow, and who may say so.
 # docs/architecture.md shows this table.
 TICKET_STATES = {
-    "queued": (layout.QUEUE, ("queued", "damaged", "gone"), "the supervisor that finds no room, yields or requeues"),
+    "queued": (layout.QUEUE, ("queued", "gone"), "the supervisor that finds no room, yields or requeues"),
     "kept": (layout.INTERRUPTED, ("kept", "queued", "gone"), _REQUEUES),
-    "damaged": (layout.DAMAGED_TICKETS, (), "the spooler, which cannot read it"),
     "gone": ("", ("queued", "kept"), "the supervisor that has the claim, the spooler, or `conclude`"),
 }
-# The limit of each amount: a larger number does not fit into the name of a job.
-_MOST = 1 << 40
 
 
 class Queue:
@@ -66,7 +63,6 @@ class Queue:
         self.folder = os.path.join(machine.folder(root), layout.QUEUE)
         self._boot = process_tree.boot_id()
         self._cached: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
-        self._damaged: "dict[str, str]" = {}
 
     def names(self) -> "list[str]":
         """List the ids of the waiting jobs."""
@@ -114,40 +110,27 @@ class Queue:
         return ticket
 
     def fields(self, job: str) -> "Optional[dict[str, Any]]":
-        """Return the content of a ticket; None if it is missing, cannot be read now, or is no ticket of ours."""
-        self._damaged.pop(job, None)
+        """Return the content of a ticket; None if it is missing, or cannot be read now.
+
+        One that no supervisor has written is removed: its job has then lost its place, and its client says so.
+        """
+        path = os.path.join(self.folder, job)
         try:
-            fields = parse_record(_read(os.path.join(self.folder, job)), {}, "the ticket")
-            if fields.get("format") not in (layout.FORMAT, None):
-                # Another version of clusterfn wrote this ticket, and the spooler of that version reads it.
-                return None
-            return _checked(fields, job)
+            return parse_record(_read(path), _TICKET, "the ticket")
         except OSError:
             return None
         except DamagedFile as error:
-            self._damaged[job] = str(error)
+            say("the ticket %s is damaged, and is removed: %s" % (path, error))
+            with contextlib.suppress(OSError):
+                # On a read-only disk it stays where it is.
+                os.unlink(path)
             return None
-
-    def damaged(self) -> "dict[str, str]":
-        """Return the tickets that were damaged when last read, and what is wrong with each."""
-        return {job: why for job, why in self._damaged.items() if _is_job(job)}
-
-    def waits(self, job: str) -> bool:
-        """Return whether a job has a ticket; the spooler gives the job of a damaged one an outcome."""
-        return self.of(job) is not None or job in self.damaged()
 
     def folder_of(self, job: str) -> str:
         """Return the folder of the job, or of the element, that a ticket is named for."""
         whole, _, element = job.partition(".")
         folder = os.path.join(self.root, layout.JOBS, whole)
         return os.path.join(folder, layout.ELEMENTS, element) if element else folder
-
-    def set_aside(self, job: str) -> None:
-        """Keep a damaged ticket for people, where no spooler reads it."""
-        aside = os.path.join(machine.folder(self.root), layout.DAMAGED_TICKETS)
-        os.makedirs(aside, mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(os.path.join(self.folder, job), os.path.join(aside, job))
 
     def write(self, fields: "dict[str, Any]") -> None:
         """Write the ticket of a job: it waits from now on."""
@@ -197,34 +180,6 @@ def _read(path: str) -> bytes:
         raise DamagedFile("it is not a file")
     with open(fd, "rb") as file:
         return file.read()
-
-
-def _checked(fields: "dict[str, Any]", job: str) -> "dict[str, Any]":
-    """Return a ticket's fields.
-
-    Raises:
-        DamagedFile: No supervisor has written them.
-    """
-    checked(fields, _TICKET, "the ticket")
-    if fields["job"] != job:
-        raise DamagedFile("it is the ticket of %s" % fields["job"])
-    for expected, name in (Demand._fields, "asked"), (UserLimits._fields, "limits"):
-        if set(fields[name]) != set(expected):
-            raise DamagedFile("the ticket: %s has %s" % (name, ", ".join(sorted(fields[name])) or "nothing"))
-    counts = [(value, _MOST) for value in fields["asked"].values()] + [(fields["submitted"], _MOST * 10**9)]
-    if not all(0 <= value < most for value, most in counts):
-        raise DamagedFile("the ticket: a number is too large, or negative")
-    if not all(map(_is_job, fields.get("after") or ())):
-        raise DamagedFile("the ticket: after names what is no job")
-    if any("=" in name or not name for name in fields["env"]):
-        raise DamagedFile("the ticket: env holds what is not the name of a variable")
-    return fields
-
-
-def _is_job(name: str) -> bool:
-    """Whether this is the id of a job, or of an element."""
-    whole, dot, element = name.partition(".")
-    return is_job_id(whole) and (not dot or bool(element) and DIGITS.issuperset(element))
 
 
 def is_claimed(ticket: Ticket) -> bool:
@@ -343,7 +298,7 @@ class JobTicket:
     def _fields(self, reason: str) -> "dict[str, object]":
         job, spec = self.job, self.job.spec
         return {
-            "format": 1, "job": job.id, "name": spec["name"], "folder": job.folder, "home": job.home,
+            "job": job.id, "name": spec["name"], "folder": job.folder, "home": job.home,
             "element": job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
             "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
             "priority": spec.get("priority") or 0,

@@ -57,8 +57,6 @@ class CallJob(JobFolder):
         resources: SpecResources = {**spec["resources"], "memory_bytes": None, "time_s": None}
         unlimited: Spec = {**spec, "resources": resources, "stall_s": None, "quiet_s": None}
         super().__init__(folder, unlimited)
-        # The administrator's defaults apply to the session, and not to its calls.
-        self.spec = {**self.spec, "resources": resources}
         # The scheduler knows only the session.
         self.scheduler = BareOnHost(self.scheduler.node_name())
         self._of_session: int | None = spec["resources"]["memory_bytes"]

@@ -13,7 +13,7 @@ import select
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..agent.inotify import new_inotify
+from ..agent.libc import new_inotify
 from ..kernel.carried import READ
 from ..layout import CALL, OUTCOME, PAYLOAD, VALUE
 from ..supervisor.limits import clock

@@ -15,7 +15,7 @@ import sys
 import time
 
 from .. import layout
-from ..builder import leases, permissions, programs, progress
+from ..builder import leases, programs, progress
 from ..builder.errors import BuildFailed, from_os_error
 from . import publish
 from .environ import add_script_variables
@@ -121,7 +121,7 @@ def _have(
 
 def _refuse_others(wanted: "SpecBuilding") -> None:
     with _verdict_of_builder(wanted["root"]):
-        permissions.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
+        leases.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
 
 
 @contextlib.contextmanager
@@ -259,7 +259,7 @@ def _read(path: str) -> str:
 def _write(root: str, path: str, text: str) -> None:
     """Write a file completely or not at all, which does no harm."""
     try:
-        with permissions.writing_below(root):
+        with leases.writing_below(root):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             publish.replace(path, text.encode(), sync=False, mode=0o666)
     except OSError:

@@ -121,18 +121,12 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, awaiting.register_array),
     "list": ("ROOT [AFTER]", 1, 2, _list),
     "gpus": ("ROOT", 1, 1, report.print_gpus),
-    "users": ("", 0, 0, report.print_users),
     "clean": ("ROOT KEEP OLDER dry", 4, 4, expire.clean),
     "queue": ("ROOT", 1, 1, lambda root: report.print_queue(root, _bridge())),
     "top": ("ROOT NODES SECONDS LOOKS", 4, 4, _top),
     "remove": ("ROOT dry [JOB...]", 2, _ANY, expire.remove_jobs),
     "shell": ("JOB FACTS", 2, 2, _start_shell),
-    "spool": (
-        "ROOT FD [JOB UNTIL FD]",
-        2,
-        _ANY,
-        lambda root, fd, *first: spooler.run_spooler(root, int(fd), *first),
-    ),
+    "spool": ("ROOT FD", 2, 2, lambda root, fd: spooler.run_spooler(root, int(fd))),
 }
 # What `program` runs itself, as jobs wait for it.
 _ELSEWHERE = "run JOB [STATUS] | node JOB ATTEMPT [ITEM...]"

@@ -220,7 +220,7 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
 
 def _waits(job: JobFolder) -> bool:
     """Whether it has a ticket in the queue of a machine without a scheduler."""
-    return not job.scheduler.has_nodes and tickets.Queue(job.root).waits(job.id)
+    return not job.scheduler.has_nodes and tickets.Queue(job.root).of(job.id) is not None
 
 
 def _runs(job: JobFolder) -> bool:

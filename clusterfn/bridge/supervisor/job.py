@@ -242,11 +242,6 @@ class JobFolder(DescribedJob):
         # Who may write there may have written another root into the spec.
         _refuse_shared(os.path.dirname(os.path.dirname(self.home)), folder)
         self.scheduler = scheduler_named(self.spec["scheduler"])
-        if not self.scheduler.has_nodes and os.path.exists(layout.SITE_RULES):
-            # This import is late, because most machines have no such file.
-            from ..agent import site_rules
-
-            self.spec = site_rules.obeyed(self.spec, site_rules.read_rules())
         self.held = HeldResources()
         self.workers = WorkerSource()
         script = os.getppid()

@@ -193,14 +193,6 @@ def pipe_of(pid: int, fd: int) -> str:
     return name if name.startswith("pipe:") else ""
 
 
-def folder_of(pid: int) -> str:
-    """Return the folder in which it is; "" if it is gone."""
-    try:
-        return os.readlink("%s/%d/cwd" % (PROC, pid))
-    except OSError:
-        return ""
-
-
 def wake(pid: int) -> bool:
     """Let it go on if a signal has stopped it; return whether one had."""
     if state_of(pid) != STOPPED:
@@ -230,18 +222,14 @@ def environment_of(pid: int) -> "Optional[dict[str, str]]":
     return {name: value for name, _, value in pairs}
 
 
-def children_of_thread(pid: int, thread: int) -> "list[int]":
-    """The children that one of its threads has started; the kernel lists them with CONFIG_PROC_CHILDREN."""
-    return [int(number) for number in read_proc(pid, "task", thread, "children").split()]
-
-
 def children_of(pid: int) -> "list[int]":
-    """Return the children of `pid` that the kernel lists; none where it lists no children."""
+    """Return the children of `pid` that the kernel lists; none without CONFIG_PROC_CHILDREN."""
     try:
         threads = os.listdir("%s/%d/task" % (PROC, pid))
     except OSError:
         return []
-    return [child for thread in threads for child in children_of_thread(pid, int(thread))]
+    lists = [read_proc(pid, "task", int(thread), "children").split() for thread in threads]
+    return [int(child) for numbers in lists for child in numbers]
 
 
 def descendants(pid: int, but: "Container[int]" = ()) -> "list[int]":

@@ -40,14 +40,14 @@ def start_template(folder: str) -> int:
 def _has_environment(job: JobFolder) -> bool:
     """Whether the environment that the builder makes is there, and stays; learn what its own scripts set."""
     # These imports are late, because few jobs have an environment that is built.
-    from ..builder import leases, permissions
+    from ..builder import leases
     from ..builder.errors import BuildFailed
 
     wanted: "Any" = job.spec["building"]
     if wanted["purged"]:
         return False
     try:
-        permissions.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
+        leases.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
         # The lease comes before the look, because an environment with a lease is not removed.
         leases.add_lease(wanted["root"], wanted["id"], job.folder)
         with open(os.path.join(layout.environment_dir(wanted["root"], wanted["id"]), layout.READY)) as file:

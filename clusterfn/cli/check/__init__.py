@@ -38,7 +38,6 @@ STEPS = (
     Step("noexec", ("root",), host.noexec),
     Step("scheduler", ("root",), host.scheduler),
     Step("account", ("scheduler",), host.account),
-    Step("limits", ("root",), host.limits),
     Step("gpus", ("root",), host.gpus),
     Step("lingering", ("root",), host.lingering),
     Step("modules", ("root",), function.modules),

@@ -15,7 +15,6 @@ from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWa
 from clusterfn.config.forms import ENVIRONMENT_KINDS, names_an_image
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import host_capacity
-from clusterfn.hosts.host_capacity import SITE_FILE
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.hosts.transports.ssh_config import resolve
@@ -243,18 +242,6 @@ def account(state: CheckState) -> str:
     if usable is None:
         raise StepSkipped(site.no_accounts)
     return usable
-
-
-def limits(state: CheckState) -> str:
-    if state.has_nodes:
-        raise StepSkipped("the scheduler sets them")
-    rules = state.session.capacity.rules
-    if rules is None:
-        raise StepSkipped(f"the host has no {SITE_FILE}")
-    if rules.trouble:
-        hint = f"show this to the administrator of {state.name}; the other lines of {SITE_FILE} are obeyed"
-        raise StepFailed(f"parts of {SITE_FILE} on the host cannot be obeyed", hint, list(rules.trouble))
-    return f"{SITE_FILE} on the host allows you {', '.join(rules.in_words()) or 'all there is'}"
 
 
 _RELOAD = (

@@ -132,7 +132,6 @@ def _facts(built: Built, prefix: str, record: Mapping[str, Any], plan: Mapping[s
     yield "built", f"{format_duration(now - built.built)} ago on {record['host']}, in {seconds(record['seconds'])}"
     yield "used", f"{format_duration(now - built.used)} ago"
     yield "used by", " ".join(built.used_by)
-    yield "messages", " / ".join(record["messages"])
 
 
 def seconds(stages: Mapping[str, Any]) -> str:

@@ -226,14 +226,12 @@ class CommandLook(NamedTuple):
 
     Attributes:
         rc: Exit status; negative: the signal; None: killed because it took too long.
-        age_s: How old the answer is: another process of this user may have asked.
         took_s: How long the program took. It may have looked at its beginning, and knows nothing of what came later.
     """
 
     rc: int | None
     out: str
     err: str
-    age_s: float = 0.0
     took_s: float = 0.0
 
 
@@ -249,11 +247,11 @@ class RepeatRequest(SimpleRequest[None]):
         same, rc = boolean(header, "same"), header.get("rc")
         if not (rc is None or type(rc) is int):
             raise MalformedAnswer(f"rc: {ascii(rc)[:80]}")
-        age_s, took_s = seconds(header, "age_s"), seconds(header, "took_s")
+        took_s = seconds(header, "took_s")
         if not same:
             end = number(header, "out", below=len(body) + 1)
             self._texts = (body[:end].decode(errors="replace"), body[end:].decode(errors="replace"))
-        self._on_look(CommandLook(rc, *self._texts, age_s, took_s))
+        self._on_look(CommandLook(rc, *self._texts, took_s))
 
 
 class Spawned(NamedTuple):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from clusterfn.bridge.agent.pipes import USUAL, widen_pipe
+from clusterfn.bridge.agent.frames import USUAL, widen_pipe
 from clusterfn.errors import ConfigError, Unreachable
 from clusterfn.hosts.transports.prompts import Asker
 

@@ -47,10 +47,7 @@ def host(monkeypatch, tmp_path):
         connection=SimpleNamespace(facts=facts),
         scheduler_rules=scheduler_for(LOCAL), expect=lambda wanted: None,
     )  # fmt: skip
-    known.session.capacity = SimpleNamespace(
-        warnings=lambda asked: (), enough=lambda resources: None, limit=lambda host: host,
-        limit_time=lambda resources: resources,
-    )  # fmt: skip
+    known.session.capacity = SimpleNamespace(warnings=lambda asked: (), enough=lambda resources: None)
     known.session.environments = SimpleNamespace(
         expected_python=lambda request: known.expected,
         find=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),

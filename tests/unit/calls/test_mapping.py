@@ -31,7 +31,7 @@ LOCAL = Host("local", "", "local", "")
 def session(host: Host, **facts: Any) -> Any:
     """Of a host that has told these facts, and has eight cards."""
     connection = SimpleNamespace(facts=SimpleNamespace(**{"cpus": 64, "memory_bytes": 100 * GB, **facts}))
-    capacity = SimpleNamespace(count_gpus_for=lambda asked: 8, limit=lambda unlimited: unlimited)
+    capacity = SimpleNamespace(count_gpus_for=lambda asked: 8)
     return SimpleNamespace(host=host, connection=connection, capacity=capacity)
 
 

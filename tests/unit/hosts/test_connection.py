@@ -311,7 +311,7 @@ def test_an_error_of_another_kind_ends_every_request_as_a_host_error(connected: 
     connection, transport = connected(silent)
     replies: list[Reply[Any]] = [
         connection.ping(), connection.follow([FOLLOWED]), connection.put("/p", b"x"), connection.run(["x"]),
-        connection.still("/p", 1, print), connection.wait("/p"), connection.repeat(["x"], 1, None, print),
+        connection.still("/p", 1, print), connection.wait("/p"), connection.repeat(["x"], 1, print),
         connection.get("/p", print), spawned := connection.spawn(["x"], "/", "/log"), spawned.exited,
     ]  # fmt: skip
     transport.error = ZeroDivisionError("by zero")

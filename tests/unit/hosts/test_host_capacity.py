@@ -16,7 +16,7 @@ BOX = Host("box", "box", "bare", "clusterfn.yml:2")
 
 def capacity(limits: Limits) -> HostCapacity:
     """That of a machine with 4 cores."""
-    facts = SimpleNamespace(cpus=4, memory_bytes=8 << 30, site="", lacking=())
+    facts = SimpleNamespace(cpus=4, memory_bytes=8 << 30, lacking=())
     rules, connection = SimpleNamespace(has_nodes=False), SimpleNamespace(facts=facts)
     box: Any = SimpleNamespace(
         host=BOX._replace(limits=limits), scheduler=rules, scheduler_rules=rules, connection=connection

@@ -70,18 +70,15 @@ def test_a_job_killed_before_its_first_heartbeat_is_missed_soon(made):
     assert told[1] is None and connection.asked == [4]
 
 
-def test_the_answer_that_the_host_repeats_for_a_new_interval_is_no_second_look(made):
+def test_a_new_interval_counts_from_the_last_look(made):
     watch, connection, clock = made
-    told = []
-    watch.add("a.1", told.append)
+    watch.add("a.1", lambda _: None)
     clock.now += 10
     connection.answer("7|RUNNING|None|a.1")
-    clock.now += 0.1
-    connection.answer("7|RUNNING|None|a.1", age_s=0.1)
-    assert len(told) == 1 and connection.asked == [4, 20]
-    clock.now += 20
-    connection.answer("7|RUNNING|None|a.1", age_s=0.2)  # of another process of the user, on the same host
-    assert len(told) == 2 and connection.asked[-1] == 300
+    assert list(zip(connection.asked, connection.delays)) == [(4, 0.0), (20, 20.0)]
+    clock.now += 25
+    watch.look_now()
+    assert (connection.asked[-1], connection.delays[-1]) == (2.0, 0.0)
 
 
 def test_looking_begins_again_after_the_host_could_not(made):
@@ -150,18 +147,15 @@ def test_silence_from_the_first_look_counts_from_the_submission(made):
     assert [tuple(each) for each in told] == [(9.0, "squeue did not answer in time")]
 
 
-@pytest.mark.parametrize(
-    "times", [{"age_s": 5.0}, {"took_s": 5.0}], ids=["an older answer", "a look that began before"]
-)
-def test_an_answer_that_cannot_know_the_job_says_nothing_about_it(made, times):
+def test_an_answer_that_cannot_know_the_job_says_nothing_about_it(made):
     watch, connection, clock = made
     told = []
     watch.add("a.1", told.append)
     clock.now += 3
-    connection.answer("8|RUNNING|None|b.2", **times)
+    connection.answer("8|RUNNING|None|b.2", took_s=5.0)
     assert told == []
     clock.now += 3
-    connection.answer("8|RUNNING|None|b.2", **times)
+    connection.answer("8|RUNNING|None|b.2", took_s=5.0)
     assert told == [None]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.agent import facts, frames
+from clusterfn.bridge.agent import frames
 from clusterfn.bridge.agent.facts import HelloHandler
 from clusterfn.bridge.agent.files import glob_pattern
 from clusterfn.bridge.agent.frames import Inbox, Outbox, pack
@@ -145,39 +145,6 @@ def test_the_marker_is_not_in_what_is_sent() -> None:
 
     assert marker.encode() not in preface("auto", marker)
     assert preface("auto", marker).lstrip(b"\n").count(b"\n") == 3
-
-
-@pytest.mark.parametrize(
-    ("lines", "ended"),
-    [
-        (["#KillUserProcesses=no"], False),
-        (["#KillUserProcesses=yes"], True),
-        (["#KillUserProcesses=no", "KillUserProcesses=yes"], True),
-        (["KillUserProcesses=yes", "KillUserProcesses=no"], False),
-        (["KillUserProcesses=yes", "#KillUserProcesses=no"], True),
-        (["KillUserProcesses=yes", "KillExcludeUsers=root ada"], False),
-        (["KillUserProcesses=yes", "#KillExcludeUsers=ada"], True),
-        (["KillUserProcesses=yes", "KillOnlyUsers=bob"], False),
-        (["KillUserProcesses=yes", "KillOnlyUsers=bob ada"], True),
-        ([], False),
-    ],
-)
-def test_whether_logind_ends_jobs_is_what_its_last_file_says_of_the_user(lines: list[str], ended: bool) -> None:
-    assert facts.kills_user_processes("ada", lines) is ended
-
-
-def test_only_what_a_login_has_started_is_ended_by_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cgroup, setting = tmp_path / "cgroup", tmp_path / "50-site.conf"
-    setting.write_text("[Login]\nKillUserProcesses=yes\n")
-    monkeypatch.setattr(facts, "CGROUP_FILE", str(cgroup))
-    monkeypatch.setattr(facts, "LOGIND_FILES", (str(tmp_path / "none.conf"), str(tmp_path / "*.conf")))
-
-    found = []
-    for where in ("user.slice/user-1000.slice/session-3.scope", "system.slice/cron.service"):
-        cgroup.write_text(f"0::/{where}\n")
-        found.append(facts.logind_ends_jobs("ada"))
-
-    assert found == [True, False]
 
 
 def test_a_root_that_another_user_made_between_the_look_and_the_making_is_refused(tmp_path: Path, monkeypatch) -> None:

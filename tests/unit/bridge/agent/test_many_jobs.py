@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import file_watcher, growing_files, server, timers
+from clusterfn.bridge.agent import file_watcher, growing_files, handler, server
 from clusterfn.bridge.agent.frames import pack
 from clusterfn.bridge.agent.server import Agent
 from tests.fakes.agent_client import Client
@@ -288,7 +288,7 @@ class Slow:
     def __init__(self, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
         self.agent, self.now, self.looks = agent, 1000.0, 0
         clock = SimpleNamespace(monotonic=lambda: self.now, process_time=lambda: self.now)
-        for module in (growing_files, file_watcher, server, timers):
+        for module in (growing_files, file_watcher, server, handler):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(growing_files, "read_at", lambda *_: self.look())
         monkeypatch.setattr(file_watcher, "names_in", lambda *_: set(map(str, self.look())))

@@ -50,14 +50,6 @@ def test_a_name_that_is_too_long_is_not_held_and_ends_no_spooler():
     assert Leases().hold("wait/1/2/3/" + "4" * 120 + "/0/0/job//0") is None
 
 
-@pytest.mark.parametrize(("now_s", "late"), [(60, None), (200, "turn/7/aa/200")])
-def test_a_spooler_is_late_once_all_its_promises_are(now_s: int, late: str | None):
-    """The next promise is bound before the last one is released."""
-    held = {"turn/7/aa/200": 7, "turn/7/aa/50": 7, "turn/7/bb/900": 7, "turn/7/aa/999": 8}
-
-    assert lease_names.overdue(held, "spool/7/aa", now_s) == late
-
-
 def test_a_users_next_job_counts_for_the_one_behind_it():
     names = ["wait/7/1/60/0/1/0/aa~0//0", "wait/7/2/60/0/1/0/bb~0//0", "wait/8/3/60/0/1/0/cc~0//0"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.agent import site_rules
 from clusterfn.bridge.supervisor.classify_exit import classify_silence
 from tests.unit.bridge.session.serving import part
 
@@ -30,23 +29,6 @@ def test_a_call_that_is_killed_for_memory_names_what_its_session_asked_for(tmp_p
 
     assert "the job used up to 290 MB and asked for 300 MB; the kernel ended it" in verdict.message
     assert job.spec["resources"]["memory_bytes"] is None, "the session's supervisor watches the limit, not the call"
-
-
-def test_a_call_has_the_limits_of_its_session_whatever_an_administrator_sets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    rules = tmp_path / "clusterfn.yml"
-    rules.write_text("defaults:\n  memory: 1GB\n  time: 1h\n")
-    rules.chmod(0o644)
-    monkeypatch.setattr("clusterfn.bridge.layout.SITE_RULES", str(rules))
-    monkeypatch.setattr(site_rules, "PATH", str(rules))
-    monkeypatch.setattr(site_rules, "OWNER", os.getuid())
-    spec = {**SPEC, "limits": {"gpus": None, "cores": None, "memory_bytes": None, "jobs": None}}
-
-    job = part("call").CallJob(str(tmp_path), spec)
-
-    assert (job.spec["resources"]["memory_bytes"], job.spec["resources"]["time_s"]) == (None, None)
-    assert job.asked_memory == 300 << 20
 
 
 def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path: Path):
