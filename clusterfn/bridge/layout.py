@@ -114,8 +114,6 @@ NOTIFIED = "notified.json"
 BUILDER_LOG = "builder.jsonl"
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
-# takers/<id> or <id>.<number of its array>: a group of which items start as the values of this job appear.
-TAKERS = "takers"
 ATTEMPTS = "attempts"
 
 # -- Names below jobs/<id> of a group
@@ -130,8 +128,6 @@ LABELS = "labels.json"
 ARGUMENTS = "arguments.json"
 # The jobs whose values each item takes.
 ITEM_INPUTS = "item_inputs.json"
-# released/<k>: the scheduler no longer holds this element back, or why it could not be released.
-RELEASED = "released"
 # The group that a retry continues, and the indices of its items in that group.
 RETRIED = "retried.json"
 # claims/<chunk>, <chunk>.2, ...: the element that runs the chunk or took it over, its first item, and how many it has.

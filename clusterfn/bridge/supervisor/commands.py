@@ -11,7 +11,7 @@ from ..layout import ATTEMPTS, CLAIM, OUTCOME, SPEC, TAG, WORK
 from ..queue import launch, report, spooler
 from ..queue.machine import demand_of
 from ..queue.tickets import Queue
-from . import awaiting, conclude, expire, group, listing, notify, publish
+from . import conclude, expire, group, listing, notify, publish
 from .attempt import Attempt, read_events
 from .environ import DescribedJob, expand_cwd, worker_environment
 from .job import JobFolder, each_folder
@@ -168,7 +168,6 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "alter": ("JOB", 1, 1, _alter),
     "notify": ("JOB", 1, 1, notify.tell_again),
     "tunnel": ("PORT", 1, 1, _tunnel),
-    "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, awaiting.register_array),
     "list": ("ROOT [AFTER]", 1, 2, _list),
     "gpus": ("ROOT", 1, 1, report.print_gpus),
     "users": ("", 0, 0, report.print_users),

@@ -47,7 +47,7 @@ JOB_SPEC: "dict[str, Any]" = {
     },
     "limits?": {"*?": NUMBER},
     "after?": {"*": {"name": str, "items?": [WHOLE]}},
-    "group?": {"count": WHOLE, "elements?": WHOLE, "block?": WHOLE},
+    "group?": {"count": WHOLE, "elements?": WHOLE},
     "building?": {"root?": NAME, "id?": NAME},
 }  # fmt: skip
 ENDED: "dict[str, Any]" = {
@@ -176,10 +176,6 @@ class HeldResources:
 
     def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
         """Return whether the job waits in the queue again for another user; call `first` before that."""
-        return False
-
-    def wait_again(self, reason: str) -> bool:
-        """Return whether the job waits in the queue again."""
         return False
 
     def release(self) -> None:

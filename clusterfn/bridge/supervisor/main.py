@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, LOOKED_SOON, NOTIFY, TAKERS
+from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, LOOKED_SOON, NOTIFY
 from . import process_tree, worker_process
 from .job import JobFolder
 from .verdict import say
@@ -63,10 +63,6 @@ def run(folder: str, status: "Optional[str]" = None, keeper: int = -1) -> int:
         # A machine that goes down starts no job again.
         if ended != EXIT_QUEUED or not signals.asked_to_end():
             launch.revive_spooler(job.root, job.spec["bridge"])
-    elif job.element is None and os.path.isdir(job.path(TAKERS)):
-        from .awaiting import Takers
-
-        Takers(job).tell()
     if os.path.exists(os.path.join(job.home, NOTIFY)):
         # The job holds nothing any more.
         from .notify import tell_end
