@@ -208,9 +208,6 @@ class CallRun(AttemptRun):
         self._call = attempt
         self._is_live = is_live
 
-    def _wake_session(self) -> None:
-        """Do nothing: the supervisor of the session does that."""
-
     def start(self) -> None:
         spec = self.job.spec
         # This comes first: while the process loads the call, the rest is made ready.

@@ -141,7 +141,7 @@ def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":
     folder = expand_cwd(job.spec) or attempt.path(WORK)
     if os.path.exists(attempt.path(OUTCOME)):
         return folder, worker_environment(job, attempt.number, os.environ, [])
-    starts = [event for event in read_events(attempt)[0] if event["event"] == "starting"]
+    starts = [event for event in read_events(attempt) if event["event"] == "starting"]
     started = starts[-1] if starts else {}
     if started.get("node") != job.node:
         say("job %s runs on %s, and this is %s" % (job.id, started.get("node"), job.node))

@@ -16,7 +16,7 @@ from collections import deque, namedtuple
 
 from ..layout import PROCESSES, TEMPLATE
 from .environ import depends_on_cwd, may_still_get
-from .process_tree import KEEPER, apart, environment_of, note_process, wake
+from .process_tree import KEEPER, apart, environment_of, note_process
 from .text import portable
 from .worker_process import Pipes, WorkerSource, launch, send_line
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 # A fork takes milliseconds, unless the machine has no memory.
 _ANSWER_S = 3.0
-_LOOK_S = 0.1
 # The first item waits so long for a keeper that was started for it, which would be there before an interpreter of its
 # own. On a slow disk it starts one after all.
 _START_S = 1.0
@@ -81,9 +80,6 @@ class Keeper(WorkerSource):
 
     def collected(self) -> "list[Ended]":
         self._listen()
-        if self._living and not self._ended and wake(self._pid):
-            # A function may stop its parent, which then says nothing of its end.
-            self._listen()
         ended, self._ended = self._ended, []
         self._living.difference_update(pid for pid, _, _ in ended)
         return ended
@@ -100,7 +96,6 @@ class Keeper(WorkerSource):
         if self._own is not None:
             self._own.dismiss()
             self._own = None
-        wake(self._pid)
         self._pid = 0
 
     def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> None:
@@ -163,8 +158,7 @@ class Keeper(WorkerSource):
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return None
-            wake(self._pid)
-            _is_readable(self.fd, min(left_s, _LOOK_S))
+            _is_readable(self.fd, left_s)
 
     def _listen(self) -> None:
         """Take what it has said so far."""

@@ -10,7 +10,7 @@ import signal
 import time
 
 from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, LOOKED_SOON, NOTIFY
-from . import process_tree, worker_process
+from . import worker_process
 from .job import JobFolder
 from .verdict import say
 from .watch import Signals
@@ -69,8 +69,6 @@ def run(folder: str, status: "Optional[str]" = None, keeper: int = -1) -> int:
 
         tell_end(job.home)
     remove_expired(job)
-    # The function may have stopped job.sh, whose end the job waits for.
-    process_tree.wake(os.getppid())
     return ended
 
 

@@ -12,9 +12,9 @@ import time
 
 from ..job_states import CANCELLED, DIED, FINAL, RETURNED
 from ..layout import NOTIFIED, NOTIFY, SPEC, SUPERVISE
+from ..removal import date_of
 from . import publish
 from .attempt import final_attempt
-from .file_clock import written
 from .job import NUMBER, DamagedFile, JobFolder, parse_record
 from .text import format_duration, in_one_line, native, shortened
 from .verdict import say
@@ -96,7 +96,7 @@ def _is_first(home: str) -> bool:
 def _tell(job: JobFolder, outcome: "dict[str, Any]", is_second: bool) -> None:
     """Run the command, unless the job took too little time for it, and keep what failed."""
     wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
-    took_s = max(0.0, time.time() - (written(job.root, job.path(SPEC)) or time.time()))
+    took_s = max(0.0, time.time() - (date_of(job.path(SPEC)) or time.time()))
     is_due, failed = took_s >= wanted.get("after_s", 0.0), ""
     if is_due:
         try:

@@ -112,7 +112,6 @@ def of_keeper(path: str) -> "list[int]":
     keeper = noted_process(path, KEEPER)
     if not keeper:
         return []
-    wake(keeper)
     return sorted({*descendants(keeper), *in_session(keeper)} - {keeper})
 
 
@@ -199,14 +198,6 @@ def folder_of(pid: int) -> str:
         return os.readlink("%s/%d/cwd" % (PROC, pid))
     except OSError:
         return ""
-
-
-def wake(pid: int) -> bool:
-    """Let it go on if a signal has stopped it; return whether one had."""
-    if state_of(pid) != STOPPED:
-        return False
-    send_signal([pid], signal.SIGCONT)
-    return True
 
 
 def name_of(pid: int) -> str:

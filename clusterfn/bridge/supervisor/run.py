@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # What a job does or prints wakes the supervisor, and it may look at the rest later.
 _TICK_MS, _QUIET_TICK_MS = 100.0, 400.0
-_REQUESTS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
+_REQUESTS_EVERY_S = 0.5
 _TERM_ECHO_S = 0.5
 # A command says so that SIGTERM has ended it.
 _TERMINATED = 143
@@ -83,7 +83,6 @@ class AttemptRun:
         self._stall = limits.Stall(job.spec.get("stall_s"))
         self._quiet = limits.Stall(job.spec.get("quiet_s"))
         self._is_quiet = False
-        self._next_wake = 0.0
         self._secrets = list(job.secrets().values())
         self._next_request = 0.0
         self._suspension = limits.Suspension(watch.signals.came, job.scheduler.has_nodes, attempt.event)
@@ -277,7 +276,6 @@ class AttemptRun:
         is_early = clock.now() < self._started + _FIRST_SAMPLE_S
         if self.processes.worker is None or is_early or not self._sampler.due():
             return
-        self._wake_session()
         self._oom.look()
         began = time.process_time()
         pids = self.processes.all()
@@ -311,18 +309,6 @@ class AttemptRun:
             say("no stacks: %s" % error)
             return None
         return Stacks(self.job, self.attempt, self._secrets)
-
-    def _wake_session(self) -> None:
-        """Wake the programs of a session that a call has stopped: the server, and what runs its calls.
-
-        This process runs, so that no scheduler suspends the job. Other functions may have a reason to be stopped.
-        """
-        worker = self.processes.worker
-        if worker is not None and self.job.spec.get("session") and time.monotonic() >= self._next_wake:
-            self._next_wake = time.monotonic() + _WAKE_EVERY_S
-            for pid in [worker.pid, *process_tree.children_of(worker.pid)]:
-                if process_tree.wake(pid):
-                    self.attempt.event("note", message="%s was stopped, and was woken" % process_tree.name_of(pid))
 
     def _judge_silence(self) -> Verdict:
         status = self.processes.status or 0
@@ -430,7 +416,6 @@ class AttemptRun:
         until = time.monotonic() + self.job.spec["grace_s"]
         while self.processes.status is None and time.monotonic() < until:
             self.watch.signals.swallow()
-            self.watch.stay_awake()
             if self.job.cancelled() or self.watch.is_ending():
                 return
             # The signal of its end may just have been swallowed.
@@ -482,5 +467,3 @@ def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":
     except AttemptEnded as ended:
         work.end_tree()
         return ended.verdict, False
-    finally:
-        work.watch.has_ended()
