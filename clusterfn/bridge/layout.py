@@ -179,8 +179,6 @@ VALUE = "value.pkl"
 USAGE = "usage.json"
 # What the worker's processes answered to a request for their stacks.
 STACKS = "stacks"
-# The error of a further rank of the function, kept while the attempt lasts.
-FAILED_RANK = "failed-rank"
 OUTCOME = "outcome.json"
 # Of an element: one line when an item begins, and one when it has ended.
 JOURNAL = "journal.jsonl"

@@ -310,7 +310,7 @@ ROWS: list[Row] = [
     # 24, 25: our own processes.
     Row(
         "worker killed", "3c 24", calls.sleeps_with_children, expect=errors.KilledBySignal, stage="function",
-        text=("SIGKILL", "neither clusterfn nor Python code of this process sent it"),
+        text=("SIGKILL", "clusterfn did not send it"),
         seen=("up",), act=do.kill("worker"), check=signal_is("SIGKILL"), long_on=("bare",),
     ),
     Row(

@@ -15,7 +15,7 @@ from typing import Any
 
 from _clusterfn_wire import pickler  # type: ignore[import-not-found]
 
-from ..layout import FAILED_RANK, RAISED
+from ..layout import RAISED
 from ..worker import devices, execute, payload
 from ..worker.report import Report, peak_bytes
 
@@ -58,7 +58,6 @@ class ActorObject:
     def run(self, call: dict[str, Any]) -> None:
         attempt: str = call["attempt"]
         cpu_before_s = sum(os.times()[:4])
-        os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
         sys.path[:0] = [folder for folder in call["sys_path"] if folder not in sys.path]
         pickler.notes.clear()
         value = execute.open_value_file(attempt)

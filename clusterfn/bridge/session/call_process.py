@@ -7,7 +7,6 @@ give it a call takes one write.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
 import gc
@@ -17,12 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..layout import FAILED_RANK, WORK
+from ..layout import WORK
 from ..supervisor.environ import expand_cwd
 from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
 from ..supervisor.worker_process import Pipes, WorkerProcess
-from ..worker import children, execute, finish, payload, preload
+from ..worker import execute, finish, payload, preload
 from ..worker.descriptors import out_of_reach
 from ..worker.fork_rules import reseed
 from ..worker.keeper import fork_worker
@@ -151,12 +150,11 @@ def _live(spec: dict[str, Any], loaded: preload.Preloader, report: int, control:
     status = 1
     # All that is left at the end has come after this.
     gc.freeze()
-    known, exit_functions = finish.last_loaded(), atexit._ncallbacks()
+    known = finish.last_loaded()
     try:
         # The stack of a crash belongs to the output of this call, and not to that of the session.
         faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
-        children.report_own_signals(said.say)
         # torch is left out, because it starts from the same seed in every process, forked or not.
         reseed(loaded.unseeded)
         orders = open_orders(out_of_reach(control))
@@ -176,13 +174,12 @@ def _live(spec: dict[str, Any], loaded: preload.Preloader, report: int, control:
         if call is not None:
             # Nothing but what came with the call is to be removed.
             del call
-            finish.end(said.say, spec["grace_s"], known, is_of_runner=True, exit_functions=exit_functions)
+            finish.end(known, is_of_runner=True)
     finally:
         os._exit(status)
 
 
 def _enter(spec: dict[str, Any], attempt: str) -> None:
-    os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
     payload.enter(expand_cwd(spec) or os.path.join(attempt, WORK))
 
 

@@ -74,7 +74,6 @@ class AttemptRun:
         self.stage = "start"
         self.notes: "list[str]" = []
         self._done: "Optional[dict[str, Any]]" = None
-        self._own_signals: "dict[int, str]" = {}
         self._partial_line = b""
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = limits.MemorySampler(self._limit)
@@ -196,7 +195,7 @@ class AttemptRun:
             return verdict
         # The command may have been killed for memory.
         peak, asked = self._sampler.peak, self.job.asked_memory
-        killed = classify_exit.classify_silence(signal.SIGKILL, self.stage, peak, asked, self._find_oom(), {})
+        killed = classify_exit.classify_silence(signal.SIGKILL, self.stage, peak, asked, self._find_oom())
         return killed if killed.kind == layout.MEMORY else verdict
 
     def _drain(self) -> None:
@@ -266,8 +265,6 @@ class AttemptRun:
         elif "note" in said:
             self.notes.append(said["note"])
             self.attempt.event("note", message=said["note"])
-        elif "own_signal" in said:
-            self._own_signals[said["own_signal"]] = said.get("sender", "")
         elif "stage" in said:
             self.stage = said["stage"]
             self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
@@ -321,7 +318,7 @@ class AttemptRun:
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
         verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(), self._own_signals,
+            status, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(),
             limits.describe_kernel_limit(status, self.processes.ended),
         )  # fmt: skip
         if verdict.kind in (layout.EXITED, layout.SIGNAL):
@@ -361,12 +358,9 @@ class AttemptRun:
         has_returned = verdict.kind == layout.RETURNED
         independent = self.processes.independent() if has_returned and self.ends_processes else []
         daemons = ["left behind by the function, ended with the job: %s" % name for name in independent]
-        stage, message, hint = verdict.stage or self.stage, verdict.message, verdict.hint
+        stage, message = verdict.stage or self.stage, verdict.message
         if verdict.kind == layout.TIME and stage in _NOT_BEGUN:
             message += "; the function had not begun, because %s" % _NOT_BEGUN[stage]
-        rank = classify_exit.failed_rank(self.attempt.folder)
-        if verdict.kind in (layout.RAISED, layout.SIGNAL, layout.EXITED):
-            hint = rank or hint
         evidence = verdict.evidence
         if evidence is None:
             # These are the last lines of stderr, or of stdout where there are none.
@@ -380,7 +374,7 @@ class AttemptRun:
         notes = self.notes + self._suspension.notes() + closing + daemons
         # What came from another node of the job names that.
         return verdict.replace(
-            node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message, hint=hint,
+            node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message,
             evidence=evidence, left=left, usage=usage, notes=notes,
         )  # fmt: skip
 

@@ -1,24 +1,18 @@
 """Prepare what the function and its child processes find: clusterfn, and the caller's names in `__main__`.
 
-multiprocessing pickles functions by name and looks for them in `__main__`, in the worker and in its spawned children.
-Also report signals that the process sends to itself, and warn of a fork after CUDA, which does not survive one.
+multiprocessing pickles functions by name and looks for them in `__main__`, in the worker and in spawned children.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from ..attributes import attribute
 
-_FORKED = (
-    "clusterfn: a process is forked although CUDA is in use here. That is right only if it does not use CUDA itself, "
-    "as workers of a DataLoader; else it fails or hangs: start it by multiprocessing.get_context('spawn')\n"
-)
 _DEEPEST = 100
 
 
@@ -69,40 +63,3 @@ def unwrap(function: Any) -> Any:
             break
         function = inner
     return function
-
-
-def report_own_signals(say: Callable[..., None]) -> None:
-    """Report it before Python code in this process sends a signal to this process or its group.
-
-    A wait status does not name the sender. An audit hook would see the same, but slow down every `id()`.
-    """
-
-    def watched(name: str, own: Callable[[], tuple[int, ...]]) -> None:
-        send = getattr(os, name)
-
-        @functools.wraps(send)
-        def reported(target: int, number: int) -> None:
-            if target in own():
-                code, line = (frame := sys._getframe(1)).f_code, frame.f_lineno
-                say(own_signal=int(number), sender=f"os.{name} in {code.co_name}, {code.co_filename}:{line}")
-            send(target, number)
-
-        # The function is replaced in its own module too, so that it is still found by its name.
-        for module in (os, sys.modules[send.__module__]):
-            setattr(module, name, reported)
-
-    watched("kill", lambda: (os.getpid(), 0, -os.getpgrp()))
-    watched("killpg", lambda: (0, os.getpgrp()))
-
-
-def warn_about_forks() -> None:
-    """Warn on stderr, once, when a process is forked after PyTorch has used CUDA."""
-    warned: list[int] = []
-
-    def before() -> None:
-        is_initialized = getattr(sys.modules.get("torch.cuda"), "is_initialized", None)
-        if not warned and is_initialized is not None and is_initialized():
-            warned.append(os.getpid())
-            sys.stderr.write(_FORKED)
-
-    os.register_at_fork(before=before)

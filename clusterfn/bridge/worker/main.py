@@ -17,7 +17,7 @@ import os
 import sys
 from typing import Any
 
-from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, STACKS, TEMPLATE
+from ..layout import CHECKPOINT_VARIABLE, RETURNED, STACKS, TEMPLATE
 from ..supervisor.text import native
 from . import children, finish, payload
 from .descriptors import keep_from_programs, out_of_reach
@@ -50,12 +50,9 @@ def main(argv: list[str]) -> None:
     report = Report(fd)
     value_fd = open_value_file(attempt)
     payload.become_program(argv[0])
-    os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
     payload.use_utf8()
     faulthandler.enable(file=out_of_reach(os.dup(2)))
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
-    children.warn_about_forks()
-    children.report_own_signals(report.say)
     last, spec = finish.last_loaded(), payload.read_spec(job)
     try:
         _enter(cwd)
@@ -65,7 +62,7 @@ def main(argv: list[str]) -> None:
     # The supervisor does not wait for this process to exit before it publishes the outcome.
     facts["peak"] = peak_bytes()
     report_outcome(report, facts)
-    finish.end(report.say, spec["grace_s"], last if is_forked else "")
+    finish.end(last if is_forked else "")
 
 
 def _await_begin(control: int) -> str:

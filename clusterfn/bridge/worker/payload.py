@@ -31,15 +31,12 @@ _PAYLOAD, _ROOT = "CLUSTERFN_PAYLOAD", "CLUSTERFN_ROOT"
 _ITEM, FOLDERS = "CLUSTERFN_ITEM", "CLUSTERFNFOLDERS"
 # The path of the file for stacks is in this variable.
 _STACKS = "CLUSTERFN_STACKS"
-# A further rank leaves its error in the file that this variable names.
-FAILED = "CLUSTERFN_FAILED_RANK"
 # This variable is set in a process that runs the call again.
 _RANK = "CLUSTERFN_RANK"
 # This variable is set where the call has constructed an actor, whose methods run now.
 _CONSTRUCTED = "CLUSTERFN_CONSTRUCTED"
 # The encoding of stdout and stderr, what becomes of other characters, and whether each line is written at once.
 _TEXT = ("utf-8", "backslashreplace", True)
-_MESSAGE_LIMIT = 1000  # characters of a message
 _NO_CALL = "clusterfn: this program runs the call of a job again, and this process belongs to no job"
 _NO_THIRD = (
     "clusterfn: the function starts its own program (sys.argv[0]) once more, in a process that was itself started so; "
@@ -152,36 +149,14 @@ def run_again() -> None:
     os.environ[_RANK] = "1"
     use_utf8()
     faulthandler.enable(file=out_of_reach(os.dup(2)))
-    children.warn_about_forks()
     sys.path[:0] = json.loads(os.environ[FOLDERS])
     function, args, kwargs = _load_call()
     children.fill_main(function)
-    try:
-        value = function(*args, **kwargs)
-        if type(value) is CoroutineType:
-            import asyncio
+    value = function(*args, **kwargs)
+    if type(value) is CoroutineType:
+        import asyncio
 
-            asyncio.run(value)
-    except Exception as error:
-        # The function is the user's, and may raise anything.
-        _write_failure(error)
-        raise
-
-
-def _write_failure(error: Exception) -> None:
-    """Leave the error for the supervisor: rank 0 often fails next, with an error that says less."""
-    from _clusterfn_wire import exceptions
-
-    facts = exceptions.summary(error)
-    rank = next((f"{name}={os.environ[name]}" for name in ("RANK", "LOCAL_RANK") if name in os.environ), "no RANK")
-    line = f"{rank}: {facts['type']}: {facts['message'][:_MESSAGE_LIMIT]}"
-    try:
-        fd = os.open(os.environ[FAILED], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:
-        # Another rank was first, or the disk is full.
-        return
-    with open(fd, "w", encoding="utf-8", errors="replace") as file:
-        file.write(line)
+        asyncio.run(value)
 
 
 def _load_call() -> tuple[Any, Any, Any]:

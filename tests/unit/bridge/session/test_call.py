@@ -26,7 +26,7 @@ SPEC = {
 def test_a_call_that_is_killed_for_memory_names_what_its_session_asked_for(tmp_path: Path):
     job = part("call").CallJob(str(tmp_path), SPEC)
 
-    verdict = classify_silence(signal.SIGKILL, "function", 290 << 20, job.asked_memory, "the kernel ended it", {})
+    verdict = classify_silence(signal.SIGKILL, "function", 290 << 20, job.asked_memory, "the kernel ended it")
 
     assert "the job used up to 290 MB and asked for 300 MB; the kernel ended it" in verdict.message
     assert job.spec["resources"]["memory_bytes"] is None, "the session's supervisor watches the limit, not the call"
