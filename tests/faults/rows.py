@@ -356,7 +356,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "disk full in the function", "3c 31", calls.fills_disk, ("raise",), errors.DiskFull, hosts=("tiny",),
-        text=("No space left", "free: the working folder"), stage="function", send=do.on_tiny, alone="tiny",
+        text=("No space left", "df -h"), stage="function", send=do.on_tiny, alone="tiny",
     ),
     Row(
         "disk full, then dies", "3c 31", calls.fills_disk, ("die",), errors.DiskFull, hosts=("tiny",),

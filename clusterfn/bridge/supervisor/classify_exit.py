@@ -47,7 +47,8 @@ def classify_report(done: "dict[str, Any]") -> Verdict:
         value={"size": done["size"], "crc": done["crc"]} if has_value else None, **passed_on,
     )  # fmt: skip
     if kind == DISK:
-        return found.replace(hint="make room on the host, or let cwd= or root: point to another file system")
+        hint = found.hint or "make room on the host, or let cwd= or root: point to another file system"
+        return found.replace(hint=hint)
     return found
 
 

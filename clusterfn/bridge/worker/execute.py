@@ -15,9 +15,12 @@ from _clusterfn_wire import container, pickler, references  # type: ignore[impor
 
 from ..layout import DISK, DISK_ERRORS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, ROOM_PAUSES_S, SOURCES, VALUE
 from ..supervisor.publish import once_there_is_room
-from . import children, devices, full_disk, payload, warning
+from . import children, devices, payload, warning
 from .descriptors import flush_output, out_of_reach
 from .report import Report
+
+# Most errors of a full disk name no file.
+_FULL = "`df -h . /tmp ~ /dev/shm` in a function shows which disk is full; a quota may be lower, which `quota -s` shows"
 
 
 class CallRejected(Exception):
@@ -45,7 +48,7 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     Args:
         job: The folder with its payload.
         spec: `root`, the folders of the user's modules as `sys_path`, the names of variables that are `secrets`,
-            whether it `discards` the value, and whether another process brings the value to the disk: `syncs_later`.
+            whether it `discards` the value, and whether nobody waits until the value is on the disk: `syncs_later`.
         item: Where its arguments are in items.pkl; empty if the payload holds them.
 
     Raises:
@@ -321,11 +324,14 @@ def _keep_exception(
 
 def _described(error: BaseException) -> dict[str, Any]:
     facts = _summary(error)
-    full = full_disk.describe(error)
-    if full and type(error) is OSError:
-        return {"done": DISK, "message": full, "exception": facts, "stage": "function"}
+    is_full = isinstance(error, OSError) and error.errno in DISK_ERRORS
+    if is_full and type(error) is OSError:
+        where = ": %s" % error.filename if error.filename else ""
+        message = "the function could not write: %s%s" % (error.strerror, where)
+        return {"done": DISK, "message": message, "exception": facts, "hint": _FULL, "stage": "function"}
     # An exception of the function's own class comes back as itself.
-    return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts, "hint": full}
+    message = "%s: %s" % (facts["type"], facts["message"])
+    return {"done": RAISED, "message": message, "exception": facts, "hint": _FULL if is_full else None}
 
 
 def _write(
