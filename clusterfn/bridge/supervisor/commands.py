@@ -11,7 +11,7 @@ from ..layout import ATTEMPTS, CLAIM, OUTCOME, SPEC, TAG, WORK
 from ..queue import launch, report, spooler
 from ..queue.machine import demand_of
 from ..queue.tickets import Queue
-from . import conclude, expire, group, listing, notify, publish
+from . import conclude, expire, group, listing, publish
 from .attempt import Attempt, read_events
 from .environ import DescribedJob, expand_cwd, worker_environment
 from .job import JobFolder, each_folder
@@ -166,7 +166,6 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "bury": ("ELEMENT", 1, 1, group.fail_unfinished_items),
     "withdraw": ("ROOT HOST", 2, 2, conclude.withdraw_jobs),
     "alter": ("JOB", 1, 1, _alter),
-    "notify": ("JOB", 1, 1, notify.tell_again),
     "tunnel": ("PORT", 1, 1, _tunnel),
     "list": ("ROOT [AFTER]", 1, 2, _list),
     "gpus": ("ROOT", 1, 1, report.print_gpus),

@@ -71,8 +71,6 @@ def describe(folder: str) -> "dict[str, Any]":
         state, message, since, ran_s, usage = _seen(job)
         if state in _ENDED and os.path.exists(job.path(layout.NOTIFIED)):
             message = "; ".join(filter(None, [message, notify.failure_in_words(job.home)]))
-            if job.scheduler.has_nodes:
-                notify.try_again_apart(job)
         asked = job.spec["resources"]
         shown: "dict[str, Any]" = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
         shown.update(state=state, message=message, started=started, since=since, ran_s=ran_s)

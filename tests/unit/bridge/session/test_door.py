@@ -273,9 +273,7 @@ os.link = link
 
 
 @pytest.mark.parametrize("before", ["", NO_LINKS])
-def test_calls_are_taken_by_a_link_or_where_there_is_none_by_a_folder(
-    before: str, start: Callable[..., Server]
-):
+def test_calls_are_taken_by_a_link_or_where_there_is_none_by_a_folder(before: str, start: Callable[..., Server]):
     server = start(before=before)
     client = Client(server)
     for number in (1, 2):
