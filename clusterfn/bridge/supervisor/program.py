@@ -76,7 +76,7 @@ def _run_command(argv: "list[str]") -> int:
         return run_on_node(*argv[1:])
     if command == "template" and count == 2:
         raise_limits()
-        from .start_template import start_template
+        from .keeper import start_template
 
         return start_template(argv[1])
     from .commands import run_command
