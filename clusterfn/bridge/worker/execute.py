@@ -62,7 +62,6 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
         watch.begin()
         payload.export_call(job, spec, item)
         call, caller = load_call(job, spec, item)
-        watch.scan_code(children.unwrap(call[0]))
         report.say(stage="function")
         kind, result = call_function(call, warned)
         watch.finish(result if kind == RAISED else None)
