@@ -179,20 +179,9 @@ import at_start
 
 
 @pytest.mark.parametrize(
-    ("starts", "same"),
-    [
-        ("OWN = random", (0, 0, 1)),
-        ("OWN = random.Random()", (0, 0, 1)),
-        ("OWN = random.Random(7)", (0, 1, 1)),
-        ("random.seed(42)\nOWN = random.Random(7)", (1, 1, 1)),
-        ("import numpy\nOWN = numpy.random.default_rng()", (0, 0, 0)),
-        ("import numpy\nnumpy.random.seed(42)\nOWN = numpy.random.default_rng(7)", (0, 1, 1)),
-    ],
-    ids=["random", "a generator", "a fixed one", "seeds random", "numpy", "seeds numpy"],
+    "starts", ["OWN = random.Random()", "import numpy\nOWN = numpy.random.default_rng()"], ids=["random", "numpy"]
 )
-def test_forked_items_draw_what_items_with_interpreters_of_their_own_draw(
-    bench: Bench, tmp_path: Path, starts: str, same: tuple[int, ...]
-):
+def test_forked_items_draw_numbers_of_their_own(bench: Bench, tmp_path: Path, starts: str):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     bench.python = str(tmp_path / "venv" / "bin" / "python")
     packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
@@ -206,7 +195,7 @@ def test_forked_items_draw_what_items_with_interpreters_of_their_own_draw(
     found = [group.value(1, x) for x in range(6)]
     assert found[-1][0], "the last was not forked"
     drawn = list(zip(*(each[1] for each in found)))
-    assert [len(set(numbers)) for numbers in drawn] == [1 if is_same else 6 for is_same in same]
+    assert [len(set(numbers)) for numbers in drawn] == [6, 6, 6 if "numpy" in starts else 1]
 
 
 def test_nothing_is_left_behind_when_the_supervisor_is_killed(bench: Bench):

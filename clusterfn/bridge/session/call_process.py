@@ -156,7 +156,7 @@ def _live(spec: dict[str, Any], loaded: preload.Preloader, report: int, control:
         faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
         # torch is left out, because it starts from the same seed in every process, forked or not.
-        reseed(loaded.unseeded)
+        reseed(loaded.generators)
         orders = open_orders(out_of_reach(control))
         call = _next_call(orders)
         if call is not None:

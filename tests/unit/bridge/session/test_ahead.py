@@ -23,7 +23,7 @@ def new_process() -> Any:
 
 def ahead_of(folder: Path) -> Any:
     call_process = part("call_process")
-    return call_process.Ahead(str(folder), lambda: call_process.fork_call_process({}, SimpleNamespace(unseeded=[])))
+    return call_process.Ahead(str(folder), lambda: call_process.fork_call_process({}, SimpleNamespace(generators=[])))
 
 
 def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_comes_late(
