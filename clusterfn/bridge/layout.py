@@ -43,7 +43,7 @@ REMOVED = ".expired-"
 # The cache of Hugging Face, PyTorch and others, where the home directory has no room.
 CACHE = "cache"
 # Files whose dates say when a cleanup last looked for what is no longer needed.
-LOOKED, LOOKED_SOON = "expired", "expired-soon"
+LOOKED = "expired"
 
 # -- Names below machines/<machine>
 

@@ -44,7 +44,7 @@ _LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
-    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning", "finish",
+    "__init__", "main", "execute", "report", "payload", "descriptors", "devices", "warning", "finish",
 )  # fmt: skip
 _NEEDED = (layout.WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES

@@ -15,7 +15,7 @@ from _clusterfn_wire import container, pickler, references  # type: ignore[impor
 
 from ..layout import DISK, DISK_ERRORS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, ROOM_PAUSES_S, SOURCES, VALUE
 from ..supervisor.publish import once_there_is_room
-from . import children, devices, payload, warning
+from . import devices, payload, warning
 from .descriptors import flush_output, out_of_reach
 from .report import Report
 
@@ -123,7 +123,7 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
             said, hint, where = error.message, error.hint or hint, ""  # type: ignore[attr-defined]
         message = "the call could not be loaded in the environment: %s%s" % (said, where)
         raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
-    children.fill_main(function)
+    payload.fill_main(function)
     return (function, args, kwargs), tuple(header["python"])
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..layout import CHECKPOINT_VARIABLE, RETURNED, STACKS, TEMPLATE
 from ..supervisor.text import native
-from . import children, finish, payload
+from . import finish, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, as_data, keep_result, open_value_file, report_outcome, run_call
 from .report import Report, open_orders, peak_bytes, receive_order
@@ -104,7 +104,7 @@ def _enter(cwd: str) -> None:
 def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
     report.hide(spec.get("secrets") or [])
     _check_version(spec)
-    sys.meta_path.append(children.LibraryFinder())
+    sys.meta_path.append(payload.LibraryFinder())
     if spec.get("session"):
         # This import is late, because other jobs do not need it.
         from ..session import serve
