@@ -200,7 +200,7 @@ class CallRun(AttemptRun):
         self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead,
         give: Callable[[], WorkerProcess], is_live: bool,
     ) -> None:  # fmt: skip
-        super().__init__(job, attempt, watch, ahead.oom(), late_output=True)
+        super().__init__(job, attempt, watch, late_output=True)
         self.processes.spared = ahead.pids
         self.loaded: list[str] = []
         self._ahead = ahead

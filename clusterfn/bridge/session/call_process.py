@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,7 +21,6 @@ from _clusterfn_wire import pickler  # type: ignore[import-not-found]
 
 from ..layout import RAISED, WORK
 from ..supervisor.environ import expand_cwd
-from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
 from ..supervisor.worker_process import Pipes, WorkerProcess
 from ..worker import devices, execute, finish, payload, preload
@@ -33,8 +31,6 @@ from ..worker.report import Report, open_orders, peak_bytes, receive_order
 
 if TYPE_CHECKING:
     import _socket
-
-_OOM_VALID_S = 1.0
 
 
 class CallProcess(WorkerProcess):
@@ -79,7 +75,7 @@ def fork_call_process(spec: dict[str, Any], loaded: preload.Preloader, foreign: 
 
 
 class Ahead:
-    """The process of the next call, disk space for an outcome, and the kernel's out-of-memory counters.
+    """The process of the next call, and disk space for an outcome.
 
     Args:
         folder: On the file system of the calls.
@@ -91,15 +87,11 @@ class Ahead:
         self._fork = fork
         self._process: CallProcess | None = None
         self._reserve: Reserve | None = None
-        self._oom: OomDetector | None = None
-        self._oom_until = 0.0
 
     def prepare(self) -> None:
         """Make again what the last call has used."""
         if self._process is None:
             self._process = self._fork()
-        self.forget_oom()
-        self.oom()
         try:
             self.reserve()
         except OSError:
@@ -126,16 +118,6 @@ class Ahead:
         if self._reserve is None or not os.path.exists(self._reserve.path):
             self._reserve = Reserve(self._folder)
         return self._reserve
-
-    def oom(self) -> OomDetector:
-        """Return the counters from shortly before a call, because reading them would delay it."""
-        if self._oom is None or time.monotonic() > self._oom_until:
-            self._oom, self._oom_until = OomDetector(), time.monotonic() + _OOM_VALID_S
-        return self._oom
-
-    def forget_oom(self) -> None:
-        """Have the counters read again: a kill that one call survived is no reason for the end of the next."""
-        self._oom = None
 
     def dismiss_process(self) -> None:
         """End the process: the next one will have loaded what was loaded since."""

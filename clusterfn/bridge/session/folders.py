@@ -60,11 +60,9 @@ def _remove(folder: str) -> None:
         os.rmdir(folder)
 
 
-_FIRST_S, _LAST_S, _LONGEST_S = 0.02, 1.0, 10.0
+_FIRST_S, _LAST_S = 0.02, 1.0
 # After a minute without a call there is one look a second.
 _SLOWING = 60.0
-# Looks take at most 2 % of the time.
-_COST = 50.0
 
 
 class FolderWatch:
@@ -79,7 +77,6 @@ class FolderWatch:
 
     def __init__(self, folder: str, watcher: SocketWatcher) -> None:
         self.has_changed = True
-        self._cost_s = 0.0
         self._inotify = new_inotify()
         if self._inotify is not None:
             self._inotify.add(folder)
@@ -100,11 +97,11 @@ class FolderWatch:
         return clock.now() - self._since
 
     def pause_s(self) -> float:
-        return max(min(_LAST_S, max(_FIRST_S, self.silent_s / _SLOWING)), min(_LONGEST_S, _COST * self._cost_s))
+        return min(_LAST_S, max(_FIRST_S, self.silent_s / _SLOWING))
 
     def is_due(self) -> bool:
         return clock.now() >= self._looked + self.pause_s()
 
-    def looked(self, cost_s: float) -> None:
-        """Take note of a look, which took so long: with many calls the next comes later."""
-        self._looked, self._cost_s = clock.now(), cost_s
+    def looked(self) -> None:
+        """Take note of a look."""
+        self._looked = clock.now()

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
     from ..supervisor.spec import Spec
 
-# While so many calls wait, their ends come so fast that they are sent together.
-_MANY = 8
 # So many runners may die in a row that have run no call.
 _DEATHS = 5
 
@@ -131,10 +129,9 @@ class SessionServer:
 
     def _look(self) -> None:
         """List the folders of calls. A network file system shows a new one to those who list."""
-        began = time.monotonic()
         names = os.listdir(self._folder)
         self._known.update(int(name) for name in names if name.isdecimal() and int(name) > self._last)
-        self._calls.looked(time.monotonic() - began)
+        self._calls.looked()
 
     def _has_next(self) -> bool:
         """Whether the folder of the next call is there."""
@@ -261,9 +258,7 @@ class SessionServer:
         """Pass on what was written to a call's files."""
         listener = self._listeners.get(number)
         if listener is not None:
-            listener.take(
-                what, data, os.path.join(self._path(number), VALUE), size, self._turns.count_all_waiting() >= _MANY
-            )
+            listener.take(what, data, os.path.join(self._path(number), VALUE), size)
         if what == "end":
             self._listeners.pop(number, None)
 

@@ -65,7 +65,7 @@ class AttemptRun:
 
     def __init__(
         self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch",
-        oom: "Optional[limits.OomDetector]" = None, late_output: bool = False,
+        late_output: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.attempt, self.watch = job, attempt, watch
         self.processes = RunProcesses(job.workers)
@@ -78,7 +78,7 @@ class AttemptRun:
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = limits.MemorySampler(self._limit)
         self._tick_ms = _TICK_MS
-        self._oom = oom or limits.OomDetector()
+        self._oom = limits.OomDetector()
         self._stall = limits.Stall(job.spec.get("stall_s"))
         self._quiet = limits.Stall(job.spec.get("quiet_s"))
         self._is_quiet = False

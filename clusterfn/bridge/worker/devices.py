@@ -13,16 +13,13 @@ from types import ModuleType
 from typing import Any
 
 from ..supervisor.text import counted
-from .descriptors import open_files
 
-_NVIDIA = "/dev/nvidia"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MACHINE = "/proc/driver/nvidia/gpus"
 _BUILDS = ("cuda", "hip", "xpu")
 _FORGOTTEN = (
     "this job has no GPU: it asked for none (gpus=0), so those of the machine are hidden; ask with @cluster(gpus=1)"
 )
-_UNUSED = "this job asked for %s and no process opened one: leave gpus= out, or see why the function used the CPU"
 
 
 class OnTheCpu(Exception):
@@ -47,12 +44,9 @@ class TorchWatch:
         self._visible = os.environ.get(_VISIBLE, "")
         self._has_cuda = False
         self._error: OnTheCpu | None = None
-        self._faults_before = 0
 
     def begin(self) -> None:
         """Watch imports from now on; check at once a PyTorch that a session imported before this call."""
-        if self._gpus:
-            self._faults_before = _faults_of_children()
         torch = sys.modules.get("torch")
         if torch is None:
             sys.meta_path.insert(0, self)
@@ -113,7 +107,7 @@ class TorchWatch:
         raise self._error
 
     def finish(self, raised: BaseException | None) -> None:
-        """Note at the function's end what it should have asked for, or did not need.
+        """Note at the function's end what it should have asked for.
 
         Raises:
             OnTheCpu: It failed because of that.
@@ -125,8 +119,6 @@ class TorchWatch:
             self._note(str(self._error))
         elif raised is None and not self._gpus and self._has_cuda and _has_gpus():
             self._note(_FORGOTTEN)
-        elif raised is None and self._gpus and not self._allow_cpu and _opened_none(self._faults_before):
-            self._note(_UNUSED % counted(self._gpus, "GPU"))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -172,25 +164,3 @@ def _has_gpus() -> bool:
     if scheduler_of_job(os.environ) is not None:
         return True
     return bool(os.path.isdir(_MACHINE) and os.listdir(_MACHINE)) or shutil.which("nvidia-smi") is not None
-
-
-def _faults_of_children() -> int:
-    """Return the page faults of all children that have ended: each child adds some."""
-    import resource
-
-    # The shell that this interpreter replaced may have had children of its own.
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
-
-
-def _opened_none(faults_before: int) -> bool:
-    """Whether neither this process nor a child of it can have used a GPU; False where that is uncertain."""
-    from ..supervisor import process_tree
-
-    if not os.path.exists(_NVIDIA + "ctl"):
-        return False
-    if _faults_of_children() != faults_before or process_tree.descendants(os.getpid()):
-        return False
-    try:
-        return not any(path.startswith(_NVIDIA) for path in open_files().values())
-    except OSError:
-        return False

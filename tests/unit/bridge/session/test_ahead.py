@@ -9,8 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from tests.unit.bridge.session.serving import Client, Server, part
 from tests.unit.bridge.session.test_door import note_and_stay, outlast_and_kill_the_runner
 from tests.waiting import WAIT_S, until
@@ -24,25 +22,6 @@ def new_process() -> Any:
 def ahead_of(folder: Path) -> Any:
     call_process = part("call_process")
     return call_process.Ahead(str(folder), lambda: call_process.fork_call_process({}, SimpleNamespace(generators=[])))
-
-
-def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_comes_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """A kill that one call has survived must not be taken for the end of the next."""
-    ahead, now = part("call_process"), [100.0]
-    monkeypatch.setattr(ahead, "OomDetector", object)
-    monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    made = ahead.Ahead(str(tmp_path), new_process)
-
-    made.prepare()
-    first = made.oom()
-    assert made.oom() is first, "a call does not wait for them"
-    made.prepare()
-    second = made.oom()
-    assert second is not first
-    now[0] += 1.5
-    assert made.oom() is not second
 
 
 def test_the_process_of_the_next_call_waits_until_it_is_ended(tmp_path: Path):
