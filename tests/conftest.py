@@ -47,7 +47,7 @@ APART = {
     "e2e/test_notebook.py e2e/test_fairness.py e2e/test_qos.py e2e/test_queue.py e2e/test_size.py "
     "e2e/test_slurm_sites.py e2e/test_ssh_matrix.py",
     "jobs": "e2e/test_call_seams.py e2e/test_dask.py e2e/test_dependencies.py e2e/test_future.py "
-    "e2e/test_interrupt.py e2e/test_interrupt_seams.py e2e/test_map.py e2e/test_nodes.py e2e/test_one_by_one.py "
+    "e2e/test_interrupt.py e2e/test_interrupt_seams.py e2e/test_map.py e2e/test_nodes.py "
     "e2e/test_requeue.py",
 }
 TABLES = pytest.StashKey[list[tuple[str, str]]]()

@@ -39,7 +39,7 @@ REMOVED = ".expired-"
 # The cache of Hugging Face, PyTorch and others, where the home directory has no room.
 CACHE = "cache"
 # Files whose dates say when a cleanup last looked for what is no longer needed.
-LOOKED, LOOKED_SOON = "expired", "expired-soon"
+LOOKED = "expired"
 
 # -- Names below machines/<machine>
 
@@ -106,8 +106,6 @@ NOTIFIED = "notified.json"
 BUILDER_LOG = "builder.jsonl"
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
-# takers/<id> or <id>.<number of its array>: a group of which items start as the values of this job appear.
-TAKERS = "takers"
 ATTEMPTS = "attempts"
 
 # -- Names below jobs/<id> of a group
@@ -122,8 +120,6 @@ LABELS = "labels.json"
 ARGUMENTS = "arguments.json"
 # The jobs whose values each item takes.
 ITEM_INPUTS = "item_inputs.json"
-# released/<k>: the scheduler no longer holds this element back, or why it could not be released.
-RELEASED = "released"
 # The group that a retry continues, and the indices of its items in that group.
 RETRIED = "retried.json"
 # claims/<chunk>, <chunk>.2, ...: the element that runs the chunk or took it over, its first item, and how many it has.
@@ -175,8 +171,6 @@ VALUE = "value.pkl"
 USAGE = "usage.json"
 # What the worker's processes answered to a request for their stacks.
 STACKS = "stacks"
-# The error of a further rank of the function, kept while the attempt lasts.
-FAILED_RANK = "failed-rank"
 OUTCOME = "outcome.json"
 # Of an element: one line when an item begins, and one when it has ended.
 JOURNAL = "journal.jsonl"

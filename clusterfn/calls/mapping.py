@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,7 +56,6 @@ _CHUNKS_EACH = 4
 _MOST_JOBS = 10_000
 # A job asks SLURM for one minute more than its work takes, so the work must leave that minute free.
 _MARGIN_S = 60.0
-_MOST_BLOCKS = 1000
 
 
 def run(
@@ -89,10 +88,6 @@ def run(
             group = in_arrays(len(calls), how, one.job.resources.time_s, limits)
         else:
             group = on_machine(len(calls), how, machine_capacity(session, one.job.resources))
-    # The other nodes of an item may see the places of its inputs late, on a shared file system.
-    alone = one.job.resources.nodes * one.job.resources.tasks_per_node == 1
-    one_by_one = alone and session.scheduler.starts_one_by_one and packed.starts_one_by_one()
-    group = in_blocks(group, how) if one_by_one else group
     job = one.job._replace(group=group, arguments=labels.of_all(names))
     say_how(one, group, how)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
@@ -276,7 +271,7 @@ def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
 
     Example:
         >>> on_machine(100, MapOptions(), MachineCapacity(by_cores=8))
-        Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0, block=None)
+        Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0)
     """
     if how.sequential_up_to is not None:
         in_turns = how.asks_for_turns(count)
@@ -298,7 +293,7 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
 
     Example:
         >>> in_arrays(1000, MapOptions(), None, SchedulerLimits(array=1000))
-        Group(count=1000, chunk=5, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0, block=None)
+        Group(count=1000, chunk=5, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0)
     """
     at_once = 1 if how.asks_for_turns(count) else min(count, how.max_parallel)
     fixed = how.chunk
@@ -313,18 +308,6 @@ def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: Schedul
     per_element = 1 if fixed is not None and elements == chunks else None
     aim_s = AIM_S if fixed is None else None
     return Group(count, chunk, elements, min(at_once, elements), per_element, element_s, aim_s)
-
-
-def in_blocks(group: Group, how: MapOptions) -> Group:
-    """Let items start as their inputs end: one by one, or in chunks of the size that was asked for.
-
-    There are at most 1000 blocks, as each is a claim and a question of every element. An element claims one at a time.
-
-    Example:
-        >>> in_blocks(Group(count=10_000, chunk=50, elements=50, at_once=50), MapOptions()).block
-        10
-    """
-    return replace(group, block=how.chunk or math.ceil(group.count / _MOST_BLOCKS))
 
 
 def _longest_s(item_s: float, limits: SchedulerLimits) -> float:

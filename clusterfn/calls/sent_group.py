@@ -189,7 +189,7 @@ def _share_again(group: Group, count: int) -> Group:
     chunk = 1 if count <= _MANY else group.chunk
     elements = min(group.elements, -(-count // chunk))
     at_once = min(group.at_once, elements)
-    return replace(group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None, block=None)
+    return replace(group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None)
 
 
 def _select(data: bytes, ends: Sequence[int], indices: Sequence[int]) -> dict[str, bytes]:

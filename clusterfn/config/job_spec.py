@@ -44,7 +44,6 @@ class Group:
         per_element: Chunks that one claims, apart from those of the dead; None: as many as it gets.
         element_s: Seconds that one asks for; None: the scheduler's own limit.
         aim_s: Seconds of work that one claims at a time, by what its items took so far; None: whole chunks.
-        block: Items that start together once their inputs have ended; None: all of them wait for all inputs.
     """
 
     count: int
@@ -54,7 +53,6 @@ class Group:
     per_element: int | None = None
     element_s: float | None = None
     aim_s: float | None = None
-    block: int | None = None
 
 
 class SessionSpec(NamedTuple):

@@ -39,14 +39,8 @@ class Items:
         """Return the files of the group's folder that other jobs do not have."""
         return {layout.ITEMS: self.data, layout.ITEMS_INDEX: json.dumps(list(self.ends)).encode()}
 
-    def starts_one_by_one(self) -> bool:
-        """Whether an item can run before the inputs of others have ended: they take values that do not exist yet."""
-        of_all = {job for job, _ in self.inputs_of_all}
-        waits_for = {each.id for each in self.payload.inputs if not each.source.has_ended()}
-        return any(job in waits_for - of_all for item in self.inputs for job, _ in item)
-
     def described_inputs(self) -> bytes:
-        """Return the file by which the host knows which items can run."""
+        """Return the file by which the host knows which item fails with which job."""
         return json.dumps({"all": self.inputs_of_all, "items": self.inputs}).encode()
 
 

@@ -279,7 +279,6 @@ class Scheduler(ABC):
             run on the machine that ssh reaches, where clusterfn's own queue does so.
         unset: Prefixes of variables that none of its commands may inherit.
         knows_all: Whether a look at it lists every job from its submission on; else only those that wait.
-        starts_one_by_one: Whether items of a map can start before the inputs of others have ended.
         priority_hint: How to say there which of one's own jobs come first.
         looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
         queued_status: The wait status of a script that has left its job to clusterfn's own queue; None where none does.
@@ -291,7 +290,6 @@ class Scheduler(ABC):
     requeues: bool = True
     unset: tuple[str, ...] = ()
     knows_all: bool = True
-    starts_one_by_one: bool = True
     priority_hint: str = ""
     queued_status: int | None = None
     evidence_of_many: bool = False

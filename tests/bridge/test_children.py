@@ -9,25 +9,6 @@ import pytest
 
 from tests.bridge.host import Bench
 
-FORKS = """def f(used):
-    import os, sys, types
-    sys.modules['torch.cuda'] = types.ModuleType('torch.cuda')
-    sys.modules['torch.cuda'].is_initialized = lambda: used
-    for _ in range(2):
-        if not os.fork():
-            os._exit(0)
-        os.wait()
-"""
-
-
-@pytest.mark.parametrize(("used", "times"), [(True, 1), (False, 0)])
-def test_a_fork_after_cuda_was_used_is_reported_once(bench: Bench, used: bool, times: int):
-    job, outcome = bench.run(FORKS, used)
-
-    assert outcome["kind"] == "returned", outcome
-    assert job.output("stderr").count("multiprocessing.get_context('spawn')") == times
-
-
 PROXY = """class Proxy:
     def __init__(self, function):
         self.function = function
@@ -82,27 +63,6 @@ def test_an_exception_in_such_a_process_ends_it_as_a_script(bench: Bench):
 
     assert job.value()[0] == 1
     assert job.output("stderr").endswith("ValueError: of rank 1\n")
-
-
-FOLLOWS = """def f(how):
-    import os, subprocess, sys
-    if 'LOCAL_RANK' in os.environ:
-        raise ValueError('of rank 1')
-    subprocess.run([sys.executable, *sys.argv], env=dict(os.environ, LOCAL_RANK='1'))
-    if how == 'killed':
-        os.kill(os.getpid(), 9)
-    raise OSError('closed by peer')
-"""
-
-
-@pytest.mark.parametrize(("how", "kind"), [("fails", "raised"), ("killed", "signal")])
-def test_the_error_of_another_rank_is_named_with_the_one_that_follows_from_it(bench: Bench, how: str, kind: str):
-    job, outcome = bench.run(FOLLOWS, how)
-
-    assert outcome["kind"] == kind
-    assert outcome["hint"].startswith("look at another rank, which failed too, perhaps first: ")
-    assert outcome["hint"].endswith(": LOCAL_RANK=1: ValueError: of rank 1")
-    assert not (job.attempt / "failed-rank").exists()
 
 
 def test_a_program_that_starts_itself_for_ever_is_stopped_at_the_first_time(bench: Bench):

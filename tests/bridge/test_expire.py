@@ -370,18 +370,6 @@ def test_a_job_that_died_without_an_outcome_goes_when_nothing_was_heard_of_it_fo
     assert young.folder.exists()
 
 
-def test_jobs_that_are_kept_for_a_minute_are_looked_at_each_minute(bench: Bench):
-    minute = 1 / 1440
-    short, long = aged_job(bench, 3 * minute, keep_days=minute), aged_job(bench, 5, keep_days=3.0)
-    (bench.root / "expired-soon").touch()
-    age(bench.root / "expired-soon", 1.5 * minute)
-
-    bench.run(ONE, keep_days=minute)
-
-    assert not short.folder.exists()
-    assert long.folder.exists()
-
-
 def test_a_person_may_have_removed_what_is_younger_and_sees_it_before(bench: Bench):
     old, young = aged_job(bench, 2), aged_job(bench, 0.5)
     blob, used = stored(bench, 2)["blobs"], stored(bench, 0.05)["blobs"]

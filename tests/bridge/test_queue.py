@@ -542,3 +542,13 @@ def test_machines_that_share_a_home_do_not_mix_their_queues(box: Box):
     assert there.outcome()["kind"] == "returned"
     assert box.tickets() == {here.id}
     assert len(list((box.bench.root / "machines").glob("*-another/holds.jsonl"))) == 1
+
+
+def test_a_job_that_waits_for_an_input_takes_no_turn_from_the_next_one(box: Box):
+    producer = running(box, box.job(0, 600))
+    taker, other = box.job(0, after={producer.id: {"name": "f", "items": None}}), box.job(0)
+    box.queued(taker)
+    until(lambda: box.reason(taker).startswith("waiting for"))
+
+    assert box.start(other).wait(150) == 0, "it starts at once, without a ticket"
+    assert box.tickets() == {taker.id}

@@ -354,35 +354,6 @@ def test_a_fifo_in_a_checkpoint_is_noted_and_not_read(bench: Bench):
     assert note in outcome["notes"]
 
 
-def test_links_in_a_copied_checkpoint_do_not_lead_into_the_earlier_one(bench: Bench, tmp_path: Path):
-    first, _ = bench.run(SAVES, True)
-    theirs = first.folder / "checkpoint"
-    (tmp_path / "data").write_text("data")
-    (tmp_path / "alias").symlink_to(bench.root)
-    links = {
-        "file": theirs / "epochs" / "last",
-        "folder": theirs / "epochs",
-        "alias": tmp_path / "alias" / "jobs" / first.id / "checkpoint" / "epochs" / "last",
-        "parents": f"../../{first.id}/checkpoint/epochs/last",
-        "dangling": theirs / "later",
-        "relative": "epochs/last",
-        "outside": tmp_path / "data",
-    }
-    for name, target in links.items():
-        (theirs / name).symlink_to(target)
-    (theirs / "epochs" / "up").symlink_to("../epochs/last")
-
-    job, _ = bench.run(SAVES, False, resume=first.id)
-
-    copy = job.folder / "checkpoint"
-    inside = {name: os.path.realpath(copy / name) for name in [*links, "epochs/up"] if name != "outside"}
-    assert {name: path for name, path in inside.items() if not path.startswith(f"{os.path.realpath(copy)}/")} == {}
-    assert (copy / "file").read_text() == (copy / "folder" / "last").read_text() == "xx"
-    assert os.readlink(copy / "outside") == str(tmp_path / "data")
-    assert os.readlink(copy / "relative") == "epochs/last"
-    assert os.readlink(copy / "epochs" / "up") == "../epochs/last"
-
-
 def test_an_attempt_after_the_first_keeps_its_own_checkpoint(bench: Bench):
     first, _ = bench.run(SAVES, True)
     job = bench.job(FLAKY, 1, retries=1, resume=first.id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,14 +134,13 @@ def test_how_a_forked_item_ends_is_seen_as_it_is(bench: Bench, does: str, kind: 
     assert group.line(5)["usage"]["peak_memory_bytes"] < 100 << 20
 
 
-@pytest.mark.parametrize(("number", "kind"), [(signal.SIGKILL, "signal"), (signal.SIGSTOP, "returned")])
-def test_without_its_keeper_an_element_goes_on(bench: Bench, number: int, kind: str):
-    group = group_of(bench, f"os.kill(template(), {int(number)}); time.sleep(0.1)")
+def test_without_its_keeper_an_element_goes_on(bench: Bench):
+    group = group_of(bench, "os.kill(template(), signal.SIGKILL); time.sleep(0.1)")
 
     assert group.start(1).wait(150) == 0
 
-    assert group.ends() == {x: [kind if x == 4 else "returned"] for x in range(8)}
-    assert [group.value(1, x) for x in (3, 5, 7)] == [True, kind == "returned", kind == "returned"]
+    assert group.ends() == {x: ["signal" if x == 4 else "returned"] for x in range(8)}
+    assert [group.value(1, x) for x in (3, 5, 7)] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -181,20 +179,9 @@ import at_start
 
 
 @pytest.mark.parametrize(
-    ("starts", "same"),
-    [
-        ("OWN = random", (0, 0, 1)),
-        ("OWN = random.Random()", (0, 0, 1)),
-        ("OWN = random.Random(7)", (0, 1, 1)),
-        ("random.seed(42)\nOWN = random.Random(7)", (1, 1, 1)),
-        ("import numpy\nOWN = numpy.random.default_rng()", (0, 0, 0)),
-        ("import numpy\nnumpy.random.seed(42)\nOWN = numpy.random.default_rng(7)", (0, 1, 1)),
-    ],
-    ids=["random", "a generator", "a fixed one", "seeds random", "numpy", "seeds numpy"],
+    "starts", ["OWN = random.Random()", "import numpy\nOWN = numpy.random.default_rng()"], ids=["random", "numpy"]
 )
-def test_forked_items_draw_what_items_with_interpreters_of_their_own_draw(
-    bench: Bench, tmp_path: Path, starts: str, same: tuple[int, ...]
-):
+def test_forked_items_draw_numbers_of_their_own(bench: Bench, tmp_path: Path, starts: str):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     bench.python = str(tmp_path / "venv" / "bin" / "python")
     packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
@@ -208,7 +195,7 @@ def test_forked_items_draw_what_items_with_interpreters_of_their_own_draw(
     found = [group.value(1, x) for x in range(6)]
     assert found[-1][0], "the last was not forked"
     drawn = list(zip(*(each[1] for each in found)))
-    assert [len(set(numbers)) for numbers in drawn] == [1 if is_same else 6 for is_same in same]
+    assert [len(set(numbers)) for numbers in drawn] == [6, 6, 6 if "numpy" in starts else 1]
 
 
 def test_nothing_is_left_behind_when_the_supervisor_is_killed(bench: Bench):

@@ -75,7 +75,7 @@ def test_a_full_disk_is_caught_as_python_raises_it_and_as_the_function_raises_it
     with pytest.raises(StoreFull) as own:
         cluster(fills)(StoreFull, errno.ENOSPC)
     assert own.value.errno == errno.ENOSPC
-    assert "the function could not write: no room; " in own.value.__notes__[0]
+    assert "df -h" in own.value.__notes__[0]
 
 
 def test_a_module_that_sends_jobs_when_a_job_imports_it_says_where_and_what_to_do(here, tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def test_everything_is_as_expected(shown):
         "caused by KeyError('lr')",
         "total.txt came back; it holds 15",
         "all three ran at the same time",
-        "KilledBySignal: the function, or a library that it uses, ended its own process by SIGKILL",
+        "KilledBySignal: the process that ran the function was ended by SIGKILL",
         "What ran where",
         "clusterfn check HOST",
     ],

@@ -449,25 +449,6 @@ def test_a_session_that_dies_says_so_in_each_call_and_the_next_starts_another(tm
     session.shutdown()
 
 
-def stop_my_parents(generations: int) -> str:
-    """Stop the processes that this one comes from: what runs the calls, and the server of the session."""
-    pid = os.getpid()
-    for _ in range(generations):
-        pid = parent_of(pid)
-        os.kill(pid, signal.SIGSTOP)
-    return "value"
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    "generations", [pytest.param(2, id="server"), pytest.param(3, id="supervisor", marks=pytest.mark.long)]
-)
-def test_a_call_that_stops_the_programs_of_its_session_returns_and_so_do_the_next_ones(generations: int):
-    with Session() as session:
-        assert session.submit(stop_my_parents, generations).result(150) == "value"
-        assert session.submit(abs, -1).result(150) == 1
-
-
 @pytest.mark.usefixtures("here")
 def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
     def work() -> int:

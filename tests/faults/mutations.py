@@ -70,7 +70,7 @@ MUTATIONS: list[Mutation] = [
          "KeyboardInterrupt-bare", "sys.exit(2)-bare"),
     _one("no stack of a crash", WORKER_MAIN,
          "    faulthandler.enable(file=out_of_reach(os.dup(2)))\n", "", "SIGSEGV-bare"),
-    _one("descriptors stay low", "bridge/worker/descriptors.py", "_HIGH = (5000, 900, 200, 3)", "_HIGH = (3,)",
+    _one("descriptors stay low", "bridge/worker/descriptors.py", "_HIGH = 900", "_HIGH = 3",
          "closes its output-bare"),
     _one("the version is not looked at", WORKER_MAIN, "if wanted != here:", "if False:", "environment changed-bare"),
     _one("an exception that finds no room is lost", WORKER,

@@ -310,7 +310,7 @@ ROWS: list[Row] = [
     # 24, 25: our own processes.
     Row(
         "worker killed", "3c 24", calls.sleeps_with_children, expect=errors.KilledBySignal, stage="function",
-        text=("SIGKILL", "neither clusterfn nor Python code of this process sent it"),
+        text=("SIGKILL", "clusterfn did not send it"),
         seen=("up",), act=do.kill("worker"), check=signal_is("SIGKILL"), long_on=("bare",),
     ),
     Row(
@@ -356,7 +356,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "disk full in the function", "3c 31", calls.fills_disk, ("raise",), errors.DiskFull, hosts=("tiny",),
-        text=("No space left", "free: the working folder"), stage="function", send=do.on_tiny, alone="tiny",
+        text=("No space left", "df -h"), stage="function", send=do.on_tiny, alone="tiny",
     ),
     Row(
         "disk full, then dies", "3c 31", calls.fills_disk, ("die",), errors.DiskFull, hosts=("tiny",),

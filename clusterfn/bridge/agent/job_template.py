@@ -1,7 +1,7 @@
 """Fork jobs that would start alike: supervisors from this agent, and the keepers of their workers from a template.
 
 A template is an interpreter of one environment, which two jobs have used within a minute. It ends a minute after the
-last one, and with this agent. `supervisor/start_template.py` starts it, and `worker/template.py` is its process.
+last one, and with this agent. `supervisor/keeper.py` starts it, and `worker/template.py` is its process.
 """
 
 import _socket

@@ -187,7 +187,7 @@ class Admission(HeldResources):
         if self.run is None:
             return False
         with self.lock:
-            self.ticket.replace_claim(reason, behind_others=True)
+            self.ticket.replace_claim(reason)
             self._waits_again = reason
         return True
 
@@ -204,21 +204,10 @@ class Admission(HeldResources):
             why = self.look.why_yield(self.held)
             if why:
                 first()
-                self._give_back(why, behind_others=True)
+                self.ticket.replace_claim(why)
+                self.release()
+                self.ticket.note(why)
         return bool(why)
-
-    def wait_again(self, reason: str) -> bool:
-        """Release all and queue again, in its old place, for inputs that have not ended; False without a queue."""
-        if self.run is None:
-            return False
-        with self.lock:
-            self._give_back(reason, behind_others=False)
-        return True
-
-    def _give_back(self, why: str, behind_others: bool) -> None:
-        self.ticket.replace_claim(why, behind_others)
-        self.release()
-        self.ticket.note(why)
 
 
 class AdmissionRequest:
@@ -340,26 +329,13 @@ class AdmissionRequest:
             raise self._queue(self._look.why_no_gpus()) from None
 
     def _waits_for_inputs(self) -> str:
-        """Say which jobs it waits for; "" for none.
-
-        An element whose items start one by one leaves it to the spooler which of them begins: else all would come for
-        the first item that can run.
-        """
-        job, ticket = self._job, self._ticket
-        if not ticket.after:
+        """Say which jobs it waits for; "" for none."""
+        if not self._ticket.after:
             return ""
-        # These imports are late, because few jobs take values of others.
-        from ..supervisor import awaiting
-        from .held_back import HeldBack
+        # This import is late, because few jobs take values of others.
+        from ..supervisor.dependencies import Dependencies
 
-        held_back = HeldBack(job.root)
-        if ticket.standing is not None or not self._may_queue:
-            return held_back.reasons([ticket.own()]).get(job.id, "")
-        inputs = awaiting.item_inputs_of(job.home, job.spec, held_back.values)
-        waits = held_back.values.describe_open(ticket.after)
-        if waits and inputs is not None:
-            awaiting.register_group(job.root, job.spec["id"], inputs.producers())
-        return waits
+        return Dependencies(self._job.root).describe_open(self._ticket.after)
 
     def _others_wait(self) -> bool:
         """Return whether another job in the queue may start. One that waits for an input takes no turn."""
@@ -373,10 +349,10 @@ class AdmissionRequest:
         if not with_inputs:
             return False
         # This import is late, because few jobs take values of others.
-        from .held_back import HeldBack
+        from ..supervisor.dependencies import Dependencies
 
-        held_back = HeldBack(self._job.root).reasons(with_inputs)
-        return any(ticket.job not in held_back for ticket in with_inputs)
+        values = Dependencies(self._job.root)
+        return any(not values.still_open(ticket.after) for ticket in with_inputs)
 
     def _queue(self, reason: str) -> Exception:
         """Write its ticket, release all, and wake or start a spooler."""

@@ -11,9 +11,9 @@ import select
 import time
 
 from ..layout import CANCELLED, DEPENDENCY, OUTCOME, UNSATISFIABLE, attempt_dir
+from ..supervisor.dependencies import Dependencies
 from ..supervisor.text import format_duration
 from . import gpu_leases, launch, lease_names, machine, plan, report
-from .held_back import HeldBack
 from .lease import Leases
 from .machine import MachineResources
 from .scripts import EnvironmentMakers, JobEndings, JobScripts
@@ -76,7 +76,7 @@ class Spooler:
         self._makers = EnvironmentMakers(self._scripts)
         self._endings = JobEndings(queue)
         self._gpus = gpu_leases.GpuCache()
-        self._inputs = HeldBack(queue.root)
+        self._inputs = Dependencies(queue.root)
         self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
         self._turn_took_s = 0.0
         # When the first `queue_timeout` ends, by the monotonic clock.
@@ -103,13 +103,14 @@ class Spooler:
         """Look at the tickets and start what may start; return False if nothing waits."""
         began = time.monotonic()
         self._collect()
-        self._inputs.values.look_again()
+        self._inputs.look_again()
         tickets = self._tickets()
         self._scripts.keep_only({ticket.job for ticket in tickets})
         names = lease_names.HeldNames(self.leases.binders(), machine.now_s())
         self._holders.follow(names, {gpu.uuid for gpu in self._gpus.gpus})
         # Jobs that wait for the value of another job reserve nothing, and no environment is made for them yet.
-        held_back = self._inputs.reasons(tickets)
+        with_inputs = [ticket for ticket in tickets if ticket.after and self._inputs.still_open(ticket.after)]
+        held_back = {ticket.job: self._inputs.describe_open(ticket.after) for ticket in with_inputs}
         complete = [ticket for ticket in tickets if ticket.job not in held_back]
         lacking = [ticket for ticket in complete if not has_environment(ticket)]
         absent = {ticket.job for ticket in lacking}
@@ -152,7 +153,7 @@ class Spooler:
     def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
         if is_cancelled(ticket):
             return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
-        if ticket.after and ticket.element is None and self._inputs.values.failure(ticket.after) is not None:
+        if ticket.after and ticket.element is None and self._inputs.failure(ticket.after) is not None:
             # `supervise.py conclude` finds out which input failed, and says so.
             return {"kind": DEPENDENCY, "withdraw": True}
         if ticket.timeout_s is None or self._waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
@@ -169,9 +170,9 @@ class Spooler:
         """Return how long it has waited for its turn, without the time in which it waited for the value of a job."""
         if not ticket.after:
             return waited_s(ticket)
-        if self._inputs.values.still_open(ticket.after):
+        if self._inputs.still_open(ticket.after):
             return 0.0
-        return min(waited_s(ticket), time.time() - self._inputs.values.ended_at(ticket.after))
+        return min(waited_s(ticket), time.time() - self._inputs.ended_at(ticket.after))
 
     def _collect(self) -> None:
         """Collect the processes that have ended."""

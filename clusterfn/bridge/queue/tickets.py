@@ -266,10 +266,9 @@ class JobTicket:
         """Add a line on the job to the journal."""
         record_event(self.job.root, event, self.job.id, **facts)
 
-    def replace_claim(self, reason: str, behind_others: bool) -> None:
+    def replace_claim(self, reason: str) -> None:
         """Write it in place of the claim of the job, which has begun; keep the claim if there is no room for that."""
-        if behind_others:
-            self.submitted = machine.now_ns()
+        self.submitted = machine.now_ns()
         claim, aside = (os.path.join(self.job.folder, name) for name in (layout.CLAIM, "." + layout.CLAIM))
         # The function may have removed the claim: it may do anything in the job's folder.
         with contextlib.suppress(FileNotFoundError):

@@ -118,16 +118,6 @@ class HostScheduler:
     def cancel_waiting_elements(self) -> None:
         """Cancel those elements of this job's array that wait; one that starts all the same finds nothing to do."""
 
-    def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:
-        """Let tasks of an array that waits for other jobs start without them; return why it cannot, "" if it can.
-
-        Args:
-            array: The scheduler's number of the array.
-            besides: What they must still wait for, as its own option has it; "" for nothing.
-            clusters: As for `listed_jobs`.
-        """
-        return "this scheduler cannot start one task of an array before the others"
-
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
         """Return the ids of the user's jobs that it knows; None if it does not answer.
 

@@ -107,15 +107,6 @@ class SlurmOnHost(HostScheduler):
             # A failure does no harm: an element that still starts finds nothing to do.
             run_command(["scancel", "--state=PENDING", array], _SCANCEL_S, _variables())
 
-    def release_elements(self, array: str, tasks: "list[int]", besides: str, clusters: str) -> str:
-        target = "JobId=%s_[%s]" % (array, ",".join(map(str, tasks)))
-        argv = ["scontrol"] + (["--clusters=%s" % clusters] if clusters else [])
-        argv += ["update", target, "Dependency=%s" % besides]
-        status, output, error = run_command(argv, _SCONTROL_S, _variables(), together=True)
-        if status is None:
-            return "scontrol: " + error
-        return "scontrol refused with status %d: %s" % (status, " ".join(output.split())[:300]) if status else ""
-
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
         listed = _squeue("--states=all", "--format=%j", *(["--clusters=%s" % clusters] if clusters else []))
         return None if listed is None else {line.strip().rpartition(".")[2] for line in listed}

@@ -1,7 +1,7 @@
 """One call of a session: a process of its own runs it, and the same `AttemptRun` as a job's judges and publishes it.
 
 Its folder `calls/<n>` has the files of a job's only attempt too, and what is written there is also said to `Say`, for a
-client that is connected. Nothing here waits for the disk: `folders` brings the files there afterwards. Limits of memory
+client that is connected. Nothing here waits for the disk. Limits of memory
 and time are the session's own, whose supervisor watches them. No process of the call is left behind: GPUs and memory
 are the next call's.
 """
@@ -198,16 +198,13 @@ class CallRun(AttemptRun):
         self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead,
         give: Callable[[], WorkerProcess], is_live: bool,
     ) -> None:  # fmt: skip
-        super().__init__(job, attempt, watch, ahead.oom(), late_output=True)
+        super().__init__(job, attempt, watch, late_output=True)
         self.processes.spared = ahead.pids
         self.loaded: list[str] = []
         self._ahead = ahead
         self._give = give
         self._call = attempt
         self._is_live = is_live
-
-    def _wake_session(self) -> None:
-        """Do nothing: the supervisor of the session does that."""
 
     def start(self) -> None:
         spec = self.job.spec

@@ -7,22 +7,23 @@ give it a call takes one write.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
 import gc
 import json
 import os
-import time
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..layout import FAILED_RANK, WORK
+from _clusterfn_wire import pickler  # type: ignore[import-not-found]
+
+from ..layout import RAISED, WORK
 from ..supervisor.environ import expand_cwd
-from ..supervisor.limits import OomDetector
 from ..supervisor.publish import Reserve
 from ..supervisor.worker_process import Pipes, WorkerProcess
-from ..worker import children, execute, finish, payload, preload
+from ..worker import devices, execute, finish, payload, preload
 from ..worker.descriptors import out_of_reach
 from ..worker.fork_rules import reseed
 from ..worker.keeper import fork_worker
@@ -30,8 +31,6 @@ from ..worker.report import Report, open_orders, peak_bytes, receive_order
 
 if TYPE_CHECKING:
     import _socket
-
-_OOM_VALID_S = 1.0
 
 
 class CallProcess(WorkerProcess):
@@ -76,7 +75,7 @@ def fork_call_process(spec: dict[str, Any], loaded: preload.Preloader, foreign: 
 
 
 class Ahead:
-    """The process of the next call, disk space for an outcome, and the kernel's out-of-memory counters.
+    """The process of the next call, and disk space for an outcome.
 
     Args:
         folder: On the file system of the calls.
@@ -88,15 +87,11 @@ class Ahead:
         self._fork = fork
         self._process: CallProcess | None = None
         self._reserve: Reserve | None = None
-        self._oom: OomDetector | None = None
-        self._oom_until = 0.0
 
     def prepare(self) -> None:
         """Make again what the last call has used."""
         if self._process is None:
             self._process = self._fork()
-        self.forget_oom()
-        self.oom()
         try:
             self.reserve()
         except OSError:
@@ -124,16 +119,6 @@ class Ahead:
             self._reserve = Reserve(self._folder)
         return self._reserve
 
-    def oom(self) -> OomDetector:
-        """Return the counters from shortly before a call, because reading them would delay it."""
-        if self._oom is None or time.monotonic() > self._oom_until:
-            self._oom, self._oom_until = OomDetector(), time.monotonic() + _OOM_VALID_S
-        return self._oom
-
-    def forget_oom(self) -> None:
-        """Have the counters read again: a kill that one call survived is no reason for the end of the next."""
-        self._oom = None
-
     def dismiss_process(self) -> None:
         """End the process: the next one will have loaded what was loaded since."""
         if self._process is not None:
@@ -151,24 +136,20 @@ def _live(spec: dict[str, Any], loaded: preload.Preloader, report: int, control:
     status = 1
     # All that is left at the end has come after this.
     gc.freeze()
-    known, exit_functions = finish.last_loaded(), atexit._ncallbacks()
+    known = finish.last_loaded()
     try:
         # The stack of a crash belongs to the output of this call, and not to that of the session.
         faulthandler.enable(file=out_of_reach(os.dup(2)))
         said = Report(report)
-        children.report_own_signals(said.say)
         # torch is left out, because it starts from the same seed in every process, forked or not.
-        reseed(loaded.unseeded)
+        reseed(loaded.generators)
         orders = open_orders(out_of_reach(control))
         call = _next_call(orders)
         if call is not None:
             loaded.make_way(call["sys_path"])
         if call is not None and "actor" in call:
-            # This import is late, because few sessions have an actor.
-            from . import actor
-
             _enter(spec, call["attempt"])
-            actor.serve(spec, call, lambda: _next_call(orders), said)
+            serve_actor(spec, call, lambda: _next_call(orders), said)
         elif call is not None:
             orders.close()
             _run(spec, call, said)
@@ -176,13 +157,12 @@ def _live(spec: dict[str, Any], loaded: preload.Preloader, report: int, control:
         if call is not None:
             # Nothing but what came with the call is to be removed.
             del call
-            finish.end(said.say, spec["grace_s"], known, is_of_runner=True, exit_functions=exit_functions)
+            finish.end(known, is_of_runner=True)
     finally:
         os._exit(status)
 
 
 def _enter(spec: dict[str, Any], attempt: str) -> None:
-    os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
     payload.enter(expand_cwd(spec) or os.path.join(attempt, WORK))
 
 
@@ -205,3 +185,94 @@ def _run(spec: dict[str, Any], call: dict[str, Any], report: Report) -> None:
     # In the line that says the end: each further line would wake the runner once more.
     facts.update(loaded=finish.loaded_since(known), peak=peak_bytes())
     execute.report_outcome(report, facts)
+
+
+def serve_actor(
+    spec: dict[str, Any], first: dict[str, Any], following: Callable[[], dict[str, Any] | None], report: Report
+) -> None:
+    """Construct the actor, and call its methods until the last call has come, or there is no actor.
+
+    Args:
+        first: The call that constructs it.
+        following: Waits for the next call, and returns it; None if there is none to come.
+        report: Takes what became of each.
+    """
+    report.hide(spec.get("secrets") or [])
+    actor = ActorObject(spec, report)
+    call: dict[str, Any] | None = first
+    while call is not None:
+        actor.run(call)
+        if call.get("closes") or not actor.held:
+            break
+        call = following()
+    # The `__del__` of the object runs before the exit functions.
+    actor.held.clear()
+
+
+class ActorObject:
+    """The object, and how a call reaches it.
+
+    Attributes:
+        held: It; nothing before it is constructed, and if that failed.
+    """
+
+    def __init__(self, spec: dict[str, Any], report: Report) -> None:
+        self.held: list[Any] = []
+        self._spec = spec
+        self._report = report
+        self._loop: Any = None
+
+    def run(self, call: dict[str, Any]) -> None:
+        attempt: str = call["attempt"]
+        cpu_before_s = sum(os.times()[:4])
+        sys.path[:0] = [folder for folder in call["sys_path"] if folder not in sys.path]
+        pickler.notes.clear()
+        value = execute.open_value_file(attempt)
+        try:
+            facts = self._call(call, value)
+        except execute.CallRejected as rejected:
+            facts = rejected.facts
+            # The method may have closed the file.
+            with contextlib.suppress(OSError):
+                os.close(value)
+        facts.update(peak=peak_bytes())
+        execute.report_outcome(self._report, facts, cpu_before_s)
+
+    def _call(self, call: dict[str, Any], value: int) -> dict[str, Any]:
+        folder, is_first = call["folder"], not self.held
+        # Processes that it starts find the names of its class there, and not those of a later call.
+        if is_first:
+            payload.export_call(folder, {**self._spec, "sys_path": call["sys_path"]}, [])
+        else:
+            payload.forbid_again()
+        watch = devices.TorchWatch(self._spec["resources"], lambda text: self._report.say(note=text))
+        try:
+            if is_first or "torch" not in sys.modules:
+                watch.begin()
+            (function, args, kwargs), caller = execute.load_call(folder, self._spec, [])
+            bound = (self._construct if is_first else self._invoke), (function, *args), kwargs
+            kind, result = execute.call_function(bound, None, self._await)
+            if kind == RAISED:
+                watch.finish(result)
+        except devices.OnTheCpu as on_cpu:
+            raise execute.CallRejected("environment", str(on_cpu), on_cpu.hint) from on_cpu
+        finally:
+            watch.end()
+        return execute.keep_result(kind, result, value, caller, self._report, False, execute.as_data(self._spec))
+
+    def _construct(self, cls: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        self.held.append(cls(*args, **kwargs))
+
+    def _invoke(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the method of this name; or a function, which is none of the actor's."""
+        called = function(self.held[0]) if isinstance(function, attrgetter) else function
+        return called(*args, **kwargs)
+
+    def _await(self, coroutine: Any) -> Any:
+        """Run an async method in the loop of all of them, to which what they keep may belong."""
+        import asyncio
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop.run_until_complete(coroutine)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 # A client with more unsent bytes is too slow.
 MOST_UNSENT = 16 << 20
-# A frame may wait so long for others, because each write wakes five processes on its way.
-GATHER_S = 0.004
-MOST_GATHERED = 64 << 10  # bytes
 # The report that a call was taken waits so long for another frame, such as the end of the call.
 TAKEN_AFTER_S = 0.02
 _NOT_YET = ".new"
@@ -38,7 +35,7 @@ class ClientConnection:
     """One connection of a client.
 
     Attributes:
-        due: When to send what waits for other frames, and to say which calls were taken; 0 if there is nothing to say.
+        due: When to say which calls were taken; 0 if there is nothing to say.
         answers_pieces: Whether to answer a piece of a frame at once. It comes through srun then, whose next piece
             waits for an acknowledgement: 40 ms, unless something goes the other way.
     """
@@ -81,33 +78,22 @@ class ClientConnection:
         self._taken = max(self._taken, number)
         self.due = self.due or time.monotonic() + TAKEN_AFTER_S
 
-    def say(self, what: str, body: bytes = b"", may_wait: bool = False, **facts: Any) -> None:
-        """Send a frame; close a connection that takes too long to take what was sent before.
-
-        Args:
-            may_wait: Whether others that come soon are better sent with it.
-        """
+    def say(self, what: str, body: bytes = b"", **facts: Any) -> None:
+        """Send a frame; close a connection that takes too long to take what was sent before."""
         if not self.is_open:
             return
         self._unsent += pack({**facts, "what": what, "taken": self._taken}, body)
         self._reported = self._taken
-        if may_wait and len(self._unsent) < MOST_GATHERED:
-            due = time.monotonic() + GATHER_S
-            self.due = min(self.due or due, due)
-            return
         self.due = 0.0
         self._write()
         if len(self._unsent) > MOST_UNSENT:
             self.close()
 
     def flush(self) -> None:
-        """Send what waits for other frames, or say which calls were taken."""
+        """Say which calls were taken."""
         self.due = 0.0
-        # A frame that waits may be older than the last call that was taken.
         if self._taken > self._reported:
             self.say("taken")
-        else:
-            self._write()
 
     def _write(self) -> None:
         try:
@@ -205,7 +191,7 @@ class Listener:
         self._connection = connection
         self._number = number
 
-    def take(self, what: str, data: bytes, value_path: str, size: int, may_wait: bool = False) -> None:
+    def take(self, what: str, data: bytes, value_path: str, size: int) -> None:
         """Take what was written to the call's files.
 
         Args:
@@ -213,12 +199,11 @@ class Listener:
             data: What was appended to the file, or the outcome.
             value_path: The file of its value.
             size: How large that is.
-            may_wait: Whether an end is better sent together with the next ones.
         """
         if what == "end":
             value = b"" if size > SMALL_VALUE else _read(value_path, size)
             lengths = {"outcome": len(data), "has_value": len(value) == size}
-            self._connection.say("end", data + value, may_wait, n=self._number, **lengths)
+            self._connection.say("end", data + value, n=self._number, **lengths)
         else:
             self._connection.say(what, data, n=self._number)
 
@@ -250,7 +235,6 @@ class ServerLink:
         self.waiting: collections.deque[Header] = collections.deque()
         self._sock = sock
         self._inbox = Inbox()
-        self._held = b""
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -268,27 +252,17 @@ class ServerLink:
                 return None
         return self.waiting.popleft()
 
-    def say(self, body: bytes = b"", is_last: bool = True, **header: Any) -> None:
-        """Send the server a frame, which wakes it.
+    def say(self, body: bytes = b"", **header: Any) -> None:
+        """Send the server a frame, which wakes it."""
+        self._sock.sendall(pack(header, body))
 
-        Args:
-            is_last: Whether to send at once; False keeps the frame until the next one.
-        """
-        self._held += pack(header, body)
-        if is_last:
-            held, self._held = self._held, b""
-            self._sock.sendall(held)
-
-    def voice(self, number: int, is_followed: bool = False) -> Callable[..., None]:
+    def voice(self, number: int) -> Callable[..., None]:
         """Return what informs the server of what is written to the files of a call, as `Say`.
 
         Each frame wakes the server, which takes time from the call.
-
-        Args:
-            is_followed: Whether another frame follows right after the call's end.
         """
 
         def say(what: str, data: bytes, **facts: Any) -> None:
-            self.say(data, what != "end" or not is_followed, **facts, n=number, what=what)
+            self.say(data, **facts, n=number, what=what)
 
         return say

@@ -200,7 +200,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
     job = kept.job(number)
     ran, why_not = False, "it was not constructed"
     try:
-        attempt = CallAttempt(job, link.voice(number, is_followed=True), WORK if is_first else "")
+        attempt = CallAttempt(job, link.voice(number), WORK if is_first else "")
         if take_call(attempt, job.folder):
             watch = CallWatch(job, attempt, kept.signals)
             work = prepare_run(
@@ -237,8 +237,6 @@ def _run_through(kept: KeptProcess, attempt: CallAttempt, work: ActorCallRun, is
         kept.gone = "it could not be constructed"
     elif exit_status is not None:
         attempt.actor_gone = kept.gone = "its process %s after a call" % describe_exit(exit_status)
-    if verdict.kind != RETURNED:
-        kept.ahead.forget_oom()
     if exit_status is not None or not alive:
         kept.lose(kept.gone)
     try:

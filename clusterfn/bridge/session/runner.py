@@ -161,12 +161,8 @@ class Turns:
             return None
         return actor.waiting.popleft()
 
-    def count_all_waiting(self) -> int:
-        """Return how many calls wait, for a worker that is free or for their actor."""
-        return len(self._waiting) + sum(len(actor.waiting) for actor in self._actors.values())
-
     def is_empty(self) -> bool:
-        return not (self.lost or self.count_all_waiting())
+        return not (self.lost or self._waiting or any(actor.waiting for actor in self._actors.values()))
 
     def lose(self, which: int, reason: str, given: Iterable[int]) -> None:
         """Take note that an actor is gone, and that calls which were given to its worker have not run."""

@@ -24,7 +24,7 @@ from ..supervisor.worker_process import become_subreaper
 from ..worker.execute import CallRejected
 from .call import FULL_DISK, ROOM, CallAttempt, CallJob, is_taken, take_call
 from .door import ClientConnection, Door, Listener
-from .folders import CALL_FACTS, CallFolders, Flusher, FolderWatch
+from .folders import CALL_FACTS, FolderWatch, lay_out
 from .keep_actor import CREATE_AGAIN
 from .runner import ActorTurns, RunnerProcess, Share, Turns, start_runner
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ..agent.frames import Header
     from ..supervisor.spec import Spec
 
-# While so many calls wait, their ends come so fast that they are sent together.
-_MANY = 8
 # So many runners may die in a row that have run no call.
 _DEATHS = 5
 
@@ -92,10 +90,7 @@ class SessionServer:
         self._turns = Turns()
         self._deaths = 0
         shares = shares_of(spec)
-        # The flusher comes first, because a fork keeps the sockets open that are there.
-        self._flusher = Flusher()
         self._watcher = SocketWatcher()
-        self._folders = CallFolders(folder)
         self._calls = FolderWatch(folder, self._watcher)
         self._door = Door(self._watcher, self._on_frame)
         self.address = self._door.address
@@ -122,21 +117,19 @@ class SessionServer:
                 os.kill(runner.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the runners, and wait until all is on the disk."""
+        """End the runners."""
         self._door.close()
         for runner in self._runners:
             runner.sock.close()
         for runner in self._runners:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(runner.pid, 0)
-        self._flusher.close()
 
     def _look(self) -> None:
         """List the folders of calls. A network file system shows a new one to those who list."""
-        began = time.monotonic()
         names = os.listdir(self._folder)
         self._known.update(int(name) for name in names if name.isdecimal() and int(name) > self._last)
-        self._calls.looked(time.monotonic() - began)
+        self._calls.looked()
 
     def _has_next(self) -> bool:
         """Whether the folder of the next call is there."""
@@ -210,7 +203,7 @@ class SessionServer:
         self._listeners[number] = Listener(client, number, bool(header["live"]))
         try:
             facts = {name: header[name] for name in CALL_FACTS if name in header}
-            self._folders.lay_out(number, payload, facts)
+            lay_out(self._folder, number, payload, facts)
         except OSError:
             # The client asks the agent to try, which reports why it cannot.
             del self._listeners[number]
@@ -224,7 +217,7 @@ class SessionServer:
     # the runners
 
     def _start(self, share: Share) -> None:
-        foreign = [*self._door.fds(), self._flusher.fd, *(each.sock.fileno() for each in self._runners)]
+        foreign = [*self._door.fds(), *(each.sock.fileno() for each in self._runners)]
         runner = start_runner(self._folder, share, foreign)
         self._runners.append(runner)
         self._watcher.watch(runner.sock, READ, lambda _: self._on_runner(runner))
@@ -260,14 +253,12 @@ class SessionServer:
         self._calls.busy()
 
     def _tell(self, number: int, what: str, data: bytes, size: int = 0) -> None:
-        """Pass on what was written to a call's files; have what has ended brought to the disk."""
-        folder = self._path(number)
+        """Pass on what was written to a call's files."""
         listener = self._listeners.get(number)
         if listener is not None:
-            listener.take(what, data, os.path.join(folder, VALUE), size, self._turns.count_all_waiting() >= _MANY)
+            listener.take(what, data, os.path.join(self._path(number), VALUE), size)
         if what == "end":
             self._listeners.pop(number, None)
-            self._flusher.add(folder)
 
     def _path(self, number: int) -> str:
         return os.path.join(self._folder, str(number))
@@ -296,7 +287,7 @@ class SessionServer:
         """End the processes that a runner has left behind, which are this one's now."""
 
         def own() -> list[int]:
-            pids = [self._flusher.pid]
+            pids = []
             for runner in self._runners:
                 pids += [runner.pid, *process_tree.descendants(runner.pid)]
             return pids

@@ -10,4 +10,4 @@ with open(here + "/_clusterfn/bridge/agent/byte_code.py") as file:
 
 from _clusterfn.bridge.supervisor import program  # type: ignore[import-not-found] # noqa: E402
 
-program.leave(program.main(sys.argv[1:]))
+sys.exit(program.main(sys.argv[1:]))

@@ -299,27 +299,14 @@ def final_attempt(job: "JobFolder") -> "Optional[Attempt]":
     return next((attempt for attempt in attempts if (attempt.outcome() or {}).get("final")), None)
 
 
-def read_events(attempt: Attempt) -> "tuple[list[dict[str, Any]], Optional[float]]":
-    """Return what is in events.jsonl so far, and when the last line was written, by the clock of the file server.
-
-    Lines that a full disk or the function has damaged are left out. The time is None if it is not known: something else
-    was written since, such as a line that a full disk has cut off.
-    """
-    found, size, is_last = [], 0, False
-    try:
-        with open(attempt.path(layout.EVENTS), "rb") as file:
-            for line in file:
-                size, is_last = size + len(line), False
-                try:
-                    if line.endswith(b"\n"):
-                        found.append(parse_record(line, EVENT, layout.EVENTS))
-                        is_last = True
-                except DamagedFile:
-                    continue
-            facts = os.fstat(file.fileno())
-    except FileNotFoundError:
-        return [], None
-    return found, facts.st_mtime if is_last and facts.st_size == size else None
+def read_events(attempt: Attempt) -> "list[dict[str, Any]]":
+    """Return what is in events.jsonl so far, without lines that a full disk or the function has damaged."""
+    found = []
+    for line in (publish.read(attempt.folder, layout.EVENTS) or b"").splitlines(keepends=True):
+        with contextlib.suppress(DamagedFile):
+            if line.endswith(b"\n"):
+                found.append(parse_record(line, EVENT, layout.EVENTS))
+    return found
 
 
 def make_folder(path: str) -> None:

@@ -13,7 +13,7 @@ from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
 from .run import AttemptRun, run_through
 from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
-from .watch import EndWatch, SupervisorWatchdog
+from .watch import EndWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -246,8 +246,7 @@ def begin_attempt(
         return None
     if attempt.overtook and job.element is None:
         time.sleep(SETTLE_S)
-    watchdog = None if job.scheduler.has_nodes else SupervisorWatchdog()
-    return attempt, EndWatch(job, attempt, signals, watchdog=watchdog)
+    return attempt, EndWatch(job, attempt, signals)
 
 
 def _known_end(job: "JobFolder", attempt: Attempt, status: "Optional[str]") -> "Optional[Verdict]":

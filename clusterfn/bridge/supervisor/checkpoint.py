@@ -1,6 +1,6 @@
 """Copy the checkpoint of the job that `resume=` names.
 
-A copy and no links: the job keeps writing there, and the same job can be resumed again.
+A copy, as the same job can be resumed again. A link in it stays as it is, as by `cp -a`.
 """
 
 import errno
@@ -72,32 +72,19 @@ class _Copying:
             path, copy = os.path.join(source, name), os.path.join(target, name)
             mode = os.lstat(path).st_mode
             if stat.S_ISLNK(mode):
-                os.symlink(self._link(path), copy)
+                os.symlink(os.readlink(path), copy)
             elif stat.S_ISDIR(mode):
                 self.folder(path, copy)
-            elif not (stat.S_ISREG(mode) and self._file(path, copy)):
+            elif stat.S_ISREG(mode):
+                self._file(path, copy)
+            else:
                 self.skipped.append(os.path.relpath(path, self._top))
 
-    def _link(self, path: str) -> str:
-        """What the copy of a link says: one into their checkpoint by its full path leads into the copy instead."""
-        said, top, target = os.readlink(path), os.path.realpath(self._top), os.path.realpath(path)
-        above = os.path.relpath(os.path.dirname(path), self._top)
-        stays = not os.path.isabs(said) and not os.path.normpath(os.path.join(above, said)).startswith(os.pardir)
-        if stays or not (target + os.sep).startswith(top + os.sep):
-            return said
-        return os.path.relpath(target, os.path.realpath(os.path.dirname(path)))
-
-    def _file(self, path: str, copy: str) -> bool:
-        """Copy a file; False if it is none. A FIFO that has taken its place must not keep the job waiting."""
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(fd, "rb") as source:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return False
-            with open(copy, "wb") as target:
+    def _file(self, path: str, copy: str) -> None:
+        with open(path, "rb") as source, open(copy, "wb") as target:
+            piece = source.read(_PIECE)
+            while piece:
+                self._look()
+                target.write(piece)
                 piece = source.read(_PIECE)
-                while piece:
-                    self._look()
-                    target.write(piece)
-                    piece = source.read(_PIECE)
-        shutil.copystat(path, copy, follow_symlinks=False)
-        return True
+        shutil.copystat(path, copy)

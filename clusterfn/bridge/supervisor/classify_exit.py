@@ -11,13 +11,13 @@ import json
 import os
 import signal
 
-from ..layout import DISK, EXITED, FAILED_RANK, LOST, MEMORY, OUTCOME, RAISED, RETURNED, SIGNAL, TIME
+from ..layout import DISK, EXITED, LOST, MEMORY, OUTCOME, RAISED, RETURNED, SIGNAL, TIME
 from .text import format_duration, format_size
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Optional
+    from typing import Any, Optional
 
 _STAGES = {
     "returned": "result", "raised": "function", "result": "result", "disk": "result", "payload": "load",
@@ -27,11 +27,11 @@ _NEAR = 0.9
 _LAST_WORDS = frozenset(["returned", "raised", "command", "result", "payload", "environment", "disk", "dependency"])
 _WORDS = {
     "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
-    "transient": dict, "cause": dict, "size": int, "crc": int, "own_signal": int, "sender": str, "heeded": bool,
+    "transient": dict, "cause": dict, "size": int, "crc": int, "heeded": bool,
     "loaded": list, "peak": int, "code": int, "signal": str,
 }  # fmt: skip
 _PASSED_ON = ("exception", "hint", "transient", "cause", "code", "signal")
-_NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
+_NEVER_NONE = ("done", "note", "stage")
 _MORE_MEMORY = 'ask for more: memory="..."; or use less at a time'
 _MORE_TIME = 'ask for more: time="..."'
 CALL_AGAIN = 'call again; with requeue=["%s"], or retries= in a map, the scheduler does so by itself'
@@ -47,7 +47,8 @@ def classify_report(done: "dict[str, Any]") -> Verdict:
         value={"size": done["size"], "crc": done["crc"]} if has_value else None, **passed_on,
     )  # fmt: skip
     if kind == DISK:
-        return found.replace(hint="make room on the host, or let cwd= or root: point to another file system")
+        hint = found.hint or "make room on the host, or let cwd= or root: point to another file system"
+        return found.replace(hint=hint)
     return found
 
 
@@ -93,8 +94,7 @@ def too_long(limit_s: float) -> Verdict:
 
 
 def classify_silence(
-    status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", own: "Mapping[int, str]",
-    limit_hit: str = "",
+    status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", limit_hit: str = ""
 ) -> Verdict:  # fmt: skip
     """The worker's process ended without a last word.
 
@@ -104,7 +104,6 @@ def classify_silence(
         peak: Bytes of memory that the tree was seen to use.
         limit: Bytes that it asked for.
         oom: What points to the out-of-memory killer, in words.
-        own: Signals that it was about to send to itself -> by which call.
         limit_hit: The limit of the kernel's that ended it, in words.
     """
     if not os.WIFSIGNALED(status):
@@ -120,10 +119,7 @@ def classify_silence(
     message, hint = "the process that ran the function was ended by %s" % name, _signal_hint(number)
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % format_size(peak)
-    if number in own:
-        message = "the function, or a library that it uses, ended its own process by %s: %s" % (name, own[number])
-        hint = "read the last lines of the output: they say why it did so"
-    elif limit_hit:
+    if limit_hit:
         message += ": it had reached %s" % limit_hit
         hint = "find `ulimit` in the shell's start-up files on the host, or ask its administrator for a higher limit"
     elif number == signal.SIGKILL and oom:
@@ -147,25 +143,12 @@ def lost_supervisor(status: str) -> Verdict:
 def _signal_hint(number: int) -> str:
     if number == signal.SIGKILL:
         return (
-            "neither clusterfn nor Python code of this process sent it, and nothing points to a lack of memory: "
-            "read the last lines of the output, then ask the host's administrator"
+            "clusterfn did not send it, and nothing points to a lack of memory: read the last lines of the output, "
+            "then ask the host's administrator"
         )
     if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
         return "a compiled library crashed: the stack in the last lines of the output names the call"
     return "a person or a program on the machine sent it"
-
-
-def failed_rank(folder: str) -> "Optional[str]":
-    """A hint at the rank that failed and left its error in the attempt's folder; it is removed from there."""
-    path = os.path.join(folder, FAILED_RANK)
-    try:
-        with open(path, "rb") as file:
-            line = file.read().decode("utf-8", "replace")
-        os.unlink(path)
-    except OSError:
-        # No rank has left an error.
-        return None
-    return "look at another rank, which failed too, perhaps first: " + line
 
 
 def disk_is_full(path: str) -> bool:

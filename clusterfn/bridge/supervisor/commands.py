@@ -9,7 +9,7 @@ import sys
 
 from ..layout import OUTCOME, TAG, WORK
 from ..queue import launch, report, spooler
-from . import awaiting, conclude, expire, group, listing, notify
+from . import conclude, expire, group, listing
 from .attempt import Attempt, read_events
 from .environ import DescribedJob, expand_cwd, worker_environment
 from .job import JobFolder
@@ -93,7 +93,7 @@ def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":
     folder = expand_cwd(job.spec) or attempt.path(WORK)
     if os.path.exists(attempt.path(OUTCOME)):
         return folder, worker_environment(job, attempt.number, os.environ, [])
-    starts = [event for event in read_events(attempt)[0] if event["event"] == "starting"]
+    starts = [event for event in read_events(attempt) if event["event"] == "starting"]
     started = starts[-1] if starts else {}
     if started.get("node") != job.node:
         say("job %s runs on %s, and this is %s" % (job.id, started.get("node"), job.node))
@@ -116,9 +116,7 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "conclude": ("JOB", 1, 1, conclude.conclude_on_request),
     "end": ("JOB", 1, 1, conclude.end_stuck),
     "bury": ("ELEMENT", 1, 1, group.fail_unfinished_items),
-    "notify": ("JOB", 1, 1, notify.tell_again),
     "tunnel": ("PORT", 1, 1, _tunnel),
-    "register": ("GROUP NUMBER FIRST COUNT BESIDES", 5, 5, awaiting.register_array),
     "list": ("ROOT [AFTER]", 1, 2, _list),
     "gpus": ("ROOT", 1, 1, report.print_gpus),
     "clean": ("ROOT KEEP OLDER dry", 4, 4, expire.clean),

@@ -17,7 +17,7 @@ from .. import layout
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import Leases
 from . import classify_exit, dependencies, notify, process_tree, retries, watch
-from .attempt import Attempt, claim, final_attempt, read_events, read_usage, restore_owner_permissions, script_of
+from .attempt import Attempt, claim, final_attempt, read_usage, restore_owner_permissions, script_of
 from .job import JobFolder, dependencies_of
 from .publish import last_bytes
 from .text import how_to_correct, last_lines, masked, native, shortened
@@ -27,8 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
-# The shell reports SIGKILL and SIGTERM by these statuses.
-_KILLED, _TERMINATED = "137", "143"
+# The shell reports SIGTERM by this status.
+_TERMINATED = "143"
 # A message shows so many characters of a line that the user wrote.
 _SHOWN = 80
 _ENDS_ITSELF_S, _AFTER_S, _DIES_S = 3.0, 4.0, 3.0
@@ -60,8 +60,6 @@ def conclude_for_dead(folder: str, status: str) -> int:
     script = job.path(layout.SCRIPT)
     left = _sweep(lambda: sorted({*_processes(job, attempt.number), *process_tree.of_session(script)}))
     verdict = _why(job, status)
-    if status == _KILLED and job.element is None and verdict.kind == layout.LOST:
-        verdict = _too_long(job, attempt) or verdict
     if attempt.outcome() is None:
         # The supervisor died by itself, and not because the job was to end.
         if verdict.kind == layout.LOST and verdict.stage is None and status != _TERMINATED:
@@ -112,18 +110,6 @@ def _why(job: JobFolder, status: str) -> Verdict:
         hint = "make room there, or point root: elsewhere"
         return Verdict(layout.HOST_DISK, "the disk of the host is full", hint=hint)
     return classify_exit.lost_supervisor(status)
-
-
-def _too_long(job: JobFolder, attempt: Attempt) -> "Optional[Verdict]":
-    """Return the verdict on a job whose supervisor hung past the time limit, and was killed for that by the kernel."""
-    limit = job.spec["resources"]["time_s"]
-    events, _ = read_events(attempt)
-    begun = [event["t"] for event in events if event["event"] == "starting"]
-    stopped_s = sum(event.get("stopped_s", 0.0) for event in events if event["event"] == "resumed")
-    if job.scheduler.has_nodes or limit is None or not begun or time.time() - begun[-1] - stopped_s < limit:
-        return None
-    found = classify_exit.too_long(limit)
-    return found.replace(message=found.message + "; its supervisor did not answer any more, and was killed")
 
 
 def _not_set_up(what: str, which: str) -> Verdict:
@@ -256,8 +242,7 @@ def end_stuck(folder: str) -> int:
     parts = job.elements() if job.spec.get("group") else [job]
     parts = [] if job.scheduler.has_nodes else [part for part in parts if _is_open(part)]
     for part in parts:
-        for pid in _script(part) + _supervisors(part):
-            process_tree.wake(pid)
+        process_tree.send_signal(_script(part) + _supervisors(part), signal.SIGCONT)
     parts = _await_ends(parts, _ENDS_ITSELF_S)
     for part in parts:
         process_tree.send_signal(_supervisors(part), signal.SIGKILL)

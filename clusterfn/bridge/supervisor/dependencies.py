@@ -73,16 +73,9 @@ class Dependencies:
         return not self.still_open([wanted]) or self._open_items(wanted) == []
 
     def describe_open(self, wanted: "Iterable[Dependency]") -> str:
-        """Say what a job waits for that takes these values; "" if it waits for nothing.
-
-        Of a group it says how many items have not ended: "waiting for 3 of 10 items of train (7f3a)".
-        """
-        open_ones, of_items = self.still_open(wanted), {}
-        for each in open_ones:
-            left, count = self._open_items(each), self._count_of(each.job)
-            if left is not None and count is not None:
-                of_items[each.job] = (len(left), count if each.items is None else len(each.items))
-        return describe_waiting(open_ones, of_items) if open_ones else ""
+        """Say which jobs a job waits for that takes these values; "" if it waits for nothing."""
+        open_ones = self.still_open(wanted)
+        return describe_waiting(open_ones) if open_ones else ""
 
     def _open_items(self, wanted: Dependency) -> "Optional[list[int]]":
         """Return the items of a group that have not ended; None if it is no group."""

@@ -46,7 +46,7 @@ def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
 
 
 def tidy(
-    root: str, when: float, keep_s: float, *, older_s: "Optional[float]" = None, longest_s: "Optional[float]" = None,
+    root: str, when: float, keep_s: float, *, older_s: "Optional[float]" = None,
     dry: bool = False, measure: bool = False,
 ) -> CleanupReport:  # fmt: skip
     """Remove what was due at a time.
@@ -55,7 +55,6 @@ def tidy(
         when: The time, by this host's clock.
         keep_s: For how long things are kept, if no job says more.
         older_s: For how long everything is kept instead.
-        longest_s: Only jobs that are kept for less.
     """
     # These are removals that were cut short.
     for kind in ("", layout.JOBS, *STORED):
@@ -73,7 +72,7 @@ def tidy(
             over = _last_sign(job) if final is None else date_of(final.path(layout.OUTCOME))
             relied_on += [os.stat(job.path(layout.SPEC)).st_mtime] if lives else []
         except (OSError, DamagedFile) as error:
-            is_hollow = longest_s is None and is_due(_hollow_since(folder), DAY_S, when)
+            is_hollow = is_due(_hollow_since(folder), DAY_S, when)
             if not is_hollow:
                 say("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
             found.add(layout.JOBS, folder, is_hollow)
@@ -88,26 +87,25 @@ def tidy(
             kept_s = min(kept_s, STARTS_S) if older_s is None else max(older_s, STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         if not lives:
-            ended.append((folder, (longest_s is None or kept_s < longest_s) and is_due(over, kept_s, when)))
+            ended.append((folder, is_due(over, kept_s, when)))
     # It is known only now whose checkpoints and values other jobs will read.
     for folder, goes in ended:
         goes = goes and os.path.basename(folder) not in needed
         found.add(layout.JOBS, folder, goes)
         if goes:
             del modules[folder]
-    if longest_s is None or keep_s < longest_s:
-        needed_since = min(sent - RELIED_S for sent in relied_on)
-        # Values can be loaded only with these modules.
-        kept = {path for paths in modules.values() for path in paths}
-        # This bridge is in use.
-        kept.add(os.path.dirname(os.path.abspath(sys.argv[0])))
-        unused_since = min(when - keep_s, needed_since)
-        for kind in STORED:
-            for path in paths_in(os.path.join(root, kind)):
-                date, is_kept = date_of(path), path in kept
-                goes = not is_kept and is_due(date, 0.0, unused_since)
-                found.add(kind, path, goes, unused_since)
-                found.summary["recent"] += not (goes or is_kept) and is_due(date, keep_s, when)
+    needed_since = min(sent - RELIED_S for sent in relied_on)
+    # Values can be loaded only with these modules.
+    kept = {path for paths in modules.values() for path in paths}
+    # This bridge is in use.
+    kept.add(os.path.dirname(os.path.abspath(sys.argv[0])))
+    unused_since = min(when - keep_s, needed_since)
+    for kind in STORED:
+        for path in paths_in(os.path.join(root, kind)):
+            date, is_kept = date_of(path), path in kept
+            goes = not is_kept and is_due(date, 0.0, unused_since)
+            found.add(kind, path, goes, unused_since)
+            found.summary["recent"] += not (goes or is_kept) and is_due(date, keep_s, when)
     return found
 
 

@@ -78,7 +78,7 @@ class ItemRecorder:
             yield from self.chunks.held_by(number)
         taken = 0
         while most is None or taken < most:
-            chunk = self.take()
+            chunk = self.chunks.take(number, self.share())
             if chunk is None:
                 break
             yield chunk
@@ -89,10 +89,6 @@ class ItemRecorder:
                 self.settle()
             yield chunk
             chunk = self.chunks.take_over(number)
-
-    def take(self) -> "Optional[int]":
-        """Claim the next chunk; None if there is none for it."""
-        return self.chunks.take(self.job.element or 0, self.share())
 
     def share(self) -> int:
         """Return how many items to claim next, at most."""

@@ -5,9 +5,6 @@ element that took it, its first item and how many they are. `claims/<chunk>.2` n
 on; the last one has it. It may be taken over once that element has ended for good, or has given it back: then the last
 claim is element 0's. `done/<chunk>` exists when each of its items has a line in a journal.
 
-Where items start as their inputs end, claims are not one after another. Then chunk <n> is the block of items from
-`n * block` on, in whatever order blocks are claimed.
-
 Each attempt of an element writes its own journal: a line when an item begins, and one when it has ended. The values are
 in a file next to it. All journals together say what has become of a group.
 """
@@ -27,7 +24,7 @@ from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Optional, Sequence
+    from typing import Any, Iterator, Optional
 
     from .spec import SpecGroup
 
@@ -42,7 +39,6 @@ class Chunks:
     def __init__(self, home: str, group: "SpecGroup") -> None:
         self.home = home
         self._count: "int" = group["count"]
-        self._block: "int" = group.get("block") or 0
         self._items: "dict[int, range]" = {}
         self._over: "dict[int, dict[str, Any]]" = {}
 
@@ -58,8 +54,6 @@ class Chunks:
 
     def take(self, element: int, size: int) -> "Optional[int]":
         """Claim the next items, so many at most, that no element has; None if there are none."""
-        if self._block:
-            return self.take_block(element, range(-(-self._count // self._block)))
         chunk = max(self._claims(), default=-1)
         while True:
             first = self.items(chunk).stop if chunk >= 0 else 0
@@ -68,14 +62,6 @@ class Chunks:
             chunk += 1
             if self._claim(str(chunk), (element, first, min(size, self._count - first))):
                 return chunk
-
-    def take_block(self, element: int, wanted: "Sequence[int]") -> "Optional[int]":
-        """Claim the first of these blocks of items that no element has; None if there is none."""
-        for block in unclaimed(self.home, wanted):
-            first = block * self._block
-            if self._claim(str(block), (element, first, min(self._block, self._count - first))):
-                return block
-        return None
 
     def take_all(self, element: int) -> "list[int]":
         return list(iter(lambda: self.take(element, self._count), None))
@@ -194,12 +180,6 @@ class Chunks:
         """Return where the arguments of each item end in items.pkl."""
         with open(os.path.join(self.home, layout.ITEMS_INDEX)) as file:
             return list(json.loads(file.read()))
-
-
-def unclaimed(home: str, blocks: "Sequence[int]") -> "list[int]":
-    """Return those of these blocks of a group's items that no element has."""
-    claimed = set(names_in(os.path.join(home, layout.CLAIMS)))
-    return [block for block in blocks if str(block) not in claimed]
 
 
 class ItemJournal:

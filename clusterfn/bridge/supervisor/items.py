@@ -15,8 +15,8 @@ from .. import layout
 from . import group, publish
 from .attempt import SETTLE_S, WholeAttempt
 from .attempt_loop import AttemptLoop, nothing_can_be_written
-from .awaiting import Takers, await_values, known_inputs
-from .dependencies import Dependencies, keep_exception
+from .awaiting import await_values, known_inputs
+from .dependencies import keep_exception
 from .group import ItemRecorder
 from .group_files import NO_ELEMENT
 from .job import describe_place
@@ -42,9 +42,9 @@ _YIELD_EVERY_S = 0.1
 _BRIDGE_EVERY_S = 0.1
 
 
-def waits_again(why: str, written: int) -> Verdict:
+def gave_way(written: int) -> Verdict:
     """Return the verdict on an element that has given back what it had, and waits in the queue again."""
-    message = "it %s, after %d items, and waits in the queue again" % (why, written)
+    message = "it gave way to another user who waits, after %d items, and waits in the queue again" % written
     return Verdict(layout.PREEMPTED, message, stage="queue", exit_status=layout.EXIT_QUEUED)
 
 
@@ -80,10 +80,7 @@ class ElementRun(ItemRecorder):
         super().__init__(job, attempt, sync=job.scheduler.has_nodes)
         self.watch = watch
         self._ends = self.chunks.ends()
-        self._known_inputs = known_inputs(job.home, job.spec, Dependencies(job.root))
-        # Only a group whose items start one by one has blocks.
-        self._inputs = self._known_inputs if job.spec["group"].get("block") else None
-        self._takers = Takers(job)
+        self._inputs = known_inputs(job)
         # The last moment at which an item can begin and still have its time before the scheduler ends the element.
         element_s, item_s = job.spec["group"]["element_s"], job.spec["resources"]["time_s"]
         self._until: "Optional[float]" = None
@@ -97,38 +94,13 @@ class ElementRun(ItemRecorder):
         Raises:
             AttemptEnded: The element must end, and why.
         """
-        # Where no scheduler gives out anything, the queue lets an element come once one of its items can run.
-        if self.job.spec.get("after") and (self._inputs is None or self.job.scheduler.has_nodes):
-            await_values(self.job, self.attempt, self.watch, self._inputs)
+        if self.job.spec.get("after"):
+            await_values(self.job, self.attempt, self.watch)
         ensure_environment(self.job, self.attempt, self.watch)
-        most = self.job.spec["group"]["per_element"]
-        while True:
-            for chunk in self.pulled(most):
-                if not self._run(chunk):
-                    return Verdict(layout.RETURNED, "its time is over, after %d items" % self.written)
-            if self._inputs is None or most is not None or self._inputs.all_taken():
-                return Verdict(layout.RETURNED, "nothing is left to do, after %d items" % self.written)
-            waits = self._inputs.in_words() or "waiting for the other elements"
-            # The elements after this one take what is left.
-            if self.job.scheduler.has_nodes:
-                why = "no item of its own can run yet (%s), after %d items" % (waits, self.written)
-                return Verdict(layout.RETURNED, why)
-            if self.job.held.wait_again(waits):
-                raise AttemptEnded(waits_again("found no item that can run (%s)" % waits, self.written))
-            # Without a queue, the element holds nothing while it waits.
-            self.settle()
-            self._inputs.look_again()
-
-    def take(self) -> "Optional[int]":
-        """Claim the next chunk, or the next items whose inputs have ended."""
-        if self._inputs is None:
-            return super().take()
-        number = self.job.element or 0
-        block = self.chunks.take_block(number, self._inputs.ready())
-        if block is None:
-            self._inputs.look_again()
-            block = self.chunks.take_block(number, self._inputs.ready())
-        return block
+        for chunk in self.pulled(self.job.spec["group"]["per_element"]):
+            if not self._run(chunk):
+                return Verdict(layout.RETURNED, "its time is over, after %d items" % self.written)
+        return Verdict(layout.RETURNED, "nothing is left to do, after %d items" % self.written)
 
     def share(self) -> int:
         """As many as fill the time that one is to have by what those before took; one to see how long it takes."""
@@ -149,16 +121,13 @@ class ElementRun(ItemRecorder):
 
     def _run(self, chunk: int) -> bool:
         """Run its items; False if no other may begin as its time is over."""
-        left = self.left(chunk)
-        if self._inputs is not None:
-            self._inputs.write_places(self.attempt, chunk)
-        for index in left:
+        for index in self.left(chunk):
             if self.written and self._is_late():
                 return False
             try:
                 self.watch.look()
                 self.give_way(chunk)
-                failed = self._known_inputs.failure(index) if self._known_inputs is not None else None
+                failed = self._inputs.failure(index) if self._inputs is not None else None
                 if failed is not None:
                     self._fail(index, failed)
                     continue
@@ -178,7 +147,7 @@ class ElementRun(ItemRecorder):
             return
         self._next_yield = time.monotonic() + _YIELD_EVERY_S
         if self.job.held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
-            raise AttemptEnded(waits_again("gave way to another user who waits", self.written))
+            raise AttemptEnded(gave_way(self.written))
 
     def _look_at_bridge(self) -> None:
         if time.monotonic() >= self._next_bridge:
@@ -199,7 +168,6 @@ class ElementRun(ItemRecorder):
         self.written += 1
         if os.path.exists(path):
             os.truncate(path, 0)
-        self._takers.tell()
 
     def _run_item(self, index: int) -> None:
         begin, began = self._ends[index - 1] if index else 0, clock.now()
@@ -209,7 +177,6 @@ class ElementRun(ItemRecorder):
         verdict = ItemLoop(self.job, item, self.watch).see_through()
         self.written += 1
         self._took.append(clock.now() - began)
-        self._takers.tell()
         # The environment has been checked, and need not be checked for the next item.
         self.job.spec["building"] = None
         if verdict.kind == layout.CANCELLED:

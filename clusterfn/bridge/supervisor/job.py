@@ -47,7 +47,7 @@ JOB_SPEC: "dict[str, Any]" = {
     },
     "limits?": {"*?": NUMBER},
     "after?": {"*": {"name": str, "items?": [WHOLE]}},
-    "group?": {"count": WHOLE, "elements?": WHOLE, "block?": WHOLE},
+    "group?": {"count": WHOLE, "elements?": WHOLE},
     "building?": {"root?": NAME, "id?": NAME},
 }  # fmt: skip
 ENDED: "dict[str, Any]" = {
@@ -176,10 +176,6 @@ class HeldResources:
 
     def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
         """Return whether the job waits in the queue again for another user; call `first` before that."""
-        return False
-
-    def wait_again(self, reason: str) -> bool:
-        """Return whether the job waits in the queue again."""
         return False
 
     def release(self) -> None:
@@ -326,25 +322,14 @@ def dependencies_of(spec: "Mapping[str, Any]") -> "list[Dependency]":
     return [Dependency(job, facts["name"], facts.get("items")) for job, facts in sorted(after.items())]
 
 
-def describe_waiting(
-    open_ones: "Sequence[Dependency]", of_items: "Optional[Mapping[str, tuple[int, int]]]" = None
-) -> str:
+def describe_waiting(open_ones: "Sequence[Dependency]") -> str:
     """Say which jobs a job waits for.
-
-    Args:
-        of_items: Of groups among them, how many items have not ended, and how many it takes.
 
     Example:
         >>> describe_waiting([Dependency("7f3a9b2200000000", "train", None)])
         'waiting for train (7f3a)'
-        >>> describe_waiting([Dependency("7f3a9b2200000000", "train", None)], {"7f3a9b2200000000": (3, 10)})
-        'waiting for 3 of 10 items of train (7f3a)'
     """
-    named = []
-    for each in open_ones[:3]:
-        left = (of_items or {}).get(each.job)
-        part = "%d of %d items of " % left if left and left[0] and left[1] != 1 else ""
-        named.append("%s%s (%s)" % (part, each.name, each.job[:4]))
+    named = ["%s (%s)" % (each.name, each.job[:4]) for each in open_ones[:3]]
     more = " and %d more" % (len(open_ones) - 3) if len(open_ones) > 3 else ""
     return "waiting for %s%s" % (", ".join(named), more)
 

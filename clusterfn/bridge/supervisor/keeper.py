@@ -2,7 +2,7 @@
 
 The agent's template forks one for a job or an element (`worker/template.py`). An element without one starts its own.
 A worker is started by exec instead as long as there is no keeper, if that has gone, or if the worker needs what only a
-new interpreter reads.
+new interpreter reads. The agent starts its template here, too, for the environment of the last job.
 """
 
 import _socket
@@ -14,10 +14,11 @@ import sys
 import time
 from collections import deque, namedtuple
 
-from ..layout import PROCESSES, TEMPLATE
-from .environ import depends_on_cwd, may_still_get
-from .process_tree import KEEPER, apart, environment_of, note_process, wake
-from .text import portable
+from .. import layout
+from .environ import DescribedJob, add_script_variables, depends_on_cwd, may_still_get, worker_environment
+from .job import JobFolder
+from .process_tree import KEEPER, apart, environment_of, note_process
+from .text import native, portable
 from .worker_process import Pipes, WorkerSource, launch, send_line
 
 TYPE_CHECKING = False
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # A fork takes milliseconds, unless the machine has no memory.
 _ANSWER_S = 3.0
-_LOOK_S = 0.1
 # The first item waits so long for a keeper that was started for it, which would be there before an interpreter of its
 # own. On a slow disk it starts one after all.
 _START_S = 1.0
@@ -81,9 +81,6 @@ class Keeper(WorkerSource):
 
     def collected(self) -> "list[Ended]":
         self._listen()
-        if self._living and not self._ended and wake(self._pid):
-            # A function may stop its parent, which then says nothing of its end.
-            self._listen()
         ended, self._ended = self._ended, []
         self._living.difference_update(pid for pid, _, _ in ended)
         return ended
@@ -100,12 +97,11 @@ class Keeper(WorkerSource):
         if self._own is not None:
             self._own.dismiss()
             self._own = None
-        wake(self._pid)
         self._pid = 0
 
     def _start(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> None:
         try:
-            self._own = launch([*argv[:2], TEMPLATE], env, cwd, spec)
+            self._own = launch([*argv[:2], layout.TEMPLATE], env, cwd, spec)
         except OSError:
             # There is no room for a process or a pipe. The items start their own workers, and report it.
             self._has_failed = True
@@ -136,7 +132,7 @@ class Keeper(WorkerSource):
         self._pid = pid
         self._env = environment_of(pid) if own is None else self._started_with
         if own is None:
-            note_process(os.path.join(self._folder, PROCESSES), KEEPER, pid)
+            note_process(os.path.join(self._folder, layout.PROCESSES), KEEPER, pid)
 
     def _fork(self, argv: "list[str]", env: "dict[str, str]", spec: "Mapping[str, Any]") -> "Optional[WorkerProcess]":
         order = {"argv": portable(argv[2:]), "umask": spec.get("umask", 0o077)}
@@ -163,8 +159,7 @@ class Keeper(WorkerSource):
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return None
-            wake(self._pid)
-            _is_readable(self.fd, min(left_s, _LOOK_S))
+            _is_readable(self.fd, left_s)
 
     def _listen(self) -> None:
         """Take what it has said so far."""
@@ -191,3 +186,48 @@ def _is_readable(fd: int, limit_s: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(limit_s * 1000))
+
+
+def start_template(folder: str) -> int:
+    """Become the template for the environment of a job that was sent to this folder; return only if there is none yet.
+
+    The descriptors 0, 1 and 2 are the socket of its orders, what its interpreter prints, and its report.
+    """
+    control, report = os.dup(0), os.dup(2)
+    os.dup2(1, 2)
+    job = JobFolder(folder)
+    spec = job.spec
+    if spec.get("building") and not _has_environment(job):
+        return 1
+    host = {name: value for name, value in os.environ.items() if name != layout.TURN}
+    # It outlives this job, and has none of its secrets.
+    env = worker_environment(DescribedJob(job.id, folder, spec), 1, host, [])
+    for name in (layout.TAG, layout.CHECKPOINT_VARIABLE):
+        del env[name]
+    for fd in (control, report):
+        os.set_inheritable(fd, True)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir("/")
+    words = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.TEMPLATE, layout.JOBS]
+    return os.execve(words[0], [*words, str(report), str(control)], env)
+
+
+def _has_environment(job: JobFolder) -> bool:
+    """Whether the environment that the builder makes is there, and stays; learn what its own scripts set."""
+    # These imports are late, because few jobs have an environment that is built.
+    from ..builder import leases
+    from ..builder.errors import BuildFailed
+
+    wanted: "Any" = job.spec["building"]
+    if wanted["purged"]:
+        return False
+    try:
+        leases.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
+        # The lease comes before the look, because an environment with a lease is not removed.
+        leases.add_lease(wanted["root"], wanted["id"], job.folder)
+        with open(os.path.join(layout.environment_dir(wanted["root"], wanted["id"]), layout.READY)) as file:
+            add_script_variables(job.spec["activation"], native(json.load(file)))
+    except (BuildFailed, OSError, ValueError):
+        # The supervisor says what is wrong.
+        return False
+    return True

@@ -1,8 +1,9 @@
 """List all jobs below a root, one JSON line each: what `clusterfn jobs` shows.
 
-Reads the jobs' own files alone and changes nothing. All times are by the clock of this machine. Started through the
-agent (`supervise.py list ROOT [AFTER]`), which passes on 4 MB: jobs come in the order of their ids, a page at a time.
-The last line of a page that is not the last is `{"after": ID}`, and AFTER asks for the jobs behind that id.
+Reads the jobs' own files alone and changes nothing. Times are those of files and events, so the clocks of a cluster
+must agree. Started through the agent (`supervise.py list ROOT [AFTER]`), which passes on 4 MB: jobs come in the order
+of their ids, a page at a time. The last line of a page that is not the last is `{"after": ID}`, and AFTER asks for the
+jobs behind that id.
 """
 
 import contextlib
@@ -27,7 +28,8 @@ from ..job_states import (
     seen_state,
 )
 from ..queue import report
-from . import file_clock, group, notify, publish
+from ..removal import date_of
+from . import group, notify, publish
 from .attempt import Attempt, final_attempt, read_events, read_live_usage
 from .dependencies import Dependencies
 from .job import DamagedFile, JobFolder, dependencies_of, describe_damage, job_folders
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
 _ENDED = frozenset(FINAL.values()) | {DIED}
 _ASKED = ("cores", "memory_bytes", "gpus", "time_s", "nodes", "tasks_per_node")
 _PAGE_BYTES = 2 * 1024 * 1024
-# What a node writes may reach the file server, and get its time there, half a minute later.
-_SAME_NODE_S = 60.0
 
 # Of a job: its state, a line about it, since when, for how many seconds it has run or ran, and what it has used.
 Seen = namedtuple("Seen", ("state", "message", "since", "ran_s", "usage"))
@@ -67,12 +67,10 @@ def describe(folder: str) -> "dict[str, Any]":
     """Return what is shown of a job: its state, what it asked for, and what it has used, or uses now."""
     try:
         job = JobFolder(folder)
-        started = os.stat(os.path.join(folder, layout.SPEC)).st_mtime - file_clock.ahead_s(job.root)
+        started = os.stat(os.path.join(folder, layout.SPEC)).st_mtime
         state, message, since, ran_s, usage = _seen(job)
         if state in _ENDED and os.path.exists(job.path(layout.NOTIFIED)):
             message = "; ".join(filter(None, [message, notify.failure_in_words(job.home)]))
-            if job.scheduler.has_nodes:
-                notify.try_again_apart(job)
         asked = job.spec["resources"]
         shown: "dict[str, Any]" = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
         shown.update(state=state, message=message, started=started, since=since, ran_s=ran_s)
@@ -97,7 +95,7 @@ def state_of(job: JobFolder) -> str:
 
 
 def _seen(job: JobFolder) -> Seen:
-    numbers, sent = job.attempts(), file_clock.written(job.root, job.path(layout.SPEC))
+    numbers, sent = job.attempts(), date_of(job.path(layout.SPEC))
     if not numbers and job.spec.get("group"):
         begun, now = _begun_of_items(job), time.time()
         state, message, usage = _of_items(job)
@@ -112,7 +110,7 @@ def _seen(job: JobFolder) -> Seen:
     outcome = attempt.outcome()
     if outcome is None:
         return _of_events(attempt)._replace(usage=read_live_usage(attempt.path(layout.USAGE)))
-    ended = file_clock.written(job.root, attempt.path(layout.OUTCOME))
+    ended = date_of(attempt.path(layout.OUTCOME))
     # The job is to be started again.
     if not outcome["final"]:
         reason = report.reason_of(job.root, job.id) or _first_line(outcome.get("message"))
@@ -127,7 +125,7 @@ def _seen(job: JobFolder) -> Seen:
 def _refused(job: JobFolder) -> str:
     """Return why its scheduler refuses it for now, so that its program submits it later; "" otherwise."""
     reason = in_one_line((publish.read(job.home, layout.REFUSED) or b"").decode("utf-8", "replace"))
-    silent_s = time.time() - (file_clock.written(job.root, os.path.join(job.home, layout.REFUSED)) or 0.0)
+    silent_s = time.time() - (date_of(os.path.join(job.home, layout.REFUSED)) or 0.0)
     if not reason or silent_s < layout.REFUSED_FOR_S:
         return reason
     return "never submitted: the program that was to do so has been silent for %s" % format_duration(silent_s)
@@ -137,7 +135,7 @@ def _begun_of_items(job: JobFolder) -> "Optional[float]":
     """Return when the first element began; None if none has begun."""
     pattern = os.path.join(glob.escape(job.home), layout.ELEMENTS, "*", layout.ATTEMPTS, "1", layout.OWNER)
     begun = [os.stat(path).st_mtime for path in glob.glob(pattern)]
-    return min(begun) - file_clock.ahead_s(job.root) if begun else None
+    return min(begun) if begun else None
 
 
 def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
@@ -173,25 +171,20 @@ def _first_line(text: "Any") -> str:
 
 
 def _of_events(attempt: Attempt) -> Seen:
-    events, written = read_events(attempt)
-    root, has_nodes = attempt.job.root, attempt.job.scheduler.has_nodes
-    # By so many seconds the clock of the node is ahead of this machine's; both agree if it is less than a minute.
-    ahead_s = events[-1]["t"] - (written - file_clock.ahead_s(root)) if has_nodes and written is not None else 0.0
-    ahead_s = ahead_s if abs(ahead_s) > _SAME_NODE_S else 0.0
     state, before, message, ran_s = STARTING, STARTING, "", None
-    since = file_clock.written(root, attempt.path(layout.OWNER))
-    for event in events:
+    since = date_of(attempt.path(layout.OWNER))
+    for event in read_events(attempt):
         if event["event"] == "resumed":
-            state, message, since = before, event.get("reason") or "", event["t"] - ahead_s
+            state, message, since = before, event.get("reason") or "", event["t"]
             ran_s = None if ran_s is None else max(0.0, ran_s - event.get("stopped_s", 0.0))
         elif event["event"] in OF_EVENT:
             before = state if event["event"] == "suspended" else before
             state, message = OF_EVENT[event["event"]], event.get("reason") or event.get("node") or message
-            since = event["t"] - ahead_s
+            since = event["t"]
             ran_s = max(0.0, time.time() - since) if state == RUNNING else ran_s
-    beat = file_clock.written(root, attempt.path(layout.HEARTBEAT))
+    beat = date_of(attempt.path(layout.HEARTBEAT))
     silent_s = 0.0 if beat is None else time.time() - beat
-    if has_nodes and silent_s <= layout.STALE_AFTER_S:
+    if attempt.job.scheduler.has_nodes and silent_s <= layout.STALE_AFTER_S:
         # A network file system shows the time of a file later.
         silent_s = 0.0
     state, message = seen_state(state, message, silent_s)

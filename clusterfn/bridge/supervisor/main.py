@@ -9,8 +9,8 @@ import os
 import signal
 import time
 
-from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, LOOKED_SOON, NOTIFY, TAKERS
-from . import process_tree, worker_process
+from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, NOTIFY
+from . import worker_process
 from .job import JobFolder
 from .verdict import say
 from .watch import Signals
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-_DAY_S, _SOON_S = 86400.0, 60.0
+_DAY_S = 86400.0
 
 
 def run(folder: str, status: "Optional[str]" = None, keeper: int = -1) -> int:
@@ -63,49 +63,38 @@ def run(folder: str, status: "Optional[str]" = None, keeper: int = -1) -> int:
         # A machine that goes down starts no job again.
         if ended != EXIT_QUEUED or not signals.asked_to_end():
             launch.revive_spooler(job.root, job.spec["bridge"])
-    elif job.element is None and os.path.isdir(job.path(TAKERS)):
-        from .awaiting import Takers
-
-        Takers(job).tell()
     if os.path.exists(os.path.join(job.home, NOTIFY)):
         # The job holds nothing any more.
         from .notify import tell_end
 
         tell_end(job.home)
     remove_expired(job)
-    # The function may have stopped job.sh, whose end the job waits for.
-    process_tree.wake(os.getppid())
     return ended
 
 
 def remove_expired(job: JobFolder) -> None:
-    """Remove what was due at the look before this one: once a day, and more often for jobs that are kept for less.
+    """Remove, once a day, what was due at the look before this one.
 
     A clock that jumps ahead for a moment makes everything look old. So something is removed only once two looks, in
-    order and a day apart, agree on it. For jobs that are kept for less than a day, the looks are as far apart as that.
+    order and a day apart, agree on it.
     """
-    keep_s = job.spec["keep_days"] * _DAY_S
-    due = _note_look(os.path.join(job.root, LOOKED), _DAY_S)
-    due_soon = _note_look(os.path.join(job.root, LOOKED_SOON), max(keep_s, _SOON_S)) if keep_s < _DAY_S else None
-    if due is None and due_soon is None:
+    due = _note_look(os.path.join(job.root, LOOKED))
+    if due is None:
         return
     # This import is late: with shutil and subprocess it takes a quarter of the start, for one job a day.
     from . import expire
 
-    if due is not None:
-        expire.tidy(job.root, due, keep_s)
-    if due_soon is not None:
-        expire.tidy(job.root, due_soon, keep_s, longest_s=_DAY_S)
+    expire.tidy(job.root, due, job.spec["keep_days"] * _DAY_S)
 
 
-def _note_look(stamp: str, apart_s: float) -> "Optional[float]":
+def _note_look(stamp: str) -> "Optional[float]":
     """Note a look; when the one before was, None if that is too recent to remove anything."""
     try:
         looked: "Optional[float]" = os.stat(stamp).st_mtime
     except FileNotFoundError:
         looked = None
     ahead = 0.0 if looked is None else looked - time.time()
-    if looked is not None and abs(ahead) < apart_s:
+    if looked is not None and abs(ahead) < _DAY_S:
         return None
     with open(stamp, "w"):
         os.utime(stamp)

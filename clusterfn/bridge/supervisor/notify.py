@@ -1,34 +1,31 @@
 """Tell the user that a job has ended, by a command of his own on the host, once.
 
 This runs after the outcome was published, so nothing here changes how a job ended. `notified.json` keeps what went
-wrong. A compute node may reach neither the internet nor a mail server: then `supervise.py list` on the login
-node runs the command once more.
+wrong, as on a compute node that reaches neither the internet nor a mail server.
 """
 
 import json
 import os
-import sys
 import time
 
 from ..job_states import CANCELLED, DIED, FINAL, RETURNED
-from ..layout import NOTIFIED, NOTIFY, SPEC, SUPERVISE
+from ..layout import NOTIFIED, NOTIFY, SPEC
+from ..removal import date_of
 from . import publish
 from .attempt import final_attempt
-from .file_clock import written
 from .job import NUMBER, DamagedFile, JobFolder, parse_record
 from .text import format_duration, in_one_line, native, shortened
 from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any
 
 _COMMAND_S = 60.0
-_AGAIN_WITHIN_S = 86400.0
 _LONGEST = 300
 _SAYS = {RETURNED: "has returned", CANCELLED: "was cancelled", DIED: "has died"}
 _WANTED = {"command": str, "after_s?": NUMBER}
-_NOTIFIED = {"t?": NUMBER, "told?": bool, "failed?": str, "again?": bool}
+_NOTIFIED = {"t?": NUMBER, "told?": bool, "failed?": str}
 
 
 def tell_end(home: str) -> None:
@@ -39,49 +36,19 @@ def tell_end(home: str) -> None:
         job = JobFolder(home)
         attempt = final_attempt(job)
         if attempt is not None and _is_first(home):
-            _tell(job, attempt.outcome() or {}, is_second=False)
+            _tell(job, attempt.outcome() or {})
     except (OSError, DamagedFile) as error:
         # The function may have written anything into the folder.
         say("no notification of the end of the job: %s" % error)
 
 
-def tell_again(home: str) -> int:
-    """Try once more what has failed on another machine; the exit code of the process."""
-    job = JobFolder(home)
-    before, attempt = read_notified(home), final_attempt(job)
-    if before is not None and attempt is not None and os.path.exists(job.path(NOTIFY)):
-        _tell(job, attempt.outcome() or {}, is_second=True)
-    return 0
-
-
-def read_notified(home: str) -> "Optional[dict[str, Any]]":
-    """Return whether the user was notified, and what went wrong; None if no notification was sent yet."""
-    try:
-        return parse_record(publish.read(home, NOTIFIED), _NOTIFIED, NOTIFIED)
-    except DamagedFile:
-        return None
-
-
 def failure_in_words(home: str) -> str:
     """Say that the notification failed, and why; "" if it has not."""
-    failed = (read_notified(home) or {}).get("failed")
+    try:
+        failed = parse_record(publish.read(home, NOTIFIED), _NOTIFIED, NOTIFIED).get("failed")
+    except DamagedFile:
+        return ""
     return "the notification failed: %s" % failed if failed else ""
-
-
-def try_again_apart(job: JobFolder) -> None:
-    """Start a process on this machine that tries again what has failed on a compute node, unless one has."""
-    known = read_notified(job.home)
-    if not known or not known.get("failed") or known.get("again") or not os.path.exists(job.path(NOTIFY)):
-        return
-    if time.time() - known.get("t", 0.0) > _AGAIN_WITHIN_S:
-        return
-    # This import is late, because hardly any list needs it.
-    import subprocess
-
-    publish.replace(job.path(NOTIFIED), json.dumps(dict(known, again=True)).encode())
-    argv = [sys.executable, "-I", "-S", os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), SUPERVISE)]
-    null = subprocess.DEVNULL
-    subprocess.Popen([*argv, "notify", job.home], stdin=null, stdout=null, stderr=null, start_new_session=True)
 
 
 def _is_first(home: str) -> bool:
@@ -93,10 +60,10 @@ def _is_first(home: str) -> bool:
     return True
 
 
-def _tell(job: JobFolder, outcome: "dict[str, Any]", is_second: bool) -> None:
+def _tell(job: JobFolder, outcome: "dict[str, Any]") -> None:
     """Run the command, unless the job took too little time for it, and keep what failed."""
     wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
-    took_s = max(0.0, time.time() - (written(job.root, job.path(SPEC)) or time.time()))
+    took_s = max(0.0, time.time() - (date_of(job.path(SPEC)) or time.time()))
     is_due, failed = took_s >= wanted.get("after_s", 0.0), ""
     if is_due:
         try:
@@ -105,10 +72,9 @@ def _tell(job: JobFolder, outcome: "dict[str, Any]", is_second: bool) -> None:
             # The job itself has ended, and a notification changes nothing about that.
             failed = shortened(in_one_line("%s (on %s)" % (error, job.node)), _LONGEST)
             say("the notification failed: %s" % failed)
-    done = {"t": time.time(), "told": is_due and not failed, "failed": failed, "again": is_second}
-    if not failed or is_second or not job.scheduler.has_nodes:
-        # The command may hold the address of a webhook, which is a secret.
-        os.unlink(job.path(NOTIFY))
+    done = {"t": time.time(), "told": is_due and not failed, "failed": failed}
+    # The command may hold the address of a webhook, which is a secret.
+    os.unlink(job.path(NOTIFY))
     publish.replace(job.path(NOTIFIED), json.dumps(done).encode())
 
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 _CHUNK = 65536
 _TAIL = 16384
 _DRAIN = 4 << 20
-_MOST_HELD = 1 << 20
 _MOST_NOTED = 1 << 20
 _SIZES = re.compile(rb"^(\d{1,18}) (\d{1,18})$", re.MULTILINE)
 
@@ -113,8 +112,6 @@ class Pump:
         self._path, self._limit = path, limit
         self._order, self._which = order, which
         self._kept = self._lost = 0
-        # These bytes came while the file could not be made.
-        self._held = bytearray()
         self._file = -1
         if not is_late:
             self._open()
@@ -153,23 +150,17 @@ class Pump:
         wanted = data[: max(0, self._limit - self._kept)]
         written = 0
         try:
-            if self._file < 0 and not self._held:
+            if self._file < 0 and wanted:
+                # The function may have removed the folder.
+                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
                 self._open()
-            while self._file >= 0 and written < len(wanted):
+            while written < len(wanted):
                 written += self._write(wanted[written:])
         except OSError as error:
-            # Else the function has removed its folder, or its rights to it.
-            if self._file >= 0 or not isinstance(error, (FileNotFoundError, PermissionError)):
-                self.full = error
-                # What follows would come after a gap.
-                self._limit = 0
-        # `close` makes the file, or this method once the memory holds too much.
-        if self._file < 0 and self.full is None:
-            self._held += wanted
-            written = len(wanted)
+            self.full = error
+            # What follows would come after a gap.
+            self._limit = 0
         self._kept += written
-        if len(self._held) > _MOST_HELD:
-            self._write_held()
         if written:
             self._tell(wanted[:written])
         self._lost += len(data) - written
@@ -188,8 +179,6 @@ class Pump:
 
     def close(self) -> "Optional[str]":
         """End the file with a line about what is missing, and return that line."""
-        if self._held:
-            self._write_held()
         if self._order is not None:
             self._order.write()
         if not self._lost:
@@ -210,17 +199,6 @@ class Pump:
             self._order.grow(self._which, len(kept))
         if self.on_kept is not None:
             self.on_kept(kept)
-
-    def _write_held(self) -> None:
-        try:
-            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            self._open()
-            while self._held:
-                del self._held[: os.write(self._file, self._held)]
-        except OSError as error:
-            self.full, self._limit = error, 0
-            self._kept, self._lost = self._kept - len(self._held), self._lost + len(self._held)
-            self._held.clear()
 
     def forget(self) -> None:
         if self._file >= 0:

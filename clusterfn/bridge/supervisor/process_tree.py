@@ -112,7 +112,6 @@ def of_keeper(path: str) -> "list[int]":
     keeper = noted_process(path, KEEPER)
     if not keeper:
         return []
-    wake(keeper)
     return sorted({*descendants(keeper), *in_session(keeper)} - {keeper})
 
 
@@ -191,14 +190,6 @@ def pipe_of(pid: int, fd: int) -> str:
     except OSError:
         return ""
     return name if name.startswith("pipe:") else ""
-
-
-def wake(pid: int) -> bool:
-    """Let it go on if a signal has stopped it; return whether one had."""
-    if state_of(pid) != STOPPED:
-        return False
-    send_signal([pid], signal.SIGCONT)
-    return True
 
 
 def name_of(pid: int) -> str:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,20 +50,6 @@ def _report_full_disk(error: OSError, folder: str) -> int:
     return EXIT_NO_ROOM
 
 
-def leave(status: int) -> None:
-    """End this process without taking its interpreter down, which takes 3 ms and frees what the kernel frees anyway."""
-    # What loads one of these may have something to do at the end.
-    if not {"threading", "atexit"}.intersection(sys.modules):
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
-        except (OSError, ValueError, AttributeError):
-            # The interpreter itself says that a stream is full or closed.
-            pass
-    sys.exit(status)
-
-
 def _run_command(argv: "list[str]") -> int:
     command, count = "".join(argv[:1]), len(argv)
     if command == "run" and count in (2, 3):
@@ -76,7 +61,7 @@ def _run_command(argv: "list[str]") -> int:
         return run_on_node(*argv[1:])
     if command == "template" and count == 2:
         raise_limits()
-        from .start_template import start_template
+        from .keeper import start_template
 
         return start_template(argv[1])
     from .commands import run_command

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # What a job does or prints wakes the supervisor, and it may look at the rest later.
 _TICK_MS, _QUIET_TICK_MS = 100.0, 400.0
-_REQUESTS_EVERY_S, _WAKE_EVERY_S = 0.5, 2.0
+_REQUESTS_EVERY_S = 0.5
 _TERM_ECHO_S = 0.5
 # A command says so that SIGTERM has ended it.
 _TERMINATED = 143
@@ -44,7 +44,7 @@ _LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = (
-    "__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices", "warning", "finish",
+    "__init__", "main", "execute", "report", "payload", "descriptors", "devices", "warning", "finish",
 )  # fmt: skip
 _NEEDED = (layout.WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
     "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
@@ -65,7 +65,7 @@ class AttemptRun:
 
     def __init__(
         self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch",
-        oom: "Optional[limits.OomDetector]" = None, late_output: bool = False,
+        late_output: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.attempt, self.watch = job, attempt, watch
         self.processes = RunProcesses(job.workers)
@@ -74,16 +74,14 @@ class AttemptRun:
         self.stage = "start"
         self.notes: "list[str]" = []
         self._done: "Optional[dict[str, Any]]" = None
-        self._own_signals: "dict[int, str]" = {}
         self._partial_line = b""
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = limits.MemorySampler(self._limit)
         self._tick_ms = _TICK_MS
-        self._oom = oom or limits.OomDetector()
+        self._oom = limits.OomDetector()
         self._stall = limits.Stall(job.spec.get("stall_s"))
         self._quiet = limits.Stall(job.spec.get("quiet_s"))
         self._is_quiet = False
-        self._next_wake = 0.0
         self._secrets = list(job.secrets().values())
         self._next_request = 0.0
         self._suspension = limits.Suspension(watch.signals.came, job.scheduler.has_nodes, attempt.event)
@@ -197,7 +195,7 @@ class AttemptRun:
             return verdict
         # The command may have been killed for memory.
         peak, asked = self._sampler.peak, self.job.asked_memory
-        killed = classify_exit.classify_silence(signal.SIGKILL, self.stage, peak, asked, self._find_oom(), {})
+        killed = classify_exit.classify_silence(signal.SIGKILL, self.stage, peak, asked, self._find_oom())
         return killed if killed.kind == layout.MEMORY else verdict
 
     def _drain(self) -> None:
@@ -267,8 +265,6 @@ class AttemptRun:
         elif "note" in said:
             self.notes.append(said["note"])
             self.attempt.event("note", message=said["note"])
-        elif "own_signal" in said:
-            self._own_signals[said["own_signal"]] = said.get("sender", "")
         elif "stage" in said:
             self.stage = said["stage"]
             self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
@@ -277,7 +273,6 @@ class AttemptRun:
         is_early = clock.now() < self._started + _FIRST_SAMPLE_S
         if self.processes.worker is None or is_early or not self._sampler.due():
             return
-        self._wake_session()
         self._oom.look()
         began = time.process_time()
         pids = self.processes.all()
@@ -312,18 +307,6 @@ class AttemptRun:
             return None
         return Stacks(self.job, self.attempt, self._secrets)
 
-    def _wake_session(self) -> None:
-        """Wake the programs of a session that a call has stopped: the server, and what runs its calls.
-
-        This process runs, so that no scheduler suspends the job. Other functions may have a reason to be stopped.
-        """
-        worker = self.processes.worker
-        if worker is not None and self.job.spec.get("session") and time.monotonic() >= self._next_wake:
-            self._next_wake = time.monotonic() + _WAKE_EVERY_S
-            for pid in [worker.pid, *process_tree.children_of(worker.pid)]:
-                if process_tree.wake(pid):
-                    self.attempt.event("note", message="%s was stopped, and was woken" % process_tree.name_of(pid))
-
     def _judge_silence(self) -> Verdict:
         status = self.processes.status or 0
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
@@ -335,7 +318,7 @@ class AttemptRun:
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
         verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(), self._own_signals,
+            status, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(),
             limits.describe_kernel_limit(status, self.processes.ended),
         )  # fmt: skip
         if verdict.kind in (layout.EXITED, layout.SIGNAL):
@@ -375,12 +358,9 @@ class AttemptRun:
         has_returned = verdict.kind == layout.RETURNED
         independent = self.processes.independent() if has_returned and self.ends_processes else []
         daemons = ["left behind by the function, ended with the job: %s" % name for name in independent]
-        stage, message, hint = verdict.stage or self.stage, verdict.message, verdict.hint
+        stage, message = verdict.stage or self.stage, verdict.message
         if verdict.kind == layout.TIME and stage in _NOT_BEGUN:
             message += "; the function had not begun, because %s" % _NOT_BEGUN[stage]
-        rank = classify_exit.failed_rank(self.attempt.folder)
-        if verdict.kind in (layout.RAISED, layout.SIGNAL, layout.EXITED):
-            hint = rank or hint
         evidence = verdict.evidence
         if evidence is None:
             # These are the last lines of stderr, or of stdout where there are none.
@@ -394,7 +374,7 @@ class AttemptRun:
         notes = self.notes + self._suspension.notes() + closing + daemons
         # What came from another node of the job names that.
         return verdict.replace(
-            node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message, hint=hint,
+            node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message,
             evidence=evidence, left=left, usage=usage, notes=notes,
         )  # fmt: skip
 
@@ -430,7 +410,6 @@ class AttemptRun:
         until = time.monotonic() + self.job.spec["grace_s"]
         while self.processes.status is None and time.monotonic() < until:
             self.watch.signals.swallow()
-            self.watch.stay_awake()
             if self.job.cancelled() or self.watch.is_ending():
                 return
             # The signal of its end may just have been swallowed.
@@ -482,5 +461,3 @@ def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":
     except AttemptEnded as ended:
         work.end_tree()
         return ended.verdict, False
-    finally:
-        work.watch.has_ended()

@@ -41,7 +41,6 @@ class SpecGroup(TypedDict):
     per_element: Optional[int]
     element_s: Optional[float]
     aim_s: Optional[float]
-    block: Optional[int]
 
 
 class SpecInput(TypedDict):

@@ -1,17 +1,13 @@
 """Looks, while a job waits or runs, at everything that may end it from outside: signals, a request, another's verdict.
 
-Also keeps the heart beating, and has the kernel wake this process if a signal has stopped it, or kill it if it hangs.
-Says what it finds by raising `AttemptEnded`; ends nothing itself.
+Also keeps the heart beating. Says what it finds by raising `AttemptEnded`; ends nothing itself.
 """
 
 import contextlib
 import os
 import signal
-import struct
-import sys
 import time
 
-from ..agent.libc import libc_function, pointer_type
 from ..layout import CANCELLED, GONE, HEARTBEAT_S, LOST, OUTCOME, SCHEDULER_LOG, TIME
 from . import classify_exit, publish
 from .limits import clock
@@ -20,18 +16,11 @@ from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, concluded_by_ano
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, Optional
+    from typing import Iterable, Optional
 
     from .attempt import RunnableAttempt
     from .job import JobFolder
 
-# It is longer than the time from one heartbeat to the next.
-WAKE_AFTER_S = 8
-# After the time limit: a supervisor that is alive has published that by then, even on a slow file system.
-KILL_AFTER_S = 60
-_CLOCK_MONOTONIC, _BY_SIGNAL, _EVENT_BYTES = 1, 0, 64
-# This library has the timers where the C library lacks them (glibc before 2.34).
-_OLDER = "librt.so.1"
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
 # scancel signals the script, the supervisor and the worker together, so a SIGTERM is explained after a while.
@@ -63,57 +52,12 @@ class Signals:
                 continue
 
 
-class SupervisorWatchdog:
-    """Timers of the kernel that end what stops or hangs this process: they run while it is stopped.
-
-    A function can stop its supervisor (`os.kill(os.getppid(), SIGSTOP)`), and a file system can hang it. Without a
-    scheduler, nothing else would then enforce the job's limits. The timers are set again with each heartbeat, so that
-    they go off only where it has none. Schedulers suspend jobs by the same signal, and enforce limits: no timers there.
-    """
-
-    def __init__(self) -> None:
-        self._wake, self._kill = _Timer(signal.SIGCONT), _Timer(signal.SIGKILL)
-
-    def renew(self, left_s: "Optional[float]") -> None:
-        """Be woken if this is not called again within some seconds, and killed well after `left_s`; None for never."""
-        self._wake.set(WAKE_AFTER_S, WAKE_AFTER_S)
-        self._kill.set(0 if left_s is None else max(1, int(left_s)) + KILL_AFTER_S)
-
-
-class _Timer:
-    """Sends this process a signal. Made when it is first set, and not inherited by children."""
-
-    def __init__(self, number: int) -> None:
-        self._number = int(number)
-        self._id: "Any" = pointer_type()(0) if sys.platform.startswith("linux") else None
-        self._is_made = False
-
-    def set(self, after_s: int, every_s: int = 0) -> None:
-        """Start again; 0 stops it."""
-        if self._id is None or not (self._is_made or after_s):
-            return
-        try:
-            if not self._is_made:
-                import _ctypes
-
-                event = struct.pack("Pii", 0, self._number, _BY_SIGNAL).ljust(_EVENT_BYTES, b"\0")
-                if libc_function("timer_create", _OLDER)(_CLOCK_MONOTONIC, event, _ctypes.byref(self._id)) != 0:
-                    raise OSError("no timer")
-                self._is_made = True
-            when = struct.pack("llll", every_s, 0, after_s, 0)
-            libc_function("timer_settime", _OLDER)(self._id, 0, when, None)
-        except (ImportError, OSError, AttributeError):
-            # The system has no such call, and the job runs without it.
-            self._id = None
-
-
 class EndWatch:
     """What may end one attempt from outside.
 
     Args:
         attempt: Its attempt, which an outcome in its folder ends.
         also_ended_by: Another folder in which an outcome ends it: that of the attempt whose task it is.
-        watchdog: What wakes this process, and kills it if it hangs; None where something else does.
 
     Attributes:
         deadline: On the job's clock; None while the function has no time limit running.
@@ -124,8 +68,7 @@ class EndWatch:
     _what = "job"
 
     def __init__(
-        self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = "",
-        watchdog: "Optional[SupervisorWatchdog]" = None,
+        self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = ""
     ) -> None:  # fmt: skip
         self.signals = signals
         self._fences = [attempt.folder, also_ended_by] if also_ended_by else [attempt.folder]
@@ -140,34 +83,19 @@ class EndWatch:
         # The function must have ended by then.
         self._until = 0.0
         self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
-        self._watchdog = watchdog
-        self._is_over = False
-        self.stay_awake()
-
-    def stay_awake(self) -> None:
-        """Be woken from now on if a signal stops this process, and killed if it does not end the job in time."""
-        if self._watchdog is not None:
-            end = None if self._is_over else self.deadline
-            self._watchdog.renew(None if end is None else end - time.monotonic())
-
-    def has_ended(self) -> None:
-        """Take note that the function has ended: to bring its value to the disk may take any time."""
-        self._is_over = True
-        self.stay_awake()
 
     def of(self, attempt: "RunnableAttempt") -> "EndWatch":
         """The same for the attempt after this one, whose function has the time that is left."""
         self.stop_clock()
-        following = EndWatch(self._job, attempt, self.signals, watchdog=self._watchdog)
+        following = EndWatch(self._job, attempt, self.signals)
         following.time_s, following._script_dead = self.time_s, self._script_dead
         return following
 
     def start_clock(self, began: float) -> None:
         """The function runs since then."""
-        self.warned, self._is_over = "", False
+        self.warned = ""
         if self.time_s is not None:
             self.deadline = began + self.time_s
-            self.stay_awake()
 
     def warning(self) -> str:
         """Return why the function is to be warned now; "" if it is not, or was warned before."""
@@ -192,7 +120,6 @@ class EndWatch:
         if self.deadline is not None:
             self.time_s = max(0.0, self.deadline - clock.now())
             self.deadline = None
-            self.stay_awake()
 
     def look(self) -> None:
         """Look at what is due.
@@ -203,7 +130,6 @@ class EndWatch:
         self.signals.swallow()
         self._look_at_signals()
         if self._due("beat", HEARTBEAT_S):
-            self.stay_awake()
             self._attempt.beat()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
             raise AttemptEnded(cancelled(self._what))

@@ -7,44 +7,25 @@ its own.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
-import resource
 import sys
 from collections.abc import Iterator
 
-# The first number that the limits allow is taken, above what daemons close in a loop.
-_HIGH = (5000, 900, 200, 3)
+# Above what daemons close in a loop, and below most limits of open files.
+_HIGH = 900
 _BOTH = (1, 2)
 
 
 def out_of_reach(fd: int) -> int:
-    """Move `fd` to a high number that programs started by exec do not inherit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for least in _HIGH:
-        try:
-            copy = _copy_above(least, fd, soft, hard)
-        except (OSError, ValueError) as error:
-            # EINVAL says that the number is above the limit of open files.
-            if isinstance(error, OSError) and error.errno != errno.EINVAL:
-                raise
-            continue
-        os.close(fd)
-        return copy
-    return fd
-
-
-def _copy_above(least: int, fd: int, soft: int, hard: int) -> int:
-    """Copy `fd`, raising the limit of open files (often 1024) meanwhile: the copy survives the lower limit."""
-    raised = soft != resource.RLIM_INFINITY and soft <= least + 8
-    if raised:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (least + 9, hard))
+    """Move `fd` to a high number, where the limit of open files allows that; programs started by exec do not get it."""
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
-    finally:
-        if raised:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:
+        os.set_inheritable(fd, False)
+        return fd
+    os.close(fd)
+    return copy
 
 
 def open_files() -> dict[int, str]:

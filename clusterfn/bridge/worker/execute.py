@@ -27,9 +27,12 @@ from ..layout import (
     VALUE,
 )
 from ..supervisor.publish import once_there_is_room
-from . import children, devices, full_disk, payload, warning
+from . import devices, payload, warning
 from .descriptors import flush_output, out_of_reach
 from .report import Report
+
+# Most errors of a full disk name no file.
+_FULL = "`df -h . /tmp ~ /dev/shm` in a function shows which disk is full; a quota may be lower, which `quota -s` shows"
 
 
 class CallRejected(Exception):
@@ -57,7 +60,7 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     Args:
         job: The folder with its payload.
         spec: `root`, the folders of the user's modules as `sys_path`, the names of variables that are `secrets`,
-            whether it `discards` the value, and whether another process brings the value to the disk: `syncs_later`.
+            whether it `discards` the value, and whether nobody waits until the value is on the disk: `syncs_later`.
         item: Where its arguments are in items.pkl; empty if the payload holds them.
 
     Raises:
@@ -71,7 +74,6 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
         watch.begin()
         payload.export_call(job, spec, item)
         call, caller = load_call(job, spec, item)
-        watch.scan_code(children.unwrap(call[0]))
         report.say(stage="function")
         kind, result = call_function(call, warned)
         watch.finish(result if kind == RAISED else None)
@@ -133,7 +135,7 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
             said, hint, where = error.message, error.hint or hint, ""  # type: ignore[attr-defined]
         message = "the call could not be loaded in the environment: %s%s" % (said, where)
         raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
-    children.fill_main(function)
+    payload.fill_main(function)
     return (function, args, kwargs), tuple(header["python"])
 
 
@@ -331,12 +333,15 @@ def _keep_exception(
 
 def _described(error: BaseException) -> dict[str, Any]:
     facts = _summary(error)
-    full = full_disk.describe(error)
-    if full and type(error) is OSError:
-        return {"done": DISK, "message": full, "exception": facts, "stage": "function"}
+    is_full = isinstance(error, OSError) and error.errno in DISK_ERRORS
+    if is_full and type(error) is OSError:
+        where = ": %s" % error.filename if error.filename else ""
+        message = "the function could not write: %s%s" % (error.strerror, where)
+        return {"done": DISK, "message": message, "exception": facts, "hint": _FULL, "stage": "function"}
     # An exception of the function's own class comes back as itself.
-    hint = full or _say_what_an_image_hides(error)
-    return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts, "hint": hint}
+    message = "%s: %s" % (facts["type"], facts["message"])
+    hint = _FULL if is_full else _say_what_an_image_hides(error)
+    return {"done": RAISED, "message": message, "exception": facts, "hint": hint}
 
 
 def _say_what_an_image_hides(error: BaseException) -> str | None:

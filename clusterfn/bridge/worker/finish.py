@@ -8,7 +8,6 @@ loaded last before the call. Sessions ask here, too, which modules a call has lo
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import contextlib
 import gc
@@ -17,10 +16,6 @@ import itertools
 import os
 import stat
 import sys
-from collections.abc import Callable
-
-# The function may replace the one of the module.
-from time import sleep
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -36,31 +31,19 @@ _CODE = (type, FunctionType, ModuleType)
 # The function may replace `sys.modules`.
 _modules = sys.modules
 _NATIVE = (".so", ".pyd")
-# Threads that still run after this part of the grace period are named.
-_NEARLY = 0.9
 
 
-def end(
-    say: Callable[..., None], grace_s: float, last: str = "", is_of_runner: bool = False, exit_functions: int = 0
-) -> None:
+def end(last: str = "", is_of_runner: bool = False) -> None:
     """End this process, or return if the end of its interpreter does the rest.
 
+    The supervisor ends what takes longer than the grace period.
+
     Args:
-        say: Takes a note for the supervisor.
-        grace_s: After this time, the supervisor ends the process.
         last: In a fork, the module that was loaded last before the call; "" in a process that was started for it.
         is_of_runner: Whether it is a fork of a session's runner, whose frames its interpreter would unwind.
-        exit_functions: How many were registered before the call. Those of libraries do not wait.
     """
-    # In a fork, a thread takes as long as the rest of a plain end, which waits for nothing.
-    is_watched = not last or bool(_lasting_threads()) or atexit._ncallbacks() > exit_functions
-    if is_watched:
-        _watch_the_end(say, grace_s)
     _run_exit_functions()
     leaves_finalizers = bool(last) and _leaves_finalizers()
-    if leaves_finalizers and not is_watched:
-        # One may wait for ever, at a pipe without a reader.
-        _watch_the_end(say, grace_s)
     if not last or not is_of_runner and (leaves_finalizers or _has_loaded_native_code(last)):
         return
     flush_output()
@@ -74,12 +57,6 @@ def end(
     os._exit(0)
 
 
-def _watch_the_end(say: Callable[..., None], grace_s: float) -> None:
-    # A limit may allow no more threads.
-    with contextlib.suppress(RuntimeError):
-        _thread.start_new_thread(_tell_what_lasts, (say, grace_s))
-
-
 def _run_exit_functions() -> None:
     """Wait for the threads that are to end by themselves, and run the exit functions, whatever they raise."""
     if "threading" in sys.modules:
@@ -87,32 +64,6 @@ def _run_exit_functions() -> None:
             sys.modules["threading"]._shutdown()
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
-
-
-def _lasting_threads() -> list[str]:
-    """Return the names of the threads that keep this process from its end."""
-    # The function may put anything in the place of the module.
-    with contextlib.suppress(Exception):
-        threading: Any = sys.modules.get("threading")
-        threads = threading.enumerate() if threading is not None else []
-        return [str(each.name) for each in threads if not each.daemon and each is not threading.main_thread()]
-    return []
-
-
-def _tell_what_lasts(say: Callable[..., None], grace_s: float) -> None:
-    """Say in a thread, before the supervisor ends this process, what still runs; then end it."""
-    sleep(grace_s * _NEARLY)
-    names = _lasting_threads()
-    what = "threads: %s" % ", ".join(names) if names else "an exit function or a finalizer"
-    text = "still there after the function's end, and ended after %g s: %s" % (grace_s, what)
-    # The function may have closed both.
-    with contextlib.suppress(OSError):
-        say(note=text)
-    with contextlib.suppress(OSError):
-        os.write(2, ("clusterfn: %s\n" % text).encode("utf-8", "replace"))
-    sleep(grace_s * (1 - _NEARLY))
-    flush_output()
-    os._exit(0)
 
 
 def _flush_files() -> None:

@@ -3,8 +3,7 @@
 The template of an element's workers and the runners of a session fork by these rules. (OpenBLAS ends its threads itself
 before every fork, which is why threads are counted after one.)
 
-Forks would draw the same random numbers from modules that were loaded before. A process that loads such a module itself
-seeds the module's generators, unless they have a fixed seed: one that has is in the same state when it is loaded again.
+Forks would draw the same random numbers from modules that were loaded before, so each fork seeds their generators.
 torch is left out, because it starts from the same seed in every process. This finds those that a module or one of its
 classes holds, and none that are deeper in other objects.
 """
@@ -13,11 +12,10 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import itertools
 import os
-import pickle
 import sys
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, MethodType, ModuleType
 from typing import AbstractSet, Any
 
@@ -76,42 +74,33 @@ def settle_memory() -> None:
     gc.freeze()
 
 
-def generators_of(modules: Iterable[str]) -> dict[str, Any]:
-    """Return the random number generators that these modules hold, each once, by the places where they are."""
+def generators_of(modules: Iterable[str]) -> list[Any]:
+    """Return the random number generators that these modules hold, each once."""
     # They are not loaded for this: `random` takes part in each fork.
     random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
     kinds = tuple(getattr(numpy, name) for name in _OF_NUMPY if hasattr(numpy, name))
     system: tuple[type, ...] = ()
     if random is not None:
         kinds, system = (random.Random, *kinds), (random.SystemRandom,)
-    found: dict[int, tuple[str, Any]] = {}
-    for name in modules:
-        for place, value in _held_by(name):
-            # A module may hold a method, as in `uniform = Random().uniform`.
-            if type(value) in (MethodType, BuiltinFunctionType):
-                value = value.__self__
-            # This does not use `isinstance`, because a proxy would act on that.
-            kind = type(value)
-            if issubclass(kind, kinds) and not issubclass(kind, system):
-                found.setdefault(id(value), (".".join(map(str, place)), value))
-    return dict(found.values())
+    found: dict[int, Any] = {}
+    for value in itertools.chain.from_iterable(map(_held_by, modules)):
+        # A module may hold a method, as in `uniform = Random().uniform`.
+        owner = value.__self__ if type(value) in (MethodType, BuiltinFunctionType) else value
+        # This does not use `isinstance`, because a proxy would act on that.
+        if issubclass(type(owner), kinds) and not issubclass(type(owner), system):
+            found[id(owner)] = owner
+    return list(found.values())
 
 
-def _held_by(name: str) -> Iterator[tuple[tuple[object, ...], Any]]:
-    """Yield what a module and its classes hold, with the names that lead there."""
+def _held_by(name: str) -> Iterator[Any]:
+    """Yield what a module and its classes hold."""
     module = sys.modules[name]
     if not issubclass(type(module), ModuleType):
         return
-    for attribute, value in list(vars(module).items()):
-        yield (name, attribute), value
+    for value in list(vars(module).values()):
+        yield value
         if issubclass(type(value), type) and vars(value).get("__module__") == name:
-            for inner, held in list(vars(value).items()):
-                yield (name, attribute, inner), held
-
-
-def generator_states(generators: Mapping[str, Any]) -> dict[str, int]:
-    """Return a number for the state of each, by its place: with a fixed seed it is the same in all processes."""
-    return {place: zlib.crc32(pickle.dumps(generator)) for place, generator in generators.items()}
+            yield from list(vars(value).values())
 
 
 def reseed(generators: Iterable[Any]) -> None:

@@ -17,9 +17,9 @@ import os
 import sys
 from typing import Any
 
-from ..layout import CHECKPOINT_VARIABLE, FAILED_RANK, RETURNED, STACKS, TEMPLATE
+from ..layout import CHECKPOINT_VARIABLE, RETURNED, STACKS, TEMPLATE
 from ..supervisor.text import native
-from . import children, finish, payload
+from . import finish, payload
 from .descriptors import keep_from_programs, out_of_reach
 from .execute import CallRejected, as_data, keep_result, open_value_file, report_outcome, run_call
 from .report import Report, open_orders, peak_bytes, receive_order
@@ -50,12 +50,9 @@ def main(argv: list[str]) -> None:
     report = Report(fd)
     value_fd = open_value_file(attempt)
     payload.become_program(argv[0])
-    os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
     payload.use_utf8()
     faulthandler.enable(file=out_of_reach(os.dup(2)))
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
-    children.warn_about_forks()
-    children.report_own_signals(report.say)
     last, spec = finish.last_loaded(), payload.read_spec(job)
     try:
         _enter(cwd)
@@ -65,7 +62,7 @@ def main(argv: list[str]) -> None:
     # The supervisor does not wait for this process to exit before it publishes the outcome.
     facts["peak"] = peak_bytes()
     report_outcome(report, facts)
-    finish.end(report.say, spec["grace_s"], last if is_forked else "")
+    finish.end(last if is_forked else "")
 
 
 def _await_begin(control: int) -> str:
@@ -107,7 +104,7 @@ def _enter(cwd: str) -> None:
 def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Report, value_fd: int) -> dict[str, Any]:
     report.hide(spec.get("secrets") or [])
     _check_version(spec)
-    sys.meta_path.append(children.LibraryFinder())
+    sys.meta_path.append(payload.LibraryFinder())
     if spec.get("session"):
         # This import is late, because other jobs do not need it.
         from ..session import serve

@@ -14,14 +14,15 @@ import json
 import os
 import signal
 import sys
-from types import CoroutineType
+from collections.abc import Iterator
+from types import CoroutineType, ModuleType
 from typing import Any
 
 from _clusterfn_wire import container, references  # type: ignore[import-not-found]
 
+from ..attributes import attribute
 from ..layout import BLOBS, ITEMS, PAYLOAD, SPEC, STACK_SIGNAL
 from ..supervisor.text import native
-from . import children
 from .descriptors import out_of_reach
 
 _PROGRAM = "call.py"
@@ -31,15 +32,13 @@ _PAYLOAD, _ROOT = "CLUSTERFN_PAYLOAD", "CLUSTERFN_ROOT"
 _ITEM, FOLDERS = "CLUSTERFN_ITEM", "CLUSTERFNFOLDERS"
 # The path of the file for stacks is in this variable.
 _STACKS = "CLUSTERFN_STACKS"
-# A further rank leaves its error in the file that this variable names.
-FAILED = "CLUSTERFN_FAILED_RANK"
 # This variable is set in a process that runs the call again.
 _RANK = "CLUSTERFN_RANK"
 # This variable is set where the call has constructed an actor, whose methods run now.
 _CONSTRUCTED = "CLUSTERFN_CONSTRUCTED"
 # The encoding of stdout and stderr, what becomes of other characters, and whether each line is written at once.
 _TEXT = ("utf-8", "backslashreplace", True)
-_MESSAGE_LIMIT = 1000  # characters of a message
+_DEEPEST = 100
 _NO_CALL = "clusterfn: this program runs the call of a job again, and this process belongs to no job"
 _NO_THIRD = (
     "clusterfn: the function starts its own program (sys.argv[0]) once more, in a process that was itself started so; "
@@ -138,7 +137,7 @@ def names_for_spawned_main() -> dict[str, Any]:
     if not os.path.exists(os.environ.get(_PAYLOAD, "")):
         return {}
     references.load_nothing()
-    return children.names_for_main(_load_call()[0])
+    return names_for_main(_load_call()[0])
 
 
 def run_again() -> None:
@@ -152,36 +151,14 @@ def run_again() -> None:
     os.environ[_RANK] = "1"
     use_utf8()
     faulthandler.enable(file=out_of_reach(os.dup(2)))
-    children.warn_about_forks()
     sys.path[:0] = json.loads(os.environ[FOLDERS])
     function, args, kwargs = _load_call()
-    children.fill_main(function)
-    try:
-        value = function(*args, **kwargs)
-        if type(value) is CoroutineType:
-            import asyncio
+    fill_main(function)
+    value = function(*args, **kwargs)
+    if type(value) is CoroutineType:
+        import asyncio
 
-            asyncio.run(value)
-    except Exception as error:
-        # The function is the user's, and may raise anything.
-        _write_failure(error)
-        raise
-
-
-def _write_failure(error: Exception) -> None:
-    """Leave the error for the supervisor: rank 0 often fails next, with an error that says less."""
-    from _clusterfn_wire import exceptions
-
-    facts = exceptions.summary(error)
-    rank = next((f"{name}={os.environ[name]}" for name in ("RANK", "LOCAL_RANK") if name in os.environ), "no RANK")
-    line = f"{rank}: {facts['type']}: {facts['message'][:_MESSAGE_LIMIT]}"
-    try:
-        fd = os.open(os.environ[FAILED], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:
-        # Another rank was first, or the disk is full.
-        return
-    with open(fd, "w", encoding="utf-8", errors="replace") as file:
-        file.write(line)
+        asyncio.run(value)
 
 
 def _load_call() -> tuple[Any, Any, Any]:
@@ -189,7 +166,7 @@ def _load_call() -> tuple[Any, Any, Any]:
     if os.path.exists(os.environ.get(_STACKS, "")):
         dump_stacks_on_signal(os.environ[_STACKS])
     path, root = os.environ[_PAYLOAD], os.environ[_ROOT]
-    sys.meta_path.append(children.LibraryFinder())
+    sys.meta_path.append(LibraryFinder())
     # The function has started this process with the words that it is to have, which may be none.
     function, args, kwargs = load_payload(path, root, {}, read_blob=container.map_blob, has_words=True)
     item = [int(number) for number in os.environ[_ITEM].split()]
@@ -214,3 +191,54 @@ def dump_stacks_on_signal(path: str) -> None:
     fd = out_of_reach(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     faulthandler.register(getattr(signal, STACK_SIGNAL), file=fd)
     os.environ[_STACKS] = path
+
+
+# What the function and its child processes find: clusterfn, and the caller's names in `__main__`. multiprocessing
+# pickles functions by name and looks for them there, in the worker and in spawned children.
+class LibraryFinder:
+    """Finds `clusterfn` in the bridge for functions that import it, if the environment does not have it."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: ModuleType | None = None) -> Any:
+        """The module's spec, if it is `clusterfn`."""
+        if name != "clusterfn":
+            return None
+        from importlib.machinery import PathFinder
+
+        bridge = os.path.abspath(__file__)
+        # The path of this file is <bridge>/_clusterfn/bridge/worker/payload.py.
+        for _ in range(4):
+            bridge = os.path.dirname(bridge)
+        return PathFinder.find_spec(name, [os.path.join(bridge, "library")])
+
+
+def fill_main(function: Any) -> None:
+    """Put what travelled by value into `__main__`, over clusterfn's own names there."""
+    vars(sys.modules["__main__"]).update(names_for_main(function))
+
+
+def names_for_main(function: Any) -> dict[str, Any]:
+    """Return the names of the caller's `__main__`: the function's globals, and all else that travelled by value."""
+    from _clusterfn_wire import classes
+
+    return {**classes.of_main(), **dict(_names_of(function))}
+
+
+def _names_of(function: Any) -> Iterator[tuple[str, Any]]:
+    function = unwrap(function)
+    if attribute(function, "__module__") != "__main__":
+        return
+    owned = attribute(function, "__globals__", {})
+    yield from ((name, value) for name, value in owned.items() if not name.startswith("__"))
+    if attribute(function, "__name__"):
+        yield function.__name__, function
+
+
+def unwrap(function: Any) -> Any:
+    """Return the function inside partials and decorators. A proxy that has every attribute would nest for ever."""
+    for _ in range(_DEEPEST):
+        inner = attribute(function, "func") or attribute(function, "__wrapped__")
+        if not callable(inner):
+            break
+        function = inner
+    return function

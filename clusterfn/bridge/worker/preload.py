@@ -1,7 +1,7 @@
 """Loads modules that calls use, before calls are forked: as long as a fork after that is as good as a fresh process.
 
 The calls load a module themselves if it starts processes, or threads that a fork would cut off, opens a GPU, or cannot
-be loaded. So they do if it keeps something open that forks share, seeds random numbers, or handles signals.
+be loaded. So they do if it keeps something open that forks share, seeds or draws random numbers, or handles signals.
 Each is tried in a process of its own first.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
-import json
 import os
+import pickle
 import random
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from ..supervisor import process_tree
@@ -24,7 +24,7 @@ from ..supervisor.worker_process import become_subreaper, die_with_parent
 from . import descriptors, fork_rules
 from .finish import is_installed
 
-_NUMPY = "numpy.random"
+_NUMPY = "numpy"
 _LIMIT_S = 120
 # A pipe holds so many bytes.
 _MOST_SAID = 65536
@@ -35,57 +35,32 @@ class Preloader:
 
     Attributes:
         refused: Modules that every call loads by itself, and why.
-        unseeded: Their random number generators without a fixed seed.
+        generators: The random number generators of those that are here.
     """
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
-        self.unseeded: list[Any] = []
-        # By their places, those with a fixed seed too, and the one of the module `random` itself.
-        self._generators: dict[str, Any] = {"random": random.seed.__self__}  # type: ignore[attr-defined]
+        self.generators: list[Any] = []
         # The session itself needs these modules, as any worker does.
         self._own = frozenset(sys.modules)
 
     def load(self, names: Iterable[str]) -> list[str]:
         """Load those that are safe, and return them."""
         loaded = []
-        for name in names:
+        # Only where numpy is loaded before does it show that another module seeds it.
+        for name in sorted(names, key=lambda name: name != _NUMPY):
             if name in sys.modules or name in self.refused or not is_installed(_found(name)):
                 continue
-            tried = self._examine(name)
-            if tried["trouble"]:
-                self.refused[name] = tried["trouble"]
+            trouble = self._try_out(name)
+            if trouble:
+                self.refused[name] = trouble
                 continue
-            self._keep(name, tried)
+            with descriptors.drop_output():
+                self.generators += _load(name)
             loaded.append(name)
         if loaded:
             fork_rules.settle_memory()
         return loaded
-
-    def _examine(self, name: str) -> dict[str, Any]:
-        """Try a module out, as `_try_out`; again where one trial does not show whether it seeds random numbers."""
-        tried = self._try_out(name)
-        if tried.get("brings_numpy") and not tried["trouble"]:
-            # Only numpy that was there before shows it.
-            self._keep(_NUMPY, self._try_out(_NUMPY))
-            tried = self._try_out(name)
-        if tried.get("drawn") and not tried["trouble"]:
-            again: dict[str, int] = self._try_out(name).get("drawn") or {}
-            # Each trial begins with other states, so one that is the same after it was seeded.
-            if again.items() & tried["drawn"].items():
-                tried["trouble"] = "it seeds random numbers"
-        return tried
-
-    def _keep(self, name: str, tried: Mapping[str, Any]) -> None:
-        """Load a module here that was tried, unless it must not be loaded."""
-        if tried["trouble"]:
-            return
-        with descriptors.drop_output():
-            generators = _load(name)
-        for place, state in fork_rules.generator_states(generators).items():
-            if tried["states"].get(place) != state:
-                self.unseeded.append(generators[place])
-        self._generators.update(generators)
 
     def make_way(self, folders: Sequence[str]) -> None:
         """Forget, in the process of a call, the modules in whose place an import finds one in these folders."""
@@ -95,13 +70,8 @@ class Preloader:
                 for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
                     del sys.modules[each]
 
-    def _try_out(self, name: str) -> dict[str, Any]:
-        """Load a module in a process of its own.
-
-        Returns:
-            The "trouble", why it must not be loaded before a fork, "" if it may; the "states" of its generators; those
-            of earlier ones that it has "drawn" from or seeded; and whether it "brings_numpy".
-        """
+    def _try_out(self, name: str) -> str:
+        """Load a module in a process of its own; return why it must not be loaded before a fork, "" if it may."""
         reading, writing = os.pipe()
         descriptors.flush_output()
         parent, before = os.getpid(), process_tree.descendants(os.getpid())
@@ -118,10 +88,9 @@ class Preloader:
         # This comes before the pipe is read, which those processes may hold open for ever.
         process_tree.end_all_but(lambda: before)
         # A line of each process that came back from the import: of two if the module forks.
-        said = os.read(reading, _MOST_SAID).splitlines() if status == 0 else []
+        said = os.read(reading, _MOST_SAID).decode().split("\n")[:-1] if status == 0 else []
         os.close(reading)
-        tried: list[dict[str, Any]] = [json.loads(line) for line in said] or [{"trouble": "loading it ended a process"}]
-        return next((each for each in tried if each["trouble"]), tried[0])
+        return max(said, default="loading it ended a process")
 
     def _try(self, name: str, writing: int) -> NoReturn:
         """Load it in this process, which then exits."""
@@ -132,34 +101,37 @@ class Preloader:
         become_subreaper()
         own, status = os.getpid(), 1
         try:
-            # Without this call, what takes its seed from one would seem to have a fixed one.
-            fork_rules.reseed(self.unseeded)
-            kept, before, handlers = fork_rules.kept_open(), fork_rules.generator_states(self._generators), _handlers()
-            has_numpy = _NUMPY in sys.modules
+            kept, states, handlers = fork_rules.kept_open(), _random_states(), _handlers()
             generators = _load(name)
             descriptors.flush_output()
             trouble = fork_rules.lasting_trouble(kept) if os.getpid() == own else fork_rules.STARTS_PROCESSES
             if _handlers() != handlers:
                 trouble = trouble or "it handles signals"
-            after = fork_rules.generator_states(self._generators)
-            said = {
-                "trouble": trouble, "states": fork_rules.generator_states(generators),
-                "drawn": {place: state for place, state in after.items() if state != before[place]},
-                "brings_numpy": _NUMPY in sys.modules and not has_numpy,
-            }  # fmt: skip
+            # One that brings numpy may have seeded that.
+            if name != _NUMPY and _random_states() != states:
+                trouble = trouble or "it seeds or draws random numbers"
             # This also happens before each call, where it must not fail.
-            fork_rules.reseed(generators.values())
-            os.write(writing, (json.dumps(said) + "\n").encode())
+            fork_rules.reseed(generators)
+            os.write(writing, (trouble + "\n").encode())
             status = 0
         finally:
             os._exit(status)
 
 
-def _load(name: str) -> dict[str, Any]:
-    """Load a module; return the random number generators that came with it, by their places."""
+def _load(name: str) -> list[Any]:
+    """Load a module; return the random number generators that came with it."""
     before = set(sys.modules)
     importlib.import_module(name)
+    if name == _NUMPY:
+        # It loads this when that is used.
+        importlib.import_module("numpy.random")
     return fork_rules.generators_of([each for each in sys.modules if each not in before])
+
+
+def _random_states() -> list[object]:
+    """Return the states of the generators that all modules share, numpy's only if it is loaded."""
+    numpy = sys.modules.get("numpy.random")
+    return [random.getstate()] + ([pickle.dumps(numpy.get_state())] if numpy is not None else [])
 
 
 def _handlers() -> list[object]:

@@ -17,7 +17,7 @@ from .descriptors import out_of_reach
 # of it.
 _SHOWN = 1 << 16
 # Of a report, what only people read. The supervisor acts on the rest, which must stay as it is.
-_FOR_PEOPLE = frozenset(["message", "note", "hint", "evidence", "path", "sender", "traceback"])
+_FOR_PEOPLE = frozenset(["message", "note", "hint", "evidence", "path", "traceback"])
 
 
 # Linux passes on so many descriptors at once.

@@ -7,13 +7,11 @@ that starts an interpreter. Workers share only what was loaded before any of the
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..agent.libc import libc_function
@@ -27,8 +25,8 @@ from .report import open_orders, receive_order
 if TYPE_CHECKING:
     import _socket
 
-# What gives the environment's random number generators their states in a worker.
-_seeds: list[Callable[[], object]] = []
+# The random number generators that the environment has loaded.
+_generators: list[Any] = []
 # The interpreter reads files of these folders when it starts.
 _SITES = ("site-packages", "dist-packages")
 
@@ -42,14 +40,15 @@ def await_order(argv: list[str]) -> list[str] | None:
     """
     # The other side sees what the environment prints when it starts, and forks nothing in that case.
     flush_output()
-    trouble, generators = _find_trouble(), _generators()
+    trouble = _find_trouble()
     if argv[2] == LOOK:
-        _say(1, trouble=trouble, states=fork_rules.generator_states(generators))
+        _say(1, trouble=trouble)
         # The environment may have started threads, which do not end.
         os._exit(0)
     report, control = map(int, argv[-2:])
-    if generators and not trouble:
-        _learn_seeds(argv[0], generators)
+    # Those that were loaded before this package.
+    loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
+    _generators.extend(fork_rules.generators_of(loaded))
     orders = open_orders(control)
     is_shared = argv[2] == JOBS
     if is_shared or trouble:
@@ -68,12 +67,11 @@ def await_order(argv: list[str]) -> list[str] | None:
 
 def begin_anew() -> None:
     """Draw the random numbers of a process that has just started."""
-    for seed in _seeds:
-        seed()
+    fork_rules.reseed(_generators)
 
 
-def look(program: str) -> dict[str, Any]:
-    """Start the environment's interpreter once more, and return what it says: its `trouble` and `states`."""
+def look(program: str) -> str:
+    """Start the environment's interpreter once more, and return why no worker may be forked from it; "" if one may."""
     reading, writing = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, writing, number) for number in (1, 2)]
     words = [sys.executable, program, TEMPLATE, LOOK]
@@ -85,10 +83,9 @@ def look(program: str) -> dict[str, Any]:
         *printed, said = file.read().splitlines() or [""]
     os.waitpid(pid, 0)
     try:
-        found: dict[str, Any] = json.loads(said)
+        return str(json.loads(said)["trouble"]) or ("it prints" if printed else "")
     except ValueError:
-        return {"trouble": "it ends the process", "states": {}}
-    return {**found, "trouble": found["trouble"] or ("it prints" if printed else "")}
+        return "it ends the process"
 
 
 def _fork_keepers(orders: _socket.socket, report: int) -> _socket.socket | None:
@@ -111,23 +108,6 @@ def _fork_keepers(orders: _socket.socket, report: int) -> _socket.socket | None:
         for fd in fds:
             os.close(fd)
         _say(report, pid=pid)
-
-
-def _generators() -> dict[str, Any]:
-    """Return the random number generators that the environment has loaded, which it did before this package."""
-    loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
-    return fork_rules.generators_of(loaded)
-
-
-def _learn_seeds(program: str, generators: Mapping[str, Any]) -> None:
-    """Find which of these are in another state in each process, and which the environment seeds itself."""
-    states, others = fork_rules.generator_states(generators), look(program)["states"]
-    for place, generator in generators.items():
-        if others.get(place) != states[place]:
-            _seeds.append(functools.partial(fork_rules.reseed, [generator]))
-        elif hasattr(generator, "setstate"):
-            # `random` seeds its own after each fork.
-            _seeds.append(functools.partial(generator.setstate, generator.getstate()))
 
 
 def _say(fd: int, **facts: Any) -> None:

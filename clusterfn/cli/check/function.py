@@ -236,7 +236,7 @@ def _tell() -> Callable[[], tuple[str, str, int, str, str | None]]:
         if sys.platform.startswith("linux"):
             from _clusterfn.bridge.worker import template  # type: ignore[import-not-found]
 
-            trouble = template.look(os.path.join(os.path.dirname(sys.argv[0]), "worker.py"))["trouble"]
+            trouble = template.look(os.path.join(os.path.dirname(sys.argv[0]), "worker.py"))
         namespace = "/proc/self/ns/net"
         net_ns = os.readlink(namespace) if os.path.lexists(namespace) else ""
         return platform.node(), platform.python_version(), os.getpid(), net_ns, trouble

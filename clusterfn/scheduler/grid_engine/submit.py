@@ -100,8 +100,6 @@ class GridEngine(base.Scheduler):
     """
 
     title = "Grid Engine"
-    # qalter changes the dependency of a whole array, and not that of a single task.
-    starts_one_by_one = False
     requeues = False
     priority_hint = "leave it out; `qalter -p -100 JOB` on the host lets your other jobs go first"
 

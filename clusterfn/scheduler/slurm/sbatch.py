@@ -50,20 +50,6 @@ after="${{others}}${{others:+${{ids:+,}}}}${{ids:+afterany:$ids}}"
 """
 _SUBMIT_AFTER = f"""{_CONDITIONS}exec sbatch --parsable ${{after:+--dependency="$after"}} "$@"
 """
-# Before those, $1 is the host's Python, $2 the supervisor, and $3 the folder of a group whose items start one by one.
-# $4 is how many elements come before these, and $5 how many these are. Those that find work start before all inputs
-# have ended.
-_SUBMIT_ONE_BY_ONE = rf"""
-python=$1; supervise=$2; group=$3; first=$4; count=$5; shift 5
-{_CONDITIONS}status=0
-said=$(sbatch --parsable ${{after:+--dependency="$after"}} "$@") || status=$?
-printf '%s\n' "$said"
-[ "$status" = 0 ] || exit "$status"
-number=$(printf '%s\n' "$said" | sed -n 's/^Submitted batch job \([0-9]*\).*$/\1/
-    s/^ *\([0-9][0-9]*\)\(;.*\)*$/\1/p' | tail -n 1)
-"$python" -I -S "$supervise" register "$group" "$number" "$first" "$count" "$others" </dev/null >/dev/null 2>&1
-exit 0
-"""
 _MB = 2**20
 _SINGLETON, _PER_CPU = "singleton", "mem-per-cpu"
 # An errand unpacks up to four archives side by side.
@@ -121,15 +107,7 @@ def _single_elements(host: Host, user: str, job: JobSpec, numbers: range) -> Seq
 
 
 def _array(host: Host, user: str, job: JobSpec, options: Mapping[str, Any], elements: range) -> Submission:
-    """Submit one array; the host lets its elements start as inputs end if items start one by one."""
-    folder = _folder(host, job)
-    request = _submission(host, user, job, folder, options, str(elements[0] - 1))
-    if not (job.after and job.group and job.group.block):
-        return request
-    supervise = posixpath.join(job.bridge, layout.SUPERVISE)
-    own = (job.host_python, supervise, folder, str(elements[0] - 1), str(len(elements)))
-    shell, option, _, name, *words = request.argv
-    return request._replace(argv=(shell, option, _SUBMIT_ONE_BY_ONE, name, *own, *words))
+    return _submission(host, user, job, _folder(host, job), options, str(elements[0] - 1))
 
 
 def _folder(host: Host, job: JobSpec) -> str:

@@ -81,11 +81,7 @@ def test_the_host_knows_whose_values_each_item_takes_and_what_all_of_them_take()
 
     told = json.loads(packed.described_inputs())
     assert told == {"all": [[constant.id, None]], "items": [[[one.id, None], [two.id, None]], [[old.id, None]]]}
-    assert packed.starts_one_by_one()
     assert set(packed.payload.after) == {one.id, two.id, constant.id, old.id}
-
-    for calls, constants in (([(1,)], {"key": constant}), ([(old,)], {}), ([(one,)], {"key": one}), ([(1,)], {})):
-        assert not payload_items.pack(total, calls, None, constants, place).starts_one_by_one()
 
 
 def total(*values: Any, key: Any = None) -> Any:

@@ -30,7 +30,6 @@ SEEN = [
     ("CUDA error: an illegal memory access was encountered", "cudaErrorIllegalAddress", NEVER),
     ("Triton Error [CUDA]: an illegal memory access was encountered", "cudaErrorIllegalAddress", NEVER),
     ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cudaErrorDevicesUnavailable", HERE),
-    ("Invalid access of peer GPU memory over nvlink or a hardware error", "cudaErrorContained", NEW_PROCESS),
     ("CUDA error: initialization error\nSearch for `cudaErrorInitializationError' in https://docs.nvidia.com",
      "cudaErrorInitializationError", NEW_PROCESS),
     ("[Rank 6] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=47, OpType=ALLREDUCE, Timeout(ms)=600000)",
@@ -46,11 +45,8 @@ SEEN = [
     ("Torch not compiled with CUDA enabled", "PyTorch without CUDA", NEVER),
     ("Failed to initialize NVML: Driver/library version mismatch", "NVML_ERROR_LIB_RM_VERSION_MISMATCH", NEVER),
     ("Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error", "device handle", NEW_PROCESS),
-    ("torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+",
-     "needs newer GPUs", NEVER),
     ("failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", "cudaErrorNoDevice", NEVER),
     ("Attempting to deserialize object on a CUDA device but torch.cuda.", "saved on a GPU", NEVER),
-    ("cudaErrorInvalidDeviceFunction", "cudaErrorInvalidDeviceFunction", NEVER),
 ]  # fmt: skip
 
 

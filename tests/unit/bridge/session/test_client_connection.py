@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,33 +34,9 @@ def line() -> Iterator[Line]:
         yield client, come
 
 
-def test_what_may_wait_is_sent_with_the_next_frame_or_soon_and_never_piles_up(line: Line):
+def test_a_call_that_was_taken_is_said_with_the_next_frame_or_by_itself(line: Line):
     client, come = line
-    numbers, door = (lambda: [header["n"] for header in come()]), part("door")
-    client.say("end", may_wait=True, n=1)
-    assert not come()
-    assert 0 < client.due - time.monotonic() <= door.GATHER_S
-    client.say("stdout", n=2)
-    assert numbers() == [1, 2]
-    assert not client.due, "nothing is left to say"
-
-    client.say("end", may_wait=True, n=3)
-    due = client.due
-    client.say("end", may_wait=True, n=3)
-    assert client.due == due, "the first waits no longer for the second"
-    client.flush()
-    assert numbers() == [3, 3]
-
-    client.say("end", may_wait=True, n=3)
-    client.flush()
-    assert numbers() == [3]
-    client.say("end", b"x" * door.MOST_GATHERED, may_wait=True, n=4)
-    assert numbers() == [4]
-
-
-def test_a_call_that_is_taken_while_an_end_waits_is_said_with_it(line: Line):
-    client, come = line
-    client.say("end", may_wait=True, n=1)
+    client.say("end", n=1)
     client.has_taken(2)
     client.flush()
 
@@ -70,9 +45,7 @@ def test_a_call_that_is_taken_while_an_end_waits_is_said_with_it(line: Line):
 
 def test_a_value_that_is_gone_is_not_said_to_be_there(tmp_path: Path):
     door, said = part("door"), list[tuple[bytes, bool]]()
-    connection: Any = SimpleNamespace(
-        say=lambda what, data, may_wait, n, outcome, has_value: said.append((data, has_value))
-    )
+    connection: Any = SimpleNamespace(say=lambda what, data, n, outcome, has_value: said.append((data, has_value)))
     (tmp_path / "value").write_bytes(b"value")
     heard = door.Listener(connection, 1, True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.layout import JOURNAL, RETURNED, VALUES
-from clusterfn.bridge.supervisor.group_files import ItemJournal, journal_line
+from clusterfn.bridge.supervisor.group_files import Chunks, ItemJournal, journal_line
 from clusterfn.bridge.supervisor.verdict import Verdict
 
 
@@ -47,3 +47,12 @@ def test_what_follows_a_write_that_failed_in_its_midst_is_whole(
     assert [line["index"] for line in found] == [0, 1]
     values = (tmp_path / VALUES).read_bytes()
     assert [values[line["at"] : line["at"] + 7] for line in found] == [b"a value"] * 2
+
+
+def test_a_chunk_that_its_element_finishes_while_another_looks_is_not_taken_over(tmp_path, monkeypatch):
+    chunks = Chunks(str(tmp_path), {"count": 2, "chunk": 2, "elements": 2})
+    chunks.make_folders()
+    assert chunks.take(1, 2) == 0
+    monkeypatch.setattr(chunks, "end_of", lambda element: chunks.finish(0) or {"final": True})
+
+    assert chunks.take_over(2) is None

@@ -52,7 +52,7 @@ def test_heartbeat_and_events_of_an_attempt(tmp_path: Path, forget: Forget) -> N
     attempt.event("running")
 
     assert Path(attempt.path("heartbeat")).read_bytes() == b"00000002"
-    assert [each["event"] for each in read_events(attempt)[0]] == ["running"]
+    assert [each["event"] for each in read_events(attempt)] == ["running"]
 
 
 def test_output(tmp_path: Path, forget: Forget) -> None:
