@@ -288,18 +288,12 @@ def _begin_first_call(
 
     try:
         chosen = config_file.host_of_call(options)
-        with contextlib.ExitStack() as stack:
-            if chosen.host.address and not chosen.host.is_this_machine:
-                from clusterfn.hosts.transports import ssh_config
+        from clusterfn.hosts.environment_choice import EnvironmentRequest
+        from clusterfn.hosts.host_state import open_session
 
-                stack.enter_context(ssh_config.resolving_ahead(chosen.host))
-            # These imports come after that, because ssh reads its configuration in the meantime.
-            from clusterfn.hosts.environment_choice import EnvironmentRequest
-            from clusterfn.hosts.host_state import open_session
-
-            session = open_session(chosen.host)
-            session.expect(EnvironmentRequest(chosen.options.environment, chosen.options.packages))
-            session.connect(meanwhile=_load_calls)
+        session = open_session(chosen.host)
+        session.expect(EnvironmentRequest(chosen.options.environment, chosen.options.packages))
+        session.connect(meanwhile=_load_calls)
     except KeyboardInterrupt:
         from clusterfn.calls import job_display
 

@@ -33,7 +33,7 @@ _NOT_IN_JOBS = (
     "sweeps/choice.py", "sweeps/run.py", "sweeps/search.py",
     "config/writing.py", "display/argument_table.py", "packing/code_notes.py", "packing/module_notes.py",
     "packing/notes.py", "packing/payload",
-    "hosts/transports/auto.py", "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
+    "hosts/transports/held_connections.py", "hosts/transports/host_keys.py",
     "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
     "hosts/transports/ssh_", "hosts/transports/trust.py",

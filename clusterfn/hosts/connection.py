@@ -108,7 +108,7 @@ class HostConnection(Link, HostRequests):
 
     @property
     def via(self) -> str:
-        """The transport that reached the host last, and the reason: "paramiko", "openssh (a ControlMaster is open)"."""
+        """The transport that reached the host last: "paramiko", "openssh (clusterfn login)"."""
         return self._transport.via
 
     def _open_again(self) -> AgentStream:

@@ -56,7 +56,7 @@ class Transport:
     """Reaches one host.
 
     Attributes:
-        via: By what the last stream was opened, and why by that: "openssh (a ControlMaster is open)".
+        via: By what the last stream was opened: "openssh (clusterfn login)".
     """
 
     via: str

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import stat
 import sys
 import tempfile
@@ -210,20 +209,6 @@ def is_running(pid: int) -> bool:
     except OSError:
         return True
     return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def listens(held: HeldConnection) -> bool:
-    """Whether a process has its socket open, even a stopped one. Counts as use of the connection."""
-    if sys.platform == "win32":
-        raise AssertionError("no connection can be held on Windows")
-    with socket.socket(socket.AF_UNIX) as line:
-        line.setblocking(False)
-        try:
-            line.connect(held.address)
-        except OSError as error:
-            # If the queue of the socket is full of other clients, a process has it open.
-            return isinstance(error, BlockingIOError)
-    return True
 
 
 def _record_path(key: str) -> Path:

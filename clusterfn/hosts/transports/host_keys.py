@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusterfn.errors import HostKeyError
-from clusterfn.hosts.transports import ssh_config_file
 from clusterfn.hosts.transports.ssh_config import Settings
 
 AUTHORITY = "@cert-authority"
@@ -107,9 +106,6 @@ class Obstacle(NamedTuple):
     fix: str
 
 
-_NO_FILES = ("none", "/dev/null", "nul")
-
-
 def obstacle(settings: Settings, remembered: Sequence[KnownKey] = ()) -> Obstacle | None:
     """Return what would keep `clusterfn trust` from writing a key for the host; None if it would work.
 
@@ -118,12 +114,8 @@ def obstacle(settings: Settings, remembered: Sequence[KnownKey] = ()) -> Obstacl
         remembered: Its remembered keys, which would have to be replaced.
     """
     if not settings.user_known_hosts:
-        places = ssh_config_file.places("userknownhostsfile", _NO_FILES, settings.config_file)
-        written = places[0].line if places else "UserKnownHostsFile none"
-        where = " or ".join(each.place for each in places[:3])
-        where = f"at {where}" if where else "in your ssh configuration"
-        fix = f"remove that line, or write `UserKnownHostsFile ~/.ssh/known_hosts` for {settings.alias} above it"
-        return Obstacle(f"`{written}` {where} keeps no host keys", fix)
+        fix = f"remove it, or write `UserKnownHostsFile ~/.ssh/known_hosts` for {settings.alias} above it"
+        return Obstacle("the UserKnownHostsFile of your ssh configuration keeps no host keys", fix)
     file = settings.user_known_hosts[0]
     why = _why_unwritable(file)
     if why:
@@ -149,12 +141,6 @@ def _why_unwritable(file: Path) -> str:
     if not folder.is_dir():
         return f"cannot be made: {folder} is not a folder"
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"cannot be made: {folder} cannot be written by you"
-
-
-def has_authority_alone(settings: Settings) -> bool:
-    """Whether known_hosts has an authority that signs the host's key, and no key of the host."""
-    markers = {entry.marker for entry in known_keys(settings.key_name, settings.known_hosts)}
-    return AUTHORITY in markers and "" not in markers
 
 
 def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:

@@ -16,6 +16,8 @@ from clusterfn.hosts.transports import host_keys, ssh_config_file
 from clusterfn.hosts.transports.ssh_config import DEFAULTS, Settings, jumps
 
 INTERACTIVE = ("keyboard-interactive", "password")
+# Words of a refused login: before the methods that the host allows, and where it wants more than a key.
+ALLOWS, _TAKES_KEY = "the host allows: ", " accepts the key of "
 
 
 # Maps a kind of error to its message and its hint.
@@ -86,9 +88,9 @@ def login_refused(
     if not by_person or (asked and not partly):
         message = f"{settings.place} did not let {settings.user} in"
     elif asked:
-        message = f"{settings.place} accepts the key of {settings.user}, but rejected the rest of the login"
+        message = f"{settings.place}{_TAKES_KEY}{settings.user}, but rejected the rest of the login"
     elif partly:
-        message = f"{settings.place} accepts the key of {settings.user}, but also wants a password (or a code)"
+        message = f"{settings.place}{_TAKES_KEY}{settings.user}, but also wants a password (or a code)"
         message += f" ({', '.join(allowed)})"
     else:
         message = f"{settings.place} requires an interactive login of {settings.user} ({', '.join(allowed)})"
@@ -103,6 +105,12 @@ def login_refused(
         hint = f"try again{'' if asked else ' in a terminal'}, or log in once for all programs: "
         hint += f'clusterfn login {host_name} (in a notebook: clusterfn.login("{host_name}"))'
     return AuthenticationError(message, host=host_name, evidence=evidence, hint=hint)
+
+
+def offers_password(refused: AuthenticationError) -> bool:
+    """Whether the host that has refused a login would take a password, or a person's answers, and nothing else."""
+    lines = [line[len(ALLOWS) :] for line in refused.evidence if line.startswith(ALLOWS)]
+    return _TAKES_KEY not in refused.message and any(set(line.split(", ")) & set(INTERACTIVE) for line in lines)
 
 
 def _missing_keys(settings: Settings) -> list[str]:
@@ -223,7 +231,7 @@ def _denied(output: SshOutput, match: re.Match[str]) -> HostError:
     fate = "accepted" if partly else "refused"
     offered = [f"tried {key[1]}: {fate}" for key in (re.fullmatch(_OFFERED, line) for line in output.lines) if key]
     complaints = [line for line in output.plain_lines if line != match[0]][-EVIDENCE_LINES:]
-    evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"the host allows: {', '.join(allowed)}"]
+    evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"{ALLOWS}{', '.join(allowed)}"]
     return login_refused(output.host.name, at, evidence, allowed, partly=partly, asked=output.asked)
 
 

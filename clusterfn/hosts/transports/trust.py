@@ -24,7 +24,6 @@ from clusterfn.errors import ConfigError, HostError, HostKeyError
 from clusterfn.hosts.transports import host_keys, openssh, ssh_errors
 from clusterfn.hosts.transports.host_keys import KnownKey
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
-from clusterfn.hosts.transports.ssh_config_file import load_paramiko
 
 KINDS = (
     ("ssh-ed25519",),
@@ -139,7 +138,7 @@ def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> lis
 
 
 def _by_paramiko(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[ShownKey]:
-    load_paramiko()
+    # Imported late, because importing paramiko takes a tenth of a second.
     from clusterfn.hosts.transports import paramiko
 
     hops: list[Any] = []

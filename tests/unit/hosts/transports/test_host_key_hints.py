@@ -40,30 +40,21 @@ def test_where_a_key_can_be_kept_the_first_hint_is_to_trust_it(desk: Callable[[s
     assert user.is_accepted()
 
 
-@pytest.mark.parametrize("value", ["/dev/null", "none", '"/dev/null"', "=/dev/null", "/dev/null  # never ask"])
-@pytest.mark.parametrize("strict", ["", "\nStrictHostKeyChecking no"])
-def test_a_configuration_that_keeps_no_keys_is_named_by_its_line(desk: Callable[[str], Desk], value: str, strict: str):
-    line = f"UserKnownHostsFile{'' if value[0] == '=' else ' '}{value}"
-    user = desk(f"  {line}{strict}")
+@pytest.mark.parametrize("value", [" /dev/null", " none", ' "/dev/null"', "=/dev/null"])
+def test_a_configuration_that_keeps_no_keys_is_named(desk: Callable[[str], Desk], value: str):
+    line = f"UserKnownHostsFile{value}"
+    user = desk(f"  {line}\nStrictHostKeyChecking no")
 
     hint = user.refusal().hint or ""
 
-    assert hint.startswith(f"`{line}` at {user.config}:2 keeps no host keys: remove that line, or write ")
+    assert hint.startswith("the UserKnownHostsFile of your ssh configuration keeps no host keys: remove it, or write ")
     assert hint.endswith("; then clusterfn trust lab8 shows the fingerprint to compare")
-    with pytest.raises(ConfigError, match="cannot be remembered") as caught:
+    with pytest.raises(ConfigError, match="cannot be remembered"):
         user.trust()
-    assert f"{user.config}:2" in caught.value.message
     added = re.search("write `(.+?)`", hint)
-    user.write(f"{added[1].replace('~/.ssh/known_hosts', 'KNOWN')}\n  {line}{strict}")  # above it, as the hint says
+    user.write(f"{added[1].replace('~/.ssh/known_hosts', 'KNOWN')}\n  {line}")  # above it, as the hint says
     user.trust()
     assert user.is_accepted()
-
-
-def test_the_line_is_found_in_an_included_file(desk: Callable[[str], Desk], tmp_path: Path):
-    (tmp_path / "pasted").write_text("Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n")
-    user = desk("Include FOLDER/pasted")
-
-    assert f"`UserKnownHostsFile /dev/null` at {tmp_path / 'pasted'}:3 keeps no" in (user.refusal().hint or "")
 
 
 def a_folder(user: Desk) -> None:

@@ -70,7 +70,7 @@ REVOKED = line("*", KEY, marker="@revoked")
 def test_the_remembered_key_is_taken(user: Desk, lines: list[str]) -> None:
     remember(user, *lines)
 
-    assert user.is_accepted() and not user.has_authority_alone()
+    assert user.is_accepted()
 
 
 ASK = "run on that machine itself), then: clusterfn trust lab8 (or by ssh: ssh -o StrictHostKeyChecking=ask"
@@ -93,7 +93,7 @@ def test_any_other_key_is_rejected(user: Desk, lines: list[str], words: str, tol
 
     said = str(user.refusal())
 
-    assert words in said and told in said and user.has_authority_alone() == (lines == [AUTHORITY])
+    assert words in said and told in said
 
 
 @pytest.mark.parametrize(
