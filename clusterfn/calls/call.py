@@ -144,7 +144,6 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         chosen = config_file.host_of_call(options)
         host, options = chosen.host, chosen.options
         session = open_session(host)
-        session.expect(EnvironmentRequest(options.environment, options.packages))
         rules = session.scheduler_rules
         if options.scheduler_options:
             host = chosen.called

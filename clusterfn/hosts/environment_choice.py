@@ -6,7 +6,7 @@ Asks the host each thing once per process; makes nothing on it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.environment import existing
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterfn.config.spec import Interpreter
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
-    from clusterfn.hosts.connected_host import ConnectedHost
+    from clusterfn.hosts.host_state import HostState
 
 Say = Callable[[str], None]
 
@@ -44,7 +44,7 @@ class ResolvedEnvironment(NamedTuple):
 class EnvironmentResolver:
     """The environments of one host, as this process knows them."""
 
-    def __init__(self, session: ConnectedHost) -> None:
+    def __init__(self, session: HostState) -> None:
         self._session = session
         self._known: dict[ExistingEnvironment | str, ResolvedEnvironment] = {}
         # by `environment=` and `packages=`
@@ -60,15 +60,6 @@ class EnvironmentResolver:
             return self._pythons.get((text, wanted.packages))
         with self._finding:
             return self.resolve_existing(named).interpreter.version
-
-    def early_probe(self, wanted: EnvironmentRequest) -> Sequence[str]:
-        """Return the command that finds the existing environment that is named, if it has not been found yet.
-
-        Raises:
-            ConfigError: No such kind of environment.
-        """
-        _, named = self._named(wanted)
-        return () if named is None or named in self._known else named.probe()
 
     def find(self, wanted: EnvironmentRequest, say: Say = lambda _: None) -> ResolvedEnvironment:
         """Find the environment of a call on the host, once in a process, or lock it so that it can be made there.
@@ -115,8 +106,7 @@ class EnvironmentResolver:
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         if environment not in self._known:
             connection, probe = self._session.connection, environment.probe()
-            asked = connection.probed(probe) or connection.run(probe, timeout_s=_TIMEOUT_S)
-            answer = asked.result(_TIMEOUT_S)
+            answer = connection.run(probe, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
             try:
                 found = environment.read(answer.rc, answer.out, answer.err, self._session.root)
             except EnvironmentBuildError as error:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterfn.environment.conda_solver import Say
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
-    from clusterfn.hosts.connected_host import ConnectedHost
+    from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
 _DRIVER_FIELDS = ("driver_version", "compute_cap")
@@ -30,7 +30,7 @@ _MISLEADING = ("LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
 
 
-def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:
+def lock_environment(session: HostState, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:
     """Lock a specification for a host; raise as `resolve.resolve_environment`."""
     facts, known = _facts(session, gpus)
 
@@ -49,13 +49,13 @@ def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say
         raise
 
 
-def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int) -> str:
+def explain_stale_lock(session: HostState, spec: Specification, gpus: int) -> str:
     """Say why the existing lock does not fit the host; "" if it does."""
     facts, known = _facts(session, gpus)
     return resolve.why_stale(with_python(session, spec), session.host, facts, known, CALLER)
 
 
-def with_python(session: ConnectedHost, spec: Specification) -> Specification:
+def with_python(session: HostState, spec: Specification) -> Specification:
     """Return a specification with the source of its Python, which clusterfn.yml may name, and the host's interpreter.
 
     Raises:
@@ -74,7 +74,7 @@ def with_python(session: ConnectedHost, spec: Specification) -> Specification:
     return replace(spec, python=source)
 
 
-def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:
+def _facts(session: HostState, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:
     """Return what a lock for the host depends on, with the root of environments; and the GPUs that a job will get.
 
     clusterfn.yml, the machine or an earlier job says which GPUs there are; else they are guessed. It is None for a job
@@ -85,7 +85,7 @@ def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabi
     return {"platform": host.platform, "glibc": host.glibc, "root": root}, known
 
 
-def environments_root(session: ConnectedHost) -> str:
+def environments_root(session: HostState) -> str:
     """Return the absolute folder of environments on the host; raise ConfigError if `env_root:` is no absolute path."""
     wanted = session.host.making.root
     if wanted is None or wanted == session.host.root:
@@ -103,7 +103,7 @@ def environments_root(session: ConnectedHost) -> str:
     return posixpath.normpath(found)
 
 
-def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
+def known_gpus(session: HostState, environments: str) -> GpuCapabilities | None:
     """Return what clusterfn.yml, the machine or an earlier job says of the GPUs of a job; None if they say nothing."""
     host = session.host
     if host.making.driver:

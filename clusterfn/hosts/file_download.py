@@ -16,20 +16,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from io import RawIOBase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection, ListedFile, Reply
 
-# A request counts as no fewer bytes.
-_SMALL = 64 << 10
-# The most open requests. The smaller number holds while more than `_AHEAD_BYTES` are on their way.
-_AT_ONCE, _LARGE_AT_ONCE = 1000, 32
-_AHEAD_BYTES = 16 << 20
-# Keep so many bytes of a file in memory before opening it, because a process may open fewer files than it requests.
-_IN_MEMORY = 256 << 10
+# The most open requests, and so the most open files.
+_AT_ONCE = 100
 
 
 def download(
@@ -47,22 +42,18 @@ def download(
         HostError: A file cannot be read, or all of them are gone.
     """
     # Check all names before the first request, so that a malicious name fetches nothing at all.
-    targets = {
-        file.name: _Target(to.joinpath(*safe_parts(file.name)), bool(file.mode & stat.S_IXUSR)) for file in files
-    }
+    targets = {file.name: to.joinpath(*safe_parts(file.name)) for file in files}
     to_ask = collections.deque(files)
     # Many requests are open at once, because otherwise each file would cost a round trip.
     under_way: collections.deque[_File] = collections.deque()
-    # Counts bytes that are on their way, and bytes in memory that wait until earlier files are stored.
-    ahead = 0
     stored: list[Path] = []
     missing: list[HostError] = []
     try:
         while to_ask or under_way:
-            while to_ask and len(under_way) < (_LARGE_AT_ONCE if ahead > _AHEAD_BYTES else _AT_ONCE):
+            while to_ask and len(under_way) < _AT_ONCE:
                 file = to_ask.popleft()
-                under_way.append(_File(connection, f"{folder}/{file.name}", targets[file.name], file.size))
-                ahead += under_way[-1].size
+                is_program = bool(file.mode & stat.S_IXUSR)
+                under_way.append(_File(connection, f"{folder}/{file.name}", targets[file.name], is_program))
                 on_request(under_way[-1].ask())
             try:
                 stored.append(under_way[0].finish())
@@ -72,7 +63,7 @@ def download(
                 # A running job may rename or remove a file after the host has
                 # listed it. That is an error only if all files are gone.
                 missing.append(error)
-            ahead -= under_way.popleft().size
+            under_way.popleft()
     finally:
         for each in under_way:
             each.give_up()
@@ -81,27 +72,38 @@ def download(
     return stored
 
 
-class _Target(NamedTuple):
-    """Where a file is stored here, and whether its owner may execute it on the host."""
+class _File:
+    """A file on its way. It lies next to the one that it becomes, once it is whole, and has the mode of the umask."""
 
-    path: Path
-    is_program: bool
-
-
-class _PartFile:
-    """A file next to the one that it becomes, once it is whole. It has the mode that the user's umask gives.
-
-    `write` and `complete` raise ClusterfnError if this machine cannot store it.
-    """
-
-    def __init__(self, target: _Target) -> None:
-        self._target = target.path
-        self._mode = 0o777 if target.is_program else 0o666
-        # Choose the name before the file exists: Ctrl-C may come at any moment, and `remove` needs the name.
-        self._path = target.path.with_name(f".part-{secrets.token_hex(8)}")
+    def __init__(self, connection: HostConnection, path: str, target: Path, is_program: bool) -> None:
+        self._connection = connection
+        self._path, self._target = path, target
+        self._mode = 0o777 if is_program else 0o666
+        # Choose the name before the file exists: Ctrl-C may come at any moment, and `give_up` needs the name.
+        self._part = target.with_name(f".part-{secrets.token_hex(8)}")
         self._file: RawIOBase | None = None
+        self._is_over = False
+        # The connection's reader thread writes, while the caller's thread finishes or gives up.
+        self._lock = threading.Lock()
+        self._reply: Reply[int] | None = None
 
-    def write(self, data: bytes | bytearray) -> None:
+    def ask(self) -> Reply[Any]:
+        """Send the request, and return the reply to it."""
+        self._reply = self._connection.get(self._path, self.write)
+        return self._reply
+
+    def write(self, piece: bytes) -> int:
+        """Take a piece of it.
+
+        Raises:
+            ClusterfnError: This machine cannot store it.
+        """
+        with self._lock:
+            if not self._is_over:
+                self._store(piece)
+        return len(piece)
+
+    def _store(self, piece: bytes) -> None:
         with self._errors_named():
             if self._file is None:
                 try:
@@ -110,18 +112,25 @@ class _PartFile:
                     # Make folders only where they are missing: most files share a few of them.
                     self._target.parent.mkdir(parents=True, exist_ok=True)
                     self._file = self._opened()
-            rest = memoryview(data)
+            rest = memoryview(piece)
             while rest:
                 rest = rest[self._file.write(rest) or 0 :]
 
     def _opened(self) -> RawIOBase:
-        return open(self._path, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, self._mode))
+        return open(self._part, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, self._mode))
 
-    def complete(self) -> None:
-        with self._errors_named():
-            if self._file is not None:
-                self._file.close()
-            self._path.replace(self._target)
+    def finish(self) -> Path:
+        """Wait for the rest of it, and return where it is."""
+        assert self._reply is not None
+        self._reply.result(None)
+        with self._lock:
+            # A file without content has come in no piece.
+            self._store(b"")
+            with self._errors_named():
+                if self._file is not None:
+                    self._file.close()
+                self._part.replace(self._target)
+        return self._target
 
     @contextlib.contextmanager
     def _errors_named(self) -> Iterator[None]:
@@ -133,71 +142,20 @@ class _PartFile:
                 hint="fetch it into another folder, with to=, or make room for it in this one",
             ) from error
 
-    def remove(self) -> None:
-        with contextlib.suppress(OSError):
-            # On a full disk, closing fails because it cannot write what is
-            # still buffered. The original error says so already.
-            if self._file is not None:
-                self._file.close()
-        with contextlib.suppress(OSError):
-            # The error that led here says more than a failed removal. After
-            # `complete`, the file no longer exists by this name.
-            self._path.unlink()
-
-
-class _File:
-    """A file on its way.
-
-    Attributes:
-        size: Its bytes, as the host has listed it; what grows has more.
-    """
-
-    def __init__(self, connection: HostConnection, path: str, target: _Target, size: int) -> None:
-        self.size = max(size, _SMALL)
-        self._connection = connection
-        self._path, self._target = path, target.path
-        self._buffer = bytearray()
-        self._part = _PartFile(target)
-        self._is_open = self._is_over = False
-        # The connection's reader thread writes, while the caller's thread finishes or gives up.
-        self._lock = threading.Lock()
-        self._reply: Reply[int] | None = None
-
-    def ask(self) -> Reply[Any]:
-        """Send the request, and return the reply to it."""
-        self._reply = self._connection.get(self._path, self.write)
-        return self._reply
-
-    def write(self, piece: bytes) -> int:
-        """Take a piece of it."""
-        with self._lock:
-            if not self._is_over:
-                self._buffer += piece
-                if len(self._buffer) > _IN_MEMORY or self._is_open:
-                    self._store()
-        return len(piece)
-
-    def _store(self) -> None:
-        self._is_open = True
-        self._part.write(self._buffer)
-        self._buffer.clear()
-
-    def finish(self) -> Path:
-        """Wait for the rest of it, and return where it is."""
-        assert self._reply is not None
-        self._reply.result(None)
-        with self._lock:
-            self._store()
-            self._part.complete()
-        return self._target
-
     def give_up(self) -> None:
         """Cancel it, and remove what has come."""
         if self._reply is not None:
             self._reply.cancel()
         with self._lock:
             self._is_over = True
-            self._part.remove()
+            with contextlib.suppress(OSError):
+                # On a full disk, closing fails because it cannot write what is
+                # still buffered. The original error says so already.
+                if self._file is not None:
+                    self._file.close()
+            with contextlib.suppress(OSError):
+                # The error that led here says more than a failed removal. What is whole no longer exists by this name.
+                self._part.unlink()
 
 
 # Matches NUL and halves of characters. The surrogates of bytes that are not UTF-8 are allowed.

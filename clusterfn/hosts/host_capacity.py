@@ -34,10 +34,10 @@ from clusterfn.bridge.supervisor.text import format_size, in_one_line
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.errors import ConfigError, HostError, Unsatisfiable, nearest_word
-from clusterfn.hosts.connected_host import ConnectedHost
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
+    from clusterfn.hosts.host_state import HostState
     from clusterfn.scheduler.base import Scheduler
 
 SITE_FILE = "/etc/clusterfn.yml"
@@ -51,7 +51,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 class HostCapacity:
     """What one host gives to jobs, as this process knows it."""
 
-    def __init__(self, session: ConnectedHost) -> None:
+    def __init__(self, session: HostState) -> None:
         self._session, self._host = session, session.host
         self._warned: set[str] = set()
         self._gpus: tuple[GpuInfo, ...] | None = None

@@ -20,8 +20,8 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config import places, units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.connected_host import removal_command
 from clusterfn.hosts.file_download import download
+from clusterfn.hosts.host_bridge import removal_command
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.public_api import public_api
 

@@ -18,13 +18,12 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import keepalive, loop
 from clusterfn.hosts.keepalive import ASK, DEAD
-from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, error_of
+from clusterfn.hosts.rpc.frames import AgentStream, error_of
 from clusterfn.hosts.rpc.link_stream import PING_ID, AnswerReader, LinkStream, PendingRequests, RequestSender, wrapped
 from clusterfn.hosts.rpc.reply import OF_PARENT, AnsweringLink, Reply, RequestCancelled
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
 
-FIRST = HELLO_ID + 1
 # The pause between two looks for a held connection. They ask only this machine, so they may be frequent.
 LOCAL_LOOK_S = 2.0
 # Give up after so many streams in a row that broke soon and sent invalid frames: the cause will not go away.
@@ -68,17 +67,13 @@ class Link:
     Args:
         opener: Makes a stream whose agent has said hello.
         opened: The first one.
-        first: A request that was sent with the first hello; its number is `FIRST`.
 
     Attributes:
         line: The stream as it is now.
         state: The state of the connection.
     """
 
-    def __init__(
-        self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream,
-        first: OpenRequest[Any] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream) -> None:
         self.host = host
         self.line = LinkStream(host.name, opened)
         self._opener = opener
@@ -94,8 +89,6 @@ class Link:
         self._tries = Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
-        if first is not None:
-            self._add(first)
         self._threads = [
             threading.Thread(target=work, name=f"clusterfn-{name}-{host.name}", daemon=True)
             for name, work in (("read", self._read), ("write", self._write))

@@ -25,10 +25,6 @@ PING_ID = 2**31
 _FAILURES_KEPT = 10_000
 # Bytes that may be queued for a host before callers wait.
 _FULL = 8 * 2**20
-# So many requests make a burst, if each comes within `_GATHER_S` of the one before it.
-_BURST = 16
-# A request of a burst waits this long for others, because each write wakes five processes on its way.
-_GATHER_S = 0.002
 _log = logging.getLogger("clusterfn")
 
 
@@ -124,7 +120,6 @@ class RequestSender:
         self._give_up = give_up
         self._control = bytearray()
         self._transfers: collections.deque[tuple[OpenRequest[Any], Iterator[bytes]]] = collections.deque()
-        self._puts: collections.deque[float] = collections.deque(maxlen=_BURST)
 
     def is_full(self) -> bool:
         """Whether so much is queued that callers should wait before they send more. A file counts as its next chunk.
@@ -170,14 +165,6 @@ class RequestSender:
                     line.changed.wait()
                 if line.over is not None:
                     return
-                is_burst = len(self._puts) == _BURST and time.monotonic() - self._puts[0] < _BURST * _GATHER_S
-                gathers = is_burst and not self._transfers
-            if gathers:
-                # Sleep without the lock, so that callers can queue more requests meanwhile.
-                time.sleep(_GATHER_S)
-            with line.changed:
-                if line.over is not None or not line.connected:
-                    continue
                 # Take everything under the lock, and write after it: a write may block for as long as the line is slow.
                 opened, requests = line.opened, bytes(self._control)
                 self._control.clear()
@@ -193,7 +180,6 @@ class RequestSender:
 
     def _put(self, stream: Stream, data: bytes) -> None:
         if data:
-            self._puts.append(time.monotonic())
             stream.write(data)
             self._line.pulse.send(len(data))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import fnmatch
-import functools
 import hashlib
 import hmac
 import os
@@ -50,9 +49,6 @@ def known_keys(name: str | None, files: Iterable[Path]) -> list[KnownKey]:
     return keys
 
 
-# The cache has the whole text as its key, and the file is read each time. So a key that was removed or revoked
-# meanwhile is never accepted.
-@functools.lru_cache(maxsize=8)
 def _keys_of(name: str | None, path: str, text: str) -> tuple[KnownKey, ...]:
     keys = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -186,17 +182,7 @@ def unknown(settings: Settings, host_name: str, shown: str, remembered: Sequence
     if before is not None:
         hint = f"{before.problem}: {before.fix}; then clusterfn trust {host_name} shows the fingerprint to compare"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
-    return _error(message, host_name, shown, [f"not in: {files}", *_same_key_of_others(settings, shown)], hint)
-
-
-def _same_key_of_others(settings: Settings, shown: str) -> list[str]:
-    """Say under which other name the key is remembered: the host may have another name or address by now."""
-    others = [each for each in known_keys(None, settings.known_hosts) if fingerprint(each.blob) == shown.split()[1]]
-    plain = [each for each in others if not each.marker]
-    if not plain or any(each.marker for each in others):
-        return []
-    name = "another name, which is hashed" if plain[0].names.startswith("|1|") else plain[0].names
-    return [f"the same key is remembered for {name} at {plain[0].place}"]
+    return _error(message, host_name, shown, [f"not in: {files}"], hint)
 
 
 def changed(settings: Settings, host_name: str, shown: str, entries: Sequence[KnownKey]) -> HostKeyError:

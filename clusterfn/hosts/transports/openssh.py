@@ -14,6 +14,7 @@ import shlex
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from pathlib import Path
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.keepalive import SSH_PROBE_S, SSH_PROBES
-from clusterfn.hosts.transports import base, held_connections, ssh_errors
+from clusterfn.hosts.transports import base, ssh_errors
 from clusterfn.hosts.transports.base import PATIENCE_S, ProcessStream, Stream, Transport
 from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotAnswered
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
@@ -216,20 +217,18 @@ class AskPass:
         self.count = 0
         if sys.platform == "win32":
             raise NotImplementedError("clusterfn cannot answer ssh's questions on Windows")
-        self._folder = held_connections.scratch_folder("ask-")
+        # Not TMPDIR, whose path may be too long for a socket.
+        self._folder = Path(tempfile.mkdtemp(prefix="clusterfn-ask-", dir="/tmp"))
         self._listener = socket.socket(socket.AF_UNIX)
         program = self._folder / "ask"
         self._address = str(self._folder / "s")
         words = [sys.executable, "-I", "-S", "-c", _PROGRAM, self._address]
         # SSH_ASKPASS names a program without arguments, and Python's path may have spaces. So write a shell script.
-        try:
+        with base.closed_on_failure(self.__exit__):
             program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
             program.chmod(0o700)
             self._listener.bind(self._address)
             self._listener.listen()
-        except OSError as error:
-            self.__exit__()
-            raise held_connections.unwritable(error) from error
         # An ssh before 8.4 does not know SSH_ASKPASS_REQUIRE. It asks this way if DISPLAY is set and it has no
         # terminal, and it never has one here.
         display = os.environ.get("DISPLAY") or ":"

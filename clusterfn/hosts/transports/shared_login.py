@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,9 +199,7 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
     mux = ["ControlMaster=yes", f"ControlPath={path}", f"ControlPersist={max(1, round(host.login_ttl_s))}"]
     words = openssh.line(settings, mux, "true", asks=asker is not None)
     with contextlib.ExitStack() as stack:
-        folder = held_connections.scratch_folder("in-")
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        log = folder / "log"
+        log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clusterfn-"))) / "log"
         asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
         # The ssh that stays in the background must not keep a pipe to
         # this process open, so it writes its messages to a file.

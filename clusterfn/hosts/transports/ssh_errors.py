@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from clusterfn.config.spec import Host
@@ -60,10 +59,6 @@ def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str
     """Return the error for a name that DNS does not know."""
     written = settings.named_in(host) if name == settings.hostname else f"{name}, a jump host on the way to it,"
     hint = f"check {written} and your network or VPN"
-    mine, read = Path("~/.ssh/config").expanduser(), ssh_config_file.config_file()
-    if not settings.config_file and mine != read and mine.is_file():
-        # ssh takes the home folder from the user database, and not from $HOME.
-        hint += f"; ssh reads {read}, not {mine}: to use that file, add ssh_config: {mine} to the host"
     message = f"The name {name} of host {host.name} cannot be resolved"
     return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
 

@@ -106,21 +106,6 @@ def test_an_unknown_key_names_the_file_whose_fingerprint_it_must_have(user: Desk
     assert "ssh-keyscan" not in str(error)
 
 
-@pytest.mark.parametrize("name, said", [("tensor01.old", "tensor01.old"), (hashed("old"), "another name, which is ha")])
-def test_an_unknown_key_that_another_name_has_says_so(user: Desk, name: str, said: str) -> None:
-    remember(user, line("[lab9]:2222", OTHER), line(name, KEY))
-
-    error = user.refusal()
-
-    assert "is unknown" in error.message
-    assert error.evidence[-1].startswith(f"the same key is remembered for {said}")
-    assert error.evidence[-1].endswith(f" at {user.known}:8")
-    remember(user, line(name, KEY), line("older", KEY, marker="@revoked"))
-    revoked = user.refusal()
-    assert "is unknown" in revoked.message
-    assert not [each for each in revoked.evidence if "same key" in each], "it is not recommended"
-
-
 @pytest.mark.parametrize(
     ("pattern", "text", "found"),
     [

@@ -1,4 +1,4 @@
-"""One host, the connection to it, and what is known to be there: the bridge, and files that are sent once."""
+"""What a host is known to have: the bridge, and files that are sent once."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
-from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import Completed, HostConnection, Reply, TreeFile
-from clusterfn.scheduler import scheduler_for
-
-if TYPE_CHECKING:
-    from clusterfn.config.spec import Host
-    from clusterfn.hosts.scheduler_commands import FoundCommands
-    from clusterfn.scheduler.base import Scheduler
 
 _BELIEVED_S = 3600.0
 _REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
@@ -32,9 +24,6 @@ _LOAD_ERRORS = re.compile(
     rb"^(?:ModuleNotFound|Import|Syntax|Indentation|EOF|UnicodeDecode)Error\b|^ValueError: source code|"
     rb"can't open file .*\[Errno 2\]"
 )
-# The first call to a host waits for this, so it must be short. A host whose
-# login shell is slower gets an error that names `scheduler_path:`.
-_SHELL_S = 3.0
 
 
 class HostContents:
@@ -235,93 +224,3 @@ def removal_command(folder: str) -> list[str]:
     """
     aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
     return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]
-
-
-class ConnectedHost:
-    """A host, which is connected when it is first asked for anything.
-
-    Args:
-        host: Which.
-
-    Attributes:
-        contents: What is known to be there, or is on its way.
-        bridge: The bridge there, and its programs.
-        probe: A command to run together with the next connection: one round trip less.
-        command_places: Where a login shell has shown the scheduler's commands, which PATH lacks; None if it has them.
-    """
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.contents = HostContents()
-        self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
-        self.probe: Sequence[str] = ()
-        self.command_places: FoundCommands | None = None
-        self._connected: HostConnection | None = None
-
-    @property
-    def connection(self) -> HostConnection:
-        """The one connection to the host; opened again if it was given up."""
-        return self.connect()
-
-    @property
-    def root(self) -> str:
-        """The host's root, absolute."""
-        return self.connection.facts.root
-
-    def here(self, when: float) -> float:
-        """Return a moment by this machine's clock, given by the host's. Waits for nothing."""
-        return when - self._connected.facts.ahead_s if self._connected is not None else when
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a connection that can be used, or that is being made again."""
-        return self._connected is not None and self._connected.usable()
-
-    def connect(self, meanwhile: Callable[[], object] = lambda: None) -> HostConnection:
-        """Return the connection, after calling `meanwhile` while the host's agent starts, if it is not open yet."""
-        connected = self._connected
-        if connected is not None and connected.usable():
-            # A call gets the connection several times, so the usual case must cost next to nothing.
-            return connected
-        if loop.is_here():
-            # Connecting would block the loop's thread. Whatever runs in the
-            # loop belongs to the old connection and ends with it.
-            raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
-        have = [posixpath.join(self.host.root, self.bridge.name)]
-        host = self.command_places.on(self.host) if self.command_places else self.host
-        connected = hosts.connection_for(host, have=have, probe=self.probe, meanwhile=meanwhile)
-        if connected.facts.lacking:
-            self._find_commands(connected)
-        self.contents.forget()
-        if connected.facts.have[:1] == (True,):
-            self.contents.add([posixpath.join(connected.facts.root, self.bridge.name)])
-        # Assign last: other threads use this attribute without a lock.
-        self._connected = connected
-        return connected
-
-    def _find_commands(self, connection: HostConnection) -> None:
-        """Ask a login shell for the scheduler's commands, which a command over ssh does not find."""
-        # Imported late, because hardly any host hides the commands of its scheduler from a non-interactive shell.
-        from clusterfn.hosts import scheduler_commands
-
-        with contextlib.suppress(HostError):
-            # Do not fail here: `HostCapacity.enough` rejects the call
-            # later, and names the missing command and the key for it.
-            answer = scheduler_commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
-            self.command_places = answer.schedulers.get(self.host.scheduler)
-
-    @functools.cached_property
-    def scheduler_rules(self) -> Scheduler:
-        """The scheduler as far as the configuration alone describes it; needs no connection."""
-        return scheduler_for(self.host)
-
-    @functools.cached_property
-    def scheduler(self) -> Scheduler:
-        """What builds the host's commands and reads their answers."""
-        facts = self.connection.facts
-
-        # On a host without a scheduler, this program prints which jobs wait, and ensures that a spooler starts them.
-        def queue() -> tuple[str, ...]:
-            return tuple(self.bridge.words(layout.SUPERVISE, "queue", self.root))
-
-        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": queue})
