@@ -27,7 +27,7 @@ _NOT_IN_JOBS = (
     "environment/requirement_lines.py", "environment/resolve.py", "environment/solve",
     "environment/source_distributions.py", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",
-    "hosts/environment_builder.py", "hosts/environment_facts.py", "hosts/scheduler_commands.py", "hosts/survey.py",
+    "hosts/environment_builder.py", "hosts/scheduler_commands.py", "hosts/survey.py",
     "api/actor", "api/command.py", "api/executor.py", "api/login.py", "api/session",
     "integrations/dask/", "integrations/hydra_launcher.py", "integrations/joblib_backend.py",
     "sweeps/choice.py", "sweeps/run.py", "sweeps/search.py",

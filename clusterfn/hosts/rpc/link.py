@@ -5,6 +5,7 @@ A reader thread gives answers to their requests, and reconnects when the stream 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -16,10 +17,18 @@ from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts import keepalive, loop
-from clusterfn.hosts.keepalive import ASK, DEAD
+from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.frames import AgentStream, error_of
-from clusterfn.hosts.rpc.link_stream import PING_ID, AnswerReader, LinkStream, PendingRequests, RequestSender, wrapped
+from clusterfn.hosts.rpc.link_stream import (
+    ASK,
+    DEAD,
+    PING_ID,
+    AnswerReader,
+    LinkStream,
+    PendingRequests,
+    RequestSender,
+    wrapped,
+)
 from clusterfn.hosts.rpc.reply import OF_PARENT, AnsweringLink, Reply, RequestCancelled
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
@@ -32,6 +41,7 @@ SOON_S = 10.0
 MOST_WAITS = 20
 # While there is no connection, callers wait once so many requests are queued: those of about a thousand jobs.
 MOST_UNSENT = 4_000
+PERIOD_S = 3.0
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
 # A host that has just booted accepts logins before home folders and Python are mounted. Only later is this an error.
 NO_AGENT_S = 600.0
@@ -95,7 +105,7 @@ class Link:
         ]
         for thread in self._threads:
             thread.start()
-        loop.begin(keepalive.watch(weakref.ref(self)))
+        loop.begin(watch(weakref.ref(self)))
 
     # The methods below are for any thread that sends requests.
 
@@ -387,6 +397,18 @@ class Link:
         if health == DEAD:
             # Closing may take seconds, and nothing may block the loop's thread.
             await loop.in_thread(lambda: self.line.lose(opened), "clusterfn-hang-up")
+
+
+async def watch(link: weakref.ref[Any]) -> None:
+    """Call the `check` of a link every few seconds, for as long as others keep the link."""
+    while True:
+        await asyncio.sleep(PERIOD_S)
+        strong = link()
+        if strong is None:
+            return
+        await strong.check(time.monotonic())
+        # Drop the reference: it would keep the link alive during the sleep, and so this loop would never end.
+        del strong
 
 
 def pause_s(waits: int) -> float:

@@ -27,6 +27,9 @@ T = TypeVar("T")
 PAUSES_S = (0.3, 1.0, 2.0)
 STDERR_KEPT = 8192
 PATIENCE_S = 2.0
+# Each SSH connection is probed this often, and is lost after so many probes without an answer: by ssh itself, by
+# paramiko, and by TCP below it.
+SSH_PROBE_S, SSH_PROBES = 15, 3
 
 
 class Stream(Protocol):

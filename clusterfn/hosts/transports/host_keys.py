@@ -7,7 +7,6 @@ import contextlib
 import fnmatch
 import hashlib
 import hmac
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,6 @@ class KnownKey(NamedTuple):
     marker: str
     kind: str
     blob: bytes
-    names: str = ""
 
 
 def fingerprint(blob: bytes) -> str:
@@ -40,27 +38,21 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def known_keys(name: str | None, files: Iterable[Path]) -> list[KnownKey]:
-    """Return what the files remember of a host, or of all; `name` is as known_hosts writes it: `[lab8]:2222`."""
+def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
+    """Return what the files remember of a host; `name` is as known_hosts writes it: `[lab8]:2222`."""
     keys: list[KnownKey] = []
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        keys += _keys_of(name, str(path), text)
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.split()
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
+                continue
+            with contextlib.suppress(ValueError):
+                # `binascii.Error` is a ValueError, and a character outside of
+                # ASCII raises a plain one. Such a line has no usable key.
+                keys.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2])))
     return keys
-
-
-def _keys_of(name: str | None, path: str, text: str) -> tuple[KnownKey, ...]:
-    keys = []
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) < 3 or words[0].startswith("#") or not (name is None or matches(words[0], name)):
-            continue
-        with contextlib.suppress(ValueError):
-            # `binascii.Error` is a ValueError, and a character outside of
-            # ASCII raises a plain one. Such a line has no usable key.
-            keys.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]), words[0]))
-    return tuple(keys)
 
 
 def matches(patterns: str, name: str) -> bool:
@@ -84,17 +76,6 @@ def _fits(pattern: str, text: str) -> bool:
     return fnmatch.fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
-def without_name(line: str, name: str) -> str | None:
-    """Return the line without that name, empty if it has no other; None if a pattern matches the name."""
-    names = line.split()[0].split(",")
-    if names[0].startswith("|1|") or [each.lower() for each in names] == [name]:
-        return ""
-    left = [each for each in names if each.lower() != name]
-    if len(left) == len(names) or matches(",".join(left), name):
-        return None
-    return line.replace(line.split()[0], ",".join(left), 1)
-
-
 class Obstacle(NamedTuple):
     """What keeps a host key from being remembered, and what to do about that."""
 
@@ -102,41 +83,12 @@ class Obstacle(NamedTuple):
     fix: str
 
 
-def obstacle(settings: Settings, remembered: Sequence[KnownKey] = ()) -> Obstacle | None:
-    """Return what would keep `clusterfn trust` from writing a key for the host; None if it would work.
-
-    Args:
-        settings: Of the host.
-        remembered: Its remembered keys, which would have to be replaced.
-    """
-    if not settings.user_known_hosts:
-        fix = f"remove it, or write `UserKnownHostsFile ~/.ssh/known_hosts` for {settings.alias} above it"
-        return Obstacle("the UserKnownHostsFile of your ssh configuration keeps no host keys", fix)
-    file = settings.user_known_hosts[0]
-    why = _why_unwritable(file)
-    if why:
-        where = f"{file}, the UserKnownHostsFile of {settings.alias}, {why}"
-        return Obstacle(where, f"make {file} a file that you can write")
-    for entry in remembered:
-        path, _, number = entry.place.rpartition(":")
-        lines = Path(path).read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path else []
-        line = lines[int(number) - 1] if path and int(number) <= len(lines) else ""
-        if Path(path) not in settings.user_known_hosts or (line and without_name(line, settings.key_name) is None):
-            fix = f"remove line {number} of {path}, or ask its owner to"
-            return Obstacle(f"clusterfn cannot change {entry.place}", fix)
-    return None
-
-
-def _why_unwritable(file: Path) -> str:
-    """Say why a file cannot be made or written; "" if it can."""
-    if file.exists():
-        if not file.is_file():
-            return "is not a file"
-        return "" if os.access(file, os.W_OK) else "cannot be written by you"
-    folder = next((each for each in file.parents if each.exists()), file.parent)
-    if not folder.is_dir():
-        return f"cannot be made: {folder} is not a folder"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"cannot be made: {folder} cannot be written by you"
+def obstacle(settings: Settings) -> Obstacle | None:
+    """Return what would keep `clusterfn trust` from writing a key for the host; None if it would work."""
+    if settings.user_known_hosts:
+        return None
+    fix = f"remove it, or write `UserKnownHostsFile ~/.ssh/known_hosts` for {settings.alias} above it"
+    return Obstacle("the UserKnownHostsFile of your ssh configuration keeps no host keys", fix)
 
 
 def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
@@ -191,10 +143,8 @@ def changed(settings: Settings, host_name: str, shown: str, entries: Sequence[Kn
     file = entries[0].place.rpartition(":")[0] if entries else "FILE"
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
     hint = "someone may be intercepting the connection; if the host was reinstalled, ask its administrator for the "
-    before = obstacle(settings, entries)
     how = f"clusterfn trust {host_name} --replace (or by ssh-keygen: {forget})"
-    how = how if before is None else f"clusterfn trust {host_name}"
-    hint += f"fingerprint, then: {_then(how, before)}"
+    hint += f"fingerprint, then: {_then(how, obstacle(settings))}"
     message = f"The host key of {host_name} ({settings.place}) has changed"
     return _error(message, host_name, shown, remembered, hint)
 

@@ -21,9 +21,8 @@ from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.keepalive import SSH_PROBE_S, SSH_PROBES
 from clusterfn.hosts.transports import base, ssh_errors
-from clusterfn.hosts.transports.base import PATIENCE_S, ProcessStream, Stream, Transport
+from clusterfn.hosts.transports.base import PATIENCE_S, SSH_PROBE_S, SSH_PROBES, ProcessStream, Stream, Transport
 from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotAnswered
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 

@@ -18,9 +18,8 @@ import paramiko
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts.keepalive import SSH_PROBE_S
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
-from clusterfn.hosts.transports.base import Stream, Transport
+from clusterfn.hosts.transports.base import SSH_PROBE_S, Stream, Transport
 from clusterfn.hosts.transports.paramiko_login import log_in
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve

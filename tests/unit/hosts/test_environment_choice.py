@@ -13,7 +13,7 @@ from clusterfn.config.spec import Host
 from clusterfn.environment import lock as locks
 from clusterfn.environment.packages import from_packages
 from clusterfn.environment.resolve import LockedEnvironment
-from clusterfn.hosts import environment_facts
+from clusterfn.hosts import environment_choice
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
 
 HOST = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
@@ -35,7 +35,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         path.write_text(LOCK)
         return LockedEnvironment("environment.yml", locks.read_lock(path), "linux-64", "/root", HOST)
 
-    monkeypatch.setattr(environment_facts, "lock_environment", lock)
+    monkeypatch.setattr(environment_choice, "lock_environment", lock)
     return asked
 
 

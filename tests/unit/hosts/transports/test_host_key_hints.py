@@ -72,41 +72,9 @@ def test_a_file_that_cannot_be_written_is_named(
     user = desk("UserKnownHostsFile KNOWN")
     spoil(user)
 
-    hint = user.refusal().hint or ""
-
-    assert hint.startswith(f"{user.known}, the UserKnownHostsFile of lab8, ")
-    assert f"make {user.known} a file that you can write; then clusterfn trust lab8" in hint
-    with pytest.raises(ConfigError, match="cannot be remembered"):
+    with pytest.raises(ConfigError, match=f"{user.known} cannot be written"):
         user.trust()
     mend(user.known)
-    user.trust()
-    assert user.is_accepted()
-
-
-@pytest.mark.parametrize("pattern", ["lab*", "lab8,lab?"])
-def test_a_changed_key_in_a_line_that_clusterfn_cannot_change_is_to_be_removed_first(
-    desk: Callable[[str], Desk], pattern: str
-):
-    user = desk("UserKnownHostsFile KNOWN")
-    user.known.parent.mkdir()
-    user.known.write_text(f"other {KIND} {OLD}\n{pattern} {KIND} {OLD}\n")
-
-    hint = user.refusal().hint or ""
-
-    assert f"remove line 2 of {user.known}, or ask its owner to" in hint and hint.endswith("clusterfn trust lab8")
-    user.known.write_text(f"other {KIND} {OLD}\n")
-    user.trust()
-    assert user.is_accepted()
-
-
-def test_a_changed_key_in_the_systems_file_is_to_be_removed_there(desk: Callable[[str], Desk], tmp_path: Path):
-    user = desk("UserKnownHostsFile KNOWN\nGlobalKnownHostsFile FOLDER/everybody")
-    (tmp_path / "everybody").write_text(f"lab8 {KIND} {OLD}\n")
-
-    hint = user.refusal().hint or ""
-
-    assert f"remove line 1 of {tmp_path / 'everybody'}, or ask its owner to" in hint
-    (tmp_path / "everybody").write_text("")
     user.trust()
     assert user.is_accepted()
 

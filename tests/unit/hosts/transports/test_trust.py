@@ -56,7 +56,6 @@ def test_a_hashed_name_tells_nothing_and_fits_and_gives_way(user: Desk) -> None:
     [
         (f"{NAME} {KIND} {OLD}\n", ""),
         (f"a {KIND} {OLD}\n{NAME} ssh-rsa {OLD} c\nb {KIND} {OLD}\n", f"a {KIND} {OLD}\nb {KIND} {OLD}\n"),
-        (f"a,{NAME},b {KIND} {OLD} c\n", f"a,b {KIND} {OLD} c\n"),
     ],
 )
 def test_what_was_remembered_gives_way(user: Desk, before: str, left: str) -> None:
