@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterfn.config.host_text import shaped
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts import loop
 from clusterfn.hosts.host_requests import Completed, HostRequests, ListedFile, Needed, TreeFile
@@ -153,8 +154,11 @@ _JOIN_S = 1.0
 _SAME_CLOCK_S = 60.0
 # The largest time, in seconds since 1970, that `time.localtime` accepts on every platform.
 _LATEST = 1 << 40
-_LISTS = {"version": int, "have": bool, "lacking": str}
-_NUMBERS = {"umask", "pid", "cpus", "memory_bytes"}
+_SHAPE = {
+    **dict.fromkeys([name for name in HostFacts._fields if name != "ahead_s"], str),
+    **dict.fromkeys(("umask", "pid", "cpus", "memory_bytes"), int),
+    "ends_jobs": bool, "version": [int], "have": [bool], "lacking": [str],
+}  # fmt: skip
 
 
 def _facts(hello: Header) -> HostFacts:
@@ -164,19 +168,13 @@ def _facts(hello: Header) -> HostFacts:
         KeyError: It lacks a fact.
         ValueError: A fact has another type.
     """
-    values: dict[str, Any] = {name: hello[name] for name in HostFacts._fields if name != "ahead_s"}
-    for name, value in values.items():
-        each = _LISTS.get(name)
-        expected = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
-        # Compare types exactly, because `isinstance` accepts True as a number.
-        if type(value) is not expected or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
-            raise ValueError(f"{name}: {ascii(value)[:80]}")
-    if len(hello["version"]) != 3 or min(hello["version"]) < 0 or not hello["root"].startswith("/"):
+    values: dict[str, Any] = {name: shaped(hello[name], shape) for name, shape in _SHAPE.items()}
+    if len(hello["version"]) != 3 or not hello["root"].startswith("/"):
         raise ValueError(f"version: {hello['version']}, root: {hello['root']!a:.80}")
     if type(hello["now"]) not in (int, float) or not 0 <= hello["now"] < _LATEST:
         raise ValueError(f"now: {hello['now']!a:.80}")
     ahead_s = hello["now"] - time.time()
-    values.update({name: tuple(hello[name]) for name in _LISTS})
+    values.update({name: tuple(hello[name]) for name in ("version", "have", "lacking")})
     return HostFacts(**values, ahead_s=ahead_s if abs(ahead_s) > _SAME_CLOCK_S else 0.0)
 
 

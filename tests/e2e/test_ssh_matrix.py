@@ -225,7 +225,7 @@ LATE = f"{PLACE} (did not answer within 1 s|cannot be reached)"
 MUTE = f"{PLACE} accepted the connection, but did not answer within 1 s"
 NO_MORE = f"{PLACE} let cfbash in but rejected the next step"
 CHANGED = "The host key .* has changed"
-NOT_SIGNED = "The host key .* (is unknown|needs an authority, which paramiko cannot check)"
+NOT_SIGNED = "The host key .* is unknown"
 REFUSALS = {
     "an unknown name": Refusal("no-such-name", errors.Unreachable, "The name .* cannot be resolved", "or VPN"),
     "no listener": Refusal("refused", errors.Unreachable, f"{PLACE} refused the connection", "its port is 22099"),

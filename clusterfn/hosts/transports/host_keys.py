@@ -97,8 +97,8 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
     Raises:
         HostKeyError: It is unknown, another one, or revoked; names both fingerprints and the line.
     """
-    remembered = known_keys(settings.key_name, settings.known_hosts)
-    own_keys = [entry for entry in remembered if entry.marker != AUTHORITY]
+    # An authority may have signed this key, which paramiko cannot check: it is unknown then.
+    own_keys = [entry for entry in known_keys(settings.key_name, settings.known_hosts) if entry.marker != AUTHORITY]
     revoked = next((entry for entry in own_keys if entry.marker and entry.blob == blob), None)
     trusted = [entry for entry in own_keys if not entry.marker]
     shown = f"{kind} {fingerprint(blob)} by {settings.place}"
@@ -106,13 +106,6 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
         raise revoked_error(settings, host_name, shown, revoked.place)
     if any(entry.blob == blob for entry in trusted):
         return
-    if len(own_keys) < len(remembered) and not trusted:
-        # An authority may have signed this key, which paramiko cannot check.
-        places = [f"authority:  {entry.place}" for entry in remembered if entry.marker == AUTHORITY]
-        hint = "use transport: auto or openssh, which need the system's ssh; or trust this key: "
-        hint += _then(f"clusterfn trust {host_name}", obstacle(settings))
-        message = f"The host key of {host_name} ({settings.place}) needs an authority, which paramiko cannot check"
-        raise _error(message, host_name, shown, places, hint)
     same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
     raise (changed if same_kind else unknown)(settings, host_name, shown, same_kind)
 

@@ -84,7 +84,7 @@ ASK = "run on that machine itself), then: clusterfn trust lab8 (or by ssh: ssh -
         ([line("[lab8]:2222", OTHER)], "has changed", "known_hosts:7"),
         ([line("[lab8]:2222", OTHER, kind="ssh-rsa")], "has changed", "known_hosts:7"),
         ([line("[lab8]:2222", KEY), REVOKED], "is revoked in", ""),
-        ([AUTHORITY], "needs an authority, which paramiko cannot check", ""),
+        ([AUTHORITY], "is unknown", ASK),
     ],
     ids=["without its port", "another name", "another key", "another kind", "revoked", "an authority alone"],
 )
