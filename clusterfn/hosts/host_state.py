@@ -14,9 +14,9 @@ from clusterfn.environment import existing
 from clusterfn.errors import HostError
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts import loop
+from clusterfn.hosts.bridge_bundle import HostBridge, HostContents
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.environment_choice import EnvironmentResolver
-from clusterfn.hosts.host_bridge import HostBridge, HostContents
 from clusterfn.hosts.host_capacity import HostCapacity
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
 from clusterfn.scheduler import scheduler_for

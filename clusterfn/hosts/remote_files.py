@@ -20,7 +20,7 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config import places, units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.host_bridge import removal_command
+from clusterfn.hosts.bridge_bundle import removal_command
 from clusterfn.hosts.transfer import Transfer, download
 from clusterfn.public_api import public_api
 

@@ -17,8 +17,8 @@ from clusterfn.calls.queue_tracker import Entry
 from clusterfn.calls.submission import WaitingJob
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts.bridge_bundle import HostContents
 from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
-from clusterfn.hosts.host_bridge import HostContents
 from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.packing import payload
 from clusterfn.scheduler.bare import Bare
