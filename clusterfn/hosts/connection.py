@@ -47,7 +47,6 @@ class HostFacts(NamedTuple):
         net_ns: The network namespace, as the kernel names it.
         glibc: The version of its C library, "2.17"; "" where that is another one.
         ends_jobs: Whether logind ends what the user runs there when he logs out.
-        visible_gpus: What the account sets of CUDA_VISIBLE_DEVICES or its like, as NAME=VALUE; "" for nothing.
         site: What /etc/clusterfn.yml says there, as JSON; "" without one.
         have: For each path that was asked for, whether it exists.
         lacking: Commands of the host's scheduler that its PATH does not have.
@@ -70,7 +69,6 @@ class HostFacts(NamedTuple):
     net_ns: str
     glibc: str
     ends_jobs: bool
-    visible_gpus: str
     site: str
     have: tuple[bool, ...]
     lacking: tuple[str, ...]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,11 +25,10 @@ from clusterfn.bridge.supervisor.eligible_gpus import (
     eligible_gpus,
     gpus_in,
     is_called,
-    is_gpu_id,
     is_gpu_type,
     suggest_gpus,
 )
-from clusterfn.bridge.supervisor.text import format_size, in_one_line
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, exact_time
 from clusterfn.errors import ConfigError, HostError, Unsatisfiable, nearest_word
@@ -140,10 +138,6 @@ class HostCapacity:
                 f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
                 f"`clusterfn check {name}` shows what to ask the administrator for"
             )
-        if not request.gpus or self._host.gpus_only or "gpus" in self._warned:
-            return
-        if hides_gpus(facts.visible_gpus, len(self.gpus or ())) and is_new("gpus"):
-            yield about_hidden_gpus(facts.visible_gpus, name)
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:
@@ -240,37 +234,6 @@ def _require_allowed(gpus: tuple[GpuInfo, ...], request: Resources, host: Host) 
             f"gpus={request.gpus} is more than {describe_only(host.gpus_only)} leaves of {host.name}: {len(gpus)}",
             host=host.name, stage="submit", hint=f"{most} in {host.source}",
         )  # fmt: skip
-
-
-def hides_gpus(setting: str, there: int) -> bool:
-    """Return whether a variable of the account leaves fewer GPUs than the host has.
-
-    The runtimes of containers set one that names each GPU of the container, often by its number outside.
-
-    Args:
-        setting: As NAME=VALUE; "" for none.
-        there: How many GPUs the host has.
-    """
-    return bool(setting) and len(set(_visible_gpus(setting))) < there
-
-
-def _visible_gpus(setting: str) -> list[str]:
-    value = setting.partition("=")[2]
-    return [name for name in re.split("[, ]+", value) if is_gpu_id(name)]
-
-
-def about_hidden_gpus(setting: str, host: str) -> str:
-    """Say that a variable of the account does not choose the GPUs of jobs.
-
-    Args:
-        setting: As NAME=VALUE.
-        host: Its name.
-    """
-    only = describe_only(_visible_gpus(setting) or ["0"])
-    return (
-        f"{in_one_line(setting)} is set on {host}, but clusterfn itself chooses the GPUs of each job; "
-        f"to use only some of them, write `{only}` for {host} in clusterfn.yml"
-    )
 
 
 def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:

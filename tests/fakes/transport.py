@@ -25,7 +25,7 @@ HELLO: Header = {
     "machine": "0123-fake", "boot_id": "b0", "hostname": "fake", "uid": 1000, "user": "fake", "home": "/home/fake",
     "umask": 0o022,
     "pid": 42, "cpus": 8, "memory_bytes": 2**36, "net_ns": "net:[1]", "glibc": "2.36", "ends_jobs": False, "site": "",
-    "visible_gpus": "", "have": [], "lacking": [],
+    "have": [], "lacking": [],
 }  # fmt: skip
 
 

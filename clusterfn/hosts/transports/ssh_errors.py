@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
-from clusterfn.hosts.transports import host_keys, ssh_config_file
-from clusterfn.hosts.transports.ssh_config import DEFAULTS, Settings, jumps
+from clusterfn.hosts.transports import host_keys
+from clusterfn.hosts.transports.ssh_config import Settings, jumps
 
 INTERACTIVE = ("keyboard-interactive", "password")
 # Words of a refused login: before the methods that the host allows, and where it wants more than a key.
@@ -78,7 +78,6 @@ def login_refused(
         partly: Whether it accepted a key, and wants more.
         asked: Whether a person could be asked.
     """
-    evidence = [*_missing_keys(settings), *evidence]
     by_person = partly or bool(allowed) and all(method in INTERACTIVE for method in allowed)
     if not by_person or (asked and not partly):
         message = f"{settings.place} did not let {settings.user} in"
@@ -106,17 +105,6 @@ def offers_password(refused: AuthenticationError) -> bool:
     """Whether the host that has refused a login would take a password, or a person's answers, and nothing else."""
     lines = [line[len(ALLOWS) :] for line in refused.evidence if line.startswith(ALLOWS)]
     return _TAKES_KEY not in refused.message and any(set(line.split(", ")) & set(INTERACTIVE) for line in lines)
-
-
-def _missing_keys(settings: Settings) -> list[str]:
-    """List the keys that the ssh configuration names and that do not exist, except those of ssh's defaults."""
-    usual = {ssh_config_file.expanded(name) for name in DEFAULTS["identityfile"] if not name.endswith("_sk")}
-    if usual <= {*settings.identity_files}:
-        return []
-    missing = [path for path in settings.identity_files if not path.exists()]
-    # Where only the public half exists, an agent may hold the private one.
-    public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}
-    return [f"{path}: no such file (IdentityFile in your ssh configuration)" for path in missing if path not in public]
 
 
 def _batch(settings: Settings) -> str:

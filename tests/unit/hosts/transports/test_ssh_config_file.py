@@ -97,18 +97,6 @@ def test_the_home_is_the_one_that_openssh_takes(tmp_path: Path, monkeypatch: pyt
     assert asked(config, "lab8", True) == right and not right.identity_files[0].is_relative_to(tmp_path)
 
 
-@pytest.mark.parametrize("home_has", [[], ["mine.pub"], ["mine"]])
-def test_a_key_that_is_not_there_is_named_by_the_refusal(tmp_path: Path, home_has: list[str]) -> None:
-    for name in home_has:
-        (tmp_path / name).touch()
-    config = write(tmp_path, f'Host lab8\n IdentityFile "{tmp_path}/mine"\n')
-    error = refusal_of_login(asked(config, "lab8", True), ["x: refused"], ["publickey"])
-    by_default = refusal_of_login(settings_of("lab8", Path("/dev/null")), [], [])
-
-    named = [f"{tmp_path}/mine: no such file (IdentityFile in your ssh configuration)"]
-    assert error.evidence == (*([] if home_has else named), "x: refused") and by_default.evidence == ()
-
-
 def test_a_user_that_is_nowhere_is_named(home: Path) -> None:
     (home / ".ssh/config").write_text("Host lab8\n IdentityFile ~nobody-at-all/key\n")
 
