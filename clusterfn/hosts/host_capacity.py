@@ -92,16 +92,16 @@ class HostCapacity:
                 _require_gpus(available, request, self._host.name)
 
     def require_commands(self) -> None:
-        """Reject a host on which not even a login shell finds the commands of its scheduler.
+        """Reject a host whose PATH lacks the commands of its scheduler.
 
         Raises:
             ConfigError: It names the key that says where they are.
         """
         lacking, name, source = self._session.connection.facts.lacking, self._host.name, self._host.source
         if lacking:
-            hint = f"write the folder that has it as `scheduler_path: [FOLDER]` for host {name} ({source}); "
-            hint += f"`clusterfn check {name}` shows what was found"
-            message = f"{lacking[0]} is neither in PATH of {name} nor found by its login shell"
+            hint = f"`clusterfn check {name}` asks a login shell where it is; write that folder as "
+            hint += f"`scheduler_path: [FOLDER]` for host {name} ({source})"
+            message = f"{lacking[0]} is not in PATH of a command over ssh on {name}"
             raise ConfigError(message, host=name, evidence=[f"scheduler: {self._host.scheduler} ({source})"], hint=hint)
 
     @property
@@ -120,20 +120,15 @@ class HostCapacity:
 
     def warnings(self, request: Resources) -> Iterator[str]:
         """Yield what the user should know before such a job goes there, each once."""
-        name, facts, places = self._host.name, self._session.connection.facts, self._session.command_places
+        name = self._host.name
 
         def is_new(about: str) -> bool:
             old, self._warned = self._warned, self._warned | {about}
             return about not in old
 
-        if places and is_new("commands"):
-            yield (
-                f"clusterfn found the commands of {self._session.scheduler.title} on {name} {places.how}; "
-                f"to save the search, add {places.in_words()} to host {name} ({self._host.source})"
-            )
         if self._session.scheduler.has_nodes:
             return
-        if facts.ends_jobs and is_new("logout"):
+        if self._session.connection.facts.ends_jobs and is_new("logout"):
             yield (
                 f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
                 f"`clusterfn check {name}` shows what to ask the administrator for"

@@ -23,7 +23,6 @@ from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
-    from clusterfn.hosts.scheduler_commands import FoundCommands
     from clusterfn.scheduler.base import Scheduler
 
 CALLER = existing.CALLER
@@ -31,9 +30,6 @@ _PROBE_TIMEOUT_S = 60.0
 # Each job that is followed takes some hundred objects here, which Python's garbage collector walks through, and watches
 # of folders on the host. With twenty thousand jobs, one walk takes seconds, and no end is reported meanwhile.
 MOST_FOLLOWED = 4000
-# The first call to a host waits for this, so it must be short. A host whose
-# login shell is slower gets an error that names `scheduler_path:`.
-_SHELL_S = 3.0
 T = TypeVar("T")
 
 
@@ -46,7 +42,6 @@ class HostState:
     Attributes:
         contents: What is known to be there, or is on its way.
         bridge: The bridge there, and its programs.
-        command_places: Where a login shell has shown the scheduler's commands, which PATH lacks; None if it has them.
         limits: What its scheduler said of what it allows; None until it was asked.
         follow_window: Which of this process's jobs there are followed.
     """
@@ -55,7 +50,6 @@ class HostState:
         self.host = host
         self.contents = HostContents()
         self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
-        self.command_places: FoundCommands | None = None
         self._connected: HostConnection | None = None
         self.limits: list[str] | None = None
         self.follow_window: FollowWindow[Any] = FollowWindow()
@@ -92,27 +86,13 @@ class HostState:
             # loop belongs to the old connection and ends with it.
             raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
         have = [posixpath.join(self.host.root, self.bridge.name)]
-        host = self.command_places.on(self.host) if self.command_places else self.host
-        connected = hosts.connection_for(host, have=have)
-        if connected.facts.lacking:
-            self._find_commands(connected)
+        connected = hosts.connection_for(self.host, have=have)
         self.contents.forget()
         if connected.facts.have[:1] == (True,):
             self.contents.add([posixpath.join(connected.facts.root, self.bridge.name)])
         # Assign last: other threads use this attribute without a lock.
         self._connected = connected
         return connected
-
-    def _find_commands(self, connection: HostConnection) -> None:
-        """Ask a login shell for the scheduler's commands, which a command over ssh does not find."""
-        # Imported late, because hardly any host hides the commands of its scheduler from a non-interactive shell.
-        from clusterfn.hosts import scheduler_commands
-
-        with contextlib.suppress(HostError):
-            # Do not fail here: `HostCapacity.enough` rejects the call
-            # later, and names the missing command and the key for it.
-            answer = scheduler_commands.look(connection, self.host.scheduler, timeout_s=_SHELL_S)
-            self.command_places = answer.schedulers.get(self.host.scheduler)
 
     @functools.cached_property
     def scheduler_rules(self) -> Scheduler:
