@@ -164,7 +164,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         # Solving an environment takes minutes, so a job that can never fit is rejected before it.
         session.capacity.enough(resources)
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
-        for warning in session.capacity.warnings(resources):
+        if warning := session.capacity.warning():
             console.warn(warning)
         job = JobSpec(
             id=secrets.token_hex(8), name=name, host=host, root=session.root, bridge=session.bridge.folder,

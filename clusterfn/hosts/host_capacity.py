@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge.supervisor import nvidia_smi
@@ -51,7 +51,7 @@ class HostCapacity:
 
     def __init__(self, session: HostState) -> None:
         self._session, self._host = session, session.host
-        self._warned: set[str] = set()
+        self._is_warned = False
         self._gpus: tuple[GpuInfo, ...] | None = None
 
     def enough(self, request: Resources) -> None:
@@ -118,21 +118,15 @@ class HostCapacity:
         """Return what a job asks for with a time that the administrator allows; raise Unsatisfiable if it has more."""
         return self.rules.limit_time(request, self._host.name) if self.rules else request
 
-    def warnings(self, request: Resources) -> Iterator[str]:
-        """Yield what the user should know before such a job goes there, each once."""
-        name = self._host.name
-
-        def is_new(about: str) -> bool:
-            old, self._warned = self._warned, self._warned | {about}
-            return about not in old
-
-        if self._session.scheduler.has_nodes:
-            return
-        if self._session.connection.facts.ends_jobs and is_new("logout"):
-            yield (
-                f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
-                f"`clusterfn check {name}` shows what to ask the administrator for"
-            )
+    def warning(self) -> str:
+        """Return what the user should know before a job goes there, once; "" for nothing."""
+        name, is_new, self._is_warned = self._host.name, not self._is_warned, True
+        if self._session.scheduler.has_nodes or not is_new or not self._session.connection.facts.ends_jobs:
+            return ""
+        return (
+            f"logind on {name} ends your processes when you log out, so jobs end with the connection; "
+            f"`clusterfn check {name}` shows what to ask the administrator for"
+        )
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:
