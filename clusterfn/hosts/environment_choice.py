@@ -19,7 +19,7 @@ from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import ConfigError, EnvironmentBuildError, LockError
 from clusterfn.hosts import remote_files
-from clusterfn.hosts.host_capacity import ask_types
+from clusterfn.hosts.host_capacity import ConnectedHost, ask_types
 from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
     from clusterfn.environment.torch_build import GpuCapabilities
-    from clusterfn.hosts.host_state import HostState
 
 Say = Callable[[str], None]
 
@@ -58,7 +57,7 @@ class ResolvedEnvironment(NamedTuple):
 class EnvironmentResolver:
     """The environments of one host, as this process knows them."""
 
-    def __init__(self, session: HostState) -> None:
+    def __init__(self, session: ConnectedHost) -> None:
         self._session = session
         self._known: dict[ExistingEnvironment | str, ResolvedEnvironment] = {}
         # by `environment=` and `packages=`
@@ -161,7 +160,7 @@ class EnvironmentResolver:
                 raise lacking from error
 
 
-def lock_environment(session: HostState, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:
+def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:
     """Lock a specification for a host; raise as `resolve.resolve_environment`."""
     from clusterfn.environment import resolve, torch_build
 
@@ -182,7 +181,7 @@ def lock_environment(session: HostState, spec: Specification, gpus: int, say: Sa
         raise
 
 
-def explain_stale_lock(session: HostState, spec: Specification, gpus: int) -> str:
+def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int) -> str:
     """Say why the existing lock does not fit the host; "" if it does."""
     from clusterfn.environment import resolve
 
@@ -190,7 +189,7 @@ def explain_stale_lock(session: HostState, spec: Specification, gpus: int) -> st
     return resolve.why_stale(with_python(session, spec), session.host, facts, known, CALLER)
 
 
-def with_python(session: HostState, spec: Specification) -> Specification:
+def with_python(session: ConnectedHost, spec: Specification) -> Specification:
     """Return a specification with the source of its Python, which clusterfn.yml may name, and the host's interpreter.
 
     Raises:
@@ -211,7 +210,7 @@ def with_python(session: HostState, spec: Specification) -> Specification:
     return replace(spec, python=source)
 
 
-def _facts(session: HostState, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:
+def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:
     """Return what a lock for the host depends on, with the root of environments; and the GPUs that a job will get.
 
     clusterfn.yml, the machine or an earlier job says which GPUs there are; else they are guessed. It is None for a job
@@ -224,7 +223,7 @@ def _facts(session: HostState, gpus: int) -> tuple[dict[str, str], GpuCapabiliti
     return {"platform": host.platform, "glibc": host.glibc, "root": root}, known
 
 
-def environments_root(session: HostState) -> str:
+def environments_root(session: ConnectedHost) -> str:
     """Return the absolute folder of environments on the host; raise ConfigError if `env_root:` is no absolute path."""
     wanted = session.host.making.root
     if wanted is None or wanted == session.host.root:
@@ -242,7 +241,7 @@ def environments_root(session: HostState) -> str:
     return posixpath.normpath(found)
 
 
-def known_gpus(session: HostState, environments: str) -> GpuCapabilities | None:
+def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
     """Return what clusterfn.yml, the machine or an earlier job says of the GPUs of a job; None if they say nothing."""
     from clusterfn.environment import torch_build
 

@@ -13,7 +13,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.eligible_gpus import (
@@ -35,7 +35,6 @@ from clusterfn.errors import ConfigError, HostError, Unsatisfiable, nearest_word
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
-    from clusterfn.hosts.host_state import HostState
     from clusterfn.scheduler.base import Scheduler
 
 SITE_FILE = "/etc/clusterfn.yml"
@@ -46,10 +45,32 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 }  # fmt: skip
 
 
+class ConnectedHost(Protocol):
+    """A host that is connected when it is first asked for anything; `HostState` is one."""
+
+    host: Host
+
+    @property
+    def connection(self) -> HostConnection:
+        """The one connection to it."""
+
+    @property
+    def root(self) -> str:
+        """Its root, absolute."""
+
+    @property
+    def scheduler_rules(self) -> Scheduler:
+        """The scheduler as far as the configuration alone describes it."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What builds its commands and reads their answers."""
+
+
 class HostCapacity:
     """What one host gives to jobs, as this process knows it."""
 
-    def __init__(self, session: HostState) -> None:
+    def __init__(self, session: ConnectedHost) -> None:
         self._session, self._host = session, session.host
         self._is_warned = False
         self._gpus: tuple[GpuInfo, ...] | None = None

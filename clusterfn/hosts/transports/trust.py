@@ -197,7 +197,7 @@ def _forget(host: Host, met: HostKeys) -> None:
     """Remove the host from the user's files, as ssh-keygen does it; the old ones stay as .old.
 
     Raises:
-        HostKeyError: A file still has another key for it: that of all users, or a line with a pattern.
+        HostKeyError: A file that is not the user's still has another key for it.
     """
     name = met.settings.key_name
     for file in {Path(entry.place.rpartition(":")[0]) for entry in met.remembered}:

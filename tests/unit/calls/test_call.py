@@ -45,10 +45,10 @@ def host(monkeypatch, tmp_path):
     known.session = SimpleNamespace(
         root="/root", bridge=SimpleNamespace(folder="/root/bridge/x"), host=LOCAL,
         connection=SimpleNamespace(facts=facts),
-        scheduler_rules=scheduler_for(LOCAL), expect=lambda wanted: None,
+        scheduler_rules=scheduler_for(LOCAL),
     )  # fmt: skip
     known.session.capacity = SimpleNamespace(
-        warnings=lambda asked: (), enough=lambda resources: None, limit=lambda host: host,
+        warning=str, enough=lambda resources: None, limit=lambda host: host,
         limit_time=lambda resources: resources,
     )  # fmt: skip
     known.session.environments = SimpleNamespace(
