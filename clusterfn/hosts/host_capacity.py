@@ -283,15 +283,11 @@ def require_type(types: Sequence[str] | None, request: Resources, host: str, sch
         return
     names = [each for each in types if each]
     near = next((each for each in names if is_gpu_type(each, kind)), None) or nearest_word(kind, names, 0.75)
-    other = "ask for one of these types, or choose another host" if names else "leave gpu_type= out"
-    do = f'did you mean gpu_type="{near}"?' if near else other if types else "choose another host"
-    if not types:
-        offer = f"no node of {host} has a gres named gpu"
-    elif not names:
-        offer = f"the GPUs of {host} have no types in {scheduler}"
-    else:
-        some = "; some of its GPUs have none" if "" in types else ""
-        offer = f"the types of {host} are: {', '.join(names)}{some}"
+    offer = f"the types of {host} are: {', '.join(names)}" if names else f"{host} has no GPU with a type in {scheduler}"
+    do = (
+        "ask for one of these types, or choose another host" if names else "leave gpu_type= out, or choose another host"
+    )
+    do = f'did you mean gpu_type="{near}"?' if near else do
     raise _unsatisfiable(request, host, offer, do)
 
 
