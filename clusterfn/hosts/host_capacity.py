@@ -284,10 +284,8 @@ def require_type(types: Sequence[str] | None, request: Resources, host: str, sch
     names = [each for each in types if each]
     near = next((each for each in names if is_gpu_type(each, kind)), None) or nearest_word(kind, names, 0.75)
     offer = f"the types of {host} are: {', '.join(names)}" if names else f"{host} has no GPU with a type in {scheduler}"
-    do = (
-        "ask for one of these types, or choose another host" if names else "leave gpu_type= out, or choose another host"
-    )
-    do = f'did you mean gpu_type="{near}"?' if near else do
+    other = "ask for one of these types" if names else "leave gpu_type= out"
+    do = f'did you mean gpu_type="{near}"?' if near else f"{other}, or choose another host"
     raise _unsatisfiable(request, host, offer, do)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import loop
-from clusterfn.hosts.rpc.frames import AgentStream, error_of
+from clusterfn.hosts.rpc.frames import AgentStream, error_of, wrapped
 from clusterfn.hosts.rpc.link_stream import (
     ASK,
     DEAD,
@@ -27,7 +27,6 @@ from clusterfn.hosts.rpc.link_stream import (
     LinkStream,
     PendingRequests,
     RequestSender,
-    wrapped,
 )
 from clusterfn.hosts.rpc.reply import OF_PARENT, AnsweringLink, Reply, RequestCancelled
 from clusterfn.hosts.rpc.requests import OpenRequest

@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, Header, error_of, no_frame, pack
+from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, Header, error_of, no_frame, pack, wrapped
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
 from clusterfn.hosts.transports import Stream
 
@@ -342,12 +342,3 @@ class AnswerReader:
         finally:
             if new:
                 self.threads.discard(here)
-
-
-def wrapped(host: str, error: BaseException, message: str) -> ClusterfnError:
-    """Return an error of the library as it is, and any other as the cause of one with this message."""
-    if isinstance(error, ClusterfnError):
-        return error
-    host_error = HostError(message, host=host, evidence=[f"{type(error).__name__}: {error}"])
-    host_error.__cause__ = error
-    return host_error
