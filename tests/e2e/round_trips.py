@@ -244,7 +244,7 @@ ACTIONS = [
     Action("jobs() in a new process", 1, _listed, True, connecting=BY_OPENSSH),
     Action("clusterfn check", 5, _check, 0, connecting=BY_OPENSSH),
     Action("call after the connection was cut", 1, _cut, 42, connecting=BY_OPENSSH),
-    Action("first call of a new process on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42,
+    Action("first call of a new process on SLURM", 2, lambda there: there.on("slurm", CALLS["double"])(21), 42,
            connecting=BY_OPENSSH),
     Action("warm call on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42),
     Action(f"first map of {ITEMS:,} items on SLURM, sent", 2, lambda there: _mapped(there, "slurm"), [ITEMS, 1]),
@@ -252,7 +252,7 @@ ACTIONS = [
     Action(f"next map of {ITEMS:,} items on SLURM, sent", 1, lambda there: _mapped(there, "slurm"), [ITEMS, 1]),
     Action("group.stop() of that", 2, _ended, {"CANCELLED"}),
     # The last one: all names lead to one host, so the connection that is held would serve the others too.
-    Action("first call of a new process behind a held login", 1,
+    Action("first call of a new process behind a held login", 2,
            lambda there: there.on("held", CALLS["double"])(21), 42, connecting=BEHIND_LOGIN, prepare=_log_in),
 ]  # fmt: skip
 
