@@ -147,6 +147,11 @@ def close(hops: list[paramiko.Transport]) -> None:
         # paramiko leaves this thread running. One that runs while the interpreter ends can crash the process.
         if ssh is not threading.current_thread() and ssh.is_alive():
             ssh.join(_JOIN_S)
+        if isinstance(ssh.sock, paramiko.ProxyCommand):
+            # paramiko ends this process, and leaves it without a waiter and its pipes open.
+            ssh.sock.process.kill()
+            with ssh.sock.process:
+                pass
 
 
 def _connect(
