@@ -58,7 +58,7 @@ def bare(place: Place, lab: Lab | None) -> list[Row]:
         rows.append(Row("a line there and back, held channel of paramiko", taken["line"]))
         rows.append(Row.versus("warm call over SSH", taken["warm bare"], both, _BOTH, limit=1.5))
         what = "fresh process to first result over SSH"
-        rows.append(Row.versus(what, taken["fresh bare"], _all_starts(taken), _ALL, limit=1.0))
+        rows.append(Row.versus(what, taken["fresh bare"], _all_starts(taken), _ALL, limit=1.5))
     else:
         rows.append(Row("fresh process to first result, this machine", taken["fresh here"]))
     here = taken[f"Python {MINOR}, bare"]

@@ -5,13 +5,10 @@ Options are checked at decoration; the configuration is read at the first call.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
 import inspect
 import os
-import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from clusterfn.bridge import layout
@@ -19,7 +16,7 @@ from clusterfn.config import import_time
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import HOST_VARIABLE, CallOptions, Options, changed, parse_options
 from clusterfn.errors import ConfigError
-from clusterfn.public_api import check_arguments, public_api, show_options
+from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec, TypeAlias, Unpack
@@ -73,7 +70,6 @@ class ClusterFunction(Generic[P, R]):
             # name.
             called.__qualname__ = self.__qualname__
             return called  # type: ignore[no-any-return]
-        _begin_first_call(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
 
         return call.run_call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
@@ -114,7 +110,6 @@ class ClusterFunction(Generic[P, R]):
         """
         if inside_job():
             import_time.reject_sending_in_job(f"{self.__name__}.submit()", IN_JOB_INSTEAD)
-        _begin_first_call(self.__wrapped__, args, kwargs, self.options)
         from clusterfn.calls import call
 
         return call.submit_call(self.__wrapped__, args, kwargs, self.options)
@@ -267,49 +262,6 @@ class BoundFunction(ClusterFunction[P, R]):
 
     def _on_its_way(self) -> tuple[Any, ...]:
         return functools.partial, self._parts
-
-
-def _begin_first_call(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
-) -> None:
-    """Connect to the host of the first call of this process, and load what calls need while it starts its agent.
-
-    Both take a noticeable time, and neither waits for the other.
-
-    Raises:
-        TypeError, ConfigError, HostError: As the call itself would.
-    """
-    if "clusterfn.calls.call" in sys.modules:
-        return
-    check_arguments(function, args, kwargs)
-    # A program that only decorates functions reads no configuration.
-    from clusterfn.config import config_file
-
-    try:
-        chosen = config_file.host_of_call(options)
-        with contextlib.ExitStack() as stack:
-            if chosen.host.address and not chosen.host.is_this_machine:
-                from clusterfn.hosts.transports import ssh_config
-
-                stack.enter_context(ssh_config.resolving_ahead(chosen.host))
-            # These imports come after that, because ssh reads its configuration in the meantime.
-            from clusterfn.hosts.environment_choice import EnvironmentRequest
-            from clusterfn.hosts.host_state import open_session
-
-            session = open_session(chosen.host)
-            session.expect(EnvironmentRequest(chosen.options.environment, chosen.options.packages))
-            session.connect(meanwhile=_load_calls)
-    except KeyboardInterrupt:
-        from clusterfn.calls import job_display
-
-        with job_display.nothing_runs():
-            raise
-
-
-def _load_calls() -> None:
-    # The caller imports the module again, and gets the error there: it must not look like one of the connection.
-    with contextlib.suppress(ImportError, OSError):
-        importlib.import_module("clusterfn.calls.call")
 
 
 def _anchor(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:

@@ -135,7 +135,6 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         chosen = config_file.host_of_call(options)
         host, options = chosen.host, chosen.options
         session = open_session(host)
-        session.expect(EnvironmentRequest(options.environment, options.packages))
         rules = session.scheduler_rules
         if options.scheduler_options:
             host = chosen.called
@@ -155,8 +154,6 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         # Solving an environment takes minutes, so a job that can never fit is rejected before it.
         session.capacity.enough(resources)
         payload, ready = _pack_for_environment(session, pack, options, resources, name)
-        for warning in session.capacity.warnings(resources):
-            console.warn(warning)
         job = JobSpec(
             id=secrets.token_hex(8), name=name, host=host, root=session.root, bridge=session.bridge.folder,
             host_python=session.connection.facts.python, login_umask=session.connection.facts.umask,

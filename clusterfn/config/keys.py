@@ -94,7 +94,7 @@ HOST_KEYS: Mapping[str, Key] = {
     "address": Key("address", kinds.ADDRESS, "the host's own name", "ada@hpc.example.org:2222",
         "name, or alias of `~/.ssh/config`; `user@` and `:port` are allowed"),
     "transport": Key("transport", kinds.choice("auto", "paramiko", "openssh", "local"), "`auto`", "openssh",
-        "`auto`: paramiko, or the system's ssh if only that works ([details](../how-to/ssh.md)). `paramiko`, "
+        "`auto`: the system's ssh, or paramiko if there is none ([details](../how-to/ssh.md)). `paramiko`, "
         "`openssh`: always that one. `local`: for a scheduler on your own machine"),
     "ssh_config": Key("ssh_config", kinds.PATH, "ssh's own", "./ssh_config",
         "another ssh configuration; a relative path starts at the folder of clusterfn.yml"),

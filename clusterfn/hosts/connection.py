@@ -11,17 +11,17 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterfn.config.host_text import shaped
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts import loop
 from clusterfn.hosts.host_requests import Completed, HostRequests, ListedFile, Needed, TreeFile
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot, commands_of, greeting
-from clusterfn.hosts.rpc.frames import pack
-from clusterfn.hosts.rpc.link import FIRST, ConnectionState, Link
-from clusterfn.hosts.rpc.reply import AnsweringLink, Reply
+from clusterfn.hosts.rpc.link import ConnectionState, Link
+from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import CommandLook, Followed, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
 from clusterfn.hosts.transports.base import PAUSES_S, open_with_retries
@@ -46,7 +46,6 @@ class HostFacts(NamedTuple):
         umask: The user's own, as a login without a terminal has it.
         net_ns: The network namespace, as the kernel names it.
         glibc: The version of its C library, "2.17"; "" where that is another one.
-        visible_gpus: What the account sets of CUDA_VISIBLE_DEVICES or its like, as NAME=VALUE; "" for nothing.
         have: For each path that was asked for, whether it exists.
         lacking: Commands of the host's scheduler that its PATH does not have.
         ahead_s: By how many seconds its clock is ahead of this machine's; 0 if both agree to the minute.
@@ -67,7 +66,6 @@ class HostFacts(NamedTuple):
     memory_bytes: int
     net_ns: str
     glibc: str
-    visible_gpus: str
     have: tuple[bool, ...]
     lacking: tuple[str, ...]
     ahead_s: float
@@ -81,30 +79,20 @@ class HostConnection(Link, HostRequests):
         noise: What the login shell printed before the agent, of the first connection; its first 2 KB.
     """
 
-    def __init__(
-        self, host: Host, transport: Transport, have: Sequence[str] = (), asker: Asker | None = None,
-        probe: Sequence[str] = (), meanwhile: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
-        self.host = host
+    def __init__(self, host: Host, transport: Transport, have: Sequence[str] = (), asker: Asker | None = None) -> None:
         self._transport = transport
-        first = self.run_request(probe) if probe else None
-        if first is not None:
-            # The link does not exist yet, so the probe gets the number that the link gives to its first request.
-            first.register(FIRST, AnsweringLink(host.name))
-        self._probed = (tuple(probe), first.reply) if first else None
-        ahead = pack(first.header(lambda _: False), first.body) if first else b""
         # Later, the link itself connects again.
         opened = open_with_retries(
-            lambda: _open(transport, host, have, asker, ahead, meanwhile), (ConnectionAbortedError,), PAUSES_S, _LOGIN_S
+            lambda: _open(transport, host, have, asker), (ConnectionAbortedError,), PAUSES_S, _LOGIN_S
         )
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
         # Last, because this starts the threads of the link, which may connect again at once.
-        super().__init__(host, self._open_again, opened, first)
+        super().__init__(host, self._open_again, opened)
 
     @property
     def via(self) -> str:
-        """The transport that reached the host last, and the reason: "paramiko", "openssh (a ControlMaster is open)"."""
+        """The transport that reached the host last: "paramiko", "openssh (clusterfn login)"."""
         return self._transport.via
 
     def _open_again(self) -> AgentStream:
@@ -112,11 +100,6 @@ class HostConnection(Link, HostRequests):
         opened = _open(self._transport, self.host)
         self.facts = _facts(opened.hello)
         return opened
-
-    def probed(self, argv: Sequence[str]) -> Reply[Completed] | None:
-        """Return the reply to the probe that was sent with the hello if this is its command: once, else None."""
-        probe, self._probed = self._probed, None
-        return probe[1] if probe and probe[0] == tuple(argv) else None
 
     def use_commands(self, host: Host) -> Reply[None]:
         """Have programs there found in the folders, and with the variables, that this host has for its scheduler's."""
@@ -129,17 +112,14 @@ class HostConnection(Link, HostRequests):
         return self._send(_r.SimpleRequest("hello", greeting(host), read))
 
 
-def _open(
-    transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None, ahead: bytes = b"",
-    meanwhile: Callable[[], object] = lambda: None,
-) -> AgentStream:  # fmt: skip
+def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> AgentStream:
     """Start an agent, as `boot`, and check that its hello holds all facts.
 
     Raises:
         HostError: Also where this machine cannot open one more stream, for which there may be room later.
     """
     try:
-        opened = boot(transport, host, have, asker, ahead, meanwhile)
+        opened = boot(transport, host, have, asker)
     except OSError as error:
         raise Unreachable(
             f"This machine could not open a connection to {host.name}: {error}", host=host.name, retryable=True
@@ -168,8 +148,11 @@ _JOIN_S = 1.0
 _SAME_CLOCK_S = 60.0
 # The largest time, in seconds since 1970, that `time.localtime` accepts on every platform.
 _LATEST = 1 << 40
-_LISTS = {"version": int, "have": bool, "lacking": str}
-_NUMBERS = {"umask", "pid", "cpus", "memory_bytes"}
+_SHAPE = {
+    **dict.fromkeys([name for name in HostFacts._fields if name != "ahead_s"], str),
+    **dict.fromkeys(("umask", "pid", "cpus", "memory_bytes"), int),
+    "version": [int], "have": [bool], "lacking": [str],
+}  # fmt: skip
 
 
 def _facts(hello: Header) -> HostFacts:
@@ -179,29 +162,18 @@ def _facts(hello: Header) -> HostFacts:
         KeyError: It lacks a fact.
         ValueError: A fact has another type.
     """
-    values: dict[str, Any] = {name: hello[name] for name in HostFacts._fields if name != "ahead_s"}
-    for name, value in values.items():
-        each = _LISTS.get(name)
-        expected = list if each else int if name in _NUMBERS else str
-        # Compare types exactly, because `isinstance` accepts True as a number.
-        if type(value) is not expected or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
-            raise ValueError(f"{name}: {ascii(value)[:80]}")
-    if len(hello["version"]) != 3 or min(hello["version"]) < 0 or not hello["root"].startswith("/"):
+    values: dict[str, Any] = {name: shaped(hello[name], shape) for name, shape in _SHAPE.items()}
+    if len(hello["version"]) != 3 or not hello["root"].startswith("/"):
         raise ValueError(f"version: {hello['version']}, root: {hello['root']!a:.80}")
     if type(hello["now"]) not in (int, float) or not 0 <= hello["now"] < _LATEST:
         raise ValueError(f"now: {hello['now']!a:.80}")
     ahead_s = hello["now"] - time.time()
-    values.update({name: tuple(hello[name]) for name in _LISTS})
+    values.update({name: tuple(hello[name]) for name in ("version", "have", "lacking")})
     return HostFacts(**values, ahead_s=ahead_s if abs(ahead_s) > _SAME_CLOCK_S else 0.0)
 
 
-def connect(
-    host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = (), meanwhile: Callable[[], object] = lambda: None
-) -> HostConnection:
+def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     """Open a new connection to `host`; `facts.have` says which of the paths exist.
-
-    The command `probe` runs there as soon as the agent does, which saves a round trip: `probed` has its reply.
-    `meanwhile` is called here while the agent starts.
 
     The person at this process is asked for what the login needs, now and never again: not at a reconnect.
 
@@ -209,7 +181,7 @@ def connect(
         HostError: Unreachable, AuthenticationError, HostKeyError; or no agent could be started there.
         ConfigError: The host's address or another of its keys cannot be used.
     """
-    connection = HostConnection(host, transport_for(host), have, prompts.person(), probe, meanwhile)
+    connection = HostConnection(host, transport_for(host), have, prompts.person())
     _opened[connection] = None
     if _exiting and threading.current_thread() is not threading.main_thread():
         # This thread was connecting when the program ended.
@@ -225,9 +197,7 @@ _exiting = False
 _shared: dict[Any, tuple[threading.Lock, list[HostConnection]]] = {}
 
 
-def connection_for(
-    host: Host, *, have: Sequence[str] = (), probe: Sequence[str] = (), meanwhile: Callable[[], object] = lambda: None
-) -> HostConnection:
+def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     """Return the connection to `host` that this process shares; open one if there is none that can be used.
 
     A callback of a connection that has ended gets that one, whose requests raise why: it must not log in again, nor
@@ -248,7 +218,7 @@ def connection_for(
             # This machine has no address.
             at = f"{host.name} ({host.address})" if host.address else host.name
             with loop.speaking(lambda: f"connecting to {at}: it does not answer yet"):
-                held[:] = [connect(host, have=have, probe=probe, meanwhile=meanwhile)]
+                held[:] = [connect(host, have=have)]
         elif (host.scheduler_path or host.scheduler_env) and commands_of(held[0].host) != commands_of(host):
             # `clusterfn init` may have written these folders to clusterfn.yml after this process had connected.
             held[0].use_commands(host).result(_ANSWER_S)

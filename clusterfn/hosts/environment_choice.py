@@ -1,28 +1,40 @@
 """Resolve the environment of a call on its host: an existing one, one to be made, or, if none is named, one that fits.
 
-Asks the host each thing once per process; makes nothing on it.
+Asks the host each thing once per process, also which GPUs it has and where environments are; makes nothing on it. What
+makes an environment is imported late: many calls make none.
 """
 
 from __future__ import annotations
 
+import json
+import posixpath
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, ExistingEnvironment
-from clusterfn.errors import EnvironmentBuildError, LockError
-from clusterfn.scheduler import job_script
+from clusterfn.errors import ConfigError, EnvironmentBuildError, LockError
+from clusterfn.hosts import remote_files
+from clusterfn.hosts.host_capacity import ConnectedHost, ask_types
+from clusterfn.scheduler import job_script, scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Interpreter
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
-    from clusterfn.hosts.connected_host import ConnectedHost
+    from clusterfn.environment.torch_build import GpuCapabilities
 
 Say = Callable[[str], None]
 
 _TIMEOUT_S = 60.0
+_DRIVER_FIELDS = ("driver_version", "compute_cap")
+# The variables of another interpreter: a build has none of them.
+_MISLEADING = ("LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")
+_EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
 
 
 class EnvironmentRequest(NamedTuple):
@@ -61,19 +73,6 @@ class EnvironmentResolver:
             return self._pythons.get((text, wanted.packages))
         with self._finding:
             return self.resolve_existing(named).interpreter.version
-
-    def early_probe(self, wanted: EnvironmentRequest) -> Sequence[str]:
-        """Return the command that finds the existing environment that is named, if it has not been found yet.
-
-        Raises:
-            ConfigError: No such kind of environment.
-        """
-        _, named = self._named(wanted)
-        return () if named is None or named in self._known else self._probe(named)
-
-    def _probe(self, environment: ExistingEnvironment) -> Sequence[str]:
-        """Return its command, after the host's modules if one of these may have the runtime of its image."""
-        return environment.probe(job_script.modules_setup(self._session.host) if environment.is_image else "")
 
     def find(self, wanted: EnvironmentRequest, say: Say = lambda _: None) -> ResolvedEnvironment:
         """Find the environment of a call on the host, once in a process, or lock it so that it can be made there.
@@ -119,9 +118,10 @@ class EnvironmentResolver:
 
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         if environment not in self._known:
-            connection, probe = self._session.connection, self._probe(environment)
-            asked = connection.probed(probe) or connection.run(probe, timeout_s=_TIMEOUT_S)
-            answer = asked.result(_TIMEOUT_S)
+            # A module of the host may have the runtime of an image.
+            loading = job_script.modules_setup(self._session.host) if environment.is_image else ""
+            connection, probe = self._session.connection, environment.probe(loading)
+            answer = connection.run(probe, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
             try:
                 found = environment.read(answer.rc, answer.out, answer.err, self._session.root)
             except EnvironmentBuildError as error:
@@ -131,12 +131,10 @@ class EnvironmentResolver:
         return self._known[environment]
 
     def resolve_made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
-        from clusterfn.hosts import environment_facts
-
         key = f"{bool(gpus)} {spec.title} {spec.input_hash}"
         known = self._known.get(key)
         if known is None or known.made is None or known.made.lock.is_changed():
-            made = environment_facts.lock_environment(self._session, spec, gpus, say)
+            made = lock_environment(self._session, spec, gpus, say)
             self._known[key] = known = ResolvedEnvironment(made.interpreter, {}, made)
         return known
 
@@ -162,3 +160,115 @@ class EnvironmentResolver:
                 create = f'create one on the host ({by_pip}) and set environment="venv:~/v"'
                 lacking.hint = f"{error.hint}; or {lacking.hint if lacking.message == existing.NO_PYTHON else create}"
                 raise lacking from error
+
+
+def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:
+    """Lock a specification for a host; raise as `resolve.resolve_environment`."""
+    from clusterfn.environment import resolve, torch_build
+
+    facts, known = _facts(session, gpus)
+
+    def ask() -> GpuCapabilities | None:
+        found, scheduler = known_gpus(session, facts["root"]), scheduler_for(session.host)
+        # A machine without a scheduler has no other GPUs than its own.
+        if found or not scheduler.has_nodes:
+            return found
+        return None if ask_types(session.connection, scheduler) == [] else torch_build.unknown_gpus(session.host)
+
+    spec = with_python(session, spec)
+    try:
+        return resolve.resolve_environment(spec, session.host, facts, known, CALLER, say, ask)
+    except EnvironmentBuildError as error:
+        error.host = session.host.name
+        raise
+
+
+def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int) -> str:
+    """Say why the existing lock does not fit the host; "" if it does."""
+    from clusterfn.environment import resolve
+
+    facts, known = _facts(session, gpus)
+    return resolve.why_stale(with_python(session, spec), session.host, facts, known, CALLER)
+
+
+def with_python(session: ConnectedHost, spec: Specification) -> Specification:
+    """Return a specification with the source of its Python, which clusterfn.yml may name, and the host's interpreter.
+
+    Raises:
+        EnvironmentBuildError: The host has no interpreter that fits.
+        LockError: The project admits no Python.
+    """
+    from clusterfn.environment import python_source
+
+    if spec.project is None or spec.python.found:
+        return spec
+    source = spec.python if spec.python.kind else python_source.parse_source(session.host.making.python)
+    if source.kind == python_source.HOST:
+        argv = python_source.question(source, spec.project, CALLER)
+        answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+        printed, platform = answer.out.decode("utf-8", "replace"), session.connection.facts.platform
+        found = python_source.choose(source, spec.project, platform, printed, session.host.name)
+        source = replace(source, found=found)
+    return replace(spec, python=source)
+
+
+def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:
+    """Return what a lock for the host depends on, with the root of environments; and the GPUs that a job will get.
+
+    clusterfn.yml, the machine or an earlier job says which GPUs there are; else they are guessed. It is None for a job
+    without GPUs.
+    """
+    from clusterfn.environment import torch_build
+
+    host, root = session.connection.facts, environments_root(session)
+    known = known_gpus(session, root) or torch_build.unknown_gpus(session.host) if gpus else None
+    return {"platform": host.platform, "glibc": host.glibc, "root": root}, known
+
+
+def environments_root(session: ConnectedHost) -> str:
+    """Return the absolute folder of environments on the host; raise ConfigError if `env_root:` is no absolute path."""
+    wanted = session.host.making.root
+    if wanted is None or wanted == session.host.root:
+        return session.root
+    if wanted.startswith("/") and "$" not in wanted:
+        return posixpath.normpath(wanted)
+    python = session.connection.facts.python
+    answer = session.connection.run([python, "-I", "-S", "-c", _EXPAND, wanted]).result(_TIMEOUT_S)
+    found = answer.out.decode("utf-8", "surrogateescape").strip()
+    if not found.startswith("/") or "$" in found:
+        raise ConfigError(
+            f"env_root: {wanted} is not an absolute path on {session.host.name}", host=session.host.name,
+            evidence=[found or "nothing"], hint="is a variable unset there?",
+        )  # fmt: skip
+    return posixpath.normpath(found)
+
+
+def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
+    """Return what clusterfn.yml, the machine or an earlier job says of the GPUs of a job; None if they say nothing."""
+    from clusterfn.environment import torch_build
+
+    host = session.host
+    if host.making.driver:
+        return torch_build.unknown_gpus(host)
+    if not scheduler_for(host).has_nodes:
+        question = nvidia_smi.query(_DRIVER_FIELDS)
+        argv = ["/bin/sh", "-c", 'command -v "$1" >/dev/null && exec "$@"', "sh", *question]
+        answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
+        printed = answer.out.decode("utf-8", "replace")
+        rows = nvidia_smi.read_table(printed, _DRIVER_FIELDS).rows
+        if nvidia_smi.has_failed(answer.rc, printed) or not rows:
+            return None
+        listed, driver = [row["compute_cap"] for row in rows], rows[0]["driver_version"]
+        source = f"nvidia-smi says on {host.name}"
+    else:
+        # Login nodes have no GPUs, so what the last job on the partition saw counts.
+        name = scheduler_for(host).gpus().partition or layout.DEFAULT
+        path = posixpath.join(environments, layout.OBSERVED_GPUS, f"{name}.json")
+        text = remote_files.read_text(session.connection, path)
+        try:
+            seen: dict[str, Any] = json.loads(text) if text else {}
+            listed, driver, source = list(seen["capabilities"]), seen["driver"], f"the last job saw on {seen['node']}"
+        except (ValueError, KeyError, TypeError):
+            return None
+    capabilities = {each for each in map(str.strip, map(str, listed)) if each.replace(".", "").isdigit()}
+    return torch_build.GpuCapabilities(driver, tuple(sorted(capabilities)), source)

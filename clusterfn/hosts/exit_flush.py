@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _EXIT_TIMEOUT_S = 60.0
 _MOMENT_S, _LOOK_S = 1.0, 0.001
-_IDLE_S = 10.0
 # Maps the future of an answer to that answer, and to the seconds after which Python exits without it. The entry stays
 # until the follow-up requests were sent.
 unanswered: dict[concurrent.futures.Future[Any], tuple[Answer, float]] = {}
@@ -54,84 +53,53 @@ def _forget(future: concurrent.futures.Future[Any]) -> None:
     unanswered.pop(future, None)
 
 
-_Inbox = queue.SimpleQueue[tuple[Callable[[], None], str]]
-# The inboxes of threads that wait for work.
-_idle: list[_Inbox] = []
-# The inbox of one thread in reserve. Python starts no more threads once it exits, and work may still come then.
-_spare: list[_Inbox] = []
+# The work of one thread in reserve. Python starts no more threads once it exits, and work may still come then.
+_spare: list[queue.SimpleQueue[Callable[[], None]]] = []
 if hasattr(os, "register_at_fork"):
-    # A forked child has none of these threads, so it would hand its work to an inbox that no thread reads.
-    os.register_at_fork(after_in_child=_idle.clear)
+    # A forked child has no such thread, so it would hand its work to one that does not exist.
     os.register_at_fork(after_in_child=_spare.clear)
     # Answers go to the parent's connections, so a child that waits for them at its exit would wait in vain.
     os.register_at_fork(after_in_child=unanswered.clear)
 
 
 def run_in_thread(work: Callable[[], None], name: str) -> None:
-    """Run `work` in another thread, which waits for more: starting one takes a noticeable part of a short call.
+    """Run `work` in another thread.
 
     If the interpreter is exiting and starts no more threads, the main thread does it itself. Others leave it to the
     spare thread: they may be those that bring what the work waits for.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    with contextlib.suppress(IndexError):
-        # At exit the main thread cannot leave work to others, because idle daemon threads may never run again.
-        if not is_main or threading.main_thread().is_alive():
-            _idle.pop().put((work, name))
-            return
-    inbox: _Inbox = queue.SimpleQueue()
-    inbox.put((work, name))
+    # Use a fresh context: callbacks of users may set context variables.
+    context = contextvars.Context()
+
+    def run() -> None:
+        context.run(work)
+
     try:
-        _start(inbox, name)
+        threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:
-        if is_main or not _spare:
-            work()
+        if threading.current_thread() is threading.main_thread() or not _spare:
+            run()
         else:
-            _spare[0].put((work, name))
+            _spare[0].put(run)
 
 
 def _start_spare() -> None:
     if _spare:
         return
-    inbox: _Inbox = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     with contextlib.suppress(RuntimeError):
         # The interpreter may be exiting, or the machine may allow no
         # more threads. Then `run_in_thread` works without it.
-        _start(inbox, "clusterfn-exit", is_spare=True)
+        threading.Thread(target=_work_off, args=(inbox,), name="clusterfn-exit", daemon=True).start()
         _spare.append(inbox)
 
 
-def _start(inbox: _Inbox, name: str, *, is_spare: bool = False) -> None:
-    threading.Thread(target=_work_off, args=(inbox, is_spare), name=name, daemon=True).start()
-
-
-def _work_off(inbox: _Inbox, is_spare: bool) -> None:
-    this, is_taken = threading.current_thread(), False
+def _work_off(inbox: queue.SimpleQueue[Callable[[], None]]) -> None:
     while True:
         try:
-            work, this.name = inbox.get(timeout=None if is_spare else _IDLE_S)
-        except queue.Empty:
-            try:
-                _idle.remove(inbox)
-                return
-            except ValueError:
-                # Another thread has just taken this inbox, so its work is about to
-                # arrive. Ctrl-C may prevent that, so wait only once.
-                if is_taken:
-                    return
-            is_taken = True
-            continue
-        is_taken = False
-        try:
-            # Use a fresh context, as a new thread has: callbacks of users may set context variables.
-            contextvars.Context().run(work)
+            inbox.get()()
         except BaseException:  # noqa: BLE001 - as in a thread of its own: the next work must still be done
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), this)))
-        # Drop the reference before the thread waits again, because the work may hold a large value.
-        del work
-        if not is_spare:
-            _idle.append(inbox)
-            this.name = "clusterfn-idle"
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
 @functools.cache

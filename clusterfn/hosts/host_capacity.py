@@ -9,9 +9,8 @@ never run fails here, before anything is sent.
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.eligible_gpus import (
@@ -23,15 +22,13 @@ from clusterfn.bridge.supervisor.eligible_gpus import (
     eligible_gpus,
     gpus_in,
     is_called,
-    is_gpu_id,
     is_gpu_type,
     suggest_gpus,
 )
-from clusterfn.bridge.supervisor.text import format_size, in_one_line
+from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config.spec import Host, Resources
 from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError, HostError, Unsatisfiable, nearest_word
-from clusterfn.hosts.connected_host import ConnectedHost
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import HostConnection
@@ -41,12 +38,33 @@ PATIENCE_S = 30.0
 _FIELDS = ("index", "uuid", "memory.total", "name")
 
 
+class ConnectedHost(Protocol):
+    """A host that is connected when it is first asked for anything; `HostState` is one."""
+
+    host: Host
+
+    @property
+    def connection(self) -> HostConnection:
+        """The one connection to it."""
+
+    @property
+    def root(self) -> str:
+        """Its root, absolute."""
+
+    @property
+    def scheduler_rules(self) -> Scheduler:
+        """The scheduler as far as the configuration alone describes it."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What builds its commands and reads their answers."""
+
+
 class HostCapacity:
     """What one host gives to jobs, as this process knows it."""
 
     def __init__(self, session: ConnectedHost) -> None:
         self._session, self._host = session, session.host
-        self._warned: set[str] = set()
         self._gpus: tuple[GpuInfo, ...] | None = None
 
     def enough(self, request: Resources) -> None:
@@ -84,37 +102,17 @@ class HostCapacity:
                 _require_gpus(available, request, self._host.name)
 
     def require_commands(self) -> None:
-        """Reject a host on which not even a login shell finds the commands of its scheduler.
+        """Reject a host whose PATH lacks the commands of its scheduler.
 
         Raises:
             ConfigError: It names the key that says where they are.
         """
         lacking, name, source = self._session.connection.facts.lacking, self._host.name, self._host.source
         if lacking:
-            hint = f"write the folder that has it as `scheduler_path: [FOLDER]` for host {name} ({source}); "
-            hint += f"`clusterfn check {name}` shows what was found"
-            message = f"{lacking[0]} is neither in PATH of {name} nor found by its login shell"
+            hint = f"`clusterfn check {name}` asks a login shell where it is; write that folder as "
+            hint += f"`scheduler_path: [FOLDER]` for host {name} ({source})"
+            message = f"{lacking[0]} is not in PATH of a command over ssh on {name}"
             raise ConfigError(message, host=name, evidence=[f"scheduler: {self._host.scheduler} ({source})"], hint=hint)
-
-    def warnings(self, request: Resources) -> Iterator[str]:
-        """Yield what the user should know before such a job goes there, each once."""
-        name, facts, places = self._host.name, self._session.connection.facts, self._session.command_places
-
-        def is_new(about: str) -> bool:
-            old, self._warned = self._warned, self._warned | {about}
-            return about not in old
-
-        if places and is_new("commands"):
-            yield (
-                f"clusterfn found the commands of {self._session.scheduler.title} on {name} {places.how}; "
-                f"to save the search, add {places.in_words()} to host {name} ({self._host.source})"
-            )
-        if self._session.scheduler.has_nodes:
-            return
-        if not request.gpus or self._host.gpus_only or "gpus" in self._warned:
-            return
-        if hides_gpus(facts.visible_gpus, len(self.gpus or ())) and is_new("gpus"):
-            yield about_hidden_gpus(facts.visible_gpus, name)
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:
@@ -213,37 +211,6 @@ def _require_allowed(gpus: tuple[GpuInfo, ...], request: Resources, host: Host) 
         )  # fmt: skip
 
 
-def hides_gpus(setting: str, there: int) -> bool:
-    """Return whether a variable of the account leaves fewer GPUs than the host has.
-
-    The runtimes of containers set one that names each GPU of the container, often by its number outside.
-
-    Args:
-        setting: As NAME=VALUE; "" for none.
-        there: How many GPUs the host has.
-    """
-    return bool(setting) and len(set(_visible_gpus(setting))) < there
-
-
-def _visible_gpus(setting: str) -> list[str]:
-    value = setting.partition("=")[2]
-    return [name for name in re.split("[, ]+", value) if is_gpu_id(name)]
-
-
-def about_hidden_gpus(setting: str, host: str) -> str:
-    """Say that a variable of the account does not choose the GPUs of jobs.
-
-    Args:
-        setting: As NAME=VALUE.
-        host: Its name.
-    """
-    only = describe_only(_visible_gpus(setting) or ["0"])
-    return (
-        f"{in_one_line(setting)} is set on {host}, but clusterfn itself chooses the GPUs of each job; "
-        f"to use only some of them, write `{only}` for {host} in clusterfn.yml"
-    )
-
-
 def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:
     """Ask a cluster for the types of its GPUs; None if it cannot say, and the submission shows it."""
     question = scheduler.gpus().types
@@ -281,15 +248,9 @@ def require_type(types: Sequence[str] | None, request: Resources, host: str, sch
         return
     names = [each for each in types if each]
     near = next((each for each in names if is_gpu_type(each, kind)), None) or nearest_word(kind, names, 0.75)
-    other = "ask for one of these types, or choose another host" if names else "leave gpu_type= out"
-    do = f'did you mean gpu_type="{near}"?' if near else other if types else "choose another host"
-    if not types:
-        offer = f"no node of {host} has a gres named gpu"
-    elif not names:
-        offer = f"the GPUs of {host} have no types in {scheduler}"
-    else:
-        some = "; some of its GPUs have none" if "" in types else ""
-        offer = f"the types of {host} are: {', '.join(names)}{some}"
+    offer = f"the types of {host} are: {', '.join(names)}" if names else f"{host} has no GPU with a type in {scheduler}"
+    other = "ask for one of these types" if names else "leave gpu_type= out"
+    do = f'did you mean gpu_type="{near}"?' if near else f"{other}, or choose another host"
     raise _unsatisfiable(request, host, offer, do)
 
 

@@ -185,16 +185,10 @@ class HostRequests:
         Raises (by the reply):
             HostError: It does not exist, may not be run, was killed after `timeout_s`, or printed more than 4 MB.
         """
-        more = {**({"fork": True} if forks else {}), **({"stop_at": stop_at} if stop_at else {})}
-        return self._send(self.run_request(argv, stdin, cwd, unset, timeout_s, after=after, **more))
-
-    def run_request(
-        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, unset: Sequence[str] = (),
-        timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), **more: Any,
-    ) -> _r.SimpleRequest[Completed]:  # fmt: skip
-        """Return the request of `run`, unsent."""
+        more: Header = {**({"fork": True} if forks else {}), **({"stop_at": stop_at} if stop_at else {})}
         fields = {**_program(argv, unset), "cwd": cwd, "timeout_s": timeout_s, **more}
-        return _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
+        read = functools.partial(_completed, self.host.name, argv)
+        return self._send(_r.SimpleRequest("run", fields, read, stdin, after))
 
     def spawn(
         self, argv: Sequence[str], cwd: str, log: str, unset: Sequence[str] = (), *,

@@ -1,22 +1,29 @@
-"""What this process knows of one host: its environments, what jobs may get, its queue, and which jobs are followed."""
+"""One host, the connection to it, and what is known of it: files, environments, what jobs may get, its queue."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import posixpath
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from clusterfn.bridge import layout
 from clusterfn.environment import existing
-from clusterfn.hosts.connected_host import ConnectedHost
+from clusterfn.errors import HostError
+from clusterfn.hosts import connection as hosts
+from clusterfn.hosts import loop
+from clusterfn.hosts.bridge_bundle import HostBridge, HostContents
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
+from clusterfn.hosts.environment_choice import EnvironmentResolver
 from clusterfn.hosts.host_capacity import HostCapacity
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
+from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
+    from clusterfn.scheduler.base import Scheduler
 
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
@@ -26,28 +33,82 @@ MOST_FOLLOWED = 4000
 T = TypeVar("T")
 
 
-class HostState(ConnectedHost):
-    """One host, as this process knows it.
+class HostState:
+    """One host, which is connected when it is first asked for anything.
+
+    Args:
+        host: Which.
 
     Attributes:
+        contents: What is known to be there, or is on its way.
+        bridge: The bridge there, and its programs.
         limits: What its scheduler said of what it allows; None until it was asked.
         follow_window: Which of this process's jobs there are followed.
     """
 
     def __init__(self, host: Host) -> None:
-        super().__init__(host)
+        self.host = host
+        self.contents = HostContents()
+        self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
+        self._connected: HostConnection | None = None
         self.limits: list[str] | None = None
         self.follow_window: FollowWindow[Any] = FollowWindow()
         # Has one entry, for the present connection: entries of ended connections are removed.
         self._watches: dict[HostConnection, SchedulerWatch] = {}
 
-    def expect(self, request: EnvironmentRequest) -> None:
-        """Ask for this environment together with the next connection, if there is none yet.
+    @property
+    def connection(self) -> HostConnection:
+        """The one connection to the host; opened again if it was given up."""
+        return self.connect()
 
-        Raises:
-            ConfigError: No such kind of environment.
-        """
-        self.probe = self.environments.early_probe(request)
+    @property
+    def root(self) -> str:
+        """The host's root, absolute."""
+        return self.connection.facts.root
+
+    def here(self, when: float) -> float:
+        """Return a moment by this machine's clock, given by the host's. Waits for nothing."""
+        return when - self._connected.facts.ahead_s if self._connected is not None else when
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection that can be used, or that is being made again."""
+        return self._connected is not None and self._connected.usable()
+
+    def connect(self) -> HostConnection:
+        """Return the connection; open it if it is not open yet."""
+        connected = self._connected
+        if connected is not None and connected.usable():
+            # A call gets the connection several times, so the usual case must cost next to nothing.
+            return connected
+        if loop.is_here():
+            # Connecting would block the loop's thread. Whatever runs in the
+            # loop belongs to the old connection and ends with it.
+            raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
+        have = [posixpath.join(self.host.root, self.bridge.name)]
+        connected = hosts.connection_for(self.host, have=have)
+        self.contents.forget()
+        if connected.facts.have[:1] == (True,):
+            self.contents.add([posixpath.join(connected.facts.root, self.bridge.name)])
+        # Assign last: other threads use this attribute without a lock.
+        self._connected = connected
+        return connected
+
+    @functools.cached_property
+    def scheduler_rules(self) -> Scheduler:
+        """The scheduler as far as the configuration alone describes it; needs no connection."""
+        return scheduler_for(self.host)
+
+    @functools.cached_property
+    def scheduler(self) -> Scheduler:
+        """What builds the host's commands and reads their answers."""
+        facts = self.connection.facts
+
+        # On a host without a scheduler, this program prints which jobs wait, and ensures that a spooler starts them.
+        def queue() -> tuple[str, ...]:
+            return tuple(self.bridge.words(layout.SUPERVISE, "queue", self.root))
+
+        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": queue})
 
     @property
     def watch(self) -> SchedulerWatch:

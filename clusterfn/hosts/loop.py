@@ -15,20 +15,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from clusterfn.errors import Unreachable
 from clusterfn.hosts import exit_flush, spoken_wait
-
-if TYPE_CHECKING:
-    import subprocess
 
 T = TypeVar("T")
 _log = logging.getLogger("clusterfn")
 # A coroutine takes fewer turns of the loop than this from an answer to its next question.
 _TURNS = 20
 _SETTLED_S = 5.0
-_REAP_S = 1.0
 _STOP_S, _LOOK_S = 1.0, 0.001
 
 
@@ -92,16 +88,6 @@ def call(function: Callable[..., object], *args: Any) -> None:
         function(*args)
     else:
         _running().call_soon_threadsafe(function, *args)
-
-
-def reap(process: subprocess.Popen[bytes]) -> None:
-    """Have the loop wait for a process that has no other waiter, so that it leaves no zombie."""
-    begin(_reap(process))
-
-
-async def _reap(process: subprocess.Popen[bytes]) -> None:
-    while process.poll() is None:
-        await asyncio.sleep(_REAP_S)
 
 
 def settle() -> None:

@@ -20,9 +20,8 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config import places, units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.connected_host import removal_command
-from clusterfn.hosts.file_download import download
-from clusterfn.hosts.transfer import Transfer
+from clusterfn.hosts.bridge_bundle import removal_command
+from clusterfn.hosts.transfer import Transfer, download
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -209,8 +208,7 @@ class CheckpointFolder:
         Raises:
             ClusterfnError: It is empty, or nothing there has such a name; the message lists what there is.
         """
-        names = [file.name for file in self.files]
-        if not names:
+        if not self.files:
             raise NothingMatches(
                 "the checkpoint is empty: the function has saved nothing yet",
                 hint="the function writes to the folder clusterfn.checkpoint()",
@@ -219,7 +217,7 @@ class CheckpointFolder:
             return fetch(self._connection, self.folder, pattern, Path(to), leave_out=_is_unfinished)
         except NothingMatches as error:
             error.message = f"the checkpoint has no file that matches {pattern!r}"
-            error.hint = f'{self._call}.download("{_pattern_of(names)}") fetches what it has'
+            error.hint = f"{self._call}.download() fetches what it has"
             raise
 
     def __repr__(self) -> str:
@@ -241,7 +239,7 @@ def fetch(
     if not files:
         names = [file.name for file in list_files(connection, folder, item=item)]
         who, called = ("the job", "job.download(") if item is None else (f"item {item}", f"group.download({item}, ")
-        call = f'{called}"{_pattern_of(names)}", to=".") fetches what it left'
+        call = f'{called}"**", to=".") fetches what it left'
         error = NothingMatches(
             f"{who} left no file that matches {pattern!r}",
             evidence=names[:_NAMED] or ["the function left no files in its folder"],
@@ -274,15 +272,6 @@ class NothingMatches(ClusterfnError):
     names: tuple[str, ...] = ()
 
 
-def _pattern_of(names: list[str]) -> str:
-    """Return a short pattern that matches all of these files."""
-    folders = {str(PurePosixPath(name).parent) for name in names}
-    if len(folders) != 1:
-        return "**"
-    (folder,) = folders
-    return "*" if folder == "." else f"{folder}/*"
-
-
 def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = None) -> str:
     """Return a line about `outputs=` that was not fetched: what there is, and what fetches it.
 
@@ -290,10 +279,10 @@ def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = 
         item: Whose files they are, if those of an item of a group.
     """
 
-    def fetching(glob: str) -> str:
+    def fetching(glob: str = "") -> str:
         if item is None:
-            return f'clusterfn pull {job_id[:SHORT]} --only "{glob}"'
-        return f'clusterfn.attach("{job_id}").download({item}, "{glob}", to=".")'
+            return f"clusterfn pull {job_id[:SHORT]}" + (f' --only "{glob}"' if glob else "")
+        return f'clusterfn.attach("{job_id}").download({item}, "{glob or "**"}", to=".")'
 
     what = f"{'' if item is None else f'item {item}: '}outputs={pattern!r}"
     if not isinstance(error, NothingMatches):
@@ -303,7 +292,7 @@ def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = 
         whose = "the job" if item is None else "the item"
         return f"{what} matches nothing: the function left no files in {whose}'s own folder"
     left = _listed(error.names[:_NAMED], len(error.names))
-    return f"{what} matches nothing; the job left {left}; fetch them: {fetching(_pattern_of([*error.names]))}"
+    return f"{what} matches nothing; the job left {left}; fetch them: {fetching()}"
 
 
 def left_behind(left: Sequence[Sequence[Any]], host: str, job_id: str) -> str:

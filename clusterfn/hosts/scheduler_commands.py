@@ -65,11 +65,10 @@ class LoginShellAnswer(NamedTuple):
     empty: tuple[str, ...] = ()
 
 
-def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s: float = 10.0) -> LoginShellAnswer:
+def look(connection: HostConnection, folder: str, timeout_s: float) -> LoginShellAnswer:
     """Look for the commands of the schedulers that clusterfn knows, and have the host's agent use them.
 
     Args:
-        only: The word of one scheduler; "" for all, and for signs of a login node.
         folder: One more folder to look into.
         timeout_s: How long each login shell may take.
 
@@ -79,10 +78,12 @@ def look(connection: HostConnection, only: str = "", folder: str = "", timeout_s
     queries = {
         word: {**kind.commands._asdict(), "usual": [*filter(None, [folder]), *kind.commands.usual]}
         for word, kind in kinds_of_sites().items()
-        if only in ("", word) and kind.commands.programs
+        if kind.commands.programs
     }
-    question = {"wanted": queries, "patience_s": timeout_s, "folders": connection.host.scheduler_path}
-    question.update({} if only else {"signs": login_node.questions()})
+    question = {
+        "wanted": queries, "patience_s": timeout_s, "folders": connection.host.scheduler_path,
+        "signs": login_node.questions(),
+    }  # fmt: skip
     argv = [connection.facts.python, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(question)]
     limit = _SHELLS * timeout_s + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)

@@ -114,7 +114,7 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S, folder: str
     separator = f"clusterfn-{secrets.token_hex(16)}"
     patience = max(round(timeout_s), 1)
     here = connection.host.scheduler == "local"
-    login = LoginShellAnswer() if here else scheduler_commands.look(connection, folder=folder, timeout_s=patience)
+    login = LoginShellAnswer() if here else scheduler_commands.look(connection, folder, patience)
     facts = connection.facts
     argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", separator, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S

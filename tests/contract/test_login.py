@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
+from clusterfn.errors import AuthenticationError, ConfigError, Unreachable
 from clusterfn.hosts.transports import held_connections, shared_login, transport_for
 from clusterfn.hosts.transports.prompts import LoginQuestion, NotAnswered
 from tests.contract.conftest import WAYS, Connect, Counted, Person
@@ -174,8 +174,8 @@ def test_a_notebook_is_asked_below_the_cell(lab: Any, totp: Any, kernel: Any, pr
     cannot_ask = in_cell(kernel, "call()", None)
 
     question = ["(cfsecond@127.0.0.1) Verification code: "]
-    assert asked_there == ("by paramiko b'hi\\n'\n", question)
-    assert asked_in_thread == ("by paramiko b'hi\\n'\n", question)
+    assert asked_there == ("by openssh b'hi\\n'\n", question)
+    assert asked_in_thread == ("by openssh b'hi\\n'\n", question)
     assert "clusterfn login totp-second" in cannot_ask[0]
     assert (cannot_ask[1], before, prompts()) == ([], 2, 2)
 
@@ -276,31 +276,6 @@ def test_what_cannot_be_remembered_is_not_held(totp: Any, runtime: Path, monkeyp
     until(lambda: list(runtime.iterdir()) == [])
 
 
-def test_what_holds_a_connection_and_was_stopped_is_neither_forgotten_nor_said_to_have_ended(
-    totp: Any, lab: Any, runtime: Path, prompts: Counted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = totp()
-    pid = shared_login.log_in(host, Person(lab.totp.code))[0].pid
-    os.kill(pid, signal.SIGSTOP)
-
-    with monkeypatch.context() as patch:  # only while nothing answers
-        for name in ("shared_login.CHECK_S", "shared_login.GONE_S"):
-            patch.setattr(f"clusterfn.hosts.transports.{name}", 0.3)
-        with pytest.raises(AuthenticationError, match="needs you"):
-            transport_for(host).open("true")
-        for what in (shared_login.log_in, shared_login.log_out):
-            with pytest.raises(
-                HostError, match=f"Process {pid}, which holds the connection to totp-second, does not"
-            ) as caught:
-                what(*(host, None)[: 2 if what is shared_login.log_in else 1])
-    assert f"kill -CONT {pid}" in (caught.value.hint or "")
-
-    os.kill(pid, signal.SIGCONT)
-    assert prompts() == 1
-    until(lambda: not list(shared_login.all_held()) or shared_login.log_out(host))
-    until(lambda: not held_connections.is_running(pid))
-
-
 def test_a_session_too_many_is_reported_as_that(lab: Any, totp: Any) -> None:
     host = totp(alias="onesession-bash")
     made, _ = shared_login.log_in(host, None)
@@ -315,7 +290,7 @@ def test_a_session_too_many_is_reported_as_that(lab: Any, totp: Any) -> None:
     ) as caught:
         transport_for(host).open("true")
 
-    assert (first.via, other.via) == (VIA, "paramiko")
+    assert (first.via, other.via) == (VIA, "openssh")
     assert "MaxSessions" in (caught.value.hint or "")
     stream.close()
     beside.close()

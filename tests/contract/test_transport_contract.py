@@ -9,19 +9,17 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.hosts.transports import Stream, paramiko, shared_login, transport_for
-from clusterfn.hosts.transports.ssh_config import resolve
+from clusterfn.hosts.transports import Stream, shared_login, transport_for
 from tests.fakes.transport import FakeTransport, Far
 from tests.waiting import until
 
 Open = Callable[[str], Stream]
-BY_SSH = ["paramiko", "openssh", "auto"]
+BY_SSH = ["paramiko", "openssh"]
 HELD = "held"
 TRANSPORTS = ["fake", "local", *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, HELD])]
 
@@ -150,17 +148,3 @@ def test_the_local_shell_is_sh(local_host: Any) -> None:
 
     assert read_all(stream) == b"it's"
     stream.close()
-
-
-@pytest.mark.lab
-@pytest.mark.parametrize(("login_s", "is_far"), [(0.01, False), (0.2, True)])
-def test_a_far_host_gets_a_window_that_its_line_holds(
-    lab_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch, login_s: float, is_far: bool
-) -> None:
-    monkeypatch.setattr(paramiko, "time", SimpleNamespace(monotonic=iter([1.0, 1.0 + login_s]).__next__))
-    host = lab_host("py36-bash")
-    hops = paramiko.connect(host, resolve(host))
-    try:
-        assert (hops[-1].default_window_size == paramiko.FAR_WINDOW) == is_far
-    finally:
-        paramiko.close(hops)

@@ -219,13 +219,12 @@ def _cut(there: There) -> Any:
 LINES = [f"left {number}" for number in range(5)]
 # In this order: some use what those before them left.
 ACTIONS = [
-    Action("connect: TCP, key exchange, login, agent", 0, lambda there: _connect(there.new()), "paramiko",
-           connecting=BY_PARAMIKO),
-    Action("the same by the system's ssh", 0, lambda there: _connect("openssh"), "openssh",
+    Action("connect: TCP, key exchange, login, agent", 0, lambda there: _connect(there.new()), "openssh",
            connecting=BY_OPENSSH),
-    Action("first call, on a host that has nothing yet", 1, _first, 42, connecting=BY_PARAMIKO),
-    Action("first call of a new process", 1, _first, 42, connecting=BY_PARAMIKO),
-    Action("the same of a function in a module of one's own", 1, _module, 42, connecting=BY_PARAMIKO),
+    Action("the same by paramiko", 0, lambda there: _connect("paramiko"), "paramiko", connecting=BY_PARAMIKO),
+    Action("first call, on a host that has nothing yet", 2, _first, 42, connecting=BY_OPENSSH),
+    Action("first call of a new process", 2, _first, 42, connecting=BY_OPENSSH),
+    Action("the same of a function in a module of one's own", 2, _module, 42, connecting=BY_OPENSSH),
     Action("warm call", 1, lambda there: there.call(CALLS["double"], 21), 42),
     Action("warm call that prints 200 lines", 1, _printed, [200, True]),
     Action("warm call that raises", 1, _raise, "'as itself'"),
@@ -241,19 +240,19 @@ ACTIONS = [
     Action("job.download() of 5 files", 2, _download, LINES),
     Action("job.files", 1, lambda there: len(there.job.files), 5),
     Action("job.logs()", 1, lambda there: there.job.logs(), ""),
-    Action("attach(id).result() in a new process", 3, _attach, 5, connecting=BY_PARAMIKO),
-    Action("jobs() in a new process", 1, _listed, True, connecting=BY_PARAMIKO),
-    Action("clusterfn check", 5, _check, 0, connecting=BY_PARAMIKO),
-    Action("call after the connection was cut", 1, _cut, 42, connecting=BY_PARAMIKO),
-    Action("first call of a new process on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42,
-           connecting=BY_PARAMIKO),
+    Action("attach(id).result() in a new process", 3, _attach, 5, connecting=BY_OPENSSH),
+    Action("jobs() in a new process", 1, _listed, True, connecting=BY_OPENSSH),
+    Action("clusterfn check", 5, _check, 0, connecting=BY_OPENSSH),
+    Action("call after the connection was cut", 1, _cut, 42, connecting=BY_OPENSSH),
+    Action("first call of a new process on SLURM", 2, lambda there: there.on("slurm", CALLS["double"])(21), 42,
+           connecting=BY_OPENSSH),
     Action("warm call on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42),
     Action(f"first map of {ITEMS:,} items on SLURM, sent", 2, lambda there: _mapped(there, "slurm"), [ITEMS, 1]),
     Action("group.stop() of it, on SLURM", 2, _ended, {"CANCELLED"}),
     Action(f"next map of {ITEMS:,} items on SLURM, sent", 1, lambda there: _mapped(there, "slurm"), [ITEMS, 1]),
     Action("group.stop() of that", 2, _ended, {"CANCELLED"}),
     # The last one: all names lead to one host, so the connection that is held would serve the others too.
-    Action("first call of a new process behind a held login", 1,
+    Action("first call of a new process behind a held login", 2,
            lambda there: there.on("held", CALLS["double"])(21), 42, connecting=BEHIND_LOGIN, prepare=_log_in),
 ]  # fmt: skip
 
@@ -302,7 +301,7 @@ def _config(root: str, folder: Path, python: Path) -> str:
     bare = [*common, "address: py36-bash", "scheduler: bare", "limits: {cores: 64}"]
     slurm = [*common, "address: slurm-bash", "scheduler: slurm", "slurm: {partition: short}", "poll_floor: 1s"]
     hosts = {f"new{number}": bare for number in range(NEW)}
-    hosts |= {"held": bare, "openssh": [*bare, "transport: openssh"], "slurm": [*slurm, "defaults: {time: 10min}"]}
+    hosts |= {"held": bare, "paramiko": [*bare, "transport: paramiko"], "slurm": [*slurm, "defaults: {time: 10min}"]}
     blocks = (f"  {name}:\n" + "".join(f"    {line}\n" for line in lines) for name, lines in hosts.items())
     return "hosts:\n" + "".join(blocks)
 

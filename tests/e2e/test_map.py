@@ -188,7 +188,7 @@ def test_an_item_that_left_no_files_has_none_and_says_so(hosts, tmp_path):
     assert bare.wait(150) and bare.files(0) == []
     with pytest.raises(ClusterfnError) as refused:
         group.download(1, "*.pt", to=tmp_path)
-    assert refused.value.hint == 'group.download(1, "*", to=".") fetches what it left'
+    assert refused.value.hint == 'group.download(1, "**", to=".") fetches what it left'
 
 
 def test_what_had_ended_of_a_group_that_runs_is_known_when_attach_returns(hosts, gate):

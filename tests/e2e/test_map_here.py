@@ -139,7 +139,7 @@ def test_the_files_of_each_item_come_into_a_folder_of_its_own_also_after_a_retry
     assert f"{group.id[:4]} puts the files of item N into second_time-{group.id[:4]}/N\n" in said
     left = "item 2: outputs='*.pt' matches nothing; the job left model.txt"
     missing = f'{left}; fetch them: clusterfn.attach("{group.id}")'
-    assert f'{missing}.download(2, "*", to=".")\n' in said
+    assert f'{missing}.download(2, "**", to=".")\n' in said
     folder = group.outputs_to
     assert group.retry_failed().results(150) == [0, 1, 2]
     assert group.outputs_to == folder and (folder / "1" / "model.txt").read_text() == "retried 1"

@@ -38,7 +38,6 @@ class Way:
         user: Whom the function finds itself to be.
         minor: Of the Python that is first there.
         by: The transports that can go it.
-        auto: What `auto` says of it.
         file: The ssh configuration.
         through: The jump hosts, each with the account that is used there.
     """
@@ -46,13 +45,11 @@ class Way:
     alias: str
     user: str = "cfbash"
     minor: int = 6
-    by: tuple[str, ...] = ("paramiko", "openssh", "auto")
-    auto: str = "paramiko"
+    by: tuple[str, ...] = ("paramiko", "openssh")
     file: str = "ssh_config"
     through: tuple[tuple[str, str], ...] = ()
 
 
-VOUCHED = "openssh (an authority vouches for its host key)"
 WAYS = {
     "a jump host behind a jump host": Way(
         "jumped-twice", minor=8, through=(("tensor01", "cfsecond"), ("py36", "cfbash"))
@@ -63,7 +60,7 @@ WAYS = {
     "a certificate beside its key": Way("certificate-bash"),
     "a certificate apart from its key": Way("certificate-apart"),
     "ed25519 and nothing else": Way("ed25519only-bash"),
-    "an authority for host keys": Way("authority", by=("openssh", "auto"), auto=VOUCHED),
+    "an authority for host keys": Way("authority", by=("openssh",)),
     "one session in each connection": Way("onesession-bash"),
     "one login at a time": Way("onestartup-bash"),
     # By paramiko these are rows of tests/faults.
@@ -72,10 +69,6 @@ WAYS = {
     "a .bashrc that talks and reads": Way("py36-noisy", "cfnoisy", by=("openssh",)),
     "a home of odd characters": Way("py36-space", "cfspace", by=("openssh",)),
 }
-
-
-# One for each transport that `auto` comes to.
-CHOOSING = ("Include, Match and ProxyJump in several files", "an authority for host keys")
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +115,7 @@ def left_alone(describe: Describe) -> Iterator[None]:
 @pytest.mark.usefixtures("left_alone")
 @pytest.mark.parametrize(
     ("way", "transport"),
-    [
-        pytest.param(way, by, id=f"{name}, {by}", marks=() if by != "auto" or name in CHOOSING else pytest.mark.long)
-        for name, way in WAYS.items()
-        for by in way.by
-    ],
+    [pytest.param(way, by, id=f"{name}, {by}") for name, way in WAYS.items() for by in way.by],
 )
 def test_a_call_returns_its_value(lab: Any, describe: Describe, way: Way, transport: str) -> None:
     describe(way.alias, transport, lab.client / way.file)
@@ -136,7 +125,7 @@ def test_a_call_returns_its_value(lab: Any, describe: Describe, way: Way, transp
 
     assert all(now > then for now, then in zip(logins(lab, way), before))
     assert there().facts.version[1] == way.minor
-    assert there().via == {"auto": way.auto}.get(transport, transport)
+    assert there().via == transport
 
 
 # Of a script, and of this process by value: a module that imports pytest cannot travel.
@@ -236,7 +225,7 @@ LATE = f"{PLACE} (did not answer within 1 s|cannot be reached)"
 MUTE = f"{PLACE} accepted the connection, but did not answer within 1 s"
 NO_MORE = f"{PLACE} let cfbash in but rejected the next step"
 CHANGED = "The host key .* has changed"
-NOT_SIGNED = "The host key .* (is unknown|needs an authority, which paramiko cannot check)"
+NOT_SIGNED = "The host key .* is unknown"
 REFUSALS = {
     "an unknown name": Refusal("no-such-name", errors.Unreachable, "The name .* cannot be resolved", "or VPN"),
     "no listener": Refusal("refused", errors.Unreachable, f"{PLACE} refused the connection", "its port is 22099"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.agent.files import glob_pattern
-from clusterfn.hosts import file_download
+from clusterfn.hosts import transfer
 from clusterfn.hosts.remote_files import CheckpointFolder, fetch
 
 
@@ -32,7 +32,7 @@ def checkpoint(host: Any) -> CheckpointFolder:
 
 def write_to(patch: pytest.MonkeyPatch, disk: Callable[..., io.BytesIO]) -> None:
     """Let fetched files be written to this disk."""
-    patch.setattr(file_download, "open", disk, raising=False)
+    patch.setattr(transfer, "open", disk, raising=False)
 
 
 def interrupted_at(number):
@@ -40,9 +40,9 @@ def interrupted_at(number):
     left = [number]
 
     def trace(frame, event, _):
-        if frame.f_code.co_filename != file_download.__file__:
+        if frame.f_code.co_filename != transfer.__file__:
             return None
-        line = linecache.getline(file_download.__file__, frame.f_lineno)
+        line = linecache.getline(transfer.__file__, frame.f_lineno)
         if event == "line" and not line.lstrip().startswith("with self._lock"):  # the lock is free after it, really
             left[0] -= 1
             if not left[0]:

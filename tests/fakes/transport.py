@@ -24,8 +24,7 @@ HELLO: Header = {
     "root": "/home/fake/.clusterfn", "python": "/usr/bin/python3", "version": [3, 6, 8], "platform": "linux-x86_64",
     "machine": "0123-fake", "boot_id": "b0", "hostname": "fake", "uid": 1000, "user": "fake", "home": "/home/fake",
     "umask": 0o022,
-    "pid": 42, "cpus": 8, "memory_bytes": 2**36, "net_ns": "net:[1]", "glibc": "2.36",
-    "visible_gpus": "", "have": [], "lacking": [],
+    "pid": 42, "cpus": 8, "memory_bytes": 2**36, "net_ns": "net:[1]", "glibc": "2.36", "have": [], "lacking": [],
 }  # fmt: skip
 
 

@@ -89,7 +89,7 @@ MUTATIONS: list[Mutation] = [
         "a local file that cannot be written ends all",
         (
             ("calls/job_entry.py", "except (ClusterfnError, OSError) as failed:", "except ClusterfnError as failed:"),
-            ("hosts/file_download.py", "except OSError as error:", "except ZeroDivisionError as error:"),
+            ("hosts/transfer.py", "except OSError as error:", "except ZeroDivisionError as error:"),
         ),
         ("outputs find no place-bare",),
     ),

@@ -20,7 +20,7 @@ from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError, ResultError
 from clusterfn.hosts import serialization
-from clusterfn.hosts.connected_host import HostContents
+from clusterfn.hosts.bridge_bundle import HostContents
 from clusterfn.hosts.connection import Followed, HostConnection, Reply
 from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.hosts.rpc import link

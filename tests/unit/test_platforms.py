@@ -115,8 +115,7 @@ except ConfigError as error:
 def test_windows_has_no_control_master(run: Run, tmp_path: Path) -> None:
     """None is asked for though a ControlPath is set, and none is used; elsewhere it is asked."""
     (tmp_path / "config").write_text("Host lab8\n  ControlPath ~/.ssh/%C\n", encoding="utf-8")
-    assert run("win32", program("master")) == [True, False, 0, True]
-    assert run("darwin", program("master")) == [True, True, 1, False]
+    assert [run(platform, program("master")) for platform in ("win32", "darwin")] == [True, False]
 
 
 CALLS = """

@@ -99,7 +99,6 @@ def describe_host(agent: "AgentServices") -> "Header":
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "net_ns": net_ns,
         "glibc": glibc_version(),
-        "visible_gpus": visible_gpus(),
     }
 
 
@@ -110,17 +109,6 @@ def glibc_version() -> str:
     except (ValueError, OSError):
         return ""
     return version if name == "glibc" else ""
-
-
-def visible_gpus() -> str:
-    """Return the variable by which the account restricts the GPUs of its programs, as NAME=VALUE; "" for none."""
-    for name in ("CUDA", "NVIDIA", "ROCR", "HIP"):
-        value = os.environ.get(name + "_VISIBLE_DEVICES")
-        # Container images set "all" or "void" as a default, which restricts nothing.
-        if value is not None and value not in ("all", "void"):
-            # The UUIDs of sixteen GPUs take 656 characters.
-            return "%s_VISIBLE_DEVICES=%s" % (name, value[:1000])
-    return ""
 
 
 def login_name() -> str:

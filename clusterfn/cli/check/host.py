@@ -14,7 +14,6 @@ from clusterfn.cli import clean, target
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.forms import ENVIRONMENT_KINDS, names_an_image
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts import host_capacity
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.hosts.transports.ssh_config import resolve
@@ -269,12 +268,9 @@ def gpus(state: CheckState) -> str:
         fix = _HANGS if "gpus" in state.site.silent else fix
         raise StepFailed("nvidia-smi fails", fix, surveyed.trouble.splitlines())
     summary = describe_gpus(surveyed)
-    setting = state.session.connection.facts.visible_gpus
     if state.session.host.gpus_only:
         names = ", ".join(str(gpu.index) for gpu in state.session.capacity.gpus or ())
         summary += f"; jobs get only GPU {names}, by gpus: in {state.session.host.source}"
-    elif host_capacity.hides_gpus(setting, len(surveyed.names)):
-        raise StepWarning(summary, host_capacity.about_hidden_gpus(setting, state.name))
     if surveyed.lost:
         do = "does" if len(surveyed.lost) == 1 else "do"
         raise StepWarning(f"{summary}; {len(surveyed.lost)} more {do} not answer: {surveyed.lost[0]}", _LOST)

@@ -6,7 +6,7 @@ import functools
 import json
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from clusterfn.bridge import layout
@@ -87,12 +87,7 @@ class CheckState:
         """What the host offers; asked once for all steps, and its jobs in the same round trip."""
         # Send the question about jobs first, so that both questions take one round trip.
         _ = self._jobs_reply
-        site, places = survey.survey(self.session.connection), self.session.command_places
-        if places is None:
-            return site
-        # The connection has given these folders to its agent already, so this survey does not report them any more.
-        schedulers = {**site.login.schedulers, self.host.scheduler: places}
-        return replace(site, login=site.login._replace(schedulers=schedulers))
+        return survey.survey(self.session.connection)
 
     @functools.cached_property
     def jobs(self) -> tuple[list[dict[str, Any]], int]:

@@ -23,7 +23,7 @@ from clusterfn.config.host_text import reading
 from clusterfn.display import console, live
 from clusterfn.environment import resolve
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
-from clusterfn.hosts import environment_builder, environment_facts, remote_files
+from clusterfn.hosts import environment_builder, environment_choice, remote_files
 from clusterfn.hosts.environment_builder import BuildProgress, Built
 from clusterfn.hosts.host_state import HostState
 
@@ -49,15 +49,15 @@ def _find_environment(word: str, session: HostState) -> Built:
         ConfigError: There is none, or there are several.
         LockError: The lock next to the file cannot be read.
     """
-    root = environment_facts.environments_root(session)
+    root = environment_choice.environments_root(session)
     begin = word.lower()
     if names_a_file(word):
         # The lock must exist already: this command solves no environment.
         spec = resolve.read_specification(word, ())
-        if why := environment_facts.explain_stale_lock(session, spec, 0):
+        if why := environment_choice.explain_stale_lock(session, spec, 0):
             hint = f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
             raise ConfigError(f"{word} is not locked: {why}", hint=hint)
-        begin = environment_facts.lock_environment(session, spec, 0, console.tell).id
+        begin = environment_choice.lock_environment(session, spec, 0, console.tell).id
     environments = environment_builder.list_environments(session, root)
     exact = [each for each in environments if each.id == begin]
     matches = exact or [each for each in environments if each.id.startswith(begin)]
@@ -78,7 +78,7 @@ _SHOWN_JOBS = 3
 def list_environments(args: argparse.Namespace) -> int:
     """Print the environments of a host, the one used last first."""
     session = target.host_state(args.host, "env list")
-    environments = environment_builder.list_environments(session, environment_facts.environments_root(session))
+    environments = environment_builder.list_environments(session, environment_choice.environments_root(session))
     if args.json:
         print(console.as_json([asdict(each) for each in environments]))
     elif environments:
@@ -105,7 +105,7 @@ def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
 def show_environment(args: argparse.Namespace) -> int:
     """Print all that is known of an environment."""
     built, session = _environment_and_host(args, "show")
-    prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
+    prefix = layout.environment_dir(environment_choice.environments_root(session), built.id)
     record, plan = read_ready(session, prefix), _read_plan(session, prefix)
     if args.json:
         print(console.as_json({**asdict(built), "prefix": prefix, "ready": record, "plan": plan}))
@@ -177,7 +177,7 @@ def _read(session: HostState, path: str) -> dict[str, Any]:
 def remove_environment(args: argparse.Namespace) -> int:
     """Remove an environment that no job uses."""
     built, session = _environment_and_host(args, "remove")
-    outcome = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
+    outcome = environment_builder.remove_environment(session, environment_choice.environments_root(session), built.id)
     if not outcome["removed"]:
         raise EnvironmentBuildError(
             f"{built.id} was not removed: {outcome['why']}", host=session.host.name, stage="environment",
@@ -194,7 +194,7 @@ def remove_environment(args: argparse.Namespace) -> int:
 def remove_unused(args: argparse.Namespace) -> int:
     """Remove environments that were not used for long; say which jobs hold the others."""
     session = target.host_state(args.host, "env gc")
-    root = environment_facts.environments_root(session)
+    root = environment_choice.environments_root(session)
     environments = {each.id: each for each in environment_builder.list_environments(session, root)}
     outcome = environment_builder.remove_unused_environments(session, root, args.days, args.keep, dry=args.dry_run)
     if args.json:
@@ -264,7 +264,7 @@ print("\n" + PREFIX + json.dumps(report), flush=True)
 def verify_environment(args: argparse.Namespace) -> int:
     """Check that an environment is whole and works; print a line for each check."""
     built, session = _environment_and_host(args, "verify")
-    root = environment_facts.environments_root(session)
+    root = environment_choice.environments_root(session)
     prefix = layout.environment_dir(root, built.id)
     mended = environment_builder.repair_environment(session, root, built.id)
     plan = _read_plan(session, prefix)

@@ -21,7 +21,7 @@ from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
-from clusterfn.hosts import environment_facts
+from clusterfn.hosts import environment_choice
 from clusterfn.hosts.host_state import HostState
 
 _HEAD = ("LOCK", "HOST", "PLATFORM", "ENVIRONMENT", "PACKAGES", "PYTHON", "CUDA")
@@ -90,7 +90,7 @@ def lock(args: argparse.Namespace) -> int:
 
 def _lock_for(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
     session.capacity.enough(Resources(gpus=gpus or 0))
-    locked = environment_facts.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), console.tell)
+    locked = environment_choice.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), console.tell)
     if locked.why:
         console.tell(f"{session.host.name}: {locked.why}")
     return locked
@@ -100,7 +100,7 @@ def _gpus_to_lock_for(session: HostState, gpus: int | None) -> int:
     """Return --gpus, else 1 if the host is known to have GPUs: a lock for GPUs also fits jobs without."""
     if gpus is not None:
         return gpus
-    return int(environment_facts.known_gpus(session, environment_facts.environments_root(session)) is not None)
+    return int(environment_choice.known_gpus(session, environment_choice.environments_root(session)) is not None)
 
 
 def _row(locked: EnvironmentLock, host: str, platform: str) -> list[str]:
@@ -120,7 +120,7 @@ def build(args: argparse.Namespace) -> int:
     session = host_state(words.hosts[0] if words.hosts else None, "env build")
     spec = specification(words.file, args.packages, session.host)
     session.capacity.enough(Resources(gpus=args.gpus))
-    locked = environment_facts.lock_environment(session, spec, args.gpus, console.tell)
+    locked = environment_choice.lock_environment(session, spec, args.gpus, console.tell)
     if locked.why:
         console.tell(locked.why)
     try:

@@ -19,7 +19,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostDiskFull, HostError
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.transports import auto, can_hold, prompts, ssh_config_file, ssh_keys, transport_for
+from clusterfn.hosts.transports import can_hold, prompts, ssh_config_file, ssh_errors, ssh_keys, transport_for
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, parse_address, resolve
 
@@ -144,7 +144,8 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
     asker = prompts.person()
     if asker is None:
         raise failed
-    if not no_key and _install_key(host, resolve(host), asker, answers, note):
+    # Where a password alone is not enough, the host has a key already, or only its administrator can install one.
+    if not no_key and ssh_errors.offers_password(failed) and _install_key(host, resolve(host), asker, answers, note):
         return _opened(host)
     try:
         connection = _opened(host)
@@ -182,9 +183,6 @@ def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers,
     Raises:
         AuthenticationError: The host does not take the key.
     """
-    # Where a password alone is not enough, the host has a key already, or only its administrator can install one.
-    if auto.needs_ssh(settings) or not ssh_keys.takes_passwords(host):
-        return False
     say(f"{settings.place} does not accept any of your keys yet.")
     question = "Copy one to the host? clusterfn asks for your password once, and does not store it"
     if not answers.agree(question, "--yes, or --no-key"):

@@ -17,7 +17,7 @@ import shlex
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,26 +83,20 @@ _AGENT = Path(__file__).parents[2] / "bridge" / "agent"
 LOOKED_AT = "python3 in PATH, /usr/libexec/platform-python, python3 of a login shell, conda in the home and in /opt"
 
 
-def boot(
-    transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None, ahead: bytes = b"",
-    meanwhile: Callable[[], object] = lambda: None,
-) -> AgentStream:  # fmt: skip
+def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> AgentStream:
     """Open a stream, start the agent there and say hello.
 
     Args:
         asker: As for `Transport.open`.
-        ahead: Frames that go right after the hello; their answers come after its own, and the caller reads them. They
-            may be sent twice, to two agents.
-        meanwhile: Called while the agent starts.
 
     Raises:
         HostError: No Python, no agent, or a root that cannot be used; what the host has printed is the evidence.
     """
     python = wanted_python(host)
-    first = pack({"id": HELLO_ID, "do": "hello", **greeting(host, have)}) + ahead
+    first = pack({"id": HELLO_ID, "do": "hello", **greeting(host, have)})
     stream = transport.open(COMMAND, asker)
     with closed_on_failure(stream.close):
-        return _start(stream, host, python, first, meanwhile)
+        return _start(stream, host, python, first)
 
 
 def greeting(host: Host, have: Sequence[str] = ()) -> Header:
@@ -135,15 +129,11 @@ def wanted_python(host: Host) -> str:
     return python
 
 
-def _start(stream: Stream, host: Host, python: str, first: bytes, meanwhile: Callable[[], object]) -> AgentStream:
+def _start(stream: Stream, host: Host, python: str, first: bytes) -> AgentStream:
     marker = secrets.token_hex(16)
-    has_begun = False
     # The command may have ended already. Ignore the error here, because what it has printed says why.
     with _deadline(stream, MARKER_S), contextlib.suppress(OSError):
         stream.write(preface(python, marker) + first)
-        has_begun = True
-    if has_begun:
-        meanwhile()
     printed, rest = _until_marker(stream, marker)
     if rest is None:
         raise _no_agent(host, stream, printed)

@@ -14,7 +14,7 @@ from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.config.config_file import LOCAL
 from clusterfn.config.host_text import shell_word
 from clusterfn.config.spec import Host
-from clusterfn.errors import HostDiskFull, HostError
+from clusterfn.errors import ClusterfnError, HostDiskFull, HostError
 
 if TYPE_CHECKING:
     from clusterfn.hosts.transports import Stream
@@ -149,6 +149,15 @@ def error_of(host: Host, data: Header) -> HostError:
         error = HostError(message, host=host.name, evidence=[f"{written} ({host.source})"], hint=hint)
     error.kind, error.path = kind, path
     return error
+
+
+def wrapped(host: str, error: BaseException, message: str) -> ClusterfnError:
+    """Return an error of the library as it is, and any other as the cause of one with this message."""
+    if isinstance(error, ClusterfnError):
+        return error
+    host_error = HostError(message, host=host, evidence=[f"{type(error).__name__}: {error}"])
+    host_error.__cause__ = error
+    return host_error
 
 
 def _full(host: Host, data: Header, path: str) -> HostError:

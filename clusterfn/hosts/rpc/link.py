@@ -5,6 +5,7 @@ A reader thread gives answers to their requests, and reconnects when the stream 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -16,15 +17,21 @@ from typing import Any, NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts import keepalive, loop
-from clusterfn.hosts.keepalive import ASK, DEAD
-from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, error_of
-from clusterfn.hosts.rpc.link_stream import PING_ID, AnswerReader, LinkStream, PendingRequests, RequestSender, wrapped
+from clusterfn.hosts import loop
+from clusterfn.hosts.rpc.frames import AgentStream, error_of, wrapped
+from clusterfn.hosts.rpc.link_stream import (
+    ASK,
+    DEAD,
+    PING_ID,
+    AnswerReader,
+    LinkStream,
+    PendingRequests,
+    RequestSender,
+)
 from clusterfn.hosts.rpc.reply import OF_PARENT, AnsweringLink, Reply, RequestCancelled
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
 
-FIRST = HELLO_ID + 1
 # The pause between two looks for a held connection. They ask only this machine, so they may be frequent.
 LOCAL_LOOK_S = 2.0
 # Give up after so many streams in a row that broke soon and sent invalid frames: the cause will not go away.
@@ -33,6 +40,7 @@ SOON_S = 10.0
 MOST_WAITS = 20
 # While there is no connection, callers wait once so many requests are queued: those of about a thousand jobs.
 MOST_UNSENT = 4_000
+PERIOD_S = 3.0
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
 # A host that has just booted accepts logins before home folders and Python are mounted. Only later is this an error.
 NO_AGENT_S = 600.0
@@ -68,17 +76,13 @@ class Link:
     Args:
         opener: Makes a stream whose agent has said hello.
         opened: The first one.
-        first: A request that was sent with the first hello; its number is `FIRST`.
 
     Attributes:
         line: The stream as it is now.
         state: The state of the connection.
     """
 
-    def __init__(
-        self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream,
-        first: OpenRequest[Any] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream) -> None:
         self.host = host
         self.line = LinkStream(host.name, opened)
         self._opener = opener
@@ -94,15 +98,13 @@ class Link:
         self._tries = Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
-        if first is not None:
-            self._add(first)
         self._threads = [
             threading.Thread(target=work, name=f"clusterfn-{name}-{host.name}", daemon=True)
             for name, work in (("read", self._read), ("write", self._write))
         ]
         for thread in self._threads:
             thread.start()
-        loop.begin(keepalive.watch(weakref.ref(self)))
+        loop.begin(watch(weakref.ref(self)))
 
     # The methods below are for any thread that sends requests.
 
@@ -394,6 +396,18 @@ class Link:
         if health == DEAD:
             # Closing may take seconds, and nothing may block the loop's thread.
             await loop.in_thread(lambda: self.line.lose(opened), "clusterfn-hang-up")
+
+
+async def watch(link: weakref.ref[Any]) -> None:
+    """Call the `check` of a link every few seconds, for as long as others keep the link."""
+    while True:
+        await asyncio.sleep(PERIOD_S)
+        strong = link()
+        if strong is None:
+            return
+        await strong.check(time.monotonic())
+        # Drop the reference: it would keep the link alive during the sleep, and so this loop would never end.
+        del strong
 
 
 def pause_s(waits: int) -> float:

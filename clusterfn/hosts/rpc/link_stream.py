@@ -15,8 +15,7 @@ from typing import Any
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts.keepalive import Keepalive
-from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, Header, error_of, no_frame, pack
+from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, Header, error_of, no_frame, pack, wrapped
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
 from clusterfn.hosts.transports import Stream
 
@@ -25,11 +24,60 @@ PING_ID = 2**31
 _FAILURES_KEPT = 10_000
 # Bytes that may be queued for a host before callers wait.
 _FULL = 8 * 2**20
-# So many requests make a burst, if each comes within `_GATHER_S` of the one before it.
-_BURST = 16
-# A request of a burst waits this long for others, because each write wakes five processes on its way.
-_GATHER_S = 0.002
+# Ping after so many seconds without any byte from the host.
+QUIET_S = 15.0
+# Without any byte for so long, the stream counts as dead.
+DEAD_S = 45.0
+# A ping always gets at least this time for its answer, however long the silence before it was.
+ANSWER_S = 20.0
+# On a line of this speed, in bytes/s, our own bytes that are still on their way delay an answer.
+SLOWEST = 50_000
+# Buffers hold no more bytes than this, so no more can delay an answer.
+BUFFERED = 8 * 2**20
+# Ping an idle connection this often, because an agent ends after 20 minutes of silence.
+IDLE_PING_S = 240.0
+WELL, ASK, DEAD = "well", "ask", "dead"
 _log = logging.getLogger("clusterfn")
+
+
+class Keepalive:
+    """When one stream last carried something, and what follows from that. Times are those of time.monotonic().
+
+    Attributes:
+        heard: When something last arrived.
+        moved: When something last arrived, or a transfer of ours made progress.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.hear(now)
+
+    def hear(self, now: float) -> None:
+        """Record that something came."""
+        self.heard = self.moved = now
+        self._unanswered = 0
+        # The time of the ping that has no answer yet; None if there is none.
+        self._pinged_at: float | None = None
+
+    def send(self, size: int) -> None:
+        """Record that so many bytes went out, which may delay an answer."""
+        self._unanswered = min(self._unanswered + size, BUFFERED)
+
+    def look(self, now: float, busy: bool) -> str:
+        """Return WELL; or ASK, once, when a ping is due; or DEAD.
+
+        Args:
+            busy: Whether an answer is waited for.
+        """
+        # Send only one ping: if the first gets no answer, a second would get none either.
+        if self._pinged_at is None:
+            if now - self.heard <= (QUIET_S if busy else IDLE_PING_S):
+                return WELL
+            self._pinged_at = now
+            return ASK
+        # Our own bytes that are on their way may delay the answer on a slow line, so allow for them.
+        late = self._unanswered / SLOWEST
+        dead = now - max(self.heard, self.moved) >= DEAD_S + late and now - self._pinged_at >= ANSWER_S + late
+        return DEAD if dead else WELL
 
 
 class LinkStream:
@@ -124,7 +172,6 @@ class RequestSender:
         self._give_up = give_up
         self._control = bytearray()
         self._transfers: collections.deque[tuple[OpenRequest[Any], Iterator[bytes]]] = collections.deque()
-        self._puts: collections.deque[float] = collections.deque(maxlen=_BURST)
 
     def is_full(self) -> bool:
         """Whether so much is queued that callers should wait before they send more. A file counts as its next chunk.
@@ -170,14 +217,6 @@ class RequestSender:
                     line.changed.wait()
                 if line.over is not None:
                     return
-                is_burst = len(self._puts) == _BURST and time.monotonic() - self._puts[0] < _BURST * _GATHER_S
-                gathers = is_burst and not self._transfers
-            if gathers:
-                # Sleep without the lock, so that callers can queue more requests meanwhile.
-                time.sleep(_GATHER_S)
-            with line.changed:
-                if line.over is not None or not line.connected:
-                    continue
                 # Take everything under the lock, and write after it: a write may block for as long as the line is slow.
                 opened, requests = line.opened, bytes(self._control)
                 self._control.clear()
@@ -193,7 +232,6 @@ class RequestSender:
 
     def _put(self, stream: Stream, data: bytes) -> None:
         if data:
-            self._puts.append(time.monotonic())
             stream.write(data)
             self._line.pulse.send(len(data))
 
@@ -304,12 +342,3 @@ class AnswerReader:
         finally:
             if new:
                 self.threads.discard(here)
-
-
-def wrapped(host: str, error: BaseException, message: str) -> ClusterfnError:
-    """Return an error of the library as it is, and any other as the cause of one with this message."""
-    if isinstance(error, ClusterfnError):
-        return error
-    host_error = HostError(message, host=host, evidence=[f"{type(error).__name__}: {error}"])
-    host_error.__cause__ = error
-    return host_error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from clusterfn.config.spec import Host
 from clusterfn.hosts.transports.base import LocalTransport, Stream, Transport
 from clusterfn.hosts.transports.prompts import Asker
@@ -14,9 +16,24 @@ def transport_for(host: Host) -> Transport:
     if host.is_this_machine:
         return LocalTransport(host.name)
     # Imported late, here and below, because importing all of SSH takes a tenth of a second.
-    from clusterfn.hosts.transports import auto
+    from clusterfn.hosts.transports.shared_login import ReusingTransport
 
-    return auto.transport_by_ssh(host)
+    return ReusingTransport(host, _own_transport(host))
+
+
+def _own_transport(host: Host) -> Transport:
+    """Return what makes a new connection by SSH.
+
+    `transport: auto` is the system's ssh, which does all that the user's configuration asks for. Where it is missing,
+    and on Windows, where it cannot ask a person for us, paramiko takes its place.
+    """
+    from clusterfn.hosts.transports import openssh
+
+    if host.transport == "openssh" or (host.transport == "auto" and openssh.has_ssh() and sys.platform != "win32"):
+        return openssh.OpensshTransport(host)
+    from clusterfn.hosts.transports.paramiko import ParamikoTransport
+
+    return ParamikoTransport(host)
 
 
 def is_held(host: Host) -> bool:

@@ -27,6 +27,9 @@ T = TypeVar("T")
 PAUSES_S = (0.3, 1.0, 2.0)
 STDERR_KEPT = 8192
 PATIENCE_S = 2.0
+# Each SSH connection is probed this often, and is lost after so many probes without an answer: by ssh itself, by
+# paramiko, and by TCP below it.
+SSH_PROBE_S, SSH_PROBES = 15, 3
 
 
 class Stream(Protocol):
@@ -56,7 +59,7 @@ class Transport:
     """Reaches one host.
 
     Attributes:
-        via: By what the last stream was opened, and why by that: "openssh (a ControlMaster is open)".
+        via: By what the last stream was opened: "openssh (clusterfn login)".
     """
 
     via: str
@@ -103,38 +106,8 @@ def open_with_retries(
     return open_once()
 
 
-class ListeningStream:
-    """What streams have in common that keep the last words of a command's stderr, which a thread reads."""
-
-    def __init__(self) -> None:
-        self._stderr_tail = b""
-        self._closed = False
-        self._closings = itertools.count()
-        # Held by a thread that reads, until which no other may close what it reads: its number may be given again.
-        self._reading = threading.Lock()
-        self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
-        self._listener.start()
-
-    def _begin_closing(self) -> bool:
-        """Take note that this side closes the stream; return whether that is new."""
-        self._closed = True
-        # `next` is atomic: of several threads that close the stream, only one gets the 0.
-        return next(self._closings) == 0
-
-    def _read_stderr(self) -> bytes:
-        """Wait for bytes of stderr; return none once it has ended."""
-        raise NotImplementedError
-
-    def _listen(self) -> None:
-        while piece := self._read_stderr():
-            self._hear(piece)
-
-    def _hear(self, piece: bytes) -> None:
-        self._stderr_tail = (self._stderr_tail + piece)[-STDERR_KEPT:]
-
-
-class ProcessStream(ListeningStream):
-    """A started process; see `Stream`.
+class ProcessStream:
+    """A started process; see `Stream`. A thread reads its stderr, whose last words are kept.
 
     Attributes:
         process: The process itself.
@@ -147,7 +120,13 @@ class ProcessStream(ListeningStream):
         )  # fmt: skip
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._in, self._out, self._err = self.process.stdin, self.process.stdout, self.process.stderr
-        super().__init__()
+        self._stderr_tail = b""
+        self._closed = False
+        self._closings = itertools.count()
+        # Held by a thread that reads, until which no other may close what it reads: its number may be given again.
+        self._reading = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
+        self._listener.start()
 
     def read(self, size: int) -> bytes:
         with self._reading:
@@ -177,7 +156,9 @@ class ProcessStream(ListeningStream):
 
     def _close(self, patience_s: float) -> None:
         """Close its input; kill its group if it has not ended by then."""
-        if not self._begin_closing():
+        self._closed = True
+        if next(self._closings) > 0:
+            # `next` is atomic: of several threads that close the stream, only one gets the 0.
             return
         self._in.close()
         try:
@@ -213,8 +194,12 @@ class ProcessStream(ListeningStream):
             self._listener.join(PATIENCE_S)
         return self._stderr_tail.decode(errors="replace")
 
-    def _read_stderr(self) -> bytes:
-        return self._err.read(STDERR_KEPT)
+    def _listen(self) -> None:
+        while piece := self._err.read(STDERR_KEPT):
+            self._hear(piece)
+
+    def _hear(self, piece: bytes) -> None:
+        self._stderr_tail = (self._stderr_tail + piece)[-STDERR_KEPT:]
 
 
 def how_it_ended(code: int) -> str:

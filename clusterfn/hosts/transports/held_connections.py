@@ -7,16 +7,12 @@ wants to use it tests that first, and removes the record of a dead one.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
-import socket
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +24,6 @@ from clusterfn.hosts.transports.ssh_config import Settings
 VARIABLE = "CLUSTERFN_RUNTIME"
 # Not TMPDIR, which may differ between the programs of one user: all of them must find the same folder.
 PLACE = Path("/tmp")
-_LEFT_S = 86400.0
 # The longest path of the folder. With the name of a socket and what ssh appends, it has 103 bytes.
 _LONGEST = 67
 
@@ -49,24 +44,6 @@ def runtime_folder() -> Path:
         raise unwritable(error) from error
     _refuse_shared(path)
     return path
-
-
-def scratch_folder(prefix: str) -> Path:
-    """Make a folder in it, which the caller removes; what killed programs left there is removed after a day.
-
-    Raises:
-        ConfigError: It cannot be made.
-    """
-    inside = runtime_folder()
-    for old in inside.glob("*-*"):
-        with contextlib.suppress(FileNotFoundError):
-            # Another program may remove the same old folder at this moment.
-            if old.is_dir() and time.time() - old.stat().st_mtime > _LEFT_S:
-                shutil.rmtree(old, ignore_errors=True)
-    try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
-    except OSError as error:
-        raise unwritable(error) from error
 
 
 def unwritable(error: OSError) -> ConfigError:
@@ -210,20 +187,6 @@ def is_running(pid: int) -> bool:
     except OSError:
         return True
     return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def listens(held: HeldConnection) -> bool:
-    """Whether a process has its socket open, even a stopped one. Counts as use of the connection."""
-    if sys.platform == "win32":
-        raise AssertionError("no connection can be held on Windows")
-    with socket.socket(socket.AF_UNIX) as line:
-        line.setblocking(False)
-        try:
-            line.connect(held.address)
-        except OSError as error:
-            # If the queue of the socket is full of other clients, a process has it open.
-            return isinstance(error, BlockingIOError)
-    return True
 
 
 def _record_path(key: str) -> Path:

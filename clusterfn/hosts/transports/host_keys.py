@@ -5,16 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import fnmatch
-import functools
 import hashlib
 import hmac
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from clusterfn.errors import HostKeyError
-from clusterfn.hosts.transports import ssh_config_file
 from clusterfn.hosts.transports.ssh_config import Settings
 
 AUTHORITY = "@cert-authority"
@@ -29,7 +26,6 @@ class KnownKey(NamedTuple):
     marker: str
     kind: str
     blob: bytes
-    names: str = ""
 
 
 def fingerprint(blob: bytes) -> str:
@@ -42,30 +38,21 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def known_keys(name: str | None, files: Iterable[Path]) -> list[KnownKey]:
-    """Return what the files remember of a host, or of all; `name` is as known_hosts writes it: `[lab8]:2222`."""
+def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
+    """Return what the files remember of a host; `name` is as known_hosts writes it: `[lab8]:2222`."""
     keys: list[KnownKey] = []
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        keys += _keys_of(name, str(path), text)
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.split()
+            marker = words.pop(0) if words and words[0].startswith("@") else ""
+            if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
+                continue
+            with contextlib.suppress(ValueError):
+                # `binascii.Error` is a ValueError, and a character outside of
+                # ASCII raises a plain one. Such a line has no usable key.
+                keys.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2])))
     return keys
-
-
-# The cache has the whole text as its key, and the file is read each time. So a key that was removed or revoked
-# meanwhile is never accepted.
-@functools.lru_cache(maxsize=8)
-def _keys_of(name: str | None, path: str, text: str) -> tuple[KnownKey, ...]:
-    keys = []
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        marker = words.pop(0) if words and words[0].startswith("@") else ""
-        if len(words) < 3 or words[0].startswith("#") or not (name is None or matches(words[0], name)):
-            continue
-        with contextlib.suppress(ValueError):
-            # `binascii.Error` is a ValueError, and a character outside of
-            # ASCII raises a plain one. Such a line has no usable key.
-            keys.append(KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]), words[0]))
-    return tuple(keys)
 
 
 def matches(patterns: str, name: str) -> bool:
@@ -89,17 +76,6 @@ def _fits(pattern: str, text: str) -> bool:
     return fnmatch.fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
-def without_name(line: str, name: str) -> str | None:
-    """Return the line without that name, empty if it has no other; None if a pattern matches the name."""
-    names = line.split()[0].split(",")
-    if names[0].startswith("|1|") or [each.lower() for each in names] == [name]:
-        return ""
-    left = [each for each in names if each.lower() != name]
-    if len(left) == len(names) or matches(",".join(left), name):
-        return None
-    return line.replace(line.split()[0], ",".join(left), 1)
-
-
 class Obstacle(NamedTuple):
     """What keeps a host key from being remembered, and what to do about that."""
 
@@ -107,54 +83,12 @@ class Obstacle(NamedTuple):
     fix: str
 
 
-_NO_FILES = ("none", "/dev/null", "nul")
-
-
-def obstacle(settings: Settings, remembered: Sequence[KnownKey] = ()) -> Obstacle | None:
-    """Return what would keep `clusterfn trust` from writing a key for the host; None if it would work.
-
-    Args:
-        settings: Of the host.
-        remembered: Its remembered keys, which would have to be replaced.
-    """
-    if not settings.user_known_hosts:
-        places = ssh_config_file.places("userknownhostsfile", _NO_FILES, settings.config_file)
-        written = places[0].line if places else "UserKnownHostsFile none"
-        where = " or ".join(each.place for each in places[:3])
-        where = f"at {where}" if where else "in your ssh configuration"
-        fix = f"remove that line, or write `UserKnownHostsFile ~/.ssh/known_hosts` for {settings.alias} above it"
-        return Obstacle(f"`{written}` {where} keeps no host keys", fix)
-    file = settings.user_known_hosts[0]
-    why = _why_unwritable(file)
-    if why:
-        where = f"{file}, the UserKnownHostsFile of {settings.alias}, {why}"
-        return Obstacle(where, f"make {file} a file that you can write")
-    for entry in remembered:
-        path, _, number = entry.place.rpartition(":")
-        lines = Path(path).read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path else []
-        line = lines[int(number) - 1] if path and int(number) <= len(lines) else ""
-        if Path(path) not in settings.user_known_hosts or (line and without_name(line, settings.key_name) is None):
-            fix = f"remove line {number} of {path}, or ask its owner to"
-            return Obstacle(f"clusterfn cannot change {entry.place}", fix)
-    return None
-
-
-def _why_unwritable(file: Path) -> str:
-    """Say why a file cannot be made or written; "" if it can."""
-    if file.exists():
-        if not file.is_file():
-            return "is not a file"
-        return "" if os.access(file, os.W_OK) else "cannot be written by you"
-    folder = next((each for each in file.parents if each.exists()), file.parent)
-    if not folder.is_dir():
-        return f"cannot be made: {folder} is not a folder"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"cannot be made: {folder} cannot be written by you"
-
-
-def has_authority_alone(settings: Settings) -> bool:
-    """Whether known_hosts has an authority that signs the host's key, and no key of the host."""
-    markers = {entry.marker for entry in known_keys(settings.key_name, settings.known_hosts)}
-    return AUTHORITY in markers and "" not in markers
+def obstacle(settings: Settings) -> Obstacle | None:
+    """Return what would keep `clusterfn trust` from writing a key for the host; None if it would work."""
+    if settings.user_known_hosts:
+        return None
+    fix = f"remove it, or write `UserKnownHostsFile ~/.ssh/known_hosts` for {settings.alias} above it"
+    return Obstacle("the UserKnownHostsFile of your ssh configuration keeps no host keys", fix)
 
 
 def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
@@ -163,8 +97,8 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
     Raises:
         HostKeyError: It is unknown, another one, or revoked; names both fingerprints and the line.
     """
-    remembered = known_keys(settings.key_name, settings.known_hosts)
-    own_keys = [entry for entry in remembered if entry.marker != AUTHORITY]
+    # An authority may have signed this key, which paramiko cannot check: it is unknown then.
+    own_keys = [entry for entry in known_keys(settings.key_name, settings.known_hosts) if entry.marker != AUTHORITY]
     revoked = next((entry for entry in own_keys if entry.marker and entry.blob == blob), None)
     trusted = [entry for entry in own_keys if not entry.marker]
     shown = f"{kind} {fingerprint(blob)} by {settings.place}"
@@ -172,13 +106,6 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
         raise revoked_error(settings, host_name, shown, revoked.place)
     if any(entry.blob == blob for entry in trusted):
         return
-    if len(own_keys) < len(remembered) and not trusted:
-        # An authority may have signed this key, which paramiko cannot check.
-        places = [f"authority:  {entry.place}" for entry in remembered if entry.marker == AUTHORITY]
-        hint = "use transport: auto or openssh, which need the system's ssh; or trust this key: "
-        hint += _then(f"clusterfn trust {host_name}", obstacle(settings))
-        message = f"The host key of {host_name} ({settings.place}) needs an authority, which paramiko cannot check"
-        raise _error(message, host_name, shown, places, hint)
     same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
     raise (changed if same_kind else unknown)(settings, host_name, shown, same_kind)
 
@@ -200,17 +127,7 @@ def unknown(settings: Settings, host_name: str, shown: str, remembered: Sequence
     if before is not None:
         hint = f"{before.problem}: {before.fix}; then clusterfn trust {host_name} shows the fingerprint to compare"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
-    return _error(message, host_name, shown, [f"not in: {files}", *_same_key_of_others(settings, shown)], hint)
-
-
-def _same_key_of_others(settings: Settings, shown: str) -> list[str]:
-    """Say under which other name the key is remembered: the host may have another name or address by now."""
-    others = [each for each in known_keys(None, settings.known_hosts) if fingerprint(each.blob) == shown.split()[1]]
-    plain = [each for each in others if not each.marker]
-    if not plain or any(each.marker for each in others):
-        return []
-    name = "another name, which is hashed" if plain[0].names.startswith("|1|") else plain[0].names
-    return [f"the same key is remembered for {name} at {plain[0].place}"]
+    return _error(message, host_name, shown, [f"not in: {files}"], hint)
 
 
 def changed(settings: Settings, host_name: str, shown: str, entries: Sequence[KnownKey]) -> HostKeyError:
@@ -219,10 +136,8 @@ def changed(settings: Settings, host_name: str, shown: str, entries: Sequence[Kn
     file = entries[0].place.rpartition(":")[0] if entries else "FILE"
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
     hint = "someone may be intercepting the connection; if the host was reinstalled, ask its administrator for the "
-    before = obstacle(settings, entries)
     how = f"clusterfn trust {host_name} --replace (or by ssh-keygen: {forget})"
-    how = how if before is None else f"clusterfn trust {host_name}"
-    hint += f"fingerprint, then: {_then(how, before)}"
+    hint += f"fingerprint, then: {_then(how, obstacle(settings))}"
     message = f"The host key of {host_name} ({settings.place}) has changed"
     return _error(message, host_name, shown, remembered, hint)
 

@@ -13,22 +13,20 @@ import re
 import shlex
 import shutil
 import socket
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.keepalive import SSH_PROBE_S, SSH_PROBES
-from clusterfn.hosts.transports import base, held_connections, ssh_errors
-from clusterfn.hosts.transports.base import PATIENCE_S, ProcessStream, Stream, Transport
+from clusterfn.hosts.transports import base, ssh_errors
+from clusterfn.hosts.transports.base import PATIENCE_S, SSH_PROBE_S, SSH_PROBES, ProcessStream, Stream, Transport
 from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotAnswered
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 LOGIN_S = 30.0
-CHECK_S = 5.0
 LOOK_S = 0.25
 KEPT = 64 * 1024
 LOST_STATUS = 255
@@ -53,17 +51,12 @@ sys.exit(not answer)
 
 
 class OpensshTransport(Transport):
-    """A way to one host by the system's ssh.
-
-    Args:
-        settings: How to reach it, if that has just been resolved; None resolves it for each stream.
-    """
+    """A way to one host by the system's ssh."""
 
     via = "openssh"
 
-    def __init__(self, host: Host, settings: Settings | None = None) -> None:
+    def __init__(self, host: Host) -> None:
         self.host = host
-        self._settings = settings
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
@@ -71,7 +64,7 @@ class OpensshTransport(Transport):
             message = f"transport: openssh of host {self.host.name} needs an ssh, and this machine has none"
             hint = "install OpenSSH's client, or use transport: paramiko"
             raise ConfigError(message, host=self.host.name, evidence=[self.host.source], hint=hint)
-        settings = self._settings or resolve(self.host)
+        settings = resolve(self.host)
 
         def open_once() -> Stream:
             if asker is None or sys.platform == "win32":
@@ -223,20 +216,18 @@ class AskPass:
         self.count = 0
         if sys.platform == "win32":
             raise NotImplementedError("clusterfn cannot answer ssh's questions on Windows")
-        self._folder = held_connections.scratch_folder("ask-")
+        # Not TMPDIR, whose path may be too long for a socket.
+        self._folder = Path(tempfile.mkdtemp(prefix="clusterfn-ask-", dir="/tmp"))
         self._listener = socket.socket(socket.AF_UNIX)
         program = self._folder / "ask"
         self._address = str(self._folder / "s")
         words = [sys.executable, "-I", "-S", "-c", _PROGRAM, self._address]
         # SSH_ASKPASS names a program without arguments, and Python's path may have spaces. So write a shell script.
-        try:
+        with base.closed_on_failure(self.__exit__):
             program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
             program.chmod(0o700)
             self._listener.bind(self._address)
             self._listener.listen()
-        except OSError as error:
-            self.__exit__()
-            raise held_connections.unwritable(error) from error
         # An ssh before 8.4 does not know SSH_ASKPASS_REQUIRE. It asks this way if DISPLAY is set and it has no
         # terminal, and it never has one here.
         display = os.environ.get("DISPLAY") or ":"
@@ -334,19 +325,3 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
 def way(settings: Settings) -> list[str]:
     """Return the options of ssh that say how to reach the host, without its name."""
     return [*(["-F", settings.config_file] if settings.config_file else []), *settings.named]
-
-
-def has_master(settings: Settings) -> bool:
-    """Whether the user has a ControlMaster to the host open. Asks only where a ControlPath is set; never on Windows."""
-    if sys.platform == "win32" or not settings.control_path:
-        return False
-    return answer_of(["ssh", *way(settings), "-O", "check", "--", settings.alias], CHECK_S) is not None
-
-
-def answer_of(words: Sequence[str], timeout_s: float) -> str | None:
-    """Return what a program of this machine prints; None if it fails, or does not end in time."""
-    try:
-        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return None
-    return (ran.stdout + ran.stderr).decode(errors="replace") if ran.returncode == 0 else None

@@ -1,6 +1,6 @@
-"""Hosts by SSH, with paramiko: one connection per stream, strict host keys, no fork.
+"""Hosts by SSH, with paramiko: for machines without an ssh, and for Windows, whose ssh can ask no person for us.
 
-Imported when a host needs it, because importing paramiko takes a tenth of a second.
+One connection per stream, strict host keys. Imported when a host needs it, because that takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ import atexit
 import contextlib
 import logging
 import socket
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,21 +18,12 @@ import paramiko
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts import loop
-from clusterfn.hosts.keepalive import SSH_PROBE_S, SSH_PROBES
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
-from clusterfn.hosts.transports.base import Stream, Transport
+from clusterfn.hosts.transports.base import SSH_PROBE_S, Stream, Transport
 from clusterfn.hosts.transports.paramiko_login import log_in
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
-# The window of a far host, whose line holds more than paramiko's usual 2 MB. sshd keeps up to a window of data that
-# this process has not read, and copies all of it for each packet.
-FAR_WINDOW = 16 * 2**20
-# A login takes at least two round trips. One that takes longer than this may be that of a far host.
-_NEAR_S = 0.04
-# In order of preference: paramiko is fastest with AES-GCM.
-CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 STDERR_KEPT = 8192
 # The bytes of one packet. paramiko copies what is left of a longer text for each packet of it.
 _PACKET = 32 * 2**10 - 64
@@ -47,16 +36,6 @@ _JOIN_S = 1.0
 # paramiko raises these where a busy sshd drops a connection: it misses the banner, or gets a reset.
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
-FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-# With these options of TCP, the loss of the host is noticed within a minute.
-_NOTICE_LOSS = {
-    "TCP_KEEPIDLE": SSH_PROBE_S,
-    "TCP_KEEPALIVE": SSH_PROBE_S,
-    "TCP_KEEPINTVL": SSH_PROBE_S,
-    "TCP_KEEPCNT": SSH_PROBES,
-    "TCP_USER_TIMEOUT": SSH_PROBE_S * SSH_PROBES * 1000,
-}
-
 # At exit paramiko would end all connections before what was registered earlier, and what a program still sends would
 # start again on another connection. `hosts.connection` closes them after that.
 atexit.unregister(getattr(paramiko.transport, "_join_lingering_threads", print))
@@ -69,48 +48,19 @@ if logging.getLogger(LOG).level == logging.NOTSET:
 
 
 class ParamikoTransport(Transport):
-    """A way to one host by SSH.
-
-    Args:
-        settings: How to reach it, if that has just been resolved; None resolves it for each stream.
-    """
+    """A way to one host by SSH."""
 
     via = "paramiko"
 
-    def __init__(self, host: Host, settings: Settings | None = None) -> None:
+    def __init__(self, host: Host) -> None:
         self.host = host
-        self._settings = settings
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
-        settings = self._settings or resolve(self.host)
+        settings = resolve(self.host)
         hops = connect(self.host, settings, asker)
         with base.closed_on_failure(lambda: close(hops)):
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
-
-
-class _QuickSocket:
-    """A socket that acknowledges at once: sshd's own Nagle costs 40 ms a round trip otherwise (Linux)."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._option = getattr(socket, "TCP_QUICKACK", None)
-
-    def recv(self, size: int) -> bytes:
-        piece = self._sock.recv(size)
-        if self._option is not None:
-            with contextlib.suppress(OSError):
-                self._sock.setsockopt(socket.IPPROTO_TCP, self._option, 1)
-        return piece
-
-    def close(self) -> None:
-        """Close it, and wake the thread that waits for what it receives."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
 
 
 class _Mute(TimeoutError):
@@ -197,6 +147,11 @@ def close(hops: list[paramiko.Transport]) -> None:
         # paramiko leaves this thread running. One that runs while the interpreter ends can crash the process.
         if ssh is not threading.current_thread() and ssh.is_alive():
             ssh.join(_JOIN_S)
+        if isinstance(ssh.sock, paramiko.ProxyCommand):
+            # paramiko ends this process, and leaves it without a waiter and its pipes open.
+            ssh.sock.process.kill()
+            with ssh.sock.process:
+                pass
 
 
 def _connect(
@@ -207,10 +162,7 @@ def _connect(
     with _translated(host, settings):
         key = ssh.get_remote_server_key()
         host_keys.check(settings, host.name, key.get_name(), key.asbytes())
-        began = time.monotonic()
         log_in(ssh, settings, host.name, asker)
-        if time.monotonic() - began > _NEAR_S:
-            ssh.default_window_size = FAR_WINDOW
         ssh.set_keepalive(SSH_PROBE_S)
     return ssh
 
@@ -239,7 +191,6 @@ def meet(
         ssh.use_compression(settings.compress)
         ssh.banner_timeout = settings.timeout_s
         options = ssh.get_security_options()
-        options.ciphers = [name for name in CIPHERS if name in options.ciphers]
         remembered = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
         remembered |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in remembered else set()
         # Prefer kinds that known_hosts has. A host with several keys could otherwise show one that is not known.
@@ -251,7 +202,7 @@ def meet(
 
 
 def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
-    """Exchange greetings; distinguish a server that hangs up from one that stays silent, which paramiko does not do.
+    """Exchange greetings. paramiko raises SSHException also where the other side hangs up, or stays silent.
 
     Raises:
         EOFError: The other side hung up.
@@ -260,11 +211,10 @@ def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
     try:
         ssh.start_client(timeout=settings.timeout_s)
     except paramiko.SSHException as error:
-        met = error.__context__
-        if isinstance(met, socket.timeout):
-            raise _Mute("it has sent no greeting") from error
-        if isinstance(met, (EOFError, ConnectionResetError)):
+        if isinstance(error.__context__, (EOFError, ConnectionResetError)):
             raise EOFError(str(error)) from error
+        if isinstance(error.__context__, socket.timeout):
+            raise _Mute(str(error)) from error
         raise
     # `start_client` returns without an error when its time is over.
     if not ssh.initial_kex_done:
@@ -287,38 +237,12 @@ def _through(host: Host, settings: Settings, hops: list[paramiko.Transport], ask
 
 def _socket(host: Host, settings: Settings) -> Any:
     if settings.proxy_command:
-        return _proxy(host, settings.proxy_command)
-    error: OSError | None = None
-    family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
-    for info in socket.getaddrinfo(settings.hostname, settings.port, family, socket.SOCK_STREAM):
-        sock = socket.socket(*info[:3])
-        try:
-            sock.settimeout(settings.timeout_s)
-            sock.connect(info[4])
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _NOTICE_LOSS.items():
-                # Each system has only some of these options.
-                with contextlib.suppress(OSError, AttributeError):
-                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-            return _QuickSocket(sock)
-        except OSError as failed:
-            sock.close()
-            error = failed
-    raise error or OSError("no address")
-
-
-def _proxy(host: Host, command: str) -> socket.socket:
-    """Start a ProxyCommand; return a socket connected to its standard input and output."""
-    if sys.platform == "win32":
-        raise HostError("ProxyCommand is not supported on Windows", host=host.name, hint="use ProxyJump")
-    ours, theirs = socket.socketpair()
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
-    )
-    theirs.close()
-    loop.reap(process)
-    return ours
+        if sys.platform == "win32":
+            raise HostError("paramiko runs no ProxyCommand on Windows", host=host.name, hint="use ProxyJump")
+        return paramiko.ProxyCommand(settings.proxy_command)
+    sock = socket.create_connection((settings.hostname, settings.port), settings.timeout_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 @contextlib.contextmanager
@@ -345,11 +269,6 @@ def _translated(host: Host, settings: Settings, is_open: bool = False) -> Iterat
         if is_open and kind in ("hung up", "no server"):
             raise ssh_errors.unreachable("hung up", host, settings, evidence) from ConnectionAbortedError(str(error))
         raise ssh_errors.unreachable(kind, host, settings, evidence) from error
-
-
-def is_mismatch(error: HostError) -> bool:
-    """Whether it says that paramiko and the host know no common algorithm."""
-    return isinstance(error.__cause__, paramiko.ssh_exception.IncompatiblePeer)
 
 
 _TABLE: tuple[tuple[type[BaseException], str], ...] = (

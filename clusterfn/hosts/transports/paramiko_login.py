@@ -57,7 +57,7 @@ def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: A
         further = login.by_person(further)
     if further != []:
         evidence = [f"tried {word}" for word in login.tried or ["no key: none was found"]]
-        evidence += [f"the host allows: {', '.join(login.allowed)}"] if login.allowed else []
+        evidence += [f"{ssh_errors.ALLOWS}{', '.join(login.allowed)}"] if login.allowed else []
         raise ssh_errors.login_refused(
             host_name, settings, evidence, login.allowed, partly=partly, asked=asker is not None
         )

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +47,7 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
 
     Raises:
         ConfigError: The host is this machine, or this machine cannot hold a connection to it.
-        HostError: As `Transport.open`; or what is held does not answer.
+        HostError: As `Transport.open`.
     """
     settings = _by_ssh(host)
     if not can_hold(host):
@@ -62,21 +62,9 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
             hint = "install OpenSSH's client; otherwise you log in for each program"
         raise ConfigError(message, host=host.name, hint=hint)
     before = find_held(settings)
-    if before is not None:
-        if _pid(Path(before.address)) is not None:
-            return before, False
-        if held_connections.listens(before):
-            # The process was stopped (SIGSTOP). A second login would take
-            # its place, and no program would find it again.
-            raise _stuck(before)
+    if before is not None and _pid(Path(before.address)) is not None:
+        return before, False
     return _start_master(host, settings, asker), True
-
-
-def _stuck(each: HeldConnection) -> HostError:
-    return HostError(
-        f"Process {each.pid}, which holds the connection to {each.host}, does not answer", host=each.host,
-        evidence=[each.address], hint=f"if it was stopped: kill -CONT {each.pid}; otherwise end it: kill -9 {each.pid}",
-    )  # fmt: skip
 
 
 def log_out(host: Host) -> bool:
@@ -84,15 +72,12 @@ def log_out(host: Host) -> bool:
 
     Raises:
         ConfigError: The host is this machine.
-        HostError: What holds it does not end.
     """
     settings = _by_ssh(host)
     held = find_held(settings) if can_hold(host) else None
     if held is None:
         return False
     end(held)
-    if _is_alive(held) and held_connections.listens(held):
-        raise _stuck(held)
     left = held_connections.find_record(held.key)
     if left is not None:
         held_connections.forget_record(left)
@@ -181,9 +166,7 @@ class ReusingTransport(Transport):
             # The connection takes no further session. A login that needs no
             # person can be repeated, so try another connection.
             return None
-        # A stopped process still has its socket open, and `logout` must find
-        # it. The pid alone may by now belong to another program.
-        if stream is None and not (_is_alive(held) and held_connections.listens(held)):
+        if stream is None:
             held_connections.forget_record(held)
         return stream
 
@@ -216,9 +199,7 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
     mux = ["ControlMaster=yes", f"ControlPath={path}", f"ControlPersist={max(1, round(host.login_ttl_s))}"]
     words = openssh.line(settings, mux, "true", asks=asker is not None)
     with contextlib.ExitStack() as stack:
-        folder = held_connections.scratch_folder("in-")
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        log = folder / "log"
+        log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clusterfn-"))) / "log"
         asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
         # The ssh that stays in the background must not keep a pipe to
         # this process open, so it writes its messages to a file.
@@ -289,4 +270,10 @@ def _pid(path: Path) -> int | None:
 
 
 def _ask(path: Path, what: str) -> str:
-    return openssh.answer_of(["ssh", "-F", "none", "-S", str(path), "-O", what, "--", "held"], CHECK_S) or ""
+    """Ask the master at a socket; return "" if it fails, or does not answer in time."""
+    words = ["ssh", "-F", "none", "-S", str(path), "-O", what, "--", "held"]
+    try:
+        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return (ran.stdout + ran.stderr).decode(errors="replace") if ran.returncode == 0 else ""

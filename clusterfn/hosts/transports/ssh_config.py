@@ -1,21 +1,18 @@
 """From a host's address to everything that is needed to reach it, as OpenSSH would resolve it.
 
 `ssh -G` answers where there is an ssh (4 ms, no connection); else `ssh_config_file` lets paramiko read the same files.
-`Settings.unmet` holds what paramiko cannot do: `paramiko` refuses it by name, `auto` uses ssh itself for it.
+`Settings.unmet` holds what paramiko cannot do, which is refused by name where paramiko connects.
 """
 
 from __future__ import annotations
 
 import contextlib
 import getpass
-import hashlib
 import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +29,8 @@ UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
 # Options that change where or how ssh connects, and that paramiko does not support, with their harmless values.
 NOT_HONOURED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pkcs11provider", "knownhostscommand", "revokedhostkeys", "remotecommand"), ("none",)),
-    "bindaddress": (), "bindinterface": (), "proxyusefdpass": ("no",), "identityagent": ("SSH_AUTH_SOCK", "none"),
+    "bindaddress": (), "bindinterface": (), "addressfamily": ("any",),
+    "proxyusefdpass": ("no",), "identityagent": ("SSH_AUTH_SOCK", "none"),
     "localcommand": ("none",),
 }  # fmt: skip
 # Options that keep ssh from being a plain stream, with the values to use instead. An old ssh does not know all of them.
@@ -62,8 +60,6 @@ class Settings(NamedTuple):
         known_hosts: Files, the user's first.
         user_known_hosts: Those of them that are the user's own: `trust` writes into the first.
         strict: StrictHostKeyChecking as `ssh -G` says it: "true", "ask", "accept-new" or "false".
-        control_path: Whether a ControlPath is set for the host.
-        gssapi: Whether a login by Kerberos is to be tried.
         compress: Whether to compress the connection.
         tries: How often a person is asked for one thing (NumberOfPasswordPrompts).
         unmet: What paramiko cannot do of all this, each as "option value".
@@ -83,14 +79,11 @@ class Settings(NamedTuple):
     identities_only: bool
     use_agent: bool
     timeout_s: float
-    family: str
     proxy_jump: tuple[str, ...]
     proxy_command: str | None
     user_known_hosts: tuple[Path, ...]
     hash_known_hosts: bool
     strict: str
-    control_path: bool
-    gssapi: bool
     compress: bool
     tries: int
     unmet: tuple[str, ...]
@@ -107,9 +100,7 @@ class Settings(NamedTuple):
         """Return where the name that is looked up was written: in an ssh configuration, or as `address:`."""
         if self.hostname.lower() == self.alias.lower():
             return f"address: of host {host.name} ({host.source})"
-        lines = ssh_config_file.places("hostname", (self.hostname.lower(),), self.config_file)
-        file = self.config_file or ssh_config_file.config_file()
-        return f"`HostName {self.hostname}` of {self.alias} in {lines[0].place if len(lines) == 1 else file}"
+        return f"`HostName {self.hostname}` of {self.alias} in {self.config_file or ssh_config_file.config_file()}"
 
     @property
     def ssh(self) -> str:
@@ -153,28 +144,6 @@ def resolve(host: Host, address: str | None = None) -> Settings:
     return _settings(host, target, {**DEFAULTS, **ssh_config_file.read(host, target.name, options, config)}, config)
 
 
-@contextlib.contextmanager
-def resolving_ahead(host: Host) -> Iterator[None]:
-    """Start asking ssh how to reach the host, and do not wait; the next `resolve` in the block takes the answer.
-
-    Raises:
-        ConfigError: The address cannot be used.
-    """
-    target = parse_address(host.address or host.name, host)
-    argv = _question(target, _config_of(host))
-    if shutil.which("ssh"):
-        _asked_ahead[tuple(argv)] = _started(argv)
-    try:
-        yield
-    finally:
-        unused = _asked_ahead.pop(tuple(argv), None)
-        if unused is not None:
-            with unused:
-                # Kill it, and do not wait for the end of its output: a program of
-                # `Match exec` has inherited the pipe and may stay.
-                unused.kill()
-
-
 def jumps(host: Host, settings: Settings) -> list[Settings]:
     """Resolve each jump host on the way like a host, the nearest first."""
     # What is compressed for the host is not compressed again for each host on the way.
@@ -197,8 +166,13 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
 
 
 def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
-    argv = _question(target, config)
-    with _asked_ahead.pop(tuple(argv), None) or _started(argv) as ssh:
+    question = ["ssh", "-G", *(["-F", config] if config else []), *_address_options(target), "--", target.name]
+    # Not by `run`, which would wait for the end of the output after the timeout: a program of `Match exec` may stay,
+    # and has inherited the pipe.
+    with subprocess.Popen(
+        question, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        encoding="utf-8", errors="surrogateescape",
+    ) as ssh:  # fmt: skip
         answer = None
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -209,32 +183,18 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
     if answer is None:
         hint = "run that command: a `Match exec` program may hang, or CanonicalizeHostname may wait for DNS"
         message = f"ssh did not resolve its configuration for {target.name} within {SSH_G_TIMEOUT_S:g} s"
-        evidence = [f"still running: {shlex.join(argv)}"]
+        evidence = [f"still running: {shlex.join(question)}"]
         raise Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
     if ssh.returncode:
         raise ConfigError(
             f"ssh cannot read its configuration for {target.name}", host=host.name,
-            evidence=complaint.splitlines()[-5:], hint=f"fix it until `{' '.join(argv)}` works",
+            evidence=complaint.splitlines()[-5:], hint=f"fix it until `{' '.join(question)}` works",
         )  # fmt: skip
     options: Options = {}
     for line in answer.splitlines():
         key, _, value = line.partition(" ")
         options.setdefault(key.lower(), []).append(value.strip())
     return options
-
-
-_asked_ahead: dict[tuple[str, ...], subprocess.Popen[str]] = {}
-
-
-def _question(target: Address, config: str | None) -> list[str]:
-    return ["ssh", "-G", *(["-F", config] if config else []), *_address_options(target), "--", target.name]
-
-
-def _started(argv: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        encoding="utf-8", errors="surrogateescape",
-    )  # fmt: skip
 
 
 def _config_of(host: Host) -> str | None:
@@ -253,7 +213,7 @@ def _settings(host: Host, target: Address, options: Options, config: str | None)
 
     hostname, port, user = first("hostname", target.name), int(first("port", "22")), first("user") or getpass.getuser()
     alias, jump = first("hostkeyalias").lower(), first("proxyjump")
-    expand = _Tokens({"h": hostname, "p": str(port), "r": user, "n": target.name, "k": alias or target.name, "j": jump})
+    expand = _Tokens({"h": hostname, "p": str(port), "r": user, "n": target.name})
     timeout = first("connecttimeout")
     user_files = expand.files(_words(options, "userknownhostsfile"))
     identity_agent = options.get("identityagent", [""])[0]
@@ -275,14 +235,11 @@ def _settings(host: Host, target: Address, options: Options, config: str | None)
         identities_only=first("identitiesonly") == "yes",
         use_agent=identity_agent != "none",
         timeout_s=float(timeout) if timeout else CONNECT_TIMEOUT_S,
-        family=first("addressfamily", "any"),
         proxy_jump=tuple(hop for hop in jump.split(",") if hop),
         proxy_command=expand.text(first("proxycommand")) or None,
         user_known_hosts=user_files,
         hash_known_hosts=first("hashknownhosts") == "yes",
         strict=first("stricthostkeychecking", "ask"),
-        control_path=bool(first("controlpath")),
-        gssapi=first("gssapiauthentication") == "yes",
         compress=host.compress or first("compression") == "yes",
         tries=int(first("numberofpasswordprompts", "3")),
         unmet=(*unmet, *expand.unknown),
@@ -300,13 +257,8 @@ class _Tokens:
     """Expands ssh's %-tokens and `${VARIABLE}`; `unknown` gets the ones that we do not know, as "token in text"."""
 
     def __init__(self, values: dict[str, str]) -> None:
-        local = socket.gethostname()
         self.unknown: list[str] = []
-        self.values = {"%": "%", "d": str(ssh_config_file.home()), "u": getpass.getuser(), "l": local, **values}
-        self.values["L"] = local.partition(".")[0]
-        self.values["i"] = str(os.getuid()) if hasattr(os, "getuid") else ""
-        together = "".join(self.values[token] for token in "lhprj")
-        self.values["C"] = hashlib.sha1(together.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+        self.values = {"%": "%", "d": str(ssh_config_file.home()), "u": getpass.getuser(), **values}
 
     def text(self, text: str) -> str:
         return re.sub("%(.?)", lambda match: self._or_unknown(match[0], text, self.values.get(match[1])), text)

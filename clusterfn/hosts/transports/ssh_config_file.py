@@ -1,23 +1,20 @@
 """The files of ssh_config(5): where they are, and what they say of a host where there is no ssh to ask.
 
-paramiko reads them then. A line that it would skip, or read otherwise than OpenSSH, is rejected by file and line. Opens
-no connection, expands no tokens.
+paramiko reads them then. What only ssh itself understands is rejected by file and line. Opens no connection, expands no
+tokens.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import importlib
-import importlib.util
 import os
 import re
 import shlex
 import sys
-import types
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
@@ -26,16 +23,10 @@ Options = dict[str, list[str]]
 
 # A file may include itself. ssh has the same limit.
 _DEPTH = 16
-_LINE = re.compile(r'\s*"?(\w+)"?(?:\s*=\s*|\s+)(.*?)\s*')
-# The value of each of these options is the whole rest of its line.
-_COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")
-_CRITERIA = ("host", "originalhost", "user", "localuser")
+# paramiko skips these, or takes what it does not know of them for true.
+_ONLY_SSH = re.compile(r'\s*"?(include|match(?!\W+all\s*$)|canonicalizehostname(?!\W+no))\b(.*)', re.IGNORECASE)
 _PROXIES = ("proxyjump", "proxycommand")
 _NUMBERS = {"port": range(1, 65536), "connecttimeout": range(10**6), "numberofpasswordprompts": range(10**6)}
-_WORDS = (
-    "addressfamily", "compression", "gssapiauthentication", "hashknownhosts", "identitiesonly", "permitlocalcommand",
-    "proxyusefdpass",
-)  # fmt: skip
 
 
 def read(host: Host, name: str, overriding: Options, config: str | None) -> Options:
@@ -45,9 +36,9 @@ def read(host: Host, name: str, overriding: Options, config: str | None) -> Opti
         config: The only file to read; None reads the user's and the system's.
 
     Raises:
-        ConfigError: A line cannot be understood, or needs ssh itself; file and line are named.
+        ConfigError: A file cannot be read, or has a line that needs ssh itself.
     """
-    load_paramiko()
+    from paramiko import SSHException
     from paramiko.config import SSHConfig
 
     if config is not None and not Path(config).is_file():
@@ -56,68 +47,29 @@ def read(host: Host, name: str, overriding: Options, config: str | None) -> Opti
     # The caller expands tokens, as it does for the answer of `ssh -G`, so paramiko must leave them alone.
     reader.TOKENS_BY_CONFIG_KEY = {}
     reader.parse([f"{key} {value}" for key, values in overriding.items() for value in values])
-    for path in _files(config):
-        reader.parse([_accepted(host, path, *each) for each in _lines(path)])
+    for path in [config_file(), system_file()] if config is None else [Path(config)]:
+        lines = _lines(path)
+        for number, line in enumerate(lines, 1):
+            match = _ONLY_SSH.match(line)
+            if match and (match[1].lower() != "include" or _included(path, match[2].split())):
+                raise ConfigError(
+                    f"{path}:{number} can only be understood by ssh itself, and this machine has no ssh: {match[1]}",
+                    host=host.name, evidence=[line.strip()],
+                    hint="install OpenSSH's client, or give the host a file of its own with ssh_config:",
+                )  # fmt: skip
+        try:
+            reader.parse(lines)
+        except (SSHException, ValueError) as error:
+            hint = "install OpenSSH's client, or correct that file"
+            raise ConfigError(f"{path} cannot be understood: {error}", host=host.name, hint=hint) from error
     return _options(host, name, reader.lookup(name))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Yield number, line, keyword and value, comments left out; the keyword is empty if there is no value."""
+def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.is_file() else []
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    for number, line in enumerate(text.splitlines(), 1):
-        match = _LINE.fullmatch(line)
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield (number, line, match[1].lower(), match[2]) if match else (number, line, "", "")
-
-
-def _accepted(host: Host, path: Path, number: int, line: str, keyword: str, value: str) -> str:
-    """Return the line as paramiko is to read it.
-
-    Raises:
-        ConfigError: It would not read it as OpenSSH does.
-    """
-    from paramiko import SSHException
-    from paramiko.config import SSHConfig
-
-    try:
-        SSHConfig.from_text(line)
-        problem = _problem(path, keyword, value)
-    except (SSHException, ValueError) as error:
-        problem = f"cannot be understood: {error}"
-    if problem:
-        hint = "install OpenSSH's client, rewrite the line, or give the host a file of its own with ssh_config:"
-        raise ConfigError(f"{path}:{number} {problem}", host=host.name, evidence=[line.strip()], hint=hint)
-    # Of ProxyJump and ProxyCommand, the first one counts. paramiko ignores `ProxyCommand none`, which must still count.
-    return "ProxyJump none" if (keyword, value.lower()) == ("proxycommand", "none") else line
-
-
-def _problem(path: Path, keyword: str, value: str) -> str:
-    """Return what OpenSSH reads otherwise in a line that paramiko accepts; empty if nothing."""
-    only_ssh = "can only be understood by ssh itself, and this machine has no ssh"
-    if keyword not in _COMMANDS and re.search(r"\s#", value):
-        return "has a comment behind its value; put it on a line of its own"
-    if keyword in ("host", "match") and "[" in value:
-        return "has a bracket, which is not a pattern for ssh"
-    if keyword == "match":
-        words = shlex.split(value)
-        while words:
-            criterion = words.pop(0).lstrip("!")
-            if criterion in _CRITERIA:
-                del words[:1]
-            elif criterion != "all":
-                return f"{only_ssh}: {criterion}"
-    elif keyword == "include" and _included(path, value.split()):
-        return f"{only_ssh}: Include"
-    elif keyword == "canonicalizehostname" and value.lower() not in ("no", "none"):
-        return f"{only_ssh}: {keyword}"
-    elif keyword != "host" and '"' in value[:1] + value[-1:] and (keyword in _COMMANDS or value.count('"') != 2):
-        return "has quotes, of which paramiko reads only a pair around the whole value"
-    elif keyword in ("identityfile", "certificatefile", "userknownhostsfile", "user", "hostname") and "'" in value:
-        return "has single quotes, which paramiko does not read"
-    return ""
 
 
 def _options(host: Host, name: str, raw: dict[str, Any]) -> Options:
@@ -132,58 +84,28 @@ def _options(host: Host, name: str, raw: dict[str, Any]) -> Options:
             message = f"The ssh configuration of host {host.name} has {key} {value}, which is not a valid number"
             hint = f"write {key} as a plain number, or install OpenSSH's client"
             raise ConfigError(message, host=host.name, hint=hint)
-    for key in options.keys() & set(_WORDS):
-        value = options[key][0].lower()
-        options[key] = [{"true": "yes", "false": "no"}.get(value, value)]
     return options
-
-
-class ConfigLine(NamedTuple):
-    """Where an option is written. `place`: "FILE:LINE"; `line`: as it is written there, without blanks around it."""
-
-    place: str
-    line: str
-
-
-def places(keyword: str, values: Collection[str], config: str | None) -> list[ConfigLine]:
-    """Find the lines that set an option to one of these values, in the order in which ssh reads them.
-
-    Args:
-        keyword: In lower case.
-        values: In lower case; the first word of the line's value is compared.
-        config: As for `read`.
-    """
-    lines = (each for top in _files(config) for each in _each_line(top, top))
-    return [line for line, word, words in lines if word == keyword and words and words[0].lower() in values]
 
 
 def aliases() -> list[str]:
     """List the hosts that the user's configuration, and what it includes, names without a wildcard."""
-    top = config_file()
-    names = [name for _, keyword, words in _each_line(top, top) if keyword == "host" for name in words]
-    return list(dict.fromkeys(name for name in names if not set(name) & set("*?!")))
+    return list(dict.fromkeys(name for name in _host_names(config_file()) if not set(name) & set("*?!")))
 
 
-def _each_line(top: Path, path: Path, depth: int = 0) -> Iterator[tuple[ConfigLine, str, list[str]]]:
-    """Yield the lines of a file, and of those that it includes, each with its keyword and words.
+def _host_names(path: Path, depth: int = 0) -> Iterator[str]:
+    """Yield the names of a file, and of those that it includes.
 
     A file or a line that cannot be read must not hide the others: a call reports it as an error.
     """
     with contextlib.suppress(ConfigError):
-        for number, line, keyword, value in _lines(path):
-            try:
-                words = shlex.split(value, comments=True)
-            except ValueError:
-                continue
-            yield ConfigLine(f"{path}:{number}", line.strip()), keyword, words
-            for name in words if keyword == "include" and depth < _DEPTH else ():
-                with contextlib.suppress(ConfigError):
-                    for each in _included(top, [name]):
-                        yield from _each_line(top, each, depth + 1)
-
-
-def _files(config: str | None) -> list[Path]:
-    return [config_file(), system_file()] if config is None else [Path(config)]
+        for line in _lines(path):
+            with contextlib.suppress(ValueError):
+                keyword, *words = shlex.split(line, comments=True) or [""]
+                if keyword.lower() == "host":
+                    yield from words
+                elif keyword.lower() == "include" and depth < _DEPTH:
+                    for included in _included(path, words):
+                        yield from _host_names(included, depth + 1)
 
 
 def _included(path: Path, names: Sequence[str]) -> list[Path]:
@@ -226,34 +148,3 @@ def system_file() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("PROGRAMDATA", "C:/ProgramData")) / "ssh" / "ssh_config"
     return Path("/etc/ssh/ssh_config")
-
-
-def load_paramiko() -> None:
-    """Import paramiko without `invoke`, unless it is imported already; `invoke` comes with its first use.
-
-    It takes longer to import than paramiko itself, and serves only its `Match exec`. clusterfn rejects `Match exec`
-    where it reads an ssh configuration by paramiko. A program that uses it itself gets `invoke` when paramiko first
-    calls it.
-    """
-    later = _LaterInvoke("invoke")
-    if "paramiko" not in sys.modules and "invoke" not in sys.modules and importlib.util.find_spec("invoke") is not None:
-        # Threads need no lock: `setdefault` never replaces what is there, and each removes only what it put there.
-        sys.modules.setdefault("invoke", later)
-    try:
-        importlib.import_module("paramiko")
-    finally:
-        _restore_invoke(later)
-
-
-class _LaterInvoke(types.ModuleType):
-    """Take the place of `invoke`, and import it at its first use. Not importlib's LazyLoader: `import` loads that."""
-
-    def __getattr__(self, name: str) -> Any:
-        _restore_invoke(self)
-        return getattr(importlib.import_module("invoke"), name)
-
-
-def _restore_invoke(later: _LaterInvoke) -> None:
-    """Let the next `import invoke` find the real one."""
-    if sys.modules.get("invoke") is later:
-        del sys.modules["invoke"]

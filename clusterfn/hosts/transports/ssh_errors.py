@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
-from clusterfn.hosts.transports import host_keys, ssh_config_file
-from clusterfn.hosts.transports.ssh_config import DEFAULTS, Settings, jumps
+from clusterfn.hosts.transports import host_keys
+from clusterfn.hosts.transports.ssh_config import Settings, jumps
 
 INTERACTIVE = ("keyboard-interactive", "password")
+# Words of a refused login: before the methods that the host allows, and where it wants more than a key.
+ALLOWS, _TAKES_KEY = "the host allows: ", " accepts the key of "
 
 
 # Maps a kind of error to its message and its hint.
@@ -58,10 +59,6 @@ def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str
     """Return the error for a name that DNS does not know."""
     written = settings.named_in(host) if name == settings.hostname else f"{name}, a jump host on the way to it,"
     hint = f"check {written} and your network or VPN"
-    mine, read = Path("~/.ssh/config").expanduser(), ssh_config_file.config_file()
-    if not settings.config_file and mine != read and mine.is_file():
-        # ssh takes the home folder from the user database, and not from $HOME.
-        hint += f"; ssh reads {read}, not {mine}: to use that file, add ssh_config: {mine} to the host"
     message = f"The name {name} of host {host.name} cannot be resolved"
     return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
 
@@ -81,14 +78,13 @@ def login_refused(
         partly: Whether it accepted a key, and wants more.
         asked: Whether a person could be asked.
     """
-    evidence = [*_missing_keys(settings), *evidence]
     by_person = partly or bool(allowed) and all(method in INTERACTIVE for method in allowed)
     if not by_person or (asked and not partly):
         message = f"{settings.place} did not let {settings.user} in"
     elif asked:
-        message = f"{settings.place} accepts the key of {settings.user}, but rejected the rest of the login"
+        message = f"{settings.place}{_TAKES_KEY}{settings.user}, but rejected the rest of the login"
     elif partly:
-        message = f"{settings.place} accepts the key of {settings.user}, but also wants a password (or a code)"
+        message = f"{settings.place}{_TAKES_KEY}{settings.user}, but also wants a password (or a code)"
         message += f" ({', '.join(allowed)})"
     else:
         message = f"{settings.place} requires an interactive login of {settings.user} ({', '.join(allowed)})"
@@ -105,15 +101,10 @@ def login_refused(
     return AuthenticationError(message, host=host_name, evidence=evidence, hint=hint)
 
 
-def _missing_keys(settings: Settings) -> list[str]:
-    """List the keys that the ssh configuration names and that do not exist, except those of ssh's defaults."""
-    usual = {ssh_config_file.expanded(name) for name in DEFAULTS["identityfile"] if not name.endswith("_sk")}
-    if usual <= {*settings.identity_files}:
-        return []
-    missing = [path for path in settings.identity_files if not path.exists()]
-    # Where only the public half exists, an agent may hold the private one.
-    public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}
-    return [f"{path}: no such file (IdentityFile in your ssh configuration)" for path in missing if path not in public]
+def offers_password(refused: AuthenticationError) -> bool:
+    """Whether the host that has refused a login would take a password, or a person's answers, and nothing else."""
+    lines = [line[len(ALLOWS) :] for line in refused.evidence if line.startswith(ALLOWS)]
+    return _TAKES_KEY not in refused.message and any(set(line.split(", ")) & set(INTERACTIVE) for line in lines)
 
 
 def _batch(settings: Settings) -> str:
@@ -223,7 +214,7 @@ def _denied(output: SshOutput, match: re.Match[str]) -> HostError:
     fate = "accepted" if partly else "refused"
     offered = [f"tried {key[1]}: {fate}" for key in (re.fullmatch(_OFFERED, line) for line in output.lines) if key]
     complaints = [line for line in output.plain_lines if line != match[0]][-EVIDENCE_LINES:]
-    evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"the host allows: {', '.join(allowed)}"]
+    evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"{ALLOWS}{', '.join(allowed)}"]
     return login_refused(output.host.name, at, evidence, allowed, partly=partly, asked=output.asked)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import getpass
 import os
 import socket
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.transports import host_keys, ssh_config_file, ssh_errors
-from clusterfn.hosts.transports import paramiko as ours
+from clusterfn.hosts.transports import ssh_config_file, transport_for
 from clusterfn.hosts.transports.paramiko_login import ENCRYPTED, UNREADABLE
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
@@ -29,7 +29,6 @@ from clusterfn.hosts.transports.ssh_config import Settings, resolve
 ANSWER_S = 30.0
 # An rc file of the login shell may read lines that are meant for the command, so send empty lines first.
 RC_LINES = 8
-PASSWORDS = ("password", "keyboard-interactive")
 PRESENT, ADDED, OPEN = "clusterfn: key there", "clusterfn: key added", "clusterfn: open home"
 
 # One line without single quotes and exclamation marks, because csh and fish read only such a text as sh does.
@@ -166,50 +165,21 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
         AuthenticationError: What was typed was not enough.
         HostError: The host cannot be reached, or the key could not be written.
     """
-    settings = resolve(host)
-    hops = ours.connect(host, settings, asker)
+    stream = transport_for(host).open(f"exec /bin/sh -c '{APPEND_SCRIPT}'", asker)
+    timer = threading.Timer(ANSWER_S, stream.close)
+    timer.start()
     try:
-        channel = ours.session(host, settings, hops[-1], f"exec /bin/sh -c '{APPEND_SCRIPT}'")
-        channel.settimeout(ANSWER_S)
-        channel.set_combine_stderr(True)
-        channel.sendall(b"\n" * RC_LINES + line.encode() + b"\n")
-        channel.shutdown_write()
-        data = b""
-        while piece := channel.recv(65536):
-            data += piece
-        lines = data.decode(errors="replace").splitlines()
-    except ours.BROKEN as error:
-        raise ssh_errors.unreachable("not reached", host, settings, [str(error)]) from error
+        with contextlib.suppress(OSError):
+            # A command that has ended already has said why.
+            stream.write(b"\n" * RC_LINES + line.encode() + b"\n")
+        said = b"".join(iter(lambda: stream.read(65536), b""))
+        lines = [*stream.stderr().splitlines(), *said.decode(errors="replace").splitlines()]
     finally:
-        ours.close(hops)
+        timer.cancel()
+        stream.close()
     if PRESENT not in lines and ADDED not in lines:
         raise HostError(
             f"The key could not be put into ~/.ssh/authorized_keys on {host.name}", host=host.name, evidence=lines[-5:],
-            hint=f"log in by `{settings.ssh}` and check that ~/.ssh is writable",
+            hint=f"log in by `{resolve(host).ssh}` and check that ~/.ssh is writable",
         )  # fmt: skip
     return Installed(ADDED in lines, OPEN in lines)
-
-
-def takes_passwords(host: Host) -> bool:
-    """Whether the host says that a password is enough; False where paramiko cannot connect.
-
-    Raises:
-        HostError: It cannot be reached, or its key is not the one that is remembered.
-    """
-    settings = resolve(host)
-    hops: list[paramiko.Transport] = []
-    try:
-        ssh = ours.meet(host, settings, hops)
-        key = ssh.get_remote_server_key()
-        host_keys.check(settings, host.name, key.get_name(), key.asbytes())
-        ssh.auth_none(settings.user)
-    except paramiko.BadAuthenticationType as error:
-        return bool(set(PASSWORDS) & set(error.allowed_types))
-    except ours.BROKEN as error:
-        raise ssh_errors.unreachable("not reached", host, settings, [str(error)]) from error
-    except HostError as error:
-        if not ours.is_mismatch(error):
-            raise
-    finally:
-        ours.close(hops)
-    return False

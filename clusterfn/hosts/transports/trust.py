@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -18,13 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterfn.bridge.supervisor import publish
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, HostKeyError
 from clusterfn.hosts.transports import host_keys, openssh, ssh_errors
 from clusterfn.hosts.transports.host_keys import KnownKey
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
-from clusterfn.hosts.transports.ssh_config_file import load_paramiko
 
 KINDS = (
     ("ssh-ed25519",),
@@ -139,7 +138,7 @@ def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> lis
 
 
 def _by_paramiko(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[ShownKey]:
-    load_paramiko()
+    # Imported late, because importing paramiko takes a tenth of a second.
     from clusterfn.hosts.transports import paramiko
 
     hops: list[Any] = []
@@ -195,28 +194,19 @@ def _append(file: Path, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
 
 
 def _forget(host: Host, met: HostKeys) -> None:
-    """Remove the host from the remembered lines, which keep what they say of other hosts; all of them or none."""
-    rest: dict[Path, list[str]] = {}
-    for entry in met.remembered:
-        name, _, number = entry.place.rpartition(":")
-        path = Path(name)
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
-        lines = rest.setdefault(path, text.splitlines(keepends=True))
-        left = host_keys.without_name(lines[int(number) - 1], met.settings.key_name)
-        if left is None or path not in met.settings.user_known_hosts:
-            message = f"{entry.place} has another key for {met.settings.place}, and clusterfn cannot change that file"
-            evidence = [f"remembered: {entry.kind} {host_keys.fingerprint(entry.blob)}"]
-            hint = "remove the line yourself, or ask its maintainer"
-            raise HostKeyError(message, host=host.name, evidence=evidence, hint=hint)
-        lines[int(number) - 1] = left
-    for path, lines in rest.items():
-        _replace(path, "".join(lines))
+    """Remove the host from the user's files, as ssh-keygen does it; the old ones stay as .old.
 
-
-def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically; keep the old one as .old, as ssh-keygen does."""
-    target = path.resolve()
-    mode = target.stat().st_mode & 0o777
-    publish.replace(f"{target}.old", target.read_bytes())
-    publish.replace(str(target), text.encode(errors="surrogateescape"))
-    target.chmod(mode)
+    Raises:
+        HostKeyError: A file that is not the user's still has another key for it.
+    """
+    name = met.settings.key_name
+    for file in {Path(entry.place.rpartition(":")[0]) for entry in met.remembered}:
+        if file in met.settings.user_known_hosts and shutil.which("ssh-keygen"):
+            # Resolved, because ssh-keygen would replace a link by a file.
+            words = ["ssh-keygen", "-R", name, "-f", str(file.resolve())]
+            subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    left = [entry for entry in host_keys.known_keys(name, met.settings.known_hosts) if not entry.marker]
+    if left:
+        message = f"{left[0].place} has another key for {met.settings.place}, and clusterfn cannot change that line"
+        evidence = [f"remembered: {left[0].kind} {host_keys.fingerprint(left[0].blob)}"]
+        raise HostKeyError(message, host=host.name, evidence=evidence, hint="remove it, or ask the file's owner to")

@@ -45,9 +45,9 @@ def host(monkeypatch, tmp_path):
     known.session = SimpleNamespace(
         root="/root", bridge=SimpleNamespace(folder="/root/bridge/x"), host=LOCAL,
         connection=SimpleNamespace(facts=facts),
-        scheduler_rules=scheduler_for(LOCAL), expect=lambda wanted: None,
+        scheduler_rules=scheduler_for(LOCAL),
     )  # fmt: skip
-    known.session.capacity = SimpleNamespace(warnings=lambda asked: (), enough=lambda resources: None)
+    known.session.capacity = SimpleNamespace(enough=lambda resources: None)
     known.session.environments = SimpleNamespace(
         expected_python=lambda request: known.expected,
         find=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),

@@ -1,4 +1,4 @@
-"""The first call of a process: it connects, and loads the rest meanwhile; what is wrong with it is found before."""
+"""The first call of a process: what is wrong with it is found before it connects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,6 @@ BEGIN = """
 import sys
 import clusterfn
 from clusterfn.hosts.transports.base import ProcessStream
-
-begun, first_answer, read = [], [], ProcessStream.read
-
-def note(*each):
-    first_answer[:] = first_answer or ["clusterfn.calls.call" in sys.modules]
-    return read(*each)
-
-ProcessStream.read = note
 
 @clusterfn.cluster(host=HOST, OPTIONS)
 def double(x):
@@ -44,40 +36,10 @@ def run(tmp_path: Path, code: str, host: str = "here", options: str = "") -> str
     return ran.stdout.strip()
 
 
-def test_it_loads_what_calls_need_while_the_agent_starts(tmp_path: Path):
-    assert run(tmp_path, "print(double(21), first_answer)") == "42 [True]"
-
-
 def test_it_goes_to_this_machine_without_its_hosts_options_if_all_calls_do(tmp_path: Path):
     options = ", slurm={'partition': 'gpu'}, environment='python:/nowhere/python'"
     code = "import os; os.environ['CLUSTERFN_LOCAL'] = '1'; print(double(21))"
     assert run(tmp_path, code, "away", options) == "42"
-
-
-BROKEN = """
-class Broken:
-    def find_spec(self, name, *_):
-        if name == "clusterfn.calls.submit":
-            raise ERROR
-
-def begin(self, *each):
-    begun.append(1)
-    start(self, *each)
-
-start, ProcessStream.__init__ = ProcessStream.__init__, begin
-sys.meta_path.insert(0, Broken())
-for _ in range(2):
-    try: double(1)
-    except Exception as error: print(type(error).__name__, error)
-print(len(begun))
-"""
-
-
-@pytest.mark.parametrize("error", ["ImportError('damaged')", "OSError(24, 'too many open files')"])
-def test_what_cannot_be_loaded_is_no_fault_of_the_connection_which_stays(tmp_path: Path, error: str):
-    *said, connections = run(tmp_path, BROKEN.replace("ERROR", error)).splitlines()
-    shown = {"I": "ImportError damaged", "O": "OSError [Errno 24] too many open files"}[error[0]]
-    assert (said, connections) == ([shown, shown], "1")
 
 
 @pytest.mark.parametrize(

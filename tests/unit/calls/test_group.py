@@ -27,7 +27,7 @@ from clusterfn.calls.submission import Started
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import loop
-from clusterfn.hosts.connected_host import HostContents
+from clusterfn.hosts.bridge_bundle import HostContents
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.scheduler_watch import Silent
 from clusterfn.scheduler.bare import Bare

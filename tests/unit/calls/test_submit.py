@@ -16,7 +16,7 @@ from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.submission import WaitingJob
 from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
-from clusterfn.hosts.connected_host import HostContents
+from clusterfn.hosts.bridge_bundle import HostContents
 from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
 from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.packing import payload

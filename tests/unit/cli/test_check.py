@@ -42,7 +42,7 @@ def volume(**changed: Any) -> Volume:
 
 def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> CheckState:
     """Steps that have come as far as the survey."""
-    facts = SimpleNamespace(user="ann", net_ns="net:[1]", visible_gpus="")
+    facts = SimpleNamespace(user="ann", net_ns="net:[1]")
     connection = SimpleNamespace(facts=facts, noise=noise)
     result = CheckState("cluster")
     result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)

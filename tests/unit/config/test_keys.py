@@ -85,5 +85,5 @@ def test_an_editor_explains_each_key_without_links() -> None:
     explained = file_schema()["definitions"]["host"]["properties"]
 
     assert explained["modules"]["description"] == HOST_KEYS["modules"].meaning
-    assert explained["transport"]["description"].startswith("`auto`: paramiko, or the system's ssh if ")
+    assert explained["transport"]["description"].startswith("`auto`: the system's ssh, or paramiko if ")
     assert not [key for key, form in explained.items() if "](" in form["description"]]

@@ -580,48 +580,6 @@ def test_what_cannot_be_named_or_is_no_python_is_searched_for(program: str, monk
     assert boot.wanted_python(Host("here", "", "local", "clusterfn.yml:3")) == "auto"
 
 
-class Impatient(agent):
-    """Says hello only once it has been asked something else, too."""
-
-    def answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
-        if header["do"] == "hello":
-            self.held = header
-            return
-        super().answer(far, self.held, b"")
-        super().answer(far, header, body)
-
-
-def ran(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    yield {**OK, "rc": 0, "signal": None, "out": 2, "truncated": False}, b"hi"
-
-
-PROBE = ["/bin/sh", "-c", "echo hi"]
-
-
-def test_a_probe_goes_with_the_hello_and_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boot, "HELLO_S", WAIT_S)
-    connection = HostConnection(HOST, FakeTransport(Impatient(ran)), probe=PROBE)
-
-    reply = connection.probed(PROBE)
-
-    assert reply.result(WAIT_S).out == b"hi"
-    assert connection.probed(PROBE) is None
-    connection.close()
-
-
-def test_a_probe_that_was_not_answered_is_sent_again_to_the_next_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.01)
-    answers = iter([silent, ran, ran])
-    transport = FakeTransport(agent(lambda request, body: next(answers)(request, body)))
-    connection = HostConnection(HOST, transport, probe=PROBE)
-    reply = connection.probed(PROBE)
-
-    transport.drop()
-
-    assert reply.result(WAIT_S).out == b"hi"
-    connection.close()
-
-
 @pytest.mark.parametrize("begin", [0, 1000, CHUNK + 1])
 def test_what_is_sent_again_begins_where_the_host_has_it_to(tmp_path: Path, begin: int) -> None:
     data = os.urandom(2 * CHUNK)

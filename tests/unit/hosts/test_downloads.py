@@ -196,12 +196,12 @@ def test_what_a_disk_takes_in_parts_is_whole(tmp_path, monkeypatch):
     assert (tmp_path / "a-longer-name").read_text() == "half"
 
 
-def test_few_large_files_are_on_their_way_at_a_time(tmp_path):
-    host = Host(*(f"{number:03}" for number in range(100)), size=2**20)
+def test_a_hundred_files_are_on_their_way_at_a_time(tmp_path):
+    host = Host(*(f"{number:03}" for number in range(200)))
 
     download(host, "*", tmp_path)
 
-    assert host.most == 32 and host.open == 0
+    assert host.most == 100 and host.open == 0
 
 
 def test_ctrl_c_leaves_whole_files_and_nothing_else(tmp_path):

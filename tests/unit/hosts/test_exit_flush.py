@@ -1,17 +1,13 @@
-"""Work in other threads: each thread does more than one piece of it, and keeps nothing of any."""
+"""Work in other threads, and what delays the end of Python."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import gc
 import os
 import subprocess
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -19,28 +15,6 @@ from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.exit_flush import run_in_thread
 from tests.fakes.session_calls import Calls, mapped
 from tests.waiting import replace_here, until
-
-
-def ran_by(work: Callable[[], Any] = lambda: None) -> threading.Thread:
-    """Have it run, and return its thread once that waits for more."""
-    ran: list[threading.Thread] = []
-
-    def run() -> None:
-        ran.append(threading.current_thread())
-        work()
-
-    run_in_thread(run, "clusterfn-test")
-    until(lambda: ran and (ran[0].name == "clusterfn-idle" or not ran[0].is_alive()))
-    return ran[0]
-
-
-def test_the_thread_of_earlier_work_does_the_next_under_its_name():
-    names: list[str] = []
-
-    first = ran_by()
-
-    assert ran_by(lambda: names.append(threading.current_thread().name)) is first
-    assert names == ["clusterfn-test"]
 
 
 def test_work_that_waits_keeps_no_other_waiting():
@@ -54,36 +28,9 @@ def test_work_that_waits_keeps_no_other_waiting():
         go.set()
 
 
-def test_a_thread_that_waits_keeps_nothing_of_its_work():
-    class Value:
-        pass
-
-    value = Value()
-    kept = weakref.ref(value)
-    thread = ran_by(lambda held=value: None)  # type: ignore[misc]
-    del value
-
-    def is_gone() -> bool:
-        gc.collect()
-        return kept() is None
-
-    until(is_gone)
-    assert thread.is_alive()  # an end of it would have freed the value too
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_whose_work_fails_does_the_next_all_the_same():
-    def fail() -> None:
-        raise ValueError("no")
-
-    failed = ran_by(fail)
-
-    assert ran_by() is failed
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
 def test_a_forked_child_has_threads_of_its_own():
-    ran_by()
+    run_in_thread(lambda: None, "clusterfn-test")
     pid = os.fork()
     if pid == 0:
         done = threading.Event()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterfn.errors import HostError
-from clusterfn.hosts.connected_host import HostContents
+from clusterfn.hosts.bridge_bundle import HostContents
 from clusterfn.hosts.rpc.reply import Reply
 
 
@@ -86,7 +86,7 @@ def test_what_is_gone_is_sent_again_once_it_is_forgotten() -> None:
 
 def test_after_an_hour_the_host_is_asked_again_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("clusterfn.hosts.connected_host.time.time", lambda: now[0])
+    monkeypatch.setattr("clusterfn.hosts.bridge_bundle.time.time", lambda: now[0])
     contents = HostContents()
     contents.add(["/root/bridge/1"])
     now[0] += 3599

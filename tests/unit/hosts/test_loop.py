@@ -166,5 +166,5 @@ def test_work_that_an_answer_leads_to_at_the_end_of_python_keeps_no_conversation
     argv = [sys.executable, "-c", WORK_AT_EXIT]
     ran = subprocess.run(argv, capture_output=True, text=True, cwd=REPOSITORY, timeout=WAIT_S)
 
-    assert ran.stdout == "answered clusterfn-outcome\nTrue\n", ran.stderr
+    assert ran.stdout == "answered clusterfn-exit\nTrue\n", ran.stderr
     assert ran.stderr.strip().endswith("ValueError: no"), "what failed is told, and keeps the next from nothing"

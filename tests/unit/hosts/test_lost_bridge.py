@@ -17,7 +17,7 @@ from clusterfn.bridge import layout
 from clusterfn.config.spec import Host
 from clusterfn.hosts import bridge_bundle, environment_builder
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts.connected_host import HostBridge, HostContents
+from clusterfn.hosts.bridge_bundle import HostBridge, HostContents
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState
 from tests.fakes.transport import FakeTransport, agent

@@ -1,4 +1,4 @@
-"""A host whose GPUs are restricted: by `gpus: {only: …}`, which is obeyed, and by variables, which are spoken of."""
+"""A host whose GPUs are restricted by `gpus: {only: …}`, which is obeyed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.agent.facts import visible_gpus
 from clusterfn.bridge.queue import lease_names, machine
 from clusterfn.bridge.supervisor import gpus
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
@@ -106,56 +105,3 @@ def test_mistakes_in_the_key_are_reported(tmp_path: Path, key: str, problem: str
 def test_a_scheduler_chooses_gpus_itself(tmp_path: Path):
     with pytest.raises(ConfigError, match="the scheduler chooses the GPUs of a job"):
         configured(tmp_path, "address: hpc, gpus: {only: [3]}", "slurm")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "only"),
-    [
-        ("CUDA_VISIBLE_DEVICES", "3", "[3]"), ("CUDA_VISIBLE_DEVICES", "", "[0]"),
-        ("CUDA_VISIBLE_DEVICES", "-1", "[0]"), ("CUDA_VISIBLE_DEVICES", "0,1,0,1,0,1,0,1", "[0, 1, 0, 1, 0, 1, 0, 1]"),
-        ("CUDA_VISIBLE_DEVICES", f"{LONG}1,{LONG}2", f"[{LONG}1, {LONG}2]"),
-        ("CUDA_VISIBLE_DEVICES", "MIG-5c89852c-d268", "[MIG-5c89852c-d268]"),
-        ("NVIDIA_VISIBLE_DEVICES", "1,2", "[1, 2]"), ("ROCR_VISIBLE_DEVICES", "0", "[0]"),
-        ("HIP_VISIBLE_DEVICES", "1", "[1]"), ("CUDA_VISIBLE_DEVICES", "\x1b[2J3", "[0]"),
-    ],
-)  # fmt: skip
-def test_a_variable_of_the_account_is_spoken_of_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, only: str
-):
-    monkeypatch.setenv(name, value)
-    state = HostState(configured(folder, "keep: 1d"))
-
-    said = list(state.capacity.warnings(Resources(gpus=1)))
-
-    shown = value.replace("\x1b[2J", "")
-    assert said[0].startswith(f"{name}={shown} is set on box, but clusterfn itself chooses")
-    assert f"write `gpus: {{only: {only}}}` for box" in said[0]
-    assert list(state.capacity.warnings(Resources(gpus=1))) == []
-    state.connection.close()
-
-
-def test_nothing_is_said_without_a_reason(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    obeyed, without = HostState(configured(folder, "gpus: {only: [3]}")), HostState(configured(folder, "keep: 1d"))
-
-    assert [*obeyed.capacity.warnings(Resources(gpus=1)), *without.capacity.warnings(Resources(gpus=0))] == []
-    obeyed.connection.close(), without.connection.close()
-
-
-@pytest.mark.parametrize("value", ["0,1,2,3,4,5,6,7", ",".join(f"{LONG}{index}" for index in range(8))])
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
-def test_nothing_is_said_of_a_variable_that_leaves_all_gpus(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-):
-    monkeypatch.setenv(name, value)
-    state = HostState(configured(folder, "keep: 1d"))
-
-    assert list(state.capacity.warnings(Resources(gpus=1))) == []
-    state.connection.close()
-
-
-@pytest.mark.parametrize("value", ["all", "void"])
-def test_what_images_of_containers_set_is_no_restriction(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str):
-    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", value)
-
-    assert visible_gpus() == ""

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn import ClusterfnError, HostError
-from clusterfn.hosts.file_download import safe_parts
 from clusterfn.hosts.remote_files import fetch, left_behind, not_fetched
 from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.transfer import safe_parts
 from tests.fakes.downloads import download
 from tests.unit.hosts.test_downloads import Host
 
@@ -72,19 +72,16 @@ def test_the_progress_of_files_is_counted_and_keeps_none_of_their_bytes(tmp_path
     assert [piece() for piece in pieces] == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("there", "pattern"),
-    [(["a.txt", "b"], "*"), (["results/a.txt"], "results/*"), (["a", "results/b"], "**"), (["a/b", "c/d"], "**")],
-)
-def test_what_was_not_fetched_is_said_with_what_fetches_it(tmp_path, there, pattern):
+def test_what_was_not_fetched_is_said_with_what_fetches_it(tmp_path):
+    there = ["a", "results/b"]
     with pytest.raises(ClusterfnError, match="no file that matches") as caught:
         download(Host(*there), "*.pt", tmp_path)
 
     assert caught.value.evidence == tuple(there)
-    assert f'.download("{pattern}", to=".")' in (caught.value.hint or "")
+    assert '.download("**", to=".")' in (caught.value.hint or "")
     line = not_fetched(caught.value, "*.pt", "3fe6")
-    assert f'the job left {", ".join(there)}; fetch them: clusterfn pull 3fe6 --only "{pattern}"' in line
-    assert f'clusterfn.attach("3fe6").download(2, "{pattern}", to=".")' in not_fetched(caught.value, "*.pt", "3fe6", 2)
+    assert f"the job left {', '.join(there)}; fetch them: clusterfn pull 3fe6" in line
+    assert 'clusterfn.attach("3fe6").download(2, "**", to=".")' in not_fetched(caught.value, "*.pt", "3fe6", 2)
     with pytest.raises(ClusterfnError, match="no file that matches") as nothing:
         download(Host(), "*.pt", tmp_path)
     assert "left no files" in not_fetched(nothing.value, "*.pt", "3fe6")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterfn import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
+from clusterfn.hosts.rpc import link_stream
 from tests.fakes.transport import agent
 from tests.unit.hosts.in_memory import OK, Connected, answering, failing, hold_back, is_ping, silent
 from tests.waiting import WAIT_S, until
@@ -265,3 +267,15 @@ def test_the_error_of_a_closed_connection_does_not_grow(connected: Connected) ->
             connection.ping()
 
     assert len(caught.traceback) <= 6
+
+
+def test_of_many_failures_the_last_ones_are_known_to_later_requests() -> None:
+    requests = link_stream.PendingRequests()
+    for number in range(1, 20_001):
+        requests.remove(number, {"kind": "missing", "message": str(number)})
+
+    def failed(after: int) -> Any:
+        return requests.failed_before(SimpleNamespace(after=[after]))  # type: ignore[arg-type]
+
+    assert failed(1) is None
+    assert failed(20_000)["message"] == "20000"

@@ -70,10 +70,6 @@ class Desk:
             host_keys.check(self.settings, "lab8", kind, NEW.blob)
         return caught.value
 
-    def has_authority_alone(self) -> bool:
-        """Whether only an authority could say that the key is the right one."""
-        return host_keys.has_authority_alone(self.settings)
-
     def trust(self) -> None:
         """`clusterfn trust lab8` with --replace, whose person says yes."""
         settings = self.settings

@@ -40,30 +40,21 @@ def test_where_a_key_can_be_kept_the_first_hint_is_to_trust_it(desk: Callable[[s
     assert user.is_accepted()
 
 
-@pytest.mark.parametrize("value", ["/dev/null", "none", '"/dev/null"', "=/dev/null", "/dev/null  # never ask"])
-@pytest.mark.parametrize("strict", ["", "\nStrictHostKeyChecking no"])
-def test_a_configuration_that_keeps_no_keys_is_named_by_its_line(desk: Callable[[str], Desk], value: str, strict: str):
-    line = f"UserKnownHostsFile{'' if value[0] == '=' else ' '}{value}"
-    user = desk(f"  {line}{strict}")
+@pytest.mark.parametrize("value", [" /dev/null", " none", ' "/dev/null"', "=/dev/null"])
+def test_a_configuration_that_keeps_no_keys_is_named(desk: Callable[[str], Desk], value: str):
+    line = f"UserKnownHostsFile{value}"
+    user = desk(f"  {line}\nStrictHostKeyChecking no")
 
     hint = user.refusal().hint or ""
 
-    assert hint.startswith(f"`{line}` at {user.config}:2 keeps no host keys: remove that line, or write ")
+    assert hint.startswith("the UserKnownHostsFile of your ssh configuration keeps no host keys: remove it, or write ")
     assert hint.endswith("; then clusterfn trust lab8 shows the fingerprint to compare")
-    with pytest.raises(ConfigError, match="cannot be remembered") as caught:
+    with pytest.raises(ConfigError, match="cannot be remembered"):
         user.trust()
-    assert f"{user.config}:2" in caught.value.message
     added = re.search("write `(.+?)`", hint)
-    user.write(f"{added[1].replace('~/.ssh/known_hosts', 'KNOWN')}\n  {line}{strict}")  # above it, as the hint says
+    user.write(f"{added[1].replace('~/.ssh/known_hosts', 'KNOWN')}\n  {line}")  # above it, as the hint says
     user.trust()
     assert user.is_accepted()
-
-
-def test_the_line_is_found_in_an_included_file(desk: Callable[[str], Desk], tmp_path: Path):
-    (tmp_path / "pasted").write_text("Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n")
-    user = desk("Include FOLDER/pasted")
-
-    assert f"`UserKnownHostsFile /dev/null` at {tmp_path / 'pasted'}:3 keeps no" in (user.refusal().hint or "")
 
 
 def a_folder(user: Desk) -> None:
@@ -81,41 +72,9 @@ def test_a_file_that_cannot_be_written_is_named(
     user = desk("UserKnownHostsFile KNOWN")
     spoil(user)
 
-    hint = user.refusal().hint or ""
-
-    assert hint.startswith(f"{user.known}, the UserKnownHostsFile of lab8, ")
-    assert f"make {user.known} a file that you can write; then clusterfn trust lab8" in hint
-    with pytest.raises(ConfigError, match="cannot be remembered"):
+    with pytest.raises(ConfigError, match=f"{user.known} cannot be written"):
         user.trust()
     mend(user.known)
-    user.trust()
-    assert user.is_accepted()
-
-
-@pytest.mark.parametrize("pattern", ["lab*", "lab8,lab?"])
-def test_a_changed_key_in_a_line_that_clusterfn_cannot_change_is_to_be_removed_first(
-    desk: Callable[[str], Desk], pattern: str
-):
-    user = desk("UserKnownHostsFile KNOWN")
-    user.known.parent.mkdir()
-    user.known.write_text(f"other {KIND} {OLD}\n{pattern} {KIND} {OLD}\n")
-
-    hint = user.refusal().hint or ""
-
-    assert f"remove line 2 of {user.known}, or ask its owner to" in hint and hint.endswith("clusterfn trust lab8")
-    user.known.write_text(f"other {KIND} {OLD}\n")
-    user.trust()
-    assert user.is_accepted()
-
-
-def test_a_changed_key_in_the_systems_file_is_to_be_removed_there(desk: Callable[[str], Desk], tmp_path: Path):
-    user = desk("UserKnownHostsFile KNOWN\nGlobalKnownHostsFile FOLDER/everybody")
-    (tmp_path / "everybody").write_text(f"lab8 {KIND} {OLD}\n")
-
-    hint = user.refusal().hint or ""
-
-    assert f"remove line 1 of {tmp_path / 'everybody'}, or ask its owner to" in hint
-    (tmp_path / "everybody").write_text("")
     user.trust()
     assert user.is_accepted()
 

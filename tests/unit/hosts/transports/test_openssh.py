@@ -14,9 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.errors import ConfigError, HostError, Unreachable
-from clusterfn.hosts.transports import auto, base, openssh, ssh_config, transport_for, trust
-from clusterfn.hosts.transports.auto import AutoTransport
+from clusterfn.errors import ConfigError, Unreachable
+from clusterfn.hosts.transports import base, openssh, ssh_config, transport_for, trust
 from clusterfn.hosts.transports.openssh import OpensshTransport
 from tests.waiting import until
 
@@ -24,8 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a s
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3", transport="openssh")
 SSH = """#!/bin/sh
 case " $* " in
-    *" -G "*) echo asked >> "$STUB/asked"; cat "$STUB/resolved"; exit 0 ;;
-    *" -O check "*) . "$STUB/check"; exit 255 ;;
+    *" -G "*) cat "$STUB/resolved"; exit 0 ;;
 esac
 printf '%s\\n' "$@" > "$STUB/argv"
 env > "$STUB/env"
@@ -41,9 +39,8 @@ class Stub:
 
     folder: Path
 
-    def __call__(self, play: str = OPENS, *, resolved: str = "", check: str = "exit 255") -> Stub:
+    def __call__(self, play: str = OPENS, *, resolved: str = "") -> Stub:
         (self.folder / "play").write_text(play)
-        (self.folder / "check").write_text(check)
         (self.folder / "resolved").write_text(f"hostname 10.0.0.8\nport 22\nuser me\n{resolved}")
         return self
 
@@ -68,8 +65,6 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     monkeypatch.setenv("STUB", str(tmp_path))
     monkeypatch.setattr(base, "PAUSES_S", (0.01, 0.01, 0.5))
     monkeypatch.setattr(openssh, "LOOK_S", 10.0)  # for the last words of an ssh that has ended
-    monkeypatch.setattr(openssh, "CHECK_S", 60.0)
-    monkeypatch.setattr(auto, "KLIST_S", 60.0)
     return stub()
 
 
@@ -189,48 +184,22 @@ def test_without_ssh_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         transport_for(HOST).open("cat")
 
 
-KLIST = "#!/bin/sh\nexit {}\n"
+@pytest.mark.parametrize(("transport", "has_ssh", "via"), [
+    ("auto", True, "openssh"), ("auto", False, "paramiko"), ("paramiko", True, "paramiko"),
+])  # fmt: skip
+def test_auto_is_the_systems_ssh_and_paramiko_where_there_is_none(
+    ssh: Stub, transport: str, has_ssh: bool, via: str, monkeypatch: pytest.MonkeyPatch,
+    opened: Callable[[], list[str]],
+) -> None:  # fmt: skip
+    if not has_ssh:
+        monkeypatch.setenv("PATH", "/nowhere")
+    way = transport_for(HOST._replace(transport=transport))
 
+    stream = way.open("true")
+    if via == "openssh":
+        stream.close()
 
-@pytest.mark.parametrize(
-    ("resolved", "check", "ticket", "why"),
-    [
-        ("controlpath /tmp/c", "exit 0", False, "openssh (a ControlMaster is open)"),
-        ("pkcs11provider /x.so", "", False, "openssh (paramiko does not support pkcs11provider /x.so)"),
-        ("remotecommand tmux", "", False, "openssh (paramiko does not support remotecommand tmux)"),
-        ("identityfile {folder}/id_key", "", False, "openssh (id_key is a FIDO key)"),
-        ("gssapiauthentication yes", "", True, "openssh (there is a Kerberos ticket)"),
-    ],
-)
-def test_auto_takes_ssh_for_what_paramiko_cannot_do(
-    ssh: Stub, resolved: str, check: str, ticket: bool, why: str
-) -> None:
-    ssh(resolved=resolved.format(folder=ssh.folder), check=check)
-    ssh.program("klist", KLIST.format(0 if ticket else 1))
-    (ssh.folder / "id_key").touch()
-    (ssh.folder / "id_key.pub").write_text("sk-ssh-ed25519@openssh.com AAAA me\n")
-    transport = AutoTransport(HOST)
-
-    transport.open("true").close()
-
-    assert (transport.via, (ssh.folder / "asked").read_text()) == (why, "asked\n"), "ssh -G runs once"
-
-
-@pytest.mark.parametrize(
-    "resolved",
-    ["", "controlpath /tmp/c", "controlpath none", "gssapiauthentication yes", "identityfile {folder}/id_gone"],
-)
-def test_auto_takes_paramiko_for_all_else(
-    ssh: Stub, resolved: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], list[str]]
-) -> None:
-    ssh(resolved=resolved.format(folder=ssh.folder))
-    ssh.program("klist", KLIST.format(1))
-    (ssh.folder / "id_gone.pub").write_text("sk-ssh-ed25519@openssh.com AAAA me\n")
-    transport = AutoTransport(HOST)
-
-    transport.open("true")
-
-    assert (opened(), transport.via) == (["paramiko"], "paramiko")
+    assert (way.via, opened()) == (via, ["paramiko"] if via == "paramiko" else [])
 
 
 @pytest.fixture
@@ -241,24 +210,3 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     seen: list[str] = []
     monkeypatch.setattr(ParamikoTransport, "open", lambda self, command, asker=None: seen.append("paramiko"))
     return lambda: seen
-
-
-def test_a_master_that_does_not_answer_is_none(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openssh, "CHECK_S", 0.2)
-    ssh(resolved="controlpath /tmp/c", check="exec sleep 600")
-
-    assert not openssh.has_master(auto.resolve(HOST))
-
-
-def test_auto_asks_ssh_once_for_the_way_of_paramiko(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clusterfn.hosts.transports import paramiko
-
-    def connect(*_: object) -> None:
-        raise HostError("it is not there")
-
-    monkeypatch.setattr(paramiko, "connect", connect)
-
-    with pytest.raises(HostError, match="it is not there"):
-        AutoTransport(HOST).open("true")
-
-    assert (ssh.folder / "asked").read_text() == "asked\n"

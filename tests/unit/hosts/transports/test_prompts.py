@@ -258,28 +258,11 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_t
     with pytest.raises(ConfigError, match="No space left") as caught:
         held_connections.write_record(HELD)
     assert "CLUSTERFN_RUNTIME" in (caught.value.hint or "")
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "chmod", full)
-        with pytest.raises(ConfigError, match="No space left"):
-            AskPass(lambda question: "", "lab")
     assert list(folder.iterdir()) == []
 
     monkeypatch.setenv("CLUSTERFN_RUNTIME", "/proc/nothing/here")
     with pytest.raises(ConfigError, match="cannot be written to"):
         held_connections.runtime_folder()
-
-
-def test_what_killed_programs_left_there_goes_after_a_day(folder: Path) -> None:
-    old, new = held_connections.scratch_folder("ask-"), held_connections.scratch_folder("in-")
-    (old / "ask").touch()
-    os.utime(old, (1.0, 1.0))
-    held_connections.write_record(HELD)
-
-    shutil.rmtree(held_connections.scratch_folder("ask-"))
-
-    assert not old.exists()
-    new.rmdir()
-    assert held_connections.find_record(HELD.key) == HELD
 
 
 def test_a_folder_with_a_long_name_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

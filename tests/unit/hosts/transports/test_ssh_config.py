@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, Unreachable
 from clusterfn.hosts.transports import ssh_config, trust
 from clusterfn.hosts.transports.ssh_config import Address, parse_address, refuse_unmet, resolve
-from tests.waiting import until
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 
@@ -138,11 +135,11 @@ def test_a_broken_line_is_named(config: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("Host lab8\n  Port 22\n  hostname = lab8.wrong.example\n", "`HostName lab8.wrong.example` of lab8 in {}:3"),
+        ("Host lab8\n  Port 22\n  hostname = lab8.wrong.example\n", "`HostName lab8.wrong.example` of lab8 in {}"),
         ("", "address: of host lab8 (clusterfn.yml:3)"),
     ],
 )
-def test_a_name_is_reported_with_the_line_of_its_file(config: Path, text: str, named: str) -> None:
+def test_a_name_is_reported_with_its_file(config: Path, text: str, named: str) -> None:
     config.write_text(text)
     host = host_with(config)
 
@@ -161,48 +158,3 @@ def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retr
         resolve(HOST)
     assert caught.value.evidence == ("still running: ssh -G -- lab8",)
     assert (caught.value.host, caught.value.retryable) == ("lab8", True)
-
-
-@pytest.fixture
-def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An ssh that notes each process of it, by its pid."""
-    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho $$ >> '{tmp_path}/pids'\necho hostname lab8.example.org\n")
-    (tmp_path / "ssh").chmod(0o700)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    return tmp_path / "pids"
-
-
-def test_what_was_asked_ahead_is_not_asked_again_and_is_used_once(counted: Path) -> None:
-    with ssh_config.resolving_ahead(HOST):
-        until(lambda: counted.exists() and counted.stat().st_size)
-        assert resolve(HOST).hostname == "lab8.example.org"
-        assert len(counted.read_text().split()) == 1
-        resolve(HOST)  # the configuration may have changed
-    assert len(counted.read_text().split()) == 2
-
-
-def test_what_was_asked_ahead_in_vain_leaves_no_process_and_no_answer(counted: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), ssh_config.resolving_ahead(HOST):
-        until(lambda: counted.exists() and counted.stat().st_size)
-        raise KeyboardInterrupt
-    assert not Path(f"/proc/{counted.read_text().strip()}").exists()
-
-    resolve(HOST)
-    assert len(counted.read_text().split()) == 2
-
-
-def test_a_program_of_match_exec_that_stays_keeps_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ssh").write_text(f"#!/bin/sh\nsleep 300 & echo $! > '{tmp_path}/new'; mv new pid; wait\n")
-    (tmp_path / "ssh").chmod(0o700)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.chdir(tmp_path)
-    began = time.monotonic()
-
-    with pytest.raises(KeyboardInterrupt), ssh_config.resolving_ahead(HOST):
-        until(lambda: (tmp_path / "pid").exists())
-        raise KeyboardInterrupt
-
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    assert time.monotonic() - began < 150

@@ -17,74 +17,30 @@ needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="asks OpenSSH
 # Name -> (the address, the configuration).
 CONFIGURATIONS = {
     "plain": ("lab8", "Host lab8\n HostName 10.1.2.3\n Port 2222\n User me\n"),
-    "nothing fits": ("lab8", "Host lab9\n User me\n"),
     "the first value counts": ("lab8", "Host lab8\n User first\nHost *\n User second\n Port 2200\n"),
     "address before file": ("you@lab8:2223", "Host lab8\n User me\n Port 22\n"),
     "patterns": ("lab8.example", "Host lab? *.example\n User me\n"),
     "a pattern that is negated": ("lab8", "Host * !lab8\n User me\nHost *\n User you\n"),
     "equals signs": ("lab8", "Host=lab8\nUser = me\nPort=2222\n"),
     "comment lines": ("lab8", "# one\n\nHost lab8\n   # two\n User me\n"),
-    "a hash inside of a word": ("lab8", "Host lab8\n User me#you\n"),
-    "tabs and capitals": ("lab8", "hOsT\tlab8\n\tUSER\tme\n\tpORT\t2222\t\n"),
-    "carriage returns": ("lab8", "Host lab8\r\n User me\r\n Port 2222\r\n"),
     "hostname with a token": ("lab8", "Host lab8\n HostName %h.Cluster.example\n"),
-    "several identities": ("lab8", "Host *\n IdentityFile /a\nHost lab8\n IdentityFile ~/%h-%r\n IdentityFile /a\n"),
     "identities only": ("lab8", "Host lab8\n IdentitiesOnly yes\n IdentityFile /k/%u\n CertificateFile /k/c\n"),
-    "tokens": ("lab8", "Host lab8\n HostName x\n Port 23\n IdentityFile /k/%%-%d-%h-%i-%k-%L-%n-%p-%r-%u-%C\n"),
+    "tokens": ("lab8", "Host lab8\n HostName x\n Port 23\n IdentityFile /k/%%-%d-%h-%n-%p-%r-%u\n"),
     "a variable": ("lab8", "Host lab8\n IdentityFile ${SOME_FOLDER}/key\n"),
     "a jump": ("lab8", "Host lab8\n ProxyJump me@gate:2222,inner\n"),
     "no jump": ("lab8", "Host lab8\n ProxyJump none\nHost *\n ProxyJump gate\n"),
     "a jump before a command": ("lab8", "Host lab8\n ProxyJump gate\nHost *\n ProxyCommand nc %h %p\n"),
     "a command before a jump": ("lab8", 'Host lab8\n ProxyCommand nc "a b" %h %p # all\nHost *\n ProxyJump gate\n'),
-    "no command": ("lab8", "Host lab8\n ProxyCommand none\nHost *\n ProxyCommand nc %h %p\n"),
     "known hosts": ("lab8", "Host lab8\n UserKnownHostsFile /a /b\n GlobalKnownHostsFile /c\n HashKnownHosts yes\n"),
     "no known hosts": ("lab8", "Host lab8\n UserKnownHostsFile /dev/null\n GlobalKnownHostsFile none\n"),
-    "another name for the key": ("lab8", "Host lab8\n HostKeyAlias Cluster\n Port 2222\n"),
-    "strict": ("lab8", "Host lab8\n StrictHostKeyChecking accept-new\n"),
-    "not strict": ("lab8", "Host lab8\n StrictHostKeyChecking off\n"),
-    "very strict": ("lab8", "Host lab8\n StrictHostKeyChecking yes\n"),
-    "no timeout": ("lab8", "Host lab8\n ConnectTimeout none\n"),
-    "family": ("lab8", "Host lab8\n AddressFamily inet6\n"),
-    "multiplexing": ("lab8", "Host lab8\n ControlMaster auto\n ControlPath ~/.ssh/%C\n"),
-    "multiplexing off": ("lab8", "Host lab8\n ControlPath none\n"),
-    "kerberos": ("lab8", "Host lab8\n GSSAPIAuthentication yes\n"),
-    "what paramiko lacks": ("lab8", "Host lab8\n BindAddress 10.0.0.1\n PKCS11Provider /x.so\n RemoteCommand a b\n"),
-    "an agent of one's own": ("lab8", "Host lab8\n IdentityAgent /run/agent\n"),
-    "no agent": ("lab8", "Host lab8\n IdentityAgent none\n"),
     "match all": ("lab8", "Match all\n User me\n"),
-    "match host": ("lab8", "Match host lab8,lab9\n User me\nMatch host other\n Port 1\n"),
-    "match with a pattern that is negated": ("lab8", "Match host *,!lab8\n User me\n"),
-    "match not": ("lab8", "Match !host lab8\n User me\nMatch !host lab9\n Port 2222\n"),
-    "match by two": ("lab8", "Host lab8\n User me\nMatch host lab8 user me\n Port 23\nMatch user you\n Port 24\n"),
-    "match after hostname": ("lab8", "Host lab8\n HostName 10.0.0.8\nMatch host 10.0.0.8\n User me\n"),
-    "match originalhost": ("lab8", "Host lab8\n HostName x\nMatch originalhost lab8\n User me\n"),
-    "match localuser": ("lab8", "Match localuser nobody-here\n User me\n"),
     "a quoted value": ("lab8", 'Host "lab8"\n User "me"\n IdentityFile "/a b/key"\n'),
-    "no command before a jump": ("lab8", "Host lab8\n ProxyCommand none\nHost *\n ProxyJump gate\n"),
-    "include of nothing": ("lab8", "Include surely-not-there /surely/not/there\nHost lab8\n User me\n"),
 }  # fmt: skip
-# Name -> (the configuration, what is said of its second line).
-REJECTED = {
-    "no value": ("Host lab8\n HostName\n", "cannot be understood"),
-    "quoted keyword": ('Host lab8\n"User" me\n', "cannot be understood"),
-    "open quote": ('Host lab8\n User "me\n', "has quotes"),
-    "two quotes": ('Host lab8\n UserKnownHostsFile "/a" "/b"\n', "has quotes"),
-    "quotes in a command": ('Host lab8\n ProxyCommand "nc" "%h"\n', "has quotes"),
-    "single quotes": ("Host lab8\n IdentityFile '/c d/key'\n", "has single quotes"),
-    "trailing comment": ("Host lab8\n User me # two\n", "has a comment behind its value"),
-    "comment behind patterns": ("User me\nHost lab8 #lab9\n", "has a comment behind its value"),
-    "brackets are no pattern": ("User me\nHost lab[0-9]\n", "has a bracket"),
-    "match nothing": ("Host lab8\nMatch\n", "cannot be understood"),
-    "match host without a name": ("Host lab8\nMatch host\n", "cannot be understood"),
-    "match all and more": ("Host lab8\nMatch all user me\n", "cannot be understood"),
-    "unknown match": ("Host lab8\nMatch sometimes x\n", "ssh itself, and this machine has no ssh: sometimes"),
-    "match final": ("Host lab8\nMatch final host lab8\n", "ssh itself, and this machine has no ssh: final"),
-    "match canonical": ("Host lab8\nMatch host lab8 canonical\n", "ssh itself, and this machine has no ssh: canonical"),
-    "match exec": ("Host lab8\nMatch !exec true\n", "ssh itself, and this machine has no ssh: exec"),
-    "match localnetwork": ("Host a\nMatch host a localnetwork 10.0.0.0/8\n", "ssh itself, .*: localnetwork"),
-    "include": ("Host lab9\n Include {dir}/oth*\n", "ssh itself, and this machine has no ssh: Include"),
-    "canonical names": ("Host lab9\n CanonicalizeHostname yes\n", "ssh itself, .*: canonicalizehostname"),
-}
+# What only ssh itself understands, in the second line.
+REJECTED = [
+    "Match final host lab8", "Match !exec true", "Match host lab8", "match\tlocalnetwork 10.0.0.0/8",
+    " Include {dir}/oth*", " CanonicalizeHostname yes",
+]  # fmt: skip
 
 
 def write(folder: Path, text: str) -> Path:
@@ -126,18 +82,6 @@ def test_the_home_is_the_one_that_openssh_takes(tmp_path: Path, monkeypatch: pyt
     assert asked(config, "lab8", True) == right and not right.identity_files[0].is_relative_to(tmp_path)
 
 
-@pytest.mark.parametrize("home_has", [[], ["mine.pub"], ["mine"]])
-def test_a_key_that_is_not_there_is_named_by_the_refusal(tmp_path: Path, home_has: list[str]) -> None:
-    for name in home_has:
-        (tmp_path / name).touch()
-    config = write(tmp_path, f'Host lab8\n IdentityFile "{tmp_path}/mine"\n')
-    error = refusal_of_login(asked(config, "lab8", True), ["x: refused"], ["publickey"])
-    by_default = refusal_of_login(settings_of("lab8", Path("/dev/null")), [], [])
-
-    named = [f"{tmp_path}/mine: no such file (IdentityFile in your ssh configuration)"]
-    assert error.evidence == (*([] if home_has else named), "x: refused") and by_default.evidence == ()
-
-
 def test_a_user_that_is_nowhere_is_named(home: Path) -> None:
     (home / ".ssh/config").write_text("Host lab8\n IdentityFile ~nobody-at-all/key\n")
 
@@ -145,15 +89,14 @@ def test_a_user_that_is_nowhere_is_named(home: Path) -> None:
         settings_of("lab8")
 
 
-@pytest.mark.parametrize("name", REJECTED)
+@pytest.mark.parametrize("line", REJECTED)
 def test_what_paramiko_would_misread_is_rejected_by_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, problem = REJECTED[name]
-    config = write(tmp_path, text)
+    config = write(tmp_path, f"Host lab9\n{line}\n")
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(ConfigError, match=re.escape(f"{config}:2 ") + f".*{problem}") as caught:
+    with pytest.raises(ConfigError, match=re.escape(f"{config}:2 ") + "can only be understood by ssh itself") as caught:
         asked(config, "lab8", False)
     assert "install OpenSSH's client" in (caught.value.hint or "")
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts.transports import host_keys, ssh_config_file, ssh_errors
+from clusterfn.hosts.transports import host_keys
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 from clusterfn.hosts.transports.ssh_errors import error_of, lost, without_chatter
 
@@ -199,19 +199,3 @@ def test_what_v_adds_is_no_part_of_stderr() -> None:
     text = "it hurts\r\ndebug1: client_input\r\nhalf a linedebug1: more\r\nTransferred: sent 1, received 2 bytes\r\n"
 
     assert without_chatter(text) == "it hurts\r\nhalf a line\n"
-
-
-def test_a_configuration_that_ssh_does_not_read_is_named_where_a_name_cannot_be_resolved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path / "passwd")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    host = Host("lab8", "lab8", "bare", "yml:1")
-    settings = resolve(host)._replace(config_file=None)
-    before = ssh_errors.unresolved(host, settings, "lab8", []).hint
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh/config").touch()
-    after = ssh_errors.unresolved(host, settings, "lab8", []).hint
-
-    wanted = f"ssh reads {tmp_path}/passwd/.ssh/config, not {tmp_path}/.ssh/config: to use that file, add ssh_config:"
-    assert "ssh_config" not in before and wanted in after
