@@ -69,7 +69,6 @@ CHOOSE_ENVIRONMENT = (
     f'{NAME_ENVIRONMENT}; or have one built: environment="environment.yml", "requirements.txt", '
     'or packages=["python=3.11", "numpy"]'
 )
-PYTHON_SOURCES = ("standalone", "host")
 _ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock", ".py")
 # The header of the script itself (PEP 723).
 OF_SCRIPT = "script"
@@ -77,7 +76,6 @@ _PROJECT_FILES = ("environment.yml", "pyproject.toml", "uv.lock", "pylock.toml",
 _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock|py))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
-_PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 _IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 NOTIFY_KEYS = ("command", "after")
@@ -116,16 +114,6 @@ def split_file(text: str) -> tuple[str, tuple[str, ...]]:
     if match is None:
         return text, ()
     return match["file"], tuple(part.strip() for part in match["parts"].split(",") if part.strip())
-
-
-def is_python_source(text: str) -> bool:
-    """Whether a text says where the Python of a project's environment comes from.
-
-    Example:
-        >>> [is_python_source(each) for each in ("host", "/usr/bin/python3.11", "python3.11", "3.11")]
-        [True, True, True, False]
-    """
-    return text in PYTHON_SOURCES or bool(_PROGRAM.fullmatch(text))
 
 
 def nearly_an_environment(text: str) -> str:

@@ -319,7 +319,7 @@ _ELSEWHERE = {
 # Keys of a host in clusterfn.yml that are not options of a call. They are repeated here, because `keys` imports this
 # module.
 OF_HOSTS = (
-    "address", "build_on", "build_partition", "build_timeout", "compress", "cuda", "defaults", "env_python", "env_root",
+    "address", "build_on", "build_partition", "build_timeout", "compress", "cuda", "defaults", "env_root",
     "fetch_on", "gpu_option", "gpu_sizes", "limits", "login_ttl", "memory_as",
     "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
     "scheduler_path", "setup", "spare", "ssh_config", "transport",

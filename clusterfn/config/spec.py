@@ -42,8 +42,6 @@ class EnvironmentSettings(NamedTuple):
 
     Attributes:
         root: Their folder, as in clusterfn.yml; None: below the host's root.
-        python: Where that of a project's environment comes from: "standalone", "host", or the path of the host's
-            interpreter; "" if nothing is said.
         fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
         build_on: "host", or "node": in a batch job of its own.
         partition: For that job.
@@ -54,7 +52,6 @@ class EnvironmentSettings(NamedTuple):
     """
 
     root: str | None = None
-    python: str = ""
     fetch_on: str = "auto"
     build_on: str = "host"
     partition: str | None = None

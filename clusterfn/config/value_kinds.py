@@ -282,19 +282,6 @@ _CHOSEN: Form = {"type": "object", "additionalProperties": False, "properties": 
 GPUS = Kind(_gpus, _CHOSEN)
 
 
-def _env_python(value: Value) -> str:
-    """Where the Python of environments from project files comes from."""
-    text = value.as_text()
-    if not forms.is_python_source(text):
-        hint = f"write {', '.join(forms.PYTHON_SOURCES)}, or the path of an interpreter such as /usr/bin/python3.11"
-        raise value.error(f'"{text}" does not say where Python comes from', hint)
-    return text
-
-
-_PYTHONS: Form = {"anyOf": [{"enum": list(forms.PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}]}
-ENV_PYTHON = Kind(_env_python, {**_PYTHONS, "examples": ["host", "/usr/bin/python3.11"]})
-
-
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 _OF_CUDA = ("driver", "capability")
 
