@@ -156,7 +156,7 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
     request = before._replace(**{name: value for name, value in facts.items() if name != "priority"})
     # Reject what the host can never give before anything is changed.
     session.capacity.enough(request)
-    _alter_at_scheduler(session, spec, request, change)
+    _alter_at_scheduler(session, spec, change)
     answer = session.bridge.supervise("alter", folder, bridge=spec["bridge"], stdin=json.dumps(facts).encode())
     outcome = answer.result(_TIMEOUT_S)
     if outcome.rc != 0:
@@ -173,14 +173,14 @@ def _alter(job_id: str, host: str | None, change: Alteration) -> dict[str, Any]:
     return {"id": spec["id"], "name": spec["name"], "host": session.host.name, "altered": True, **limits, **facts}
 
 
-def _alter_at_scheduler(session: HostState, spec: dict[str, Any], request: Resources, change: Alteration) -> None:
+def _alter_at_scheduler(session: HostState, spec: dict[str, Any], change: Alteration) -> None:
     name = layout.job_name(spec["name"], spec["id"])
     element_s = (spec.get("group") or {}).get("element_s")
     # An element of a group runs several items, so its time limit changes by the same factor as that of an item.
     if element_s and change.time_s is not None and spec["resources"].get("time_s"):
         element_s *= change.time_s / spec["resources"]["time_s"]
-        request, change = request._replace(time_s=element_s), change._replace(time_s=element_s)
-    command = session.scheduler.alter_command(name, request, change)
+        change = change._replace(time_s=element_s)
+    command = session.scheduler.alter_command(name, change)
     if not command:
         return
     answer = session.connection.run(command, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)

@@ -173,8 +173,7 @@ HOST_KEYS: Mapping[str, Key] = {
     "fetch_on": Key("making.fetch_on", kinds.choice("auto", "host", "client"), "`auto`", "client",
         "who fetches packages: `host`; `client` (clusterfn sends them); `auto`: the host if it can"),
     "build_on": Key("making.build_on", kinds.choice("host", "node"), "`host`", "node",
-        "`host`: build environments on the machine that ssh reaches. `node`: in the job that needs it, or with "
-        "`build_partition` in a separate batch job"),
+        "`host`: build environments on the machine that ssh reaches. `node`: in the job that needs it"),
     "build_timeout": Key("making.timeout_s", kinds.TIME, "`20min`", "1h",
         "a build ends with EnvironmentBuildError if the post-link script of one package takes longer, or a program "
         "of the build does nothing for that long"),

@@ -28,7 +28,7 @@ class JobOptions(TypedDict, total=False):
         cores: Number of CPU cores (1).
         memory: Memory with a unit: "16GB" is 16 * 2**30 bytes. Default: the host's.
         gpus: Number of whole GPUs (0: CUDA is hidden). The job never runs with fewer.
-        gpu_memory: Minimum size of each GPU: "24GB" means a GPU sold as 24 GB. Needs gpus.
+        gpu_memory: Minimum size of each GPU: "24GB" means a GPU sold as 24 GB. Needs gpus, on a host without a scheduler.
         gpu_type: Part of each GPU's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
         allow_cpu: Run on the CPU if the job's PyTorch cannot use the GPUs, instead of raising an
             EnvironmentBuildError (False).
@@ -319,8 +319,8 @@ _ELSEWHERE = {
 # Keys of a host in clusterfn.yml that are not options of a call. They are repeated here, because `keys` imports this
 # module.
 OF_HOSTS = (
-    "address", "build_on", "build_partition", "build_timeout", "compress", "cuda", "defaults", "env_root",
-    "fetch_on", "gpu_option", "gpu_sizes", "limits", "login_ttl", "memory_as",
+    "address", "build_on", "build_timeout", "compress", "cuda", "defaults", "env_root",
+    "fetch_on", "gpu_option", "limits", "login_ttl",
     "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
     "scheduler_path", "setup", "spare", "ssh_config", "transport",
 )  # fmt: skip

@@ -43,8 +43,7 @@ class EnvironmentSettings(NamedTuple):
     Attributes:
         root: Their folder, as in clusterfn.yml; None: below the host's root.
         fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
-        build_on: "host", or "node": in a batch job of its own.
-        partition: For that job.
+        build_on: "host", or "node": in the job that needs it.
         timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
         purge_days: Files that are not read for so long are removed by the file system; None if they stay.
         driver: Of the GPUs, if it is known beforehand.
@@ -54,7 +53,6 @@ class EnvironmentSettings(NamedTuple):
     root: str | None = None
     fetch_on: str = "auto"
     build_on: str = "host"
-    partition: str | None = None
     timeout_s: float = 1200.0
     purge_days: float | None = None
     driver: str | None = None
@@ -129,8 +127,6 @@ class Host(NamedTuple):
     scheduler_path: tuple[str, ...] = ()
     scheduler_env: Mapping[str, str] = {}
     gpu_option: str = "gres"
-    memory_as: str = "mem"
-    gpu_sizes: Mapping[str, int] = {}
     gpus_only: tuple[str, ...] = ()
     limits: Limits = Limits()
     poll_floor_s: float = 2.0

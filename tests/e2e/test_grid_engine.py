@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,7 +161,7 @@ def few_gpus(root: Path, lab: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("few_gpus")
-def test_a_job_that_waits_says_why_is_altered_and_can_be_withdrawn(root: Path, lab: Any, capsys: Any) -> None:
+def test_a_job_that_waits_says_why_and_can_be_withdrawn(root: Path, lab: Any, capsys: Any) -> None:
     job = there(sleep, gpus=2, memory="300MB", time="2min").submit(1)
     until(lambda: "offers only hc:gpu=1" in job.reason)
     group = there(sleep, gpus=2).map([1])
@@ -172,12 +171,8 @@ def test_a_job_that_waits_says_why_is_altered_and_can_be_withdrawn(root: Path, l
     assert job.reason.startswith(words) and group.reason.startswith(words)
     assert messages[job.id].startswith(words) and messages[group.id].startswith(f"0 of 1 ended; {words}")
 
-    assert main(["alter", job.id, "--time", "4min", "--priority", "-5"]) == 0
-
-    asked = lab.ssh("gridengine-bash", f"qstat -j sleep.{job.id}").stdout.decode()
-    assert "h_rt=300" in asked and re.search(r"priority: +-5", asked)
-    assert "h_vmem=" in asked and "gpu=2" in asked, "qalter forgets all resources that it is not told"
-    assert "a time limit of 4min and the priority -5" in capsys.readouterr().err
+    assert main(["alter", job.id, "--time", "4min"]) == 2
+    assert "a job of Grid Engine keeps what it asked for" in capsys.readouterr().err
     assert group.cancel()
     assert job.cancel()
     waiting = lab.ssh("gridengine-bash", "qstat -s p -r").stdout.decode()
@@ -199,13 +194,6 @@ def test_what_grid_engine_cannot_do_is_rejected_before_anything_is_sent(
     with pytest.raises(ConfigError, match=message):
         there(place, **options)("never")
     assert not (root / "jobs").exists()
-
-
-def test_the_gpus_of_the_hosts_are_listed(root: Path, capsys: Any) -> None:
-    assert main(["gpus", "campus"]) == 0
-    printed = capsys.readouterr().out
-    assert "ge1" in printed
-    assert "ge2" in printed
 
 
 def test_check_finds_grid_engine_and_what_is_misspelt(root: Path, tmp_path: Path, capsys: Any) -> None:

@@ -1,4 +1,4 @@
-"""What Grid Engine says of a site: its queues and resources, its GPUs, and the jobs that wait for some. Pure."""
+"""What Grid Engine says of a site: its queues and resources. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from xml.etree import ElementTree
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler import site
-from clusterfn.scheduler.base import NodeGpus, Waiting
 
 # What most sites call these.
 USUAL_NAMES = {"parallel_environment": "smp", "memory": "h_vmem", "gpus": "gpu"}
@@ -115,62 +113,3 @@ class GridEngineSite(site.SchedulerSite):
                     problem = f"there is no {kind} {name}{did_you_mean(name, existing)}"
                     raise ConfigError(problem, evidence=sorted(existing), hint=f"correct grid_engine: of {place}")
         return f"Grid Engine with {len(self.queues)} queues: {', '.join(self.queues)}"
-
-
-# $1 the resource. qhost knows what is left of it, and the configuration of a host what there is.
-GPU_NODES_PROGRAM = """\
-qhost -F "$1" -xml || exit
-for host in $(qconf -sel); do
-    qconf -se "$host"
-done
-"""
-WAITING_COMMAND = ("qstat", "-s", "p", "-r", "-u", "*")
-_JOB = re.compile(r"\s*([0-9]+)\s+[0-9.]+\s+\S+\s+(\S+)\s+(\S+)\s+([0-9]+)/([0-9]+)/([0-9]+)\s+([0-9:]+)\s")
-_LABEL = re.compile(r"\s+([A-Z][\w ]+):\s+(.*)")
-
-
-def read_gpu_nodes(text: str, resource: str) -> list[NodeGpus]:
-    """Read the GPUs of each host that has some."""
-    document, _, settings = text.partition("</qhost>")
-    totals: dict[str, int] = {}
-    name = ""
-    # qconf ends a line that continues on the next one with a backslash.
-    lines = settings.replace("\\\n", "").splitlines()
-    for line in lines:
-        key, _, value = line.partition(" ")
-        name = value.strip() if key == "hostname" else name
-        amount = _amount(re.sub(r"\s", "", value), resource)
-        if key == "complex_values" and amount:
-            totals[name] = int(amount)
-    nodes = []
-    for host in ElementTree.fromstring(f"{document}</qhost>").iter("host"):
-        name = host.get("name", "")
-        if name in totals:
-            free = [float(each.text or 0) for each in host.iter("resourcevalue") if each.get("name") == resource]
-            load = next((each.text for each in host.iter("hostvalue") if each.get("name") == "load_avg"), "-")
-            used = totals[name] - int(free[0]) if free else None
-            nodes.append(NodeGpus(name, "no answer" if load == "-" else "up", "", totals[name], used))
-    return nodes
-
-
-def _amount(text: str, resource: str) -> str:
-    match = re.search(rf"(?:^|,){re.escape(resource)}=([0-9]+)", text)
-    return match[1] if match else ""
-
-
-def read_waiting(text: str, resource: str) -> list[Waiting]:
-    """Read the jobs that wait for GPUs, in the order of the text, with what one slot of them asks for."""
-    waiting: list[Waiting] = []
-    job, name, label = None, "", ""
-    for line in text.splitlines():
-        first, labelled = _JOB.match(line), _LABEL.match(line)
-        if first:
-            job = first
-            continue
-        label, value = (labelled[1], labelled[2]) if labelled else (label, line.strip())
-        name = value if label == "Full jobname" else name
-        amount = _amount(value, resource) if label == "Hard Resources" else ""
-        if job and amount:
-            submitted = f"{job[6]}-{job[4]}-{job[5]}T{job[7]}"
-            waiting.append(Waiting(job[1], job[2], f"{resource}:{amount}", submitted, job[3], name))
-    return waiting

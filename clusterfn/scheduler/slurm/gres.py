@@ -1,6 +1,6 @@
 """GPUs on SLURM: the options that ask for them, and which are free and which jobs wait for some, from its output.
 
-SLURM knows no sizes of GPUs: the host's `gpu_sizes:` says them. Pure, like all of `scheduler`.
+SLURM knows no sizes of GPUs. Pure, like all of `scheduler`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clusterfn.bridge.supervisor.eligible_gpus import large_enough
 from clusterfn.config.spec import Host, Resources
 from clusterfn.config.units import exact_memory
-from clusterfn.errors import ConfigError, Unsatisfiable
+from clusterfn.errors import ConfigError
 from clusterfn.scheduler.base import NodeGpus, Waiting
 
 _FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
@@ -25,8 +24,6 @@ _COLUMNS = (
     ("Reason", 40), ("Name", 80),
 )  # fmt: skip
 COLUMNS_OPTION = "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMNS)
-# SLURM before 18.08 has no tres-per-job.
-OLD_COLUMNS_OPTION = "--format=%i|%u|%b|%V|%r|%j"
 
 
 def types(text: str) -> list[str]:
@@ -60,18 +57,14 @@ def _counted(gres: str) -> Iterable[tuple[str, int]]:
     return [(kind, int(count)) for kind, count in _GPUS.findall(gres)]
 
 
-def waiting(text: str, old: bool = False) -> list[Waiting]:
-    """Read the jobs that wait for GPUs, in the order of the text.
-
-    Args:
-        old: Whether these are the columns of `OLD_COLUMNS_OPTION`; else each has a fixed width.
-    """
+def waiting(text: str) -> list[Waiting]:
+    """Read the jobs that wait for GPUs, in the order of the text."""
     ends = list(itertools.accumulate(width for _, width in _COLUMNS))
     jobs = []
     for line in text.splitlines():
-        row = line.split("|", 5) if old else [line[a:b].strip() for a, b in zip([0, *ends], ends)]
+        row = [line[a:b].strip() for a, b in zip([0, *ends], ends)]
         wants = [word for cell in row[2:-3] for word in _WANTS.findall(cell)]
-        if len(row) >= 6 and wants:
+        if wants:
             jobs.append(Waiting(row[0], row[1], ",".join(wants), *row[-3:]))
     return jobs
 
@@ -110,40 +103,15 @@ def _of_gres(gres: str) -> str:
     return kinds[0] if kinds else ""
 
 
-def gpu_type(host: Host, resources: Resources) -> str | None:
-    """Choose the type of GPU to ask for; None for the host's own, whatever that is.
-
-    Raises:
-        ConfigError: The type cannot be one of SLURM's, or clusterfn.yml does not say how large the GPUs are.
-        Unsatisfiable: No type is as large as asked.
-    """
-
-    def as_written(kind: str | None) -> str | None:
-        """Return the type as `gpu_sizes:` writes it, if it does."""
-        return next((name for name in host.gpu_sizes if kind and name.lower() == kind.lower()), kind) or None
-
-    kind_of_call = as_written(resources.gpu_type)
-    if kind_of_call and " " in kind_of_call:
+def refuse_unknown(host: Host, resources: Resources) -> None:
+    """Raise ConfigError if the type or the size of GPUs is none that SLURM can be asked for."""
+    kind = resources.gpu_type or ""
+    if " " in kind:
         raise ConfigError(
-            f"gpu_type={kind_of_call!r} is not a type of SLURM", host=host.name,
+            f"gpu_type={kind!r} is not a type of SLURM", host=host.name,
             hint="write one word that `sinfo -o %G` shows there, such as a100 for gpu:a100:4",
         )  # fmt: skip
-    if resources.gpu_memory_bytes is None:
-        return kind_of_call
-    kind = kind_of_call or as_written(_of_gres(host.scheduler_options.get("gres") or ""))
-    size = f'gpu_memory="{exact_memory(resources.gpu_memory_bytes)}"'
-    if kind not in host.gpu_sizes if kind else not host.gpu_sizes:
-        of = f"the {kind} GPUs of {host.name}" if kind else f"the GPUs of {host.name}"
-        raise ConfigError(
-            f"{size} cannot be requested from SLURM, and {host.source} does not say how large {of} are", host=host.name,
-            hint=f"add `gpu_sizes: {{{kind or 'a100'}: 80GB}}` to it, or set only gpu_type=",
-        )  # fmt: skip
-    kinds = [kind] if kind else list(host.gpu_sizes)
-    enough = [each for each in kinds if large_enough(host.gpu_sizes[each], resources.gpu_memory_bytes)]
-    if not enough:
-        sizes = ", ".join(f"{each} ({exact_memory(host.gpu_sizes[each])})" for each in kinds)
-        raise Unsatisfiable(
-            f"{size} is more than a GPU of {host.name} has: {sizes}", host=host.name, stage="submit",
-            hint="ask for less, for another gpu_type=, or use another host",
-        )  # fmt: skip
-    return min(enough, key=lambda each: host.gpu_sizes[each])
+    if resources.gpu_memory_bytes is not None:
+        size = f'gpu_memory="{exact_memory(resources.gpu_memory_bytes)}"'
+        problem = f"{size} cannot be requested from SLURM, which knows no sizes of GPUs"
+        raise ConfigError(problem, host=host.name, hint="set gpu_type= to a type that `sinfo -o %G` shows there")

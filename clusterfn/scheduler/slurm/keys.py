@@ -98,19 +98,11 @@ def _restarts(options: Mapping[str, Any]) -> bool:
     return said[-1] == "requeue" if said else bool(words)
 
 
-def _sizes_of_gpus(value: Value) -> dict[str, int]:
-    for key, size in value.pairs:
-        kinds.GPU_TYPE.read(key)
-        size.as_memory()
-    return {kind: size.as_memory() for kind, size in value.mapping().items()}
-
-
 _SBATCH: Form = {
     "type": "object",
     "properties": {"partition": BY_GPU},
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
-_SIZES: Form = {"type": "object", "additionalProperties": kinds.MEMORY.form}
 
 KEYS = SchedulerKeys(
     "clusterfn submits them with sbatch",
@@ -122,16 +114,6 @@ KEYS = SchedulerKeys(
         "gpu_option": Key(
             "gpu_option", kinds.choice("gres", "gpus", "gpus-per-node"), "`gres`", "gpus-per-node",
             "which option asks for GPUs: `gres` (`--gres=gpu:2`), `gpus`, `gpus-per-node`; only with "
-            "`scheduler: slurm`",
-        ),
-        "memory_as": Key(
-            "memory_as", kinds.choice("mem", "mem-per-cpu"), "`mem`", "mem-per-cpu",
-            "which option asks for memory: `mem`, or `mem-per-cpu` where the site refuses `mem`; only with "
-            "`scheduler: slurm`",
-        ),
-        "gpu_sizes": Key(
-            "gpu_sizes", Kind(_sizes_of_gpus, _SIZES), "none", "{a6000: 48GB, a100: 80GB}",
-            "the memory of each type of GPU, for `gpu_memory=`, because SLURM does not know it; only with "
             "`scheduler: slurm`",
         ),
         **BATCH_JOBS,

@@ -56,7 +56,7 @@ def test_every_key_becomes_its_fact():
         "defaults: {cores: 4, memory: 16GB, gpus: 2, time: 02:00:00, gpu_memory: 24GB, gpu_type: a100}\n"
         "setup: |\n  if true; then\n    A=1\n  fi\n"
         "modules: [gcc/12, cuda]\nprolog: [a, b]\nenv: {A: 4, B: 'no', C: 1.50, D: '${now}'}\nslurm: {account: x}\n"
-        "gpu_option: gpus\ngpu_sizes: {a100: 80GB}\n"
+        "gpu_option: gpus\n"
         "poll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h\nlogin_ttl: 1d"
     )
     assert got == Host(
@@ -65,13 +65,12 @@ def test_every_key_becomes_its_fact():
         environment="conda:torch", defaults=Resources(4, 16 * 2**30, 2, 7200.0, 24 * 2**30, "a100"),
         setup=("if true; then", "  A=1", "fi"), modules=("gcc/12", "cuda"), prolog=("a", "b"),
         env={"A": "4", "B": "no", "C": "1.50", "D": "${now}"}, scheduler_options={"account": "x"}, gpu_option="gpus",
-        gpu_sizes={"a100": 80 * 2**30},
         poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5, login_ttl_s=86400.0,
     )  # fmt: skip
 
 
 MAKING = (
-    "env_root: /group/x\nfetch_on: client\nbuild_on: node\nbuild_partition: cpu\npurge_days: 30d\n"
+    "env_root: /group/x\nfetch_on: client\nbuild_on: node\npurge_days: 30d\n"
     'cuda: {driver: "575.57.08", capability: "8.6, 9.0"}'
 )
 FILES = {"environment.yml": "/work/environment.yml", "envs/a.yaml": "/work/envs/a.yaml", "/x/a.yml": "/x/a.yml"}
@@ -89,7 +88,7 @@ TAKEN = [  # what stands below `a:`, a field of the host, and its value
     *((f'scheduler: bare\naddress: "{address}"', "address", address)
       for address in ("a", "a.b-c", "u@a", "u@a:22", "[::1]:22", "u.x@[fe80::1%eth0]", "über")),
     (f"scheduler: slurm\n{MAKING}", "making", EnvironmentSettings(
-        root="/group/x", fetch_on="client", build_on="node", partition="cpu", purge_days=30, driver="575.57.08",
+        root="/group/x", fetch_on="client", build_on="node", purge_days=30, driver="575.57.08",
         capabilities=("8.6", "9.0"))),
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from clusterfn.bridge import layout
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Alteration, Answer, Evidence, NodeGpus, SchedulerLimits
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, SchedulerLimits
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.grid_engine.states import GridEngineState
 from clusterfn.scheduler.grid_engine.submit import GridEngine
@@ -79,17 +79,6 @@ def test_the_sites_own_names_and_ways_to_count_are_used():
     assert value(asked(scheduler), "-q") == ["std.q"]
 
 
-def test_a_change_repeats_all_that_the_job_asks_for_as_qalter_forgets_the_rest():
-    wanted = Resources(cores=2, memory_bytes=3 * GB, gpus=2, time_s=600.0)
-
-    command = engine().alter_command("train.7f3a", wanted, Alteration(time_s=600.0, priority=-5))
-
-    assert command == ("qalter", "-l", "h_vmem=2048M", "-l", "gpu=1", "-l", "h_rt=660", "-p", "-5", "train.7f3a")
-    assert engine().alter_command("x", wanted, Alteration(priority=0)) == ("qalter", "-p", "0", "x")
-    with pytest.raises(ConfigError, match="only lower the priority"):
-        engine().alter_command("x", wanted, Alteration(priority=1))
-
-
 def test_jobs_that_have_not_started_are_removed_by_number_with_one_command():
     withdraw = engine().withdraw_command
     assert withdraw("12", "13") == ("qdel", "12", "13")
@@ -107,13 +96,6 @@ def test_a_group_is_as_few_arrays_as_the_site_takes():
     assert [each[-1] for each in words] == ["0", "10", "20"]  # what job.sh adds to the number of the task
     assert value(words[0], "-o")[0].endswith("/scheduler-$JOB_ID_$TASK_ID.log")
     assert value(words[0], "-l") == ["h_rt=660"]
-
-
-def test_a_batch_job_of_our_own_gets_its_line_as_one_word():
-    argv = engine(queue="std.q", project="phys").errand("a 'b c'", "make.1", "/logs/make.log", "").argv
-    assert argv[-3:] == ("/bin/sh", "-c", "exec a 'b c'")
-    assert value(list(argv), "-q") + value(list(argv), "-P") == ["std.q", "phys"]
-    assert value(list(engine(queue="std.q").errand("a", "m", "/l", "big.q").argv), "-q") == ["big.q"]
 
 
 @pytest.mark.parametrize(
@@ -336,19 +318,6 @@ def test_limits_are_those_of_the_configuration_and_zero_is_none():
         SchedulerLimits(array=1000)
     )
     assert engine().limits(0).read([""]) == SchedulerLimits()
-
-
-def test_gpus_of_the_hosts_are_counted():
-    assert engine().gpus().nodes.read(recorded("nodes")) == [
-        NodeGpus("ge1", "up", "", 4, 3), NodeGpus("ge2", "up", "", 4, 3),
-    ]  # fmt: skip
-
-
-def test_jobs_that_wait_for_gpus_are_found():
-    (question,) = engine().gpus().queue
-    (job,) = question.read(recorded("waiting"))
-    assert (job.user, job.wants, job.name, job.reason) == ("cfbash", "gpu:3", "big.0123456789abcde2", "qw")
-    assert job.submitted.startswith("2026-11-21T0")
 
 
 def surveyed(queues: list[str], environments: list[str], resources: str) -> GridEngineSite:

@@ -171,7 +171,6 @@ def test_sbatch_is_killed_when_it_says_that_it_repeats_itself():
     request = slurm.submission(job(SLURM))
 
     assert request.stop_at in "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
-    assert slurm.errand("true", "n", "/tmp/log", "").stop_at == request.stop_at
 
 
 def test_a_job_that_was_taken_before_sbatch_was_killed_is_submitted():
@@ -279,7 +278,7 @@ def test_a_script_that_a_signal_ended_was_started(code, message):
         ("sbatch: unrecognized option '--partiton=gpu'", "that option from `slurm:`; did you mean partition?"),
         ("sbatch: unrecognized option '--zzz'", "remove that option from `slurm:` (host"),
         ("Please do not use --export, it breaks modules", "`slurm: {export: null}` leaves it out"),
-        ("use --mem-per-cpu instead of --mem", "write `memory_as: mem-per-cpu` for this host"),
+        ("use --mem-per-cpu instead of --mem", "write `slurm: {mem: null, mem-per-cpu: 4G}` for this host"),
         ("Batch job submission failed: Required partition not available (inactive or drain)", "slurm: partition:"),
         ("Batch job submission failed: Requested reservation is invalid", "slurm: reservation:"),
         ("Batch job submission failed: Protocol authentication error", "munge"),
@@ -379,12 +378,12 @@ def test_the_commands():
 
 
 def test_a_waiting_job_is_altered_by_its_name_and_its_priority_only_lowered():
-    command = slurm.alter_command("train.7f3a", Resources(), Alteration(90.0, 3 << 29, -20))
+    command = slurm.alter_command("train.7f3a", Alteration(90.0, 3 << 29, -20))
 
     assert command[:2] == ("/bin/sh", "-c")
     assert command[3:] == ("sh", "train.7f3a", "ada", "", "TimeLimit=3", "MinMemoryNode=1536", "Nice=20")
     with pytest.raises(ConfigError, match="only lower the priority"):
-        slurm.alter_command("train.7f3a", Resources(), Alteration(priority=1))
+        slurm.alter_command("train.7f3a", Alteration(priority=1))
 
 
 def test_the_logins_variables_are_not_inherited_but_where_slurm_is_stays_known(monkeypatch):
@@ -451,7 +450,6 @@ PER_CPU = {"mem": None, "mem-per-cpu": "500M"}
     ("words", "options"),
     [
         (asked({}, 1), ["cpus-per-task=2", "mem=1024M", "gres=gpu:2"]),
-        (asked({}, 1, memory_as="mem-per-cpu"), ["cpus-per-task=2", "mem-per-cpu=512M", "gres=gpu:2"]),
         (asked({}, 1, PER_CPU), ["cpus-per-task=2", "mem-per-cpu=512M", "gres=gpu:2"]),
         (asked({}, None, PER_CPU), ["cpus-per-task=2", "gres=gpu:2", "mem-per-cpu=500M"]),
         # Those of a script.

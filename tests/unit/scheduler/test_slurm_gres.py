@@ -46,22 +46,16 @@ def test_the_types_of_all_nodes_are_read_from_sinfo(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "old", "expected"),
-    [
-        (row("gres:gpu:a100:4", "N/A"), False, ("254_[1-5%2]", "gpu:a100:4", "Resources", "train.7f3a")),
-        (row("N/A", "gres/gpu:8"), False, ("254_[1-5%2]", "gpu:8", "Resources", "train.7f3a")),
-        ("7|bob|gpu:2|2020-01-01T00:00:00|Priority|a|b", True, ("7", "gpu:2", "Priority", "a|b")),
-    ],
-)  # fmt: skip
-def test_who_waits_for_gpus_is_read_from_either_squeue(text, old, expected):
-    (found,) = waiting(text + "\n", old)
+    ("text", "wants"), [(row("gres:gpu:a100:4", "N/A"), "gpu:a100:4"), (row("N/A", "gres/gpu:8"), "gpu:8")]
+)
+def test_who_waits_for_gpus_is_read_from_squeue(text, wants):
+    (found,) = waiting(text + "\n")
 
-    assert (found.id, found.wants, found.reason, found.name) == expected
+    assert (found.id, found.wants, found.reason, found.name) == ("254_[1-5%2]", wants, "Resources", "train.7f3a")
 
 
 def test_who_waits_for_cores_alone_is_left_out():
-    assert waiting("7|bob|N/A|2020-01-01T00:00:00|Priority|a\n", old=True) == []
-    assert waiting(row("gres:lscratch:4", "N/A"), old=False) == []
+    assert waiting(row("gres:lscratch:4", "N/A")) == []
     assert waiting(row("gres:gpu:a100:4", "N/A")) == [
         Waiting("254_[1-5%2]", "cfbash", "gpu:a100:4", "2026-11-20T14:57:17", "Resources", "train.7f3a")
     ]
@@ -70,7 +64,7 @@ def test_who_waits_for_cores_alone_is_left_out():
 def test_the_questions_go_to_the_right_cluster():
     slurm = Slurm(SLURM._replace(scheduler_options={"clusters": "big"}), "ada")
 
-    assert slurm.gpus().nodes.argv[:2] == ("scontrol", "--clusters=big")
+    assert (nodes := slurm.gpus().nodes) is not None and nodes.argv[:2] == ("scontrol", "--clusters=big")
     assert (types := slurm.gpus().types) is not None and types.argv[:2] == ("sinfo", "--clusters=big")
-    assert [each.argv[:2] for each in slurm.gpus().queue] == [("squeue", "--clusters=big")] * 2
-    assert all("--states=PENDING" in each.argv for each in slurm.gpus().queue)
+    queue = slurm.gpus().queue
+    assert queue is not None and queue.argv[:2] == ("squeue", "--clusters=big") and "--states=PENDING" in queue.argv
