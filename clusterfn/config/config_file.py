@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterfn.config import import_time, places, quiet, yamlfile
+from clusterfn.config import import_time, notes, places, yamlfile
 from clusterfn.config.forms import ADDRESS, names_a_file
 from clusterfn.config.keys import DEFAULT_KEYS, FILE_KEYS, HOST_KEYS, OF_CALLS
 from clusterfn.config.option_checks import HOST_NAME
@@ -91,7 +91,7 @@ class Config:
 
     def obey(self) -> Config:
         """Let what prints sentences know what is not said; return it."""
-        quiet.in_file, quiet.hidden_notes = self.quiet, self.hidden_notes
+        notes.is_quiet, notes.hidden = self.quiet, self.hidden_notes
         return self
 
     def resolve(self, name: str | None) -> tuple[Host, str]:

@@ -23,7 +23,8 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from clusterfn.config.text_file import header_of_script, read_text
+from clusterfn.config.forms import header_of_script
+from clusterfn.config.yamlfile import read_text
 from clusterfn.errors import ConfigError
 
 PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt"
@@ -121,7 +122,7 @@ def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
         # Python 3.9 and 3.10 have no reader of their own.
         hint = "pip install 'tomli>=2'"
         raise ConfigError(f"reading {path.name} needs tomli on Python older than 3.11", hint=hint) from error
-    text = read_text(path, only="utf-8")
+    text = read_text(path)
     text = header_of_script(text) if path.suffix == ".py" else text
     try:
         return dict(toml.loads(text))

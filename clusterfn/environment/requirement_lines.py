@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterfn.bridge.builder.plan import local_path, masked
-from clusterfn.config.text_file import read_text
+from clusterfn.config.yamlfile import read_text
 from clusterfn.environment.lock import file_name
 from clusterfn.environment.project import (
     EXTRAS,

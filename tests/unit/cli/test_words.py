@@ -112,7 +112,7 @@ def test_wrong_words_are_answered_with_what_to_write(line, said, capsys):
         ("run tensor01 -- --gpus 1 ls", "options of clusterfn come before --: clusterfn run [HOST] --gpus ... --"),
         ("run sh pkg/train.py", "for a command, write -- before it: clusterfn run [HOST] -- sh pkg/train.py"),
         ("run tensor01 --memory 16 -- ls", "next:  write it with a unit: --memory 16GB"),
-        ("run tensor01 --time 10 -- ls", "next:  write --time 10min or --time 10s; the forms are --time"),
+        ("run tensor01 --time 10 -- ls", "next:  write it with a unit: --time 90min"),
         ("run -- ls", "next:  clusterfn run tensor01 ...; or add `default_host: tensor01`"),
         ("run pkg/train.py 1", "next:  clusterfn run tensor01 ...; or add `default_host: tensor01`"),
         ("run pkg/train.py::f 1", "next:  clusterfn run tensor01 ...; or add `default_host: tensor01`"),

@@ -125,7 +125,7 @@ def test_a_host_may_replace_local():
 
 
 def test_bytes_that_are_not_utf8_are_reported():
-    with pytest.raises(ConfigError, match=r":2:4: this byte is not UTF-8"):
+    with pytest.raises(ConfigError, match=":2: the file is not text in UTF-8"):
         config_file.parse(b"a: b\nb: \xff\n", Path("/work/clusterfn.yml"))
 
 
