@@ -144,8 +144,6 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
         above, settings = waiting.pop()
         sources = [each for _, each in source_tables(settings.get("sources") or {})]
         places = [above / Path(str(each["path"])).expanduser() for each in sources if "path" in each]
-        if "workspace" in settings or any(each.get("workspace") for each in sources):
-            places += _workspace(above)[1]
         for place in places:
             if place.resolve() in seen:
                 continue
@@ -160,27 +158,6 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
                 found[relative_path(place, folder)] = {"project": wants, "uv": theirs, "built": digests(place, tree)}
                 waiting.append((place, theirs))
     return found
-
-
-def workspace_root(folder: Path) -> Path:
-    """Return the folder whose [tool.uv] counts for a project: that of its workspace if it is a member, else its own."""
-    root, *lists = _workspace(folder)
-    members, excluded = ({each.resolve() for each in places} for places in lists)
-    return root if folder.resolve() in members - excluded else folder
-
-
-def _workspace(folder: Path) -> tuple[Path, list[Path], list[Path]]:
-    """Return the nearest workspace from a folder upwards, and the folders that are its members and that it excludes."""
-    for root in [folder, *folder.resolve().parents]:
-        file = root / PYPROJECT
-        table = load_toml(file).get("tool", {}).get("uv", {}).get("workspace", {}) if file.is_file() else {}
-        if table:
-            members, excluded = (
-                {each for pattern in table.get(key, []) for each in root.glob(str(pattern)) if each.is_dir()}
-                for key in ("members", "exclude")
-            )
-            return root, sorted(members), sorted(excluded)
-    return folder, [], []
 
 
 def source_tables(sources: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
