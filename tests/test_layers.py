@@ -303,7 +303,7 @@ ONE_PLACE = {
         "bridge/agent/site_rules.py": "reads what an administrator writes",
     },
     "or use less at a time": {"bridge/supervisor/classify_exit.py": "what to do about OutOfMemory"},
-    "have one built": {"config/forms.py": "how a call gets an environment"},
+    "have one built": {"config/environment_kinds.py": "how a call gets an environment"},
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from clusterfn.api.shell_line import PLACE, fill_line, fill_words, places_in
 from clusterfn.bridge.layout import THREADS
 from clusterfn.calls.call import job_name
 from clusterfn.config import config_file, places
-from clusterfn.config.forms import OF_SCRIPT, header_of_script
+from clusterfn.config.environment_kinds import OF_SCRIPT, header_of_script
 from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import merged

@@ -25,7 +25,7 @@ from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
-from clusterfn.config.forms import is_set_by_clusterfn
+from clusterfn.config.environment_kinds import is_set_by_clusterfn
 from clusterfn.config.job_spec import JobSpec, options_passed_on
 from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources

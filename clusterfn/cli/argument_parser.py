@@ -320,7 +320,7 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
 def _as_of_sbatch(word: str, value: str) -> str:
     """Return what `run` calls an option of sbatch with this value; "" for another word, or what sbatch rejects."""
     # Imported late, because it is needed only after a mistake.
-    from clusterfn.scheduler.slurm.options import OPTIONS, PASSED
+    from clusterfn.scheduler.slurm.keys import OPTIONS, PASSED
     from clusterfn.scheduler.slurm.script import read_sbatch
 
     letter, name = word[1:2], word.lstrip("-").partition("=")[0]

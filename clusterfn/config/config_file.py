@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterfn.config import import_time, notes, places, yamlfile
-from clusterfn.config.forms import ADDRESS, names_a_file
+from clusterfn.config.environment_kinds import ADDRESS, names_a_file
 from clusterfn.config.keys import DEFAULT_KEYS, FILE_KEYS, HOST_KEYS, OF_CALLS
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import ALIASES, HOST_VARIABLE, Options, without_needs

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Callable
 
-from clusterfn.config.forms import (
+from clusterfn.config.environment_kinds import (
     ADDRESS,
     ASK_FOR_GPUS,
     CHOOSE_ENVIRONMENT,

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn, TypedDict, Union
 
 from clusterfn.config import option_checks as checks
-from clusterfn.config.forms import MODULE, Notify, parse_notify, python_version
+from clusterfn.config.environment_kinds import MODULE, Notify, parse_notify, python_version
 from clusterfn.config.option_checks import Check, python_package, quoted
 from clusterfn.config.units import GPU_TYPE, VARIABLE, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean

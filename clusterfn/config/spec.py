@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from clusterfn.config.forms import Notify
+from clusterfn.config.environment_kinds import Notify
 
 # The value of `results` that accepts only plain data.
 DATA = "data"

@@ -18,6 +18,7 @@ from typing import Any
 from clusterfn.config import places
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment import package_sources
+from clusterfn.environment.packages import RequirementLines
 from clusterfn.environment.project import (
     LOCK_OF_SCRIPT,
     PYLOCK,
@@ -33,7 +34,6 @@ from clusterfn.environment.project import (
     source_tables,
     split_parts,
 )
-from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import WITH_EXTRAS, Requirement, Specification, conda_requirement
 from clusterfn.errors import ConfigError, did_you_mean
 

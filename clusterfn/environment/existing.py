@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.config import forms
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
+from clusterfn.config import environment_kinds
+from clusterfn.config.environment_kinds import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -209,7 +209,7 @@ class ExistingEnvironment(NamedTuple):
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
     if kind in ("conda", "found"):
-        of_conda = [each for place in forms.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
+        of_conda = [each for place in environment_kinds.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
         return "\n".join([*([] if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt"]), *of_conda])
     # An interpreter may be that of an environment, whose neighbours are two folders up.
     above = posixpath.dirname(value.rstrip("/").partition("/bin/python")[0]) or "/"
@@ -229,7 +229,11 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
         same = next((each for each in there if posixpath.basename(each) == _CALLERS_PYTHON), "")
         hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
         return EnvironmentBuildError(NO_PYTHON, evidence=listed, stage="environment", hint=hint)
-    places = [f"searched {', '.join((*forms.CONDA_PLACES, forms.CONDA_LIST))}"] if kind == "conda" else said
+    places = (
+        [f"searched {', '.join((*environment_kinds.CONDA_PLACES, environment_kinds.CONDA_LIST))}"]
+        if kind == "conda"
+        else said
+    )
     # The interpreter of this program may be gone too, which is no kind of its own.
     hint = ENVIRONMENT_KINDS.get(kind, ENVIRONMENT_KINDS["python"]).if_missing.format(value=value)
     message = f"the host has no environment '{kind}:{value}'"

@@ -23,7 +23,7 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from clusterfn.config.forms import header_of_script
+from clusterfn.config.environment_kinds import header_of_script
 from clusterfn.config.yamlfile import read_text
 from clusterfn.errors import ConfigError
 

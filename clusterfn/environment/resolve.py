@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config import places
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, NAME_ENVIRONMENT, OF_SCRIPT, names_a_file, split_file
+from clusterfn.config.environment_kinds import CHOOSE_ENVIRONMENT, NAME_ENVIRONMENT, OF_SCRIPT, names_a_file, split_file
 from clusterfn.config.job_spec import EnvironmentRef
 from clusterfn.config.spec import Host, Interpreter
 from clusterfn.environment import environment_files, solver, torch_build

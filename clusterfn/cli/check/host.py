@@ -12,7 +12,7 @@ import time
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli import clean, target
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.forms import ENVIRONMENT_KINDS
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import host_capacity
 from clusterfn.hosts.host_capacity import SITE_FILE

@@ -20,7 +20,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line
 from clusterfn.calls import call
 from clusterfn.cli import screen, target
-from clusterfn.config.forms import names_a_file
+from clusterfn.config.environment_kinds import names_a_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.options import parse_options
 from clusterfn.display import console, live

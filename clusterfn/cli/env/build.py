@@ -15,7 +15,7 @@ from clusterfn.cli import screen
 from clusterfn.cli.env import read_ready, seconds
 from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
-from clusterfn.config.forms import names_a_file
+from clusterfn.config.environment_kinds import names_a_file
 from clusterfn.config.spec import Host, Resources
 from clusterfn.display import console, live
 from clusterfn.environment import resolve, solver, torch_build

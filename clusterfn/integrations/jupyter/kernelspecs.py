@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.config import config_file, places
-from clusterfn.config.forms import names_a_file, split_file
+from clusterfn.config.environment_kinds import names_a_file, split_file
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from clusterfn.config.spec import Host
 from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import PASSED_VARIABLES, PENDING, Answer, JobState, Submission
-from clusterfn.scheduler.slurm import OBEYED, gres
-from clusterfn.scheduler.slurm.options import OPTIONS
+from clusterfn.scheduler.slurm import OBEYED
+from clusterfn.scheduler.slurm.keys import OPTIONS, counts_gpus, gpu_options
 from clusterfn.scheduler.slurm.states import FEWER
 
 if TYPE_CHECKING:
@@ -179,15 +179,15 @@ def with_host_options(
         of_call: The host as one call sees it, whose options are merged over those of the file.
     """
     from_host = dict((of_call or host).scheduler_options)
-    by_script, words = gres.of_script(from_host), from_host.pop("gres", "")
+    by_script, words = counts_gpus(from_host), from_host.pop("gres", "")
     if gpus and words is None and host.gpu_option == "gres" and not by_script:
         message = f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})"
         raise ConfigError(message, host=host.name, hint="remove that line, or set gpu_option: gpus")
-    asked = gres.gpu_options(host.gpu_option, gpus, words or "", kind)
+    asked = gpu_options(host.gpu_option, gpus, words or "", kind)
     if by_script:
         # Of the host's own words its type of GPU is left out.
-        counted = gres.of_script({"gres": words})
-        asked = {"gres": words} if counted else gres.gpu_options("gres", 0, words or "", None)
+        counted = counts_gpus({"gres": words})
+        asked = {"gres": words} if counted else gpu_options("gres", 0, words or "", None)
     merged = {**options, **asked}
     if _PER_CPU in merged or ("mem" in merged and from_host.get("mem", "") is not None):
         from_host = {name: value for name, value in from_host.items() if not name.startswith("mem-per-")}

@@ -1,6 +1,6 @@
 """The #SBATCH lines of a script: as sbatch's own request on SLURM, as options of a call elsewhere. Pure.
 
-Such a script runs once, on the first node, as sbatch runs it: its own `srun` starts the tasks. `options.OPTIONS` says
+Such a script runs once, on the first node, as sbatch runs it: its own `srun` starts the tasks. `keys.OPTIONS` says
 what each line does. What sbatch rejects is rejected here, in its words, with the line of the script.
 """
 
@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm.options import ALONE, LETTERS, NUMBER, OPTIONS, PASSED, QUIET, READ, named_by
+from clusterfn.scheduler.slurm.keys import ALONE, LETTERS, NUMBER, OPTIONS, PASSED, QUIET, READ, named_by
 
 ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 # sbatch reads #SLURM too.

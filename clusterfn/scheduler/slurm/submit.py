@@ -15,8 +15,9 @@ from clusterfn.bridge.schedulers.slurm import complaints
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import base
-from clusterfn.scheduler.slurm import OBEYED, gres, sbatch, site
+from clusterfn.scheduler.slurm import OBEYED, sbatch, site
 from clusterfn.scheduler.slurm import states as slurm_states
+from clusterfn.scheduler.slurm.keys import refuse_unknown_gpus
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
@@ -67,7 +68,7 @@ class Slurm(base.Scheduler):
     def resolve_resources(self, resources: Resources) -> Resources:
         """Reject a type or a size of GPUs that SLURM does not know."""
         if resources.gpus:
-            gres.refuse_unknown(self.host, resources)
+            refuse_unknown_gpus(self.host, resources)
         return resources
 
     def submission(self, job: JobSpec) -> base.Submission:
@@ -189,9 +190,9 @@ class Slurm(base.Scheduler):
         shown = ("squeue", *self._clusters, "--noheader", "--all", "--states=PENDING")
         return base.NodeGpusQuestions(
             str((named.get("gpu") if isinstance(named, Mapping) else named) or ""),
-            base.Question(("scontrol", *self._clusters, "--details", "--oneline", "show", "node"), gres.nodes),
-            base.Question((*shown, gres.COLUMNS_OPTION), gres.waiting),
-            base.Question(("sinfo", *self._clusters, "--noheader", "--all", "--format=%G"), gres.types),
+            base.Question(("scontrol", *self._clusters, "--details", "--oneline", "show", "node"), site.gpu_nodes),
+            base.Question((*shown, site.COLUMNS_OPTION), site.waiting_for_gpus),
+            base.Question(("sinfo", *self._clusters, "--noheader", "--all", "--format=%G"), site.gpu_types),
         )
 
 

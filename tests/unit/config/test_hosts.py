@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.config import config_file, yamlfile
-from clusterfn.config.forms import Notify
+from clusterfn.config.environment_kinds import Notify
 from clusterfn.config.keys import HOST_KEYS
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.errors import ConfigError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.config import forms
-from clusterfn.config.forms import CONDA_LIST, CONDA_PLACES
+from clusterfn.config import environment_kinds
+from clusterfn.config.environment_kinds import CONDA_LIST, CONDA_PLACES
 from clusterfn.environment import existing
 from clusterfn.environment.existing import parse_existing
 from clusterfn.errors import EnvironmentBuildError
@@ -67,7 +67,7 @@ def test_base_is_the_installation_itself(tmp_path, place):
 
 
 def test_the_list_of_conda_names_environments_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(forms, "CONDA_PLACES", ("~/miniconda3",))  # this machine may have a /opt/conda
+    monkeypatch.setattr(environment_kinds, "CONDA_PLACES", ("~/miniconda3",))  # this machine may have a /opt/conda
     python, installed = put(tmp_path, "far away/envs/ml"), put(tmp_path, "far away/conda")
     (tmp_path / "far away" / "conda" / "condabin").mkdir()
     (tmp_path / ".conda").mkdir()
@@ -87,14 +87,16 @@ def refused(home: Path, text: str | None) -> EnvironmentBuildError:
 @pytest.fixture
 def alone(monkeypatch):
     """No conda of this machine, as there may be an /opt/conda."""
-    monkeypatch.setattr(forms, "CONDA_PLACES", tuple(each for each in CONDA_PLACES if each.startswith("~/")))
+    monkeypatch.setattr(
+        environment_kinds, "CONDA_PLACES", tuple(each for each in CONDA_PLACES if each.startswith("~/"))
+    )
 
 
 def test_what_is_nowhere_is_reported_with_all_places(tmp_path, alone):
     error = refused(tmp_path, "conda:no-such-one")
 
     assert error.message == "the host has no environment 'conda:no-such-one'"
-    assert all(place in error.evidence[0] for place in (*forms.CONDA_PLACES, CONDA_LIST))
+    assert all(place in error.evidence[0] for place in (*environment_kinds.CONDA_PLACES, CONDA_LIST))
     assert "prefix:/path" in str(error.hint)
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from clusterfn.scheduler.slurm.gres import NodeGpus, Waiting, nodes, types, waiting
+from clusterfn.scheduler.base import NodeGpus, Waiting
+from clusterfn.scheduler.slurm.site import gpu_nodes, gpu_types, waiting_for_gpus
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
 
@@ -24,13 +25,13 @@ def test_the_gpus_of_a_node_are_counted_by_type():
         "NodeName=n2 Gres=lscratch:9,gpu:a100:4(S:0-1),gpu:2080ti:16 GresUsed=gpu:a100:2(IDX:0,3),gpu:2080ti:0(IDX:N/A)"
     )
 
-    assert nodes(f"{N1}\n{odd} State=IDLE+DRAIN\nNodeName=n3 Gres=(null) GresUsed= State=IDLE\n") == [
+    assert gpu_nodes(f"{N1}\n{odd} State=IDLE+DRAIN\nNodeName=n3 Gres=(null) GresUsed= State=IDLE\n") == [
         NodeGpus("n1", "mixed", "", 4, 1),
         NodeGpus("n2", "idle+drain", "a100", 4, 2),
         NodeGpus("n2", "idle+drain", "2080ti", 16, 0),
     ]
-    assert nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [NodeGpus("n1", "idle", "", 4, None)], "who knows"
-    assert nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == [], "that is no count"
+    assert gpu_nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [NodeGpus("n1", "idle", "", 4, None)], "who knows"
+    assert gpu_nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == [], "that is no count"
 
 
 @pytest.mark.parametrize(
@@ -42,21 +43,21 @@ def test_the_gpus_of_a_node_are_counted_by_type():
     ],
 )
 def test_the_types_of_all_nodes_are_read_from_sinfo(text, expected):
-    assert types(text) == expected
+    assert gpu_types(text) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "wants"), [(row("gres:gpu:a100:4", "N/A"), "gpu:a100:4"), (row("N/A", "gres/gpu:8"), "gpu:8")]
 )
 def test_who_waits_for_gpus_is_read_from_squeue(text, wants):
-    (found,) = waiting(text + "\n")
+    (found,) = waiting_for_gpus(text + "\n")
 
     assert (found.id, found.wants, found.reason, found.name) == ("254_[1-5%2]", wants, "Resources", "train.7f3a")
 
 
 def test_who_waits_for_cores_alone_is_left_out():
-    assert waiting(row("gres:lscratch:4", "N/A")) == []
-    assert waiting(row("gres:gpu:a100:4", "N/A")) == [
+    assert waiting_for_gpus(row("gres:lscratch:4", "N/A")) == []
+    assert waiting_for_gpus(row("gres:gpu:a100:4", "N/A")) == [
         Waiting("254_[1-5%2]", "cfbash", "gpu:a100:4", "2026-11-20T14:57:17", "Resources", "train.7f3a")
     ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterfn.config.options import parse_options
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm.options import LETTERS, OPTIONS, PASSED, QUIET, READ
+from clusterfn.scheduler.slurm.keys import LETTERS, OPTIONS, PASSED, QUIET, READ
 from clusterfn.scheduler.slurm.script import read_sbatch
 
 LISTED = Path(__file__).parents[2] / "golden" / "sbatch-options.txt"

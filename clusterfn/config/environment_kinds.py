@@ -1,4 +1,5 @@
-"""Forms that options of calls and keys of clusterfn.yml share: an environment, a file, an address, and who is notified.
+"""The kinds of environments, and other forms that options of calls and keys of clusterfn.yml share: a file, an address,
+and who is notified.
 
 Each kind of environment that is on a host already, as in `environment="venv:~/v"`, is written once, here. `@cluster`,
 clusterfn.yml and `clusterfn check` take the words from here, messages the examples, and `environment.existing` looks
