@@ -220,7 +220,6 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     Raises:
         ConfigError: A type or size of GPUs without GPUs, or one that the host's scheduler does not know; or nodes of a
             host without any.
-        Unsatisfiable: clusterfn.yml says that no GPU of the host is as large.
     """
     defaults = host.defaults
     gpus = defaults.gpus if options.gpus is None else options.gpus

@@ -303,7 +303,6 @@ def _host(key: Value, value: Value, folder: Path) -> Host:
             raise below.error("the environment is set twice", f"remove it here or in line {line}")
         facts["environment"] = DEFAULT_KEYS["environment"].kind.read(below)
     making = {each.partition(".")[2]: facts.pop(each) for each in list(facts) if each.startswith("making.")}
-    making.update(making.pop("cuda", {}))
     for of_path in ("environment", "ssh_config"):
         # The path is relative to the folder of clusterfn.yml, wherever the program runs.
         path = facts.get(of_path)

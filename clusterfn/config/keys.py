@@ -180,8 +180,6 @@ HOST_KEYS: Mapping[str, Key] = {
     "purge_days": Key("making.purge_days", kinds.DAYS, "never", "30d",
         "the file system deletes files that were not read for this long: clusterfn looks for missing files of "
         "environments and restores them"),
-    "cuda": Key("making.cuda", kinds.CUDA, "detected", '{driver: "575.57.08", capability: "8.6"}',
-        "what you know about the GPUs before a job has seen them"),
     **{word: key for each in keys_by_scheduler().values() for word, key in each.keys.items()},
 }  # fmt: skip
 

@@ -46,8 +46,6 @@ class EnvironmentSettings(NamedTuple):
         build_on: "host", or "node": in the job that needs it.
         timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
         purge_days: Files that are not read for so long are removed by the file system; None if they stay.
-        driver: Of the GPUs, if it is known beforehand.
-        capabilities: Compute capabilities of the GPUs, if they are known beforehand.
     """
 
     root: str | None = None
@@ -55,8 +53,6 @@ class EnvironmentSettings(NamedTuple):
     build_on: str = "host"
     timeout_s: float = 1200.0
     purge_days: float | None = None
-    driver: str | None = None
-    capabilities: tuple[str, ...] = ()
 
 
 class Limits(NamedTuple):

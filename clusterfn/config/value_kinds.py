@@ -280,26 +280,3 @@ def _gpus(value: Value) -> tuple[str, ...]:
 _ONLY: Form = {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}, "examples": [[0, 1]]}
 _CHOSEN: Form = {"type": "object", "additionalProperties": False, "properties": {"only": _ONLY}, "required": ["only"]}
 GPUS = Kind(_gpus, _CHOSEN)
-
-
-_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
-_OF_CUDA = ("driver", "capability")
-
-
-def _cuda(value: Value) -> dict[str, Any]:
-    """Read what is known of the GPUs before a job has asked them."""
-    keys = value.mapping(_OF_CUDA)
-    facts: dict[str, Any] = {}
-    if "driver" in keys:
-        facts["driver"] = driver = keys["driver"].as_written()
-        if not _NUMBERS.fullmatch(driver):
-            raise keys["driver"].error(f'"{driver}" is not a version', 'write "575.57.08", in quotes')
-    if "capability" in keys:
-        several = [each.strip() for each in keys["capability"].as_written().split(",")]
-        facts["capabilities"] = tuple(several)
-        if not all(_NUMBERS.fullmatch(each) for each in several):
-            raise keys["capability"].error(f'"{keys["capability"].written}" is not a compute capability', 'write "8.6"')
-    return facts
-
-
-CUDA = Kind(_cuda, {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(_OF_CUDA, WRITTEN)})

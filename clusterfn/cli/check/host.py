@@ -206,7 +206,7 @@ def scheduler(state: CheckState) -> str:
     if site is None:
         hint = f"write the folder that has it as scheduler_path: of {state.place}, or set address: to "
         problem = f"there is no {kind.program} on {state.name}, nor does its login shell find one"
-        evidence = [*_without_commands(state, kind.title), *state.site.login.signs.sentences(has_gpus=False)]
+        evidence = [*_without_commands(state, kind.title), *state.site.login.signs.sentences]
         raise StepFailed(problem, hint + kind.wanted_address, evidence)
     summary = site.check(state.host, state.place)
     commands = state.site.login.schedulers.get(state.host.scheduler)

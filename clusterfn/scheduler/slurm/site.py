@@ -76,8 +76,7 @@ class SlurmSite(site.SchedulerSite):
         bare="configuration source|process configuration file|cannot stat file|unable to status file",
         files=(
             "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/etc/slurm-wlm/slurm.conf", "/opt/slurm",
-            "/usr/local/etc/slurm.conf", "/usr/local/slurm/etc/slurm.conf", "/var/spool/slurm*", "/run/slurm*",
-            "/run/munge/munge.socket*",
+            "/usr/local/etc/slurm.conf", "/usr/local/slurm/etc/slurm.conf", "/run/slurm*",
         ),
     )  # fmt: skip
     title = "SLURM"

@@ -69,10 +69,7 @@ def test_every_key_becomes_its_fact():
     )  # fmt: skip
 
 
-MAKING = (
-    "env_root: /group/x\nfetch_on: client\nbuild_on: node\npurge_days: 30d\n"
-    'cuda: {driver: "575.57.08", capability: "8.6, 9.0"}'
-)
+MAKING = "env_root: /group/x\nfetch_on: client\nbuild_on: node\npurge_days: 30d\n"
 FILES = {"environment.yml": "/work/environment.yml", "envs/a.yaml": "/work/envs/a.yaml", "/x/a.yml": "/x/a.yml"}
 TAKEN = [  # what stands below `a:`, a field of the host, and its value
     ("scheduler: bare\nspare: off", "spare", False), ("scheduler: bare\nspare: no", "spare", False),
@@ -88,8 +85,7 @@ TAKEN = [  # what stands below `a:`, a field of the host, and its value
     *((f'scheduler: bare\naddress: "{address}"', "address", address)
       for address in ("a", "a.b-c", "u@a", "u@a:22", "[::1]:22", "u.x@[fe80::1%eth0]", "über")),
     (f"scheduler: slurm\n{MAKING}", "making", EnvironmentSettings(
-        root="/group/x", fetch_on="client", build_on="node", purge_days=30, driver="575.57.08",
-        capabilities=("8.6", "9.0"))),
+        root="/group/x", fetch_on="client", build_on="node", purge_days=30)),
 ]  # fmt: skip
 
 
@@ -154,8 +150,7 @@ def test_every_fact_of_a_host_can_be_configured():
     read = {key.field for key in HOST_KEYS.values()}
     of_making = {field.partition(".")[2] for field in read if field.startswith("making.")}
     assert {field.partition(".")[0] for field in read} == set(Host._fields) - {"name", "source"}
-    of_cuda = {"driver", "capabilities"}
-    assert of_making - {"cuda"} | of_cuda == set(EnvironmentSettings._fields)
+    assert of_making == set(EnvironmentSettings._fields)
 
 
 @pytest.mark.timeout(120)  # each took minutes, as a pattern for passwords read every word once for each of its colons
