@@ -24,8 +24,8 @@ from clusterfn.errors import ConfigError
 
 # What a line of a script does; any other text is the reason why it is not taken.
 READ, PASSED, QUIET = "read", "passed on", "without effect"
-# The sign behind an option: a whole number from 1 follows, or nothing; with "?" perhaps a value, else a value.
-NUMBER, ALONE = "#", "!"
+# The sign behind an option: a whole number from 1 follows; with "!" nothing, with "?" perhaps a value; else a value.
+NUMBER = "#"
 
 
 class SbatchOption(NamedTuple):
@@ -99,16 +99,6 @@ OPTIONS = {
     for word in _WORD.finditer(words)
 }
 LETTERS = {option.letter: name for name, option in OPTIONS.items() if option.letter}
-
-
-def named_by(word: str) -> list[str]:
-    """Return the options that a long name means, as sbatch reads it: a unique beginning is enough.
-
-    Example:
-        >>> named_by("part"), named_by("cpus"), named_by("container-image")
-        (['partition'], ['cpus-per-gpu', 'cpus-per-task'], [])
-    """
-    return [word] if word in OPTIONS else sorted(name for name in OPTIONS if name.startswith(word))
 
 
 _LONG_NAME = "use the option's long name, without dashes in front"
