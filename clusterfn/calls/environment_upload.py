@@ -181,7 +181,7 @@ def upload_missing(
     lines = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)
     # The host fetches some of what is missing, and the rest is sent.
     wheel, lock = zstd_wheel(session), environment.lock
-    archives = [*lock.on(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
+    archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
     known = {each.sha256: each for each in archives}
     with reading(session.host.name, "which archives it lacks"):
         lacking = shaped(lines[-1], {"missing": [str], "unreachable": [str], "sizes": {...: int}})
@@ -220,12 +220,13 @@ def tell_download(
 
     Say how many bytes these have, too, if they are many. `sizes` are by SHA-256, as far as they are known.
     """
-    host, count = environment.host.name, len(environment.lock.on(environment.platform))
+    host, count = environment.host.name, len(environment.lock.archives(environment.platform))
     parts = [f"{host} fetches {len(theirs)}"] if theirs else []
     parts += [f"{len(ours)} are sent"] if ours else []
     parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
+    base = f" on {host}'s own Python {environment.base.version} ({environment.base.path})" if environment.base else ""
     of = counted(count, "package")
-    say(f"{environment.title}: environment {environment.id[:8]} of {of}: {', '.join(parts) or 'none to send'}")
+    say(f"{environment.title}: environment {environment.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
     fetched, sent = (sum(sizes.get(each.sha256, 0) for each in several) for several in (theirs, ours))
     if fetched + sent < MUCH:
         return
@@ -279,12 +280,13 @@ def plan_document(
     session: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return plan.json, as decision 14 describes it, with facts that only people read."""
-    wheel, archives = zstd_wheel(session), environment.lock.on(environment.platform)
+    wheel, archives = zstd_wheel(session), environment.lock.archives(environment.platform)
     setup = job_script.modules_setup(session.host) if any(each.is_source for each in archives) else ""
     return {
         "format": layout.FORMAT, "id": environment.id, "root": environment.root, "platform": environment.platform,
         "python": list(environment.interpreter.version),
         "packages": [planned_package(each, environment, setup, sizes) for each in archives],
+        "base": {"path": environment.base.path, "version": environment.base.version} if environment.base else None,
         "setup": setup, "fetch": fetch, "zstd": _entry(wheel) if wheel else None,
         "verify": ["torch"] if environment.has_torch else [], "timeout_s": session.host.making.timeout_s,
         "purged": session.host.making.purge_days is not None, "owners": list(session.host.owners),
@@ -313,10 +315,12 @@ def planned_package(
         return entry
     # The hash covers all that the build sees. So a difference gives another wheel, and environments without a
     # difference share one.
-    others = [each.sha256 for each in environment.lock.on(environment.platform) if each.manager != WHEEL]
+    others = [each.sha256 for each in environment.lock.archives(environment.platform) if each.manager != WHEEL]
     builds = [each.sha256 for each in package.builds_with]
+    base = environment.base.identity if environment.base else ()
     seen = [
-        _WHEEL_FORMAT, environment.platform, package.sha256, sorted(builds), sorted(others), environment.glibc, setup,
+        _WHEEL_FORMAT, environment.platform, package.sha256, sorted(builds), sorted(others), [*base],
+        environment.glibc, setup,
     ]  # fmt: skip
     return {
         **entry, "file": f"{package.name}-{package.version}-built.whl", "url": "", "size": 0,

@@ -70,6 +70,7 @@ CHOOSE_ENVIRONMENT = (
     f'{NAME_ENVIRONMENT}; or have one built: environment="environment.yml", "requirements.txt", '
     'or packages=["python=3.11", "numpy"]'
 )
+PYTHON_SOURCES = ("standalone", "host")
 _ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock", ".py")
 # The header of the script itself (PEP 723).
 OF_SCRIPT = "script"
@@ -78,6 +79,7 @@ _PROJECT_FILES = ("environment.yml", "pyproject.toml", "uv.lock", "pylock.toml",
 _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock|py))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
+_PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
 _IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 NOTIFY_KEYS = ("command", "after")
@@ -122,6 +124,16 @@ def header_of_script(text: str) -> str:
     """Return the TOML in which a script of Python names its own packages (PEP 723); "" if it has none."""
     header = _HEADER.search(text.replace("\r\n", "\n"))
     return re.sub(r"^# ?", "", header[1], flags=re.MULTILINE) if header else ""
+
+
+def is_python_source(text: str) -> bool:
+    """Whether a text says where the Python of a project's environment comes from.
+
+    Example:
+        >>> [is_python_source(each) for each in ("host", "/usr/bin/python3.11", "python3.11", "3.11")]
+        [True, True, True, False]
+    """
+    return text in PYTHON_SOURCES or bool(_PROGRAM.fullmatch(text))
 
 
 def nearly_an_environment(text: str) -> str:

@@ -170,6 +170,10 @@ HOST_KEYS: Mapping[str, Key] = {
     "env_root": Key("making.root", kinds.ROOT, "`root`", "/group/ab12/clusterfn",
         "folder for environments that clusterfn builds on the host, and for their packages. clusterfn removes none of "
         "them by itself"),
+    "env_python": Key("making.python", kinds.ENV_PYTHON, "`standalone`", "/usr/bin/python3.11",
+        "where the Python of environments from [project "
+        "files](../how-to/environments.md#choose-where-python-comes-from) comes from: `standalone`, `host`, or the "
+        "path of an interpreter of the host"),
     "fetch_on": Key("making.fetch_on", kinds.choice("auto", "host", "client"), "`auto`", "client",
         "who fetches packages: `host`; `client` (clusterfn sends them); `auto`: the host if it can"),
     "build_on": Key("making.build_on", kinds.choice("host", "node"), "`host`", "node",

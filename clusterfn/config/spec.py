@@ -42,6 +42,8 @@ class EnvironmentSettings(NamedTuple):
 
     Attributes:
         root: Their folder, as in clusterfn.yml; None: below the host's root.
+        python: Where that of a project's environment comes from: "standalone", "host", or the path of the host's
+            interpreter; "" if nothing is said.
         fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
         build_on: "host", or "node": in the job that needs it.
         timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
@@ -49,6 +51,7 @@ class EnvironmentSettings(NamedTuple):
     """
 
     root: str | None = None
+    python: str = ""
     fetch_on: str = "auto"
     build_on: str = "host"
     timeout_s: float = 1200.0

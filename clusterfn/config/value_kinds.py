@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from clusterfn.bridge.supervisor.eligible_gpus import is_gpu_id
 from clusterfn.config import environment_kinds, notes, units
-from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NOTIFY_KEYS, Notify, parse_notify
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NOTIFY_KEYS, PYTHON_SOURCES, Notify, parse_notify
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError, did_you_mean
 
@@ -280,3 +280,16 @@ def _gpus(value: Value) -> tuple[str, ...]:
 _ONLY: Form = {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}, "examples": [[0, 1]]}
 _CHOSEN: Form = {"type": "object", "additionalProperties": False, "properties": {"only": _ONLY}, "required": ["only"]}
 GPUS = Kind(_gpus, _CHOSEN)
+
+
+def _env_python(value: Value) -> str:
+    """Where the Python of environments from project files comes from."""
+    text = value.as_text()
+    if not environment_kinds.is_python_source(text):
+        hint = f"write {', '.join(PYTHON_SOURCES)}, or the path of an interpreter such as /usr/bin/python3.11"
+        raise value.error(f'"{text}" does not say where Python comes from', hint)
+    return text
+
+
+_PYTHONS: Form = {"anyOf": [{"enum": list(PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}]}
+ENV_PYTHON = Kind(_env_python, {**_PYTHONS, "examples": ["host", "/usr/bin/python3.11"]})

@@ -179,5 +179,6 @@ def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification
         hint += f"; without network: run `clusterfn env lock {shlex.quote(spec.title)}` on another machine, and copy "
         hint += "its lock beside this file"
     elif spec.channels:
-        hint += '; without conda: list the packages in a requirements.txt, environment="requirements.txt"'
+        hint += "; without conda: list the packages in a requirements.txt, and take wheels for a Python of the host: "
+        hint += 'environment="requirements.txt[python:host]"'
     return LockError(f"{title} could not be locked: {what} cannot be reached", evidence=lines, hint=hint)

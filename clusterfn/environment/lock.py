@@ -23,8 +23,8 @@ from clusterfn.errors import LockError
 FORMAT = 1
 INPUT = "clusterfn_input"
 VIRTUAL = "clusterfn_virtual_packages_"
-# These are managers. The last one has python alone, an archive without a package.
-CONDA, WHEEL, STANDALONE = "conda", "pip", "standalone"
+# These are managers. The last two have python alone: as an archive without a package, and without an archive.
+CONDA, WHEEL, STANDALONE, HOST = "conda", "pip", "standalone", "host"
 # The format has no place for what builds a source distribution, so that has a category of its own.
 BUILDS = "build-"
 _CONDA = (".conda", ".tar.bz2")
@@ -47,7 +47,8 @@ class LockedPackage:
     """One archive.
 
     Attributes:
-        manager: "conda" or "pip"; of python also "standalone", an archive of python-build-standalone.
+        manager: "conda" or "pip"; of python also "standalone", an archive of python-build-standalone, or "host": the
+            host's own interpreter, which has no archive.
         url: Without a password.
         sha256: "" if neither its index nor its channel has one; such a lock is rejected.
         builds_with: The wheels that build it, if it is a source distribution.
@@ -132,6 +133,10 @@ class EnvironmentLock:
         if found is None:
             raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
         return found
+
+    def archives(self, platform: str) -> tuple[LockedPackage, ...]:
+        """Return the packages of which a host needs an archive."""
+        return tuple(each for each in self.on(platform) if each.manager != HOST)
 
     def builds(self, platform: str) -> tuple[LockedPackage, ...]:
         """Return what builds the source distributions among them."""
@@ -231,6 +236,8 @@ def _tree(data: bytes, path: Path) -> dict[str, Any]:
 def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
     url, manager, platform = _text(row["url"]), _text(row["manager"]), _text(row["platform"])
     name, version = _text(row["name"]), _text(row["version"])
+    if manager == HOST and name == "python" and _PYTHON.fullmatch(version):
+        return LockedPackage(name, version, HOST, "", "", platform)
     hashes = row.get("hash") or {}
     if not hashes.get("sha256"):
         hint = "its channel or index has none: use another one, or pin another version"

@@ -23,6 +23,7 @@ from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import Say, SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
 from clusterfn.environment.packages import from_packages
+from clusterfn.environment.python_source import HostPython, split_source
 from clusterfn.environment.specification import Specification
 from clusterfn.environment.torch_build import GpuCapabilities
 from clusterfn.errors import ConfigError
@@ -44,6 +45,7 @@ class LockedEnvironment:
         wanted: Names of the packages that were asked for.
         on_gpus: Whether its PyTorch must show that it runs on the job's GPUs.
         indexes: (name, address) of what the user's file names, for the credentials in it.
+        base: The host's interpreter that it is built on; None if its Python is among its packages.
         glibc: Of the host; "" if unknown.
     """
 
@@ -57,15 +59,18 @@ class LockedEnvironment:
     wanted: tuple[str, ...] = ()
     on_gpus: bool = False
     indexes: tuple[tuple[str, str], ...] = ()
+    base: HostPython | None = None
     glibc: str = ""
 
     @property
     def id(self) -> str:
         """Its name on every host; short, as the first line of a script may have at most 127 bytes."""
         identity = self.lock.id(self.platform)
+        more: list[object] = [*self.base.identity] if self.base else []
         # Two hosts may share one root, and a wheel that one has built may not run on the other.
         if any(each.is_source for each in self.lock.on(self.platform)):
-            more = [self.glibc, self.host.modules, self.host.setup]
+            more += [self.glibc, self.host.modules, self.host.setup]
+        if more:
             identity = hashlib.sha256(json.dumps([identity, *more]).encode()).hexdigest()
         return identity[:ID_DIGITS]
 
@@ -88,9 +93,12 @@ class LockedEnvironment:
     def interpreter(self) -> Interpreter:
         """Its Python, known before it is built."""
         path, named = posixpath.join(self.prefix, "bin", "python"), dict[str, str]()
-        if self.lock.python_package(self.platform).manager == locks.CONDA:
+        manager = self.lock.python_package(self.platform).manager
+        if manager == locks.CONDA:
             title = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
             named = {"CONDA_PREFIX": self.prefix, "CONDA_DEFAULT_ENV": f"{title}-{self.id[:8]}"}
+        elif manager == locks.HOST:
+            named = {"VIRTUAL_ENV": self.prefix}
         activation = {"prepend": {"PATH": [posixpath.dirname(path)]}, "set": named, "unset": []}
         return Interpreter(path, self.lock.python(self.platform), activation)
 
@@ -116,7 +124,17 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     # A relative path may begin at the working directory, or at the script.
     folders = [Path.cwd(), *([script.parent] if script else [])]
     name, parts = split_file(text)
-    return environment_files.read_file(environment_files.locate_file(name, folders), parts)
+    source, parts = split_source(parts)
+    spec = environment_files.read_file(environment_files.locate_file(name, folders), parts)
+    if not source.kind:
+        return spec
+    named = f"python:{source.program or source.kind}"
+    if spec.project is None:
+        kinds = "only pyproject.toml, uv.lock, pylock.toml and requirements.txt leave Python open"
+        what = f"{spec.title} says itself which Python it wants, but {named} is named"
+        raise ConfigError(what, hint=f'write environment="{name}"; {kinds}')
+    title = f"{spec.title[:-1]},{named}]" if spec.title.endswith("]") else f"{spec.title}[{named}]"
+    return replace(spec, python=source, title=title)
 
 
 def resolve_environment(
@@ -138,7 +156,7 @@ def resolve_environment(
     target, say = _target(spec, host, facts, caller), functools.lru_cache(maxsize=None)(say)
     lock = torch_build.lock_with_torch(spec, target, gpus, ask_gpus, host.name, say)
     made = LockedEnvironment(
-        spec.title, lock, target.platform, facts["root"], host, indexes=spec.addresses,
+        spec.title, lock, target.platform, facts["root"], host, indexes=spec.addresses, base=spec.python.found,
         wanted=tuple(each.name for each in (*spec.conda, *spec.pip)), glibc=target.glibc,
     )  # fmt: skip
     torch = torch_build.find_torch(lock.on(target.platform))
@@ -168,4 +186,6 @@ def _target(spec: Specification, host: Host, facts: Mapping[str, str], caller: t
     if platform not in PLATFORMS:
         what = f"clusterfn builds environments for {', '.join(PLATFORMS)}, but {host.name} is {platform}"
         raise ConfigError(what, host=host.name, hint=NAME_ENVIRONMENT)
-    return SolveTarget(PLATFORMS[platform], facts["glibc"], None, f"{caller[0]}.{caller[1]}")
+    # An interpreter of the host may run with a C library of its own.
+    glibc = spec.python.found.glibc if spec.python.found else facts["glibc"]
+    return SolveTarget(PLATFORMS[platform], glibc, None, f"{caller[0]}.{caller[1]}")

@@ -84,7 +84,7 @@ def lock_for(
     data = lock_content(packages, target, same, spec)
     lock = locks.parse_lock(data, path)
     python = f"{lock.python_package(target.platform).version}."
-    if not (spec.wants_python or python.startswith(f"{target.python}.")):
+    if not (spec.wants_python or spec.python.found or python.startswith(f"{target.python}.")):
         say(f"no solution for Python {target.python}: the environment has {python[:-1]}, the nearest that works")
     # A lock that is of no use must not replace one that is.
     _refuse_old_python(lock, spec, target)
@@ -112,13 +112,15 @@ def lock_path(spec: Specification, target: SolveTarget) -> Path:
 def lock_beside(spec: Specification) -> Path | None:
     """Return the path of the lock next to the file of a specification; None if it has no file.
 
-    Other extras have another lock, pyproject-gpu-group-dev.conda-lock.yml.
+    Other extras have another lock, pyproject-gpu-group-dev.conda-lock.yml, and so have hosts with another Python of
+    their own, pyproject-host-python-3.11.4.conda-lock.yml.
     """
     if spec.file is None:
         return None
     words = [spec.file.stem]
     if spec.wheels:
         words = [spec.wheels.path.stem, *spec.wheels.extras, *(f"group-{group}" for group in spec.wheels.groups)]
+        words += [f"host-python-{spec.python.found.version}"] if spec.python.found else []
     return spec.file.with_name(f"{'-'.join(words)}.conda-lock.yml")
 
 
@@ -128,6 +130,9 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
         return f"{spec.title} has changed"
     if not lock.on(target.platform):
         return f"{lock.path.name} has nothing for {target.platform}"
+    if spec.python.kind and lock.python_package(target.platform).manager != spec.python.kind:
+        has = lock.python_package(target.platform).manager
+        return f"{lock.path.name} has a Python of another source ({has}), and {spec.python.kind} is asked for"
     supposed = lock.virtual_packages(target.platform)
     glibc = supposed.get("__glibc", "0")
     if target.glibc and version(glibc) > version(target.glibc):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment.project import PIP_LINES, ProjectFile, normalize
+from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import ConfigError
 
 USUAL_CHANNEL = "conda-forge"
@@ -89,6 +90,7 @@ class Specification:
             something before. None if no wheel is wanted.
         pins: Versions that were chosen for one host, as pip writes them.
         torch_backend: PyTorch's own index that was chosen for one host, "cu128"; "" for none.
+        python: Where the Python of a project comes from; its own lock says so, `input_hash` does not.
     """
 
     title: str
@@ -105,10 +107,11 @@ class Specification:
     wheels: ProjectFile | None = None
     pins: tuple[str, ...] = ()
     torch_backend: str = ""
+    python: PythonSource = PythonSource()
 
     @property
     def project(self) -> ProjectFile | None:
-        """The project's own file, whose Python comes from python-build-standalone; None if it has none."""
+        """The project's own file, which leaves open where Python comes from; None if it has none."""
         return self.wheels if self.wheels and self.wheels.kind != PIP_LINES else None
 
     @property

@@ -2,7 +2,7 @@
 
 The lines of pip in an environment.yml, or in `packages=`, run on packages of conda. uv sees a stand-in for each of
 those, so that it neither replaces one nor brings one twice. A project's file runs on a Python alone, from
-python-build-standalone: the caller's minor version, or the nearest that has a solution.
+python-build-standalone or the host: the caller's minor version, or the nearest that has a solution.
 
 uv knows which archives python-build-standalone has; the release and the mirror are those that uv itself would take.
 The hashes are in the file SHA256SUMS beside them. Where a mirror has none, the archive is downloaded once to compute
@@ -37,20 +37,12 @@ from urllib.parse import urlsplit, urlunsplit
 from clusterfn.bridge.builder.fetch import make_request
 from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import conda_solver, download, package_sources, source_distributions, uv
+from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
-from clusterfn.environment.existing import OLDEST
-from clusterfn.environment.lock import STANDALONE, WHEEL, EnvironmentLock, LockedPackage, Unsolved
+from clusterfn.environment.lock import WHEEL, EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.package_sources import without_password
-from clusterfn.environment.project import (
-    PIP_LINES,
-    PYPROJECT,
-    REQUIREMENTS,
-    UV_LOCK,
-    ProjectFile,
-    admits,
-    load_toml,
-    normalize,
-)
+from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
+from clusterfn.environment.python_source import STANDALONE, nearest_minors
 from clusterfn.environment.source_distributions import Solve
 from clusterfn.environment.specification import Specification, conda_requirement
 from clusterfn.environment.uv import PEP_440, check_hashes, choose_file, packages_for, write_placeholders
@@ -62,11 +54,9 @@ _ANSWER_S = 5.0
 _MOST = 1 << 20
 _BLOCK = 1 << 18
 _PYTHON_HINT = (
-    "check your network and proxy, or name a mirror with UV_PYTHON_INSTALL_MIRROR; or take conda's Python: write an "
-    "environment.yml with `python`, and `-r requirements.txt` below `pip:`"
+    'take the host\'s own Python, environment="FILE[python:host]" or `env_python: host` in clusterfn.yml; or check '
+    "your network and proxy, or name a mirror with UV_PYTHON_INSTALL_MIRROR"
 )
-# Minor versions of Python 3. uv asks the indexes for each of them, so only a few are tried.
-_MINORS, _TRIES = range(OLDEST[1], 20), 4
 
 
 def solve_with_wheels(
@@ -82,7 +72,8 @@ def solve_with_wheels(
     if unread := package_sources.unread_settings():
         once(unread)
     finder = WheelFinder(spec, project, target, once)
-    minors = [target.python] if spec.wants_python else _nearest_minors(project, target.python)
+    near, found = int(target.python.split(".")[1]), spec.python.found
+    minors = [found.version] if found else [target.python] if spec.wants_python else nearest_minors(project, near)
     first: LockError | None = None
     tried: set[str] = set()
     for minor in minors:
@@ -106,18 +97,6 @@ def solve_with_wheels(
             first = first or unsolved
     assert first is not None, "there is at least one Python to try"
     raise LockError(first.message, evidence=first.evidence, hint=first.hint)
-
-
-def _nearest_minors(project: ProjectFile, wanted: str) -> list[str]:
-    """List the Pythons that a project admits, the caller's nearest first; raise LockError if it admits none."""
-    near = int(wanted.split(".")[1])
-    nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
-    found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
-    if not found:
-        oldest = f"Python {OLDEST[0]}.{OLDEST[1]} or newer, which functions need"
-        what = f"{project.path.name} admits no {oldest}: its requires-python is {project.requires_python!r}"
-        raise LockError(what, hint='write requires-python = ">=3.10"')
-    return found[:_TRIES]
 
 
 def _wheels_for(finder: WheelFinder, base: Sequence[LockedPackage], python: str) -> list[LockedPackage]:
@@ -146,7 +125,10 @@ def _wheels_for(finder: WheelFinder, base: Sequence[LockedPackage], python: str)
 
 def _python_for(finder: WheelFinder, minor: str, before: EnvironmentLock | None) -> LockedPackage:
     """Return a Python for a project; one that is new to its lock has no hash yet."""
-    platform = finder.target.platform
+    found, platform = finder.spec.python.found, finder.target.platform
+    if found:
+        finder.say(f"Python {found.version} is the host's own: {found.path} (glibc {found.glibc})")
+        return LockedPackage("python", found.version, locks.HOST, "", "", platform)
     # Only the deletion of a lock changes its Python.
     for each in before.on(platform) if before else ():
         if each.name == "python" and each.manager == STANDALONE and each.version.startswith(f"{minor}."):

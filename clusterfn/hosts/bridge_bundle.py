@@ -23,7 +23,7 @@ _NOT_IN_JOBS = (
     "calls/group_elements.py", "calls/group_tracker.py", "calls/job_tracker.py", "calls/mapping.py",
     "calls/sent_group.py", "calls/session_", "calls/submit.py", "cli/",
     "environment/conda_", "environment/download.py", "environment/environment_files.py",
-    "environment/lock", "environment/package", "environment/project",
+    "environment/lock", "environment/package", "environment/project", "environment/python_source.py",
     "environment/resolve.py", "environment/solve",
     "environment/source_distributions.py", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",

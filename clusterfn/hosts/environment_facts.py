@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import posixpath
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import nvidia_smi
-from clusterfn.environment import resolve, torch_build
+from clusterfn.environment import python_source, resolve, torch_build
 from clusterfn.environment.existing import CALLER
 from clusterfn.environment.torch_build import GpuCapabilities
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60.0
 _DRIVER_FIELDS = ("driver_version", "compute_cap")
+# The variables of another interpreter: a build has none of them.
+_MISLEADING = ("LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
 
 
@@ -38,6 +41,7 @@ def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say
             return found
         return None if ask_types(session.connection, scheduler) == [] else torch_build.UNKNOWN_GPUS
 
+    spec = with_python(session, spec)
     try:
         return resolve.resolve_environment(spec, session.host, facts, known, CALLER, say, ask)
     except EnvironmentBuildError as error:
@@ -48,7 +52,26 @@ def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say
 def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int) -> str:
     """Say why the existing lock does not fit the host; "" if it does."""
     facts, known = _facts(session, gpus)
-    return resolve.why_stale(spec, session.host, facts, known, CALLER)
+    return resolve.why_stale(with_python(session, spec), session.host, facts, known, CALLER)
+
+
+def with_python(session: ConnectedHost, spec: Specification) -> Specification:
+    """Return a specification with the source of its Python, which clusterfn.yml may name, and the host's interpreter.
+
+    Raises:
+        EnvironmentBuildError: The host has no interpreter that fits.
+        LockError: The project admits no Python.
+    """
+    if spec.project is None or spec.python.found:
+        return spec
+    source = spec.python if spec.python.kind else python_source.parse_source(session.host.making.python)
+    if source.kind == python_source.HOST:
+        argv = python_source.question(source, spec.project, CALLER)
+        answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+        printed, platform = answer.out.decode("utf-8", "replace"), session.connection.facts.platform
+        found = python_source.choose(source, spec.project, platform, printed, session.host.name)
+        source = replace(source, found=found)
+    return replace(spec, python=source)
 
 
 def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:

@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(MINOR not in ("3.9", "3.10", "3.11", "3.12", "3.13"), reason="the lab has no such Python"),
 ]
+SIX = "six==1.17.0 --hash=sha256:4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274\n"
 PYPROJECT = """\
 [project]
 name = "app"
@@ -61,6 +62,18 @@ def only_six() -> str:
     return str(six.__version__)
 
 
+def about_python() -> tuple[str, str, str, list[str]]:
+    import importlib.util
+    import sys
+    import sysconfig
+
+    import six  # noqa: F401
+
+    foreign = [name for name in ("pip", "setuptools") if importlib.util.find_spec(name)]
+    version = ".".join(map(str, sys.version_info[:3]))
+    return version, sys.base_prefix, sysconfig.get_config_var("prefix"), foreign
+
+
 def only_sources() -> tuple[str, str, str, bool]:
     import importlib.util
 
@@ -74,7 +87,7 @@ def only_sources() -> tuple[str, str, str, bool]:
     return str(hydra.__version__), str(config.b), str(gift.NAME), is_own
 
 
-for each in (report, only_six, only_sources):
+for each in (report, only_six, about_python, only_sources):
     each.__module__ = "__main__"
 REPORTED = ("SIX 1.17.0", "3.10", True, tuple(map(int, MINOR.split("."))))
 
@@ -133,6 +146,30 @@ def test_what_has_no_wheel_is_built_on_the_host_and_imported(project, tmp_path, 
     assert "antlr4-python3-runtime 4.9.3 has no wheel, so the host builds it once" in said
     locked = (project / "requirements.conda-lock.yml").read_text()
     assert "antlr4-python3-runtime-4.9.3.tar.gz" in locked and "build-antlr4-python3-runtime" in locked
+
+
+def version_of(python: Path) -> str:
+    argv = [str(python), "-c", "import platform; print(platform.python_version())"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
+def test_the_hosts_own_python_is_the_base_of_an_isolated_environment(lab, project, host, capsys):
+    python = lab.python(MINOR)
+    (project / "requirements.txt").write_text(SIX)
+    function = cluster(host=host, environment=f"requirements.txt[python:{python}]")(about_python)
+
+    version, base, _, foreign = function()
+
+    assert version == version_of(python)
+    assert base == str(python.resolve().parents[1])
+    assert foreign == []  # that Python itself has both
+    told = capsys.readouterr().err
+    assert f"Python {version} is the host's own: {python.resolve()}" in told
+    assert f"on {host}'s own Python {version}" in told
+    assert (project / f"requirements-host-python-{version}.conda-lock.yml").exists()
+    assert function()[0] == version
+    assert "solving" not in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

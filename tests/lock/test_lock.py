@@ -153,7 +153,7 @@ def test_without_a_channel_the_error_of_packages_names_the_way_that_needs_none(b
     with pytest.raises(LockError, match="could not be locked: a channel cannot be reached") as told:
         solver.lock_for(resolve.read_specification(None, (package,)), HOST, bench.said.append)
 
-    assert 'environment="requirements.txt"' in str(told.value.hint)
+    assert 'environment="requirements.txt[python:host]"' in str(told.value.hint)
 
 
 def test_the_nearest_python_that_solves_is_taken_and_said(bench: Bench):

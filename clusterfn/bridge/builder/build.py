@@ -256,6 +256,8 @@ class _Build:
         write_document(os.path.join(self._folder, PLAN), self._plan.document)
         os.makedirs(os.path.dirname(self._final), exist_ok=True)
         cleanup.sweep_leftovers(self._plan.root, self._holder)
+        if self._plan.base is not None:
+            programs.refuse_changed(self._plan.base)
         self._timed("packages", self._packages.provide)
         try:
             facts = self._packages.retry_on_damage(self._make)
@@ -318,6 +320,9 @@ class _Build:
             host=os.uname()[1], seconds=self._seconds, bytes=sum(sizes.values()), files=len(sizes),
             packages=[[each.name, each.version, each.build, each.manager] for each in self._plan.packages],
         )  # fmt: skip
+        if self._plan.base is not None:
+            ready["base"] = self._plan.base
+            ready["packages"].append(["python", self._plan.base["version"], "", "host"])
         os.makedirs(os.path.join(self._aside, ABOUT), exist_ok=True)
         for name, document in ((SIZES, sizes), (PLAN, self._plan.document), (READY, ready)):
             write_document(os.path.join(self._aside, ABOUT, name), document)

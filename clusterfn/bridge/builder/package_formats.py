@@ -242,13 +242,23 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
     folders = [package_dir(plan.root, each.sha256) for each in plan.packages]
     manifests = list(map(read_manifest, folders))
     python = next((each for each in manifests if each.kind != "wheel" and each.name == "python"), None)
-    if python is None:
+    if plan.base is None and python is None:
         raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
-    layout = Layout(prefix, plan.python, python.facts.get("python_site_packages_path"))
+    layout = Layout(prefix, plan.python, python.facts.get("python_site_packages_path") if python else None)
+    if plan.base is not None:
+        # It is laid out as by `venv`: a link to the host's interpreter, and pyvenv.cfg, which isolates it. Neither
+        # `venv` nor `ensurepip` is used: Debian has packages of their own for them.
+        path, version = plan.base["path"], plan.base["version"]
+        values = "home = %s\ninclude-system-site-packages = false\nversion = %s\nexecutable = %s\n"
+        config = os.fsencode(values % (os.path.dirname(path), version, path))
+        layout.add(TargetFile("pyvenv.cfg", WRITE, "", content=config))
+        layout.add(TargetFile("bin/python", SYMLINK, "", content=os.fsencode(path)))
+        for name in ("python3", "python%d.%d" % layout.version):
+            layout.add(TargetFile("bin/" + name, SYMLINK, "", content=b"python"))
     for package, folder, manifest in zip(plan.packages, folders, manifests):
         place = _place_wheel if manifest.kind == "wheel" else _place_conda
         place(layout, manifest, package, folder)
-    if python.kind == "conda":
+    if python is not None and python.kind == "conda":
         layout.add(TargetFile("conda-meta/history", WRITE, folders[0], content=_HISTORY))
     return layout
 

@@ -22,6 +22,7 @@ _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*\Z")
 _BUILD = re.compile(r"[^/\s\x00-\x1f]*\Z")
 CONDA, TAR_BZ2, WHEEL, TAR_GZ = ".conda", ".tar.bz2", ".whl", ".tar.gz"
 _PATH = re.compile(r"/[^\n]*\Z")
+_VERSION = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){2}\Z")
 
 
 class PlannedPackage(NamedTuple):
@@ -73,6 +74,9 @@ class BuildPlan(NamedTuple):
     purged: bool  # whether files may be missing from an environment that is there
     timeout_s: float  # how many seconds a post-link script may take, and for how many any program may do nothing
     owners: "list[str]"  # users and groups whose folders are trusted
+    # The `path` and `version` of the host's interpreter that it is built on; None if a package brings its Python. With
+    # another version the environment is not the one that was locked.
+    base: "Optional[dict[str, str]]"
     setup: str  # lines of shell that load the host's modules before a wheel is built
     document: "dict[str, Any]"  # the plan as it was read
 
@@ -84,7 +88,7 @@ def read_plan(path: "Union[str, int]") -> BuildPlan:
             given = native(json.load(file))
         if given["format"] != FORMAT:
             raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
-        major, minor = given["python"]
+        (major, minor), base = given["python"], given.get("base")
         return BuildPlan(
             id=check_id(given["id"]), root=_matching(_PATH, given["root"]).rstrip("/"), python=(int(major), int(minor)),
             packages=list(map(parse_package, given["packages"])), fetch=bool(given["fetch"]),
@@ -92,6 +96,7 @@ def read_plan(path: "Union[str, int]") -> BuildPlan:
             verify=list(map(str, given.get("verify", ()))), about=str(given.get("about", "")),
             purged=bool(given.get("purged", False)), timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
             owners=list(map(str, given.get("owners") or ())),
+            base=base and dict(path=_matching(_PATH, base["path"]), version=_matching(_VERSION, base["version"])),
             setup=str(given.get("setup") or ""), document=given,
         )  # fmt: skip
     except OSError as error:

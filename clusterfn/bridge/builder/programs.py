@@ -35,6 +35,8 @@ _LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHON", "PIP_", "CON
 _SHELL = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 _TURN_S = 0.1
 _MOST_OUTPUT = 1000000
+_BASE_TIMEOUT_S = 60.0
+_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 _MESSAGES = ".messages.txt"
 _SEPARATOR = b"\0clusterfn\0"
 _SCRIPT = r"""
@@ -207,12 +209,31 @@ def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":
     if found is None:
         raise failed("did not say which Python it is", lines[-20:])
     facts = dict(native(json.loads(found)))
-    wanted = "%d.%d" % plan.python
+    wanted = plan.base["version"] if plan.base is not None else "%d.%d" % plan.python
     if not (facts["python"] + ".").startswith(wanted + "."):
         raise failed("is Python %s, the lock wants %s" % (facts["python"], wanted), [])
     if os.path.realpath(facts["prefix"]) != os.path.realpath(prefix):
         raise failed("has the prefix %s instead of %s" % (facts["prefix"], prefix), [])
     return facts
+
+
+def refuse_changed(base: "dict[str, str]") -> None:
+    """Raise BuildFailed unless the interpreter on this machine is the one that the environment was locked for."""
+    evidence: "list[str]" = []
+    try:
+        argv = [base["path"], "-I", "-S", "-c", _VERSION]
+        said = run_program(argv, clean_environ(), _BASE_TIMEOUT_S, _BASE_TIMEOUT_S).decode("utf-8", "replace").strip()
+        what = "is Python %s" % said
+    except ProgramFailed as error:
+        said, what, evidence = "", "fails (%s)" % error, error.evidence
+    if said != base["version"]:
+        locked = "it is built on Python %s of the host" % base["version"]
+        raise BuildFailed(
+            "%s, and %s %s on %s" % (locked, base["path"], what, os.uname()[1]), stage="python", evidence=evidence,
+            hint="if the host was updated, run your program again: it locks and builds for the Python that is there "
+            "now; if its machines differ, name a Python that all have, or take it from elsewhere (env_python: "
+            "standalone)",
+        )  # fmt: skip
 
 
 _VARIABLE = "CLUSTERFN_BUILDER"

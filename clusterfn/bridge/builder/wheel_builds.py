@@ -55,6 +55,8 @@ _COMPILER = (
 # What the last lines of a failed build say, and what to do.
 _CAUSES = (
     (r"No space left on device|[Dd]isk quota exceeded", ROOM),
+    (r"fatal error: (?:pyconfig|Python)\.h", "the host's Python has no headers: install its -dev or -devel package, or "
+     "take Python from elsewhere (env_python: standalone)"),
     (r"fatal error: (\S+\.h\w*): No such file", "the header {0} is missing: install the library that has it with its "
      "headers, name its module (modules:), or add conda's package of it to an environment.yml"),
     (r"nvcc|CUDA_HOME|CUDAToolkit|CUDA_TOOLKIT", "it needs CUDA's compiler: name its module (modules: [cuda]), and "

@@ -15,11 +15,11 @@ import sys
 import time
 
 from .. import layout
-from ..builder import leases, permissions, progress
+from ..builder import leases, permissions, programs, progress
 from ..builder.errors import BuildFailed, from_os_error
 from . import publish
 from .environ import add_script_variables
-from .text import last_lines
+from .text import last_lines, native
 from .verdict import AttemptEnded, Verdict
 
 TYPE_CHECKING = False
@@ -69,6 +69,11 @@ def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> No
     marker = _have(job, attempt.path(layout.BUILDER_LOG), watch.look, attempt)
     with open(marker, encoding="utf-8") as file:
         ready_facts = dict(json.load(file))
+    base = ready_facts.get("base")
+    # It may be built on an interpreter of the host that is gone here, or is another one.
+    if base:
+        with _verdict_of_builder(base["path"], "the environment cannot be used"):
+            programs.refuse_changed(native(base))
     add_script_variables(job.spec["activation"], ready_facts)
 
 
@@ -120,14 +125,14 @@ def _refuse_others(wanted: "SpecBuilding") -> None:
 
 
 @contextlib.contextmanager
-def _verdict_of_builder(root: str) -> "Iterator[None]":
+def _verdict_of_builder(root: str, what: str = "the environment could not be made") -> "Iterator[None]":
     """Raise what the builder's code raises as the verdict of the job."""
     try:
         yield
     except BuildFailed as failed:
-        raise AttemptEnded(_failed(failed.document())) from failed
+        raise AttemptEnded(_failed(failed.document(), what)) from failed
     except OSError as error:
-        raise AttemptEnded(_failed(from_os_error(error, root).document())) from error
+        raise AttemptEnded(_failed(from_os_error(error, root).document(), what)) from error
 
 
 def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attempt: "Optional[RunnableAttempt]") -> None:
@@ -153,12 +158,12 @@ def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attemp
             process.wait()
     if process.returncode:
         silent = {"message": "its builder ended with exit status %d" % process.returncode}
-        raise AttemptEnded(_failed(dict(silent, **progress.last_line(said))))
+        raise AttemptEnded(_failed(dict(silent, **progress.last_line(said)), "the environment could not be made"))
 
 
-def _failed(facts: "dict[str, Any]") -> Verdict:
+def _failed(facts: "dict[str, Any]", what: str) -> Verdict:
     return Verdict(
-        layout.ENVIRONMENT, "the environment could not be made: %s" % facts["message"], stage="environment",
+        layout.ENVIRONMENT, "%s: %s" % (what, facts["message"]), stage="environment",
         evidence=facts.get("evidence") or [],
         hint=facts.get("hint") or "call again; clusterfn env list says what is there",
     )  # fmt: skip

@@ -125,7 +125,8 @@ def _facts(built: Built, prefix: str, record: Mapping[str, Any], plan: Mapping[s
     yield "made from", built.about
     yield "asked for", " ".join(plan.get("wanted") or ())
     yield "folder", prefix
-    yield "python", built.python
+    base = record.get("base")
+    yield "python", f"{built.python}, the host's own: {base['path']}" if base else built.python
     yield "CUDA", built.cuda or ("none" if built.cuda == "" else "")
     yield "because", plan.get("why") or ""
     yield "locked for", _virtual(plan.get("virtual") or {})

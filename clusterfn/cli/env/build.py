@@ -21,6 +21,7 @@ from clusterfn.display import console, live
 from clusterfn.environment import resolve, solver, torch_build
 from clusterfn.environment.conda_solver import SolveTarget
 from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.python_source import HOST
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
@@ -154,6 +155,9 @@ def _for_platform(args: argparse.Namespace, words: FileAndHosts) -> int:
     if args.platform not in _PLATFORMS:
         raise ConfigError(f"no host has the platform {args.platform!r}", hint=f"one of {', '.join(_PLATFORMS)}")
     spec = specification(words.file, args.packages, None)
+    if spec.python.kind == HOST:
+        hint = f"clusterfn env lock {shlex.quote(spec.title)} HOST"
+        raise ConfigError(f"--platform asks no host, but {spec.title} takes Python from one", hint=hint)
     target = SolveTarget(args.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
     if args.check:
         return _report_check(spec, "platform", {args.platform: solver.existing_lock(spec, target)[1]}, args.json)

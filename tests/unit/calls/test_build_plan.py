@@ -18,6 +18,7 @@ from clusterfn.calls import environment_upload
 from clusterfn.config.spec import Host
 from clusterfn.environment import download
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
+from clusterfn.environment.python_source import HostPython
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.errors import HostError
 from clusterfn.scheduler.job_script import modules_setup
@@ -61,6 +62,7 @@ def test_other_wheels_of_the_environment_do_not_change_the_wheel():
         lambda: planned(TOY, replace(PYTHON, sha256="e" * 64)),
         lambda: planned(setup="load_module gcc"),
         lambda: planned(glibc="2.17"),
+        lambda: planned(base=HostPython("/usr/bin/python3.11", "3.11.4", "2.28", "cpython-311")),
     ],
 )
 def test_whatever_the_build_sees_makes_another_wheel(other: Any):

@@ -84,6 +84,8 @@ TAKEN = [  # what stands below `a:`, a field of the host, and its value
       for place in ("environment: %s", "defaults: {environment: %s}")),
     *((f'scheduler: bare\naddress: "{address}"', "address", address)
       for address in ("a", "a.b-c", "u@a", "u@a:22", "[::1]:22", "u.x@[fe80::1%eth0]", "über")),
+    *((f"scheduler: bare\nenv_python: {text}", "making", EnvironmentSettings(python=text))
+      for text in ("standalone", "host", "/usr/bin/python3.11", "~/py/python3", "python3.11")),
     (f"scheduler: slurm\n{MAKING}", "making", EnvironmentSettings(
         root="/group/x", fetch_on="client", build_on="node", purge_days=30)),
 ]  # fmt: skip
@@ -151,6 +153,12 @@ def test_every_fact_of_a_host_can_be_configured():
     of_making = {field.partition(".")[2] for field in read if field.startswith("making.")}
     assert {field.partition(".")[0] for field in read} == set(Host._fields) - {"name", "source"}
     assert of_making == set(EnvironmentSettings._fields)
+
+
+@pytest.mark.parametrize("text", ['"3.11"', "Host", "./python3", "/usr/bin/", "python2.7", "-c"])
+def test_what_is_no_source_of_python_is_refused(text):
+    with pytest.raises(ConfigError, match="does not say where Python comes from"):
+        host(f"scheduler: bare\nenv_python: {text}")
 
 
 @pytest.mark.timeout(120)  # each took minutes, as a pattern for passwords read every word once for each of its colons

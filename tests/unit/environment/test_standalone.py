@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import uv, wheels
-from clusterfn.environment.lock import LockedPackage, Unsolved
+from clusterfn.environment import solver, uv, wheels
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
+from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import LockError
-from tests.unit.environment.shelf import Shelf
+from tests.unit.environment.shelf import HOST, Shelf
 
 CONTENT = b"an archive"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -38,6 +40,11 @@ def find(shelf: Shelf, minor: str = "3.11", platform: str = "linux-64") -> Locke
     return WITH_HASH(FIND_PYTHON(minor, platform, shelf.project), shelf.said.append)
 
 
+def locked_with(shelf: Shelf, kind: str) -> EnvironmentLock:
+    spec = replace(shelf.read(), python=PythonSource(kind))
+    return solver.lock_for(spec, HOST, shelf.said.append)
+
+
 def test_a_mirror_without_hashes_is_downloaded_once_to_compute_one(shelf: Shelf, mirror: Path):
     found = find(shelf)
 
@@ -61,7 +68,7 @@ def test_a_mirror_that_does_not_answer_is_named(shelf: Shelf, mirror: Path):
         find(shelf)
 
     assert mirror.parent.name in caught.value.evidence[0]
-    assert "UV_PYTHON_INSTALL_MIRROR" in (caught.value.hint or "")
+    assert "UV_PYTHON_INSTALL_MIRROR" in (caught.value.hint or "") and "[python:host]" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(("minor", "platform"), [("3.5", "linux-64"), ("3.11", "linux-ppc64le")])
@@ -70,16 +77,26 @@ def test_a_python_that_it_does_not_have_is_no_solution(shelf: Shelf, minor: str,
         find(shelf, minor, platform)
 
 
-def test_the_lock_of_a_project_has_its_archive_and_keeps_it(shelf: Shelf, mirror: Path):
+def test_where_it_is_asked_for_its_lock_has_its_archive(shelf: Shelf, mirror: Path):
+    shelf.wheel("toy")
+    shelf.pyproject('"toy"')
+
+    lock = locked_with(shelf, "standalone")
+
+    assert lock.path.name == "pyproject.conda-lock.yml"
+    python = lock.python_package("linux-64")
+    assert (python.manager, python.sha256) == ("standalone", SHA256)
+    assert [each.manager for each in lock.archives("linux-64")] == ["standalone", "pip"]
+    assert locked_with(shelf, "standalone") == lock
+
+
+def test_it_is_taken_unasked_and_kept(shelf: Shelf, mirror: Path):
     shelf.wheel("toy")
     shelf.pyproject('"toy"')
 
     lock = shelf.lock()
 
-    assert lock.path.name == "pyproject.conda-lock.yml"
-    python = lock.python_package("linux-64")
-    assert (python.manager, python.sha256) == ("standalone", SHA256)
-    assert [each.manager for each in lock.on("linux-64")] == ["standalone", "pip"]
+    assert lock == locked_with(shelf, "standalone")
     shelf.wheel("more")
     shelf.pyproject('"toy", "more"')
     mirror.unlink()

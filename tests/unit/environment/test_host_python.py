@@ -1,0 +1,206 @@
+"""Which interpreter of a host an environment is built on, by what real ones and invented ones say of themselves."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.config.spec import EnvironmentSettings, Host
+from clusterfn.environment import python_source, resolve, solver
+from clusterfn.environment.project import PYPROJECT, ProjectFile
+from clusterfn.environment.python_source import HOST, HostPython, PythonSource, choose
+from clusterfn.errors import ConfigError, EnvironmentBuildError
+from tests.programs import main
+from tests.unit.environment import shelf as shelves
+from tests.unit.environment.shelf import Shelf
+
+HERE = f"linux-{platform.machine()}"
+VERSION = ".".join(map(str, sys.version_info[:3]))
+MINOR = f"3.{sys.version_info[1]}"
+FOUND = HostPython("/usr/bin/python3.11", "3.11.4", "2.28", "cpython-311-x86_64-linux-gnu")
+TOLD: dict[str, Any] = {
+    "given": "python3.11", "path": "/usr/bin/python3.11", "version": [3, 11, 4], "release": True, "glibc": "2.28",
+    "machine": "x86_64", "bits": 64, "implementation": "CPython", "abi": "cpython-311-x86_64-linux-gnu",
+    "free_threaded": False, "copied": False,
+}  # fmt: skip
+
+
+def project(requires: str = ">=3.9") -> ProjectFile:
+    return ProjectFile(PYPROJECT, Path("pyproject.toml"), requires_python=requires)
+
+
+def said(**changes: Any) -> str:
+    return "clusterfn python " + json.dumps({**TOLD, **changes})
+
+
+def ask(source: PythonSource, requires: str = ">=3.9", minor: int = sys.version_info[1]) -> HostPython:
+    """Ask the interpreters of this machine, as a host is asked."""
+    argv = python_source.question(source, project(requires), (3, minor))
+    printed = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    return choose(source, project(requires), HERE, printed, "tensor01")
+
+
+def test_a_real_interpreter_describes_itself():
+    found = ask(PythonSource(HOST, sys._base_executable))  # type: ignore[attr-defined]
+
+    assert found.version == VERSION
+    assert Path(found.path).exists() and "cpython" in found.abi
+    assert found.glibc == platform.libc_ver()[1]
+
+
+def test_a_venv_leads_to_the_interpreter_that_it_is_made_from(tmp_path: Path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--copies", str(tmp_path / "c")], check=True)
+
+    assert not ask(PythonSource(HOST, str(tmp_path / "v/bin/python"))).path.startswith(str(tmp_path))
+    with pytest.raises(EnvironmentBuildError) as caught:
+        ask(PythonSource(HOST, str(tmp_path / "c/bin/python")))
+    assert "a venv with a copy of its interpreter" in caught.value.evidence[0]
+
+
+def test_without_a_path_the_one_nearest_to_the_callers_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def program(name: str, minor: int) -> None:
+        line = said(given=name, path=f"/x/{name}", version=[3, minor, 1], machine=platform.machine())
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{line}'\n")
+        (tmp_path / name).chmod(0o755)
+
+    program("python3.10", 10)
+    program("python3", 12)
+    program("python3.12", 12)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(python_source, "OLDEST", (3, 9))
+
+    argv = python_source.question(PythonSource(HOST), project("<3.13"), (3, 11))
+    assert argv[5:] == ["python3.11", "python3.12", "python3.10", "python3.9", "python3"]
+    assert ask(PythonSource(HOST), "==3.12.*", 11).path == "/x/python3.12"
+    assert ask(PythonSource(HOST), "==3.10.*", 11).path == "/x/python3.10"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"version": [3, 11, 2]}, "python3.11 is Python 3.11.2, and pyproject.toml requires >=3.11.4"),
+        ({"version": [3, 12, 1], "release": False}, "python3.11 is a test version of Python 3.12.1"),
+        ({"version": [3, 6, 8]}, "python3.11 is Python 3.6.8, and a function needs 3.9 or newer"),
+        ({"machine": "i686", "bits": 32}, "python3.11 is a 32-bit program of i686, and wheels are chosen for x86_64"),
+        ({"machine": "aarch64"}, "python3.11 is a 64-bit program of aarch64, and wheels are chosen for x86_64"),
+        ({"glibc": ""}, "python3.11 does not use glibc"),
+        ({"implementation": "PyPy"}, "python3.11 is PyPy, and wheels are for CPython"),
+        ({"free_threaded": True}, "python3.11 is built without the GIL"),
+    ],
+)
+def test_an_interpreter_that_does_not_fit_is_refused_with_the_reason(changes: dict[str, Any], why: str):
+    with pytest.raises(EnvironmentBuildError) as caught:
+        choose(PythonSource(HOST), project(">=3.11.4"), "linux-x86_64", said(**changes), "tensor01")
+
+    assert caught.value.message == "tensor01 has no Python for pyproject.toml"
+    assert caught.value.evidence[0].startswith(why)
+    assert "env_python: standalone" in (caught.value.hint or "")
+
+
+def test_one_that_fits_is_taken_after_others_that_do_not():
+    printed = "\n".join([said(version=[3, 8, 1]), "noise", said(), said(version=[3, 12, 0])])
+
+    assert choose(PythonSource(HOST), project(), "linux-x86_64", printed, "tensor01") == FOUND
+
+
+@pytest.mark.parametrize("content", [None, "#!/bin/sh\necho broken >&2; exit 3\n"])
+def test_a_path_that_leads_to_no_interpreter_is_refused(tmp_path: Path, content: str | None):
+    path = tmp_path / "python3.11"
+    if content:
+        path.write_text(content)
+        path.chmod(0o755)
+
+    with pytest.raises(EnvironmentBuildError) as caught:
+        ask(PythonSource(HOST, str(path)))
+
+    assert caught.value.message == f"tensor01 cannot use the Python {path} for pyproject.toml"
+    expected = [f"{path} cannot be executed"] if content is None else ["broken", f"{path} ended with exit status 3"]
+    assert list(caught.value.evidence) == expected
+
+
+def test_the_brackets_name_the_source(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+    shelf.pyproject("", "[project.optional-dependencies]\ngpu = []\n")
+    shelf.write("toy\n", "requirements.txt")
+    shelf.write("dependencies: [python]\n", "environment.yml")
+    monkeypatch.chdir(shelf.project)
+
+    named = resolve.read_specification("pyproject.toml[gpu, python:/usr/bin/python3.11]", ())
+    assert named.title == "pyproject.toml[gpu,python:/usr/bin/python3.11]"
+    assert named.python == PythonSource(HOST, "/usr/bin/python3.11")
+    assert named.project is not None and named.project.extras == ("gpu",)
+    assert resolve.read_specification("requirements.txt[python:standalone]", ()).python.kind == "standalone"
+    for text, why in [
+        ("environment.yml[python:host]", "says itself which Python"),
+        ("pyproject.toml[python:3.11]", "does not say where Python"),
+        ("pyproject.toml[python:host,python:standalone]", "two sources"),
+    ]:
+        with pytest.raises(ConfigError, match=why):
+            resolve.read_specification(text, ())
+
+
+def test_the_command_that_asks_no_host_refuses_the_python_of_one(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys):
+    shelf.pyproject("")
+    monkeypatch.chdir(shelf.project)
+
+    assert main(["env", "lock", "pyproject.toml[python:host]", "--platform", "linux-64"]) != 0
+
+    assert "--platform asks no host, but pyproject.toml[python:host] takes Python from one" in capsys.readouterr().err
+
+
+def on_host(shelf: Shelf, found: HostPython = FOUND) -> resolve.LockedEnvironment:
+    """The project, locked for a host with that interpreter and a newer glibc of its own."""
+    spec = replace(shelf.read(), python=PythonSource(HOST, found=found))
+    facts = {"platform": "linux-x86_64", "glibc": "2.36", "root": "/root"}
+    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2", making=EnvironmentSettings(python="host"))
+    return resolve.resolve_environment(spec, host, facts, None, (3, 12), shelf.said.append)
+
+
+def test_the_lock_is_for_the_hosts_version_and_glibc_and_asks_no_mirror(shelf: Shelf):
+    shelf.wheel("toy", "1.0", "cp311-cp311-manylinux_2_17_x86_64")
+    shelf.wheel("toy", "2.0", "cp311-cp311-manylinux_2_31_x86_64")
+    shelf.wheel("early")
+    shelf.pyproject('"toy", "early; python_full_version < \'3.11.5\'"')
+
+    made = on_host(shelf)
+
+    assert shelf.pythons == []
+    assert made.lock.path.name == "pyproject-host-python-3.11.4.conda-lock.yml"
+    assert {(each.manager, each.name, each.version) for each in made.lock.packages} == {
+        ("host", "python", "3.11.4"), ("pip", "toy", "1.0"), ("pip", "early", "1.0")
+    }  # fmt: skip
+    assert [each.name for each in made.lock.archives("linux-64")] == ["early", "toy"]
+    assert made.interpreter.version == (3, 11)
+    assert made.interpreter.activation["set"] == {"VIRTUAL_ENV": made.prefix}
+    assert "Python 3.11.4 is the host's own: /usr/bin/python3.11 (glibc 2.28)" in shelf.said
+    shelf.said.clear()
+    assert on_host(shelf) == made
+    assert shelf.said == []
+
+
+@pytest.mark.parametrize("change", [{"version": "3.11.5"}, {"path": "/opt/python3.11"}, {"abi": "cpython-311d"}])
+def test_another_interpreter_makes_another_environment(shelf: Shelf, change: dict[str, str]):
+    shelf.wheel("toy")
+    shelf.pyproject('"toy"')
+
+    assert on_host(shelf).id != on_host(shelf, replace(FOUND, **change)).id
+
+
+def test_a_lock_of_another_source_is_not_used(shelf: Shelf):
+    shelf.wheel("toy")
+    shelf.pyproject('"toy"')
+    shelf.lock()
+    spec = shelf.read()
+    wanted = replace(spec, python=PythonSource(HOST, found=FOUND))
+
+    assert solver.existing_lock(spec, shelves.HOST)[1] == ""
+    assert solver.existing_lock(replace(spec, python=PythonSource("standalone")), shelves.HOST)[1] == ""
+    solver.lock_path(wanted, shelves.HOST).write_bytes(solver.lock_path(spec, shelves.HOST).read_bytes())
+    assert solver.existing_lock(wanted, shelves.HOST)[1]
