@@ -126,6 +126,7 @@ class Host(NamedTuple):
     scheduler_path: tuple[str, ...] = ()
     scheduler_env: Mapping[str, str] = {}
     gpu_option: str = "gres"
+    memory_as: str = "mem"
     gpus_only: tuple[str, ...] = ()
     limits: Limits = Limits()
     poll_floor_s: float = 2.0

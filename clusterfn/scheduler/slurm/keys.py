@@ -249,6 +249,11 @@ KEYS = SchedulerKeys(
             "which option asks for GPUs: `gres` (`--gres=gpu:2`), `gpus`, `gpus-per-node`; only with "
             "`scheduler: slurm`",
         ),
+        "memory_as": Key(
+            "memory_as", kinds.choice("mem", "mem-per-cpu"), "`mem`", "mem-per-cpu",
+            "which option asks for memory: `mem`, or `mem-per-cpu` where the site refuses `mem`; only with "
+            "`scheduler: slurm`",
+        ),
         **BATCH_JOBS,
     },
     written_beside=("partition", "account", "qos", "constraint", "gres", "reservation"),

@@ -145,7 +145,7 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
     }
     if resources.memory_bytes is not None:
         megabytes = math.ceil(resources.memory_bytes / _MB)
-        options.update(_memory(job.host.scheduler_options, megabytes, resources.cores * resources.tasks_per_node))
+        options.update(_memory(host, job.host, megabytes, resources.cores * resources.tasks_per_node))
     time_s = job.group.element_s if job.group else resources.time_s
     # The supervisor enforces `time`. SLURM's limit is a minute later, where the site allows that.
     if time_s is not None:
@@ -163,9 +163,10 @@ def _options(host: Host, job: JobSpec, folder: str) -> dict[str, Any]:
     return options
 
 
-def _memory(said: Mapping[str, Any], megabytes: int, cpus: int) -> dict[str, str]:
-    """Return the option for the memory of a node: for each CPU where `slurm:` has that in place of mem."""
-    if said.get("mem", "") is None and said.get(_PER_CPU):
+def _memory(host: Host, of_call: Host, megabytes: int, cpus: int) -> dict[str, str]:
+    """Return the option for the memory of a node: for each CPU where the host wants that, or has it in place of mem."""
+    said = of_call.scheduler_options
+    if host.memory_as == _PER_CPU or (said.get("mem", "") is None and said.get(_PER_CPU)):
         return {_PER_CPU: f"{math.ceil(megabytes / cpus)}M"}
     return {"mem": f"{megabytes}M"}
 
@@ -301,8 +302,8 @@ def submit_hint(output: str, host: Host) -> str:
     lower = output.lower()
     where = f"host {host.name}, {host.source}; slurm= of a call, --slurm NAME=VALUE and #SBATCH lines come first"
     added = _ADDED.search(lower)
-    if _PER_CPU in lower and not host.scheduler_options.get(_PER_CPU):
-        return f"write `slurm: {{mem: null, {_PER_CPU}: 4G}}` for this host ({host.source})"
+    if _PER_CPU in lower and host.memory_as != _PER_CPU and not host.scheduler_options.get(_PER_CPU):
+        return f"write `memory_as: {_PER_CPU}` for this host ({host.source})"
     if added and added[1] not in host.scheduler_options:
         return f"clusterfn itself adds --{added[1]}: `slurm: {{{added[1]}: null}}` leaves it out ({host.source})"
     for text, hint in _REFUSALS:

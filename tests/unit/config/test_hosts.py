@@ -56,7 +56,7 @@ def test_every_key_becomes_its_fact():
         "defaults: {cores: 4, memory: 16GB, gpus: 2, time: 02:00:00, gpu_memory: 24GB, gpu_type: a100}\n"
         "setup: |\n  if true; then\n    A=1\n  fi\n"
         "modules: [gcc/12, cuda]\nprolog: [a, b]\nenv: {A: 4, B: 'no', C: 1.50, D: '${now}'}\nslurm: {account: x}\n"
-        "gpu_option: gpus\n"
+        "gpu_option: gpus\nmemory_as: mem-per-cpu\n"
         "poll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h\nlogin_ttl: 1d"
     )
     assert got == Host(
@@ -65,7 +65,7 @@ def test_every_key_becomes_its_fact():
         environment="conda:torch", defaults=Resources(4, 16 * 2**30, 2, 7200.0, 24 * 2**30, "a100"),
         setup=("if true; then", "  A=1", "fi"), modules=("gcc/12", "cuda"), prolog=("a", "b"),
         env={"A": "4", "B": "no", "C": "1.50", "D": "${now}"}, scheduler_options={"account": "x"}, gpu_option="gpus",
-        poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5, login_ttl_s=86400.0,
+        memory_as="mem-per-cpu", poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5, login_ttl_s=86400.0,
     )  # fmt: skip
 
 

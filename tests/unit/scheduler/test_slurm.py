@@ -278,7 +278,7 @@ def test_a_script_that_a_signal_ended_was_started(code, message):
         ("sbatch: unrecognized option '--partiton=gpu'", "that option from `slurm:`; did you mean partition?"),
         ("sbatch: unrecognized option '--zzz'", "remove that option from `slurm:` (host"),
         ("Please do not use --export, it breaks modules", "`slurm: {export: null}` leaves it out"),
-        ("use --mem-per-cpu instead of --mem", "write `slurm: {mem: null, mem-per-cpu: 4G}` for this host"),
+        ("use --mem-per-cpu instead of --mem", "write `memory_as: mem-per-cpu` for this host"),
         ("Batch job submission failed: Required partition not available (inactive or drain)", "slurm: partition:"),
         ("Batch job submission failed: Requested reservation is invalid", "slurm: reservation:"),
         ("Batch job submission failed: Protocol authentication error", "munge"),
@@ -450,6 +450,7 @@ PER_CPU = {"mem": None, "mem-per-cpu": "500M"}
     ("words", "options"),
     [
         (asked({}, 1), ["cpus-per-task=2", "mem=1024M", "gres=gpu:2"]),
+        (asked({}, 1, memory_as="mem-per-cpu"), ["cpus-per-task=2", "mem-per-cpu=512M", "gres=gpu:2"]),
         (asked({}, 1, PER_CPU), ["cpus-per-task=2", "mem-per-cpu=512M", "gres=gpu:2"]),
         (asked({}, None, PER_CPU), ["cpus-per-task=2", "gres=gpu:2", "mem-per-cpu=500M"]),
         # Those of a script.
