@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge.attributes import attribute, signature_of
 from clusterfn.config import options as call_options
-from clusterfn.config.quiet import is_verbose
+from clusterfn.config.notes import is_verbose
 from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
 
 if TYPE_CHECKING:

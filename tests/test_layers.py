@@ -294,7 +294,7 @@ ONE_PLACE = {
         "bridge/supervisor/text.py": "writes sizes for people",
     },
     "or use less at a time": {"bridge/supervisor/classify_exit.py": "what to do about OutOfMemory"},
-    "have one built": {"config/forms.py": "how a call gets an environment"},
+    "have one built": {"config/environment_kinds.py": "how a call gets an environment"},
 }  # fmt: skip
 
 

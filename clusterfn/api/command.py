@@ -20,11 +20,10 @@ from clusterfn.bridge.layout import THREADS
 from clusterfn.bridge.worker.command_line import PLACE, places_in
 from clusterfn.calls.call import job_name
 from clusterfn.config import config_file, places
-from clusterfn.config.forms import OF_SCRIPT
+from clusterfn.config.environment_kinds import OF_SCRIPT, header_of_script
 from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_options
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import merged
-from clusterfn.config.text_file import header_of_script
 from clusterfn.display import console, labels
 from clusterfn.errors import CommandFailed, ConfigError, did_you_mean
 from clusterfn.packing.files import File

@@ -247,31 +247,16 @@ def _with_folders(variables: "Variables", folders: "list[str]") -> "Variables":
 
 
 def look_for_signs(signs: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "dict[str, Any]":
-    """Return what hints at a login node: files, variables, programs, modules, users, words about the machine."""
+    """Return what hints at a login node: files, variables, programs, words about the machine."""
     path = os.pathsep.join([login.get("PATH", ""), os.environ.get("PATH", os.defpath)])
-    listed = ""
-    if _has_modules(login):
-        listed = shell.ask(False, ["module -t avail"])
     return {
         "files": [paths[0] for paths in (sorted(glob.glob(pattern)) for pattern in signs["files"]) if paths],
         "variables": {name: login[name] for name in signs["variables"] if login.get(name)},
         "programs": [name for name in signs["programs"] if which(name, path)],
-        "modules": [name for name in dict.fromkeys(listed.split()) if re.match(signs["modules"], name, re.I)][:5],
-        "users": _count_users(),
         "hostname": socket.gethostname(),
         "motd": "\n".join(_read(name) for name in signs["motd"])[:20000],
         "aliases": {name: text[:300] for name, text in shell.aliases.items() if re.search(signs["aliases"], text)},
     }
-
-
-def _count_users() -> int:
-    """Return how many users are logged in, by utmp or by logind, whichever knows more."""
-    users = set()
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.check_output(["who"], stderr=subprocess.DEVNULL, timeout=5).decode("utf-8", "replace")
-        users = {line.split()[0] for line in listed.splitlines() if line.strip()}
-    sessions = [name for name in glob.glob("/run/user/*") if os.path.basename(name).isdigit()]
-    return max(len(users), sum(int(os.path.basename(name)) >= 1000 for name in sessions))
 
 
 def _read(path: str) -> str:

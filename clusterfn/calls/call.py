@@ -25,7 +25,7 @@ from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
-from clusterfn.config.forms import is_set_by_clusterfn
+from clusterfn.config.environment_kinds import is_set_by_clusterfn
 from clusterfn.config.job_spec import JobSpec, options_passed_on
 from clusterfn.config.option_checks import may_be_in_a_name
 from clusterfn.config.spec import Host, Resources
@@ -207,7 +207,6 @@ def resources_of(options: Options, host: Host, scheduler: Scheduler) -> Resource
     Raises:
         ConfigError: A type or size of GPUs without GPUs, or one that the host's scheduler does not know; or nodes of a
             host without any.
-        Unsatisfiable: clusterfn.yml says that no GPU of the host is as large.
     """
     defaults = host.defaults
     gpus = defaults.gpus if options.gpus is None else options.gpus

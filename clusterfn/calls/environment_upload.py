@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.builder.progress import in_words
 from clusterfn.bridge.supervisor.text import counted, format_size
-from clusterfn.calls import submit
-from clusterfn.calls.submission import Started, WaitingJob
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.display import console
 from clusterfn.environment import download
 from clusterfn.environment.lock import WHEEL
 from clusterfn.environment.project import GIT
-from clusterfn.errors import ClusterfnError, ConfigError, SubmitError, Unsatisfiable
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import environment_builder, loop
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
 from clusterfn.hosts.transfer import Transfer
@@ -92,10 +90,8 @@ class EnvironmentUpload:
             waits_for("")
             error = ended.exception()
             last = ended.result() if error is None else {}
-            if isinstance(error, (SubmitError, Unsatisfiable)):
-                cannot_have(f"its builder was rejected: {error.message}", error.evidence, error.hint or "")
             # A builder that was only stopped leaves the work to the job.
-            elif last.get("stage") == "failed" and last.get("at") != "stopped":
+            if last.get("stage") == "failed" and last.get("at") != "stopped":
                 failed = environment_builder.build_error(last, "")
                 cannot_have(failed.message, failed.evidence, last.get("hint") or "")
 
@@ -124,11 +120,10 @@ def build(session: HostState, environment: LockedEnvironment, say: Say, on_progr
         EnvironmentBuildError, HostError: It cannot be made, or not be sent.
         ConfigError: The host builds in jobs alone.
     """
-    making = session.host.making
-    if making.build_on == "node" and not making.partition:
+    if session.host.making.build_on == "node":
         raise ConfigError(
             f"{session.host.name} builds environments in the jobs that use them (build_on: node)",
-            host=session.host.name, hint="call a function with it; or set build_partition: for jobs that only build",
+            host=session.host.name, hint="call a function with it",
         )  # fmt: skip
     shipped = upload(session, environment, say, on_progress)
     if shipped.build is None:
@@ -207,38 +202,13 @@ def upload_missing(
 
 
 def _start(session: HostState, environment: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
-    """Start the builder on the machine that ssh reaches, or in a batch job; None if each job builds for itself."""
-    making = session.host.making
-    if making.build_on == "node" and not making.partition:
+    """Start the builder on the machine that ssh reaches; None if each job builds for itself."""
+    if session.host.making.build_on == "node":
         return None
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
     argv, build = session.bridge.words(layout.BUILD, "build", plan), RemoteBuild(session, log)
-    if making.build_on == "node" and session.scheduler.has_nodes:
-        name = layout.job_name("environment", environment.id)
-        request = session.scheduler.errand(job_script.command_line(argv), name, log, making.partition or "")
-        waiting = _WaitingBuilder(build, name)
-        loop.begin(submit.see_started(session, submit.start(session, request, [planned], waiting), waiting))
-    else:
-        build.spawn(argv, environment.root, [planned])
+    build.spawn(argv, environment.root, [planned])
     return build
-
-
-class _WaitingBuilder(WaitingJob):
-    """A builder that runs as a batch job of this name, until the scheduler takes it."""
-
-    def __init__(self, build: RemoteBuild, name: str) -> None:
-        self._build, self._name = build, name
-
-    def refused_for_now(self, reason: str) -> None:
-        console.tell(f"the environment is not being built yet: {reason}")
-
-    def taken(self, started: Started) -> None:
-        # Its end is seen in its log, too.
-        self._build.watch_job(self._name)
-
-    def refused(self, error: BaseException) -> None:
-        # Jobs wait for the builder, so they must learn that it never starts.
-        self._build.refused(error)
 
 
 def tell_download(

@@ -111,8 +111,7 @@ class GroupElements(GroupBackend):
     def request_for(self, some: range) -> Submission:
         """Return what submits these elements as one array, in addition to those that the scheduler has."""
         spec = replace(self.spec, at_once=max(1, self.room_for_more()))
-        largest = 0 if self.limits.array == 0 else len(some)
-        ((_, request),) = self.session.scheduler.elements(self.job._replace(group=spec), some, largest)
+        ((_, request),) = self.session.scheduler.elements(self.job._replace(group=spec), some, len(some))
         return request
 
     def submit_later(self, some: range, numbers: range, after: Sequence[Reply[Any]]) -> PendingSubmission:

@@ -17,7 +17,7 @@ from typing import Any
 from clusterfn.bridge.layout import DISK_ERRORS
 from clusterfn.cli.argument_parser import WrongUsage
 from clusterfn.cli.parser import make_parser
-from clusterfn.config.quiet import be_verbose, is_verbose
+from clusterfn.config.notes import be_verbose, is_verbose
 from clusterfn.errors import ClusterfnError, ConfigError
 
 # The exit code by which shells report Ctrl-C: 128 and the number of SIGINT.

@@ -119,13 +119,12 @@ def ask_cluster(session: HostState) -> dict[str, Any]:
         HostError: The host cannot be reached.
     """
     questions = session.scheduler.gpus()
-    nodes, (queue, *others) = questions.nodes, questions.queue
+    nodes, queue = questions.nodes, questions.queue
+    if nodes is None or queue is None:
+        hint = f"run `qhost -F` on {session.host.name}"
+        raise ClusterfnError(f"clusterfn does not list the GPUs of {session.scheduler.title}", hint=hint)
     replies = [_ask(session, nodes), _ask(session, queue)]
     node_answer, waiting = (reply.result(_TIMEOUT_S) for reply in replies)
-    # A scheduler that rejects the first question about its queue may answer one of the others.
-    for other in others:
-        if waiting.rc != 0:
-            queue, waiting = other, _ask(session, other).result(_TIMEOUT_S)
     jobs = queue.read(_text(session, waiting))
     user = session.connection.facts.user
     return {

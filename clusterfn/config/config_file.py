@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterfn.config import import_time, places, quiet, yamlfile
-from clusterfn.config.forms import ADDRESS, names_a_file
+from clusterfn.config import import_time, notes, places, yamlfile
+from clusterfn.config.environment_kinds import ADDRESS, names_a_file
 from clusterfn.config.keys import DEFAULT_KEYS, FILE_KEYS, HOST_KEYS, OF_CALLS
 from clusterfn.config.option_checks import HOST_NAME
 from clusterfn.config.options import ALIASES, HOST_VARIABLE, Options, without_needs
@@ -91,7 +91,7 @@ class Config:
 
     def obey(self) -> Config:
         """Let what prints sentences know what is not said; return it."""
-        quiet.in_file, quiet.hidden_notes = self.quiet, self.hidden_notes
+        notes.is_quiet, notes.hidden = self.quiet, self.hidden_notes
         return self
 
     def resolve(self, name: str | None) -> tuple[Host, str]:
@@ -303,7 +303,6 @@ def _host(key: Value, value: Value, folder: Path) -> Host:
             raise below.error("the environment is set twice", f"remove it here or in line {line}")
         facts["environment"] = DEFAULT_KEYS["environment"].kind.read(below)
     making = {each.partition(".")[2]: facts.pop(each) for each in list(facts) if each.startswith("making.")}
-    making.update(making.pop("cuda", {}))
     for of_path in ("environment", "ssh_config"):
         # The path is relative to the folder of clusterfn.yml, wherever the program runs.
         path = facts.get(of_path)

@@ -183,16 +183,13 @@ HOST_KEYS: Mapping[str, Key] = {
     "fetch_on": Key("making.fetch_on", kinds.choice("auto", "host", "client"), "`auto`", "client",
         "who fetches packages: `host`; `client` (clusterfn sends them); `auto`: the host if it can"),
     "build_on": Key("making.build_on", kinds.choice("host", "node"), "`host`", "node",
-        "`host`: build environments on the machine that ssh reaches. `node`: in the job that needs it, or with "
-        "`build_partition` in a separate batch job"),
+        "`host`: build environments on the machine that ssh reaches. `node`: in the job that needs it"),
     "build_timeout": Key("making.timeout_s", kinds.TIME, "`20min`", "1h",
         "a build ends with EnvironmentBuildError if activation takes longer, or a program "
         "of the build does nothing for that long"),
     "purge_days": Key("making.purge_days", kinds.DAYS, "never", "30d",
         "the file system deletes files that were not read for this long: clusterfn looks for missing files of "
         "environments and restores them"),
-    "cuda": Key("making.cuda", kinds.CUDA, "detected", '{driver: "575.57.08", capability: "8.6"}',
-        "what you know about the GPUs before a job has seen them"),
     **{word: key for each in keys_by_scheduler().values() for word, key in each.keys.items()},
 }  # fmt: skip
 

@@ -1,11 +1,28 @@
-"""The notes before a call: what its job would lack, or find otherwise, without an error.
+"""The notes before a call: what its job would lack, or find otherwise, without an error; and how much clusterfn says.
 
 This table is also the page docs/reference/notes.md. `notes: {hide: […]}` in clusterfn.yml names those that stay unsaid.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
+
+_VERBOSE = "CLUSTERFN_DEBUG"
+# The value of `quiet:` in the configuration that was loaded last.
+is_quiet = False
+# The ids that `notes: {hide: …}` has there.
+hidden: tuple[str, ...] = ()
+
+
+def is_verbose() -> bool:
+    """Whether all details are wanted: by -v, or by $CLUSTERFN_DEBUG."""
+    return os.environ.get(_VERBOSE, "") not in ("", "0")
+
+
+def be_verbose() -> None:
+    """Show all details from now on, in processes that this one starts, too."""
+    os.environ[_VERBOSE] = "1"
 
 
 class Note(NamedTuple):

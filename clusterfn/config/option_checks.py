@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Callable
 
-from clusterfn.config.forms import (
+from clusterfn.config.environment_kinds import (
     ADDRESS,
     ASK_FOR_GPUS,
     CHOOSE_ENVIRONMENT,
@@ -22,16 +20,13 @@ from clusterfn.config.forms import (
     nearly_an_environment,
     python_version,
 )
-from clusterfn.config.units import NUMBER, VARIABLE, finite, parse_time
-from clusterfn.errors import ConfigError, did_you_mean, nearest_word
+from clusterfn.config.units import VARIABLE
+from clusterfn.errors import ConfigError, did_you_mean
 
 # Gets a value and its keyword, and returns what `Options` holds.
 Check = Callable[[Any, str], Any]
 
-# Also matches what `--gres` of sbatch takes, such as gpu:a6000:2, so that the error can translate it.
-_GPUS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_GPU_NAME = re.compile(r"[A-Za-z]{1,8}\d[\w-]{0,30}")
 _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 # The last two alternatives are an option of pip and its value.
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")
@@ -55,21 +50,10 @@ def whole_number(least: int) -> Check:
     def check(value: Any, name: str) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return value
-        problem = f"{name}={value!r} is not a whole number of at least {least}"
-        if name == "gpus" and isinstance(value, (list, tuple, Mapping)):
-            raise ConfigError(problem, hint="write gpus=1; `gpus: {only: [3]}` of a host in clusterfn.yml names GPUs")
-        if not isinstance(value, str):
-            near = value if isinstance(value, bool) else finite(value)
-            raise ConfigError(problem, hint=f"write {name}={max(math.ceil(near), least)}")
-        if NUMBER.fullmatch(value.strip()):
-            raise ConfigError(problem, hint=f"write {name}={max(math.ceil(float(value)), least)}, without quotes")
-        gres = _GPUS.fullmatch(value.strip()) if name == "gpus" else None
-        if not gres and name == "gpus" and _GPU_NAME.fullmatch(value):
-            raise ConfigError(problem, hint=f'write gpus=1, gpu_type="{value}"')
-        if not gres:
-            raise ConfigError(problem, hint=f"write {name}=1: a number, without quotes")
-        kind = f', gpu_type="{gres[1]}"' if gres[1] else ""
-        raise ConfigError(problem, hint=f"write gpus={int(gres[2])}{kind}")
+        hint = f"write {name}={max(least, 1)}: a number, without quotes"
+        if name == "gpus":
+            hint += '; gpu_type="a6000" is their type, and `gpus: {only: [3]}` of a host chooses some of them'
+        raise ConfigError(f"{name}={value!r} is not a whole number of at least {least}", hint=hint)
 
     return check
 
@@ -115,10 +99,7 @@ def several(item: Check) -> Check:
 
     def check(value: Any, name: str) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
-            alone = "..."
-            with contextlib.suppress(ConfigError):
-                alone = quoted(item(value, name))
-            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[{alone}], even for one")
+            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[…], even for one")
         return tuple(item(each, name) for each in value)
 
     return check
@@ -140,10 +121,7 @@ def job_name(value: Any, name: str) -> str:
     text = unicodedata.normalize("NFC", value) if isinstance(value, str) else ""
     if _is_job_name(text):
         return text
-    near = "_".join("".join(sign if may_be_in_a_name(sign) else " " for sign in text).split(" "))[:63]
-    near = re.sub("_{2,}", "_", near)
-    fitting = next((each for each in (near, f"_{near}") if near.strip("_") and _is_job_name(each)), "train")
-    hint = f'use up to 64 letters, digits, blanks, "_", "." and "-", a letter or "_" first: {name}="{fitting}"'
+    hint = f'use up to 64 letters, digits, blanks, "_", "." and "-", a letter or "_" first: {name}="train"'
     raise ConfigError(f"{name}={value!r:.80} is not possible", hint=hint)
 
 
@@ -203,9 +181,7 @@ def folder(value: Any, name: str) -> str:
 def environment_variables(value: Any, name: str) -> dict[str, str]:
     """Check variables of the job, and return their values as texts."""
     if not isinstance(value, Mapping):
-        hint = f'write {name}={{"NAME": "value"}}'
-        with contextlib.suppress(ConfigError):
-            hint = f"write environment={quoted(environment(value, 'environment'))}"
+        hint = f'write {name}={{"NAME": "value"}}; environment= names an environment'
         raise ConfigError(f"{name}={value!r} is not a dict", hint=hint)
     for key, each in value.items():
         matching(VARIABLE, "OMP_NUM_THREADS")(key, name)
@@ -213,9 +189,8 @@ def environment_variables(value: Any, name: str) -> dict[str, str]:
             raise ConfigError(f"{name}[{key!r}] is set by clusterfn itself", hint=ASK_FOR_GPUS)
         number = isinstance(each, (int, float)) and not isinstance(each, bool)
         if not number and not (isinstance(each, str) and _can_be_passed(each)):
-            text = int(each) if isinstance(each, bool) else "..."
             problem = f"{name}[{key!r}]={each!r} is neither a string nor a number"
-            raise ConfigError(problem, hint=f'write {name}={{"{key}": "{text}"}}')
+            raise ConfigError(problem, hint=f'write {name}={{"{key}": "1"}}')
     return {key: str(each) for key, each in value.items()}
 
 
@@ -236,13 +211,11 @@ def scheduler_options(value: Any, name: str) -> dict[str, Any]:
 
 def requeue(value: Any, name: str) -> dict[str, int]:
     """Check how often each cause may start a job again."""
-    usual = f'write {name}=["timeout", "preempted", "node"], or {name}={{"timeout": 3}}'
     if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
         value = dict.fromkeys(value, REQUEUED)
     if not isinstance(value, Mapping):
         problem = f"{name}={value!r:.60} is neither a list of causes nor a dict of how often for each"
-        cause = nearest_word(value.strip().lower(), _CAUSES) if isinstance(value, str) else None
-        raise ConfigError(problem, hint=f'write {name}=["{cause}"], even for one' if cause else usual)
+        raise ConfigError(problem, hint=f'write {name}=["timeout", "preempted", "node"], or {name}={{"timeout": 3}}')
     for cause, count in value.items():
         if cause not in _CAUSES:
             near = did_you_mean(cause, _CAUSES) if isinstance(cause, str) else ""
@@ -281,29 +254,11 @@ def yes_or_no(value: Any, name: str) -> bool:
     return value
 
 
-def keep(value: Any, name: str) -> bool:
-    """Check whether the value stays on the host. The key `keep:` of a host is a duration, which is a likely mistake."""
-    if isinstance(value, str) and _is_duration(value):
-        problem = f"{name}={value!r} is a duration, and {name}= says whether the value stays on the host"
-        hint = f"write {name}=True; how long a host keeps jobs is the key `keep: {value}` in clusterfn.yml"
-        raise ConfigError(problem, hint=hint)
-    return yes_or_no(value, name)
-
-
-def _is_duration(text: str) -> bool:
-    try:
-        return parse_time(text) > 0
-    except ConfigError:
-        return False
-
-
 def job_id(value: Any, name: str) -> str:
     """Check the id of a job, or its first digits."""
     if isinstance(value, str) and _JOB_ID.fullmatch(value):
         return value
-    # A Job was given instead of its id.
-    own = getattr(value, "id", None)
-    hint = f'write {name}="{own}"' if isinstance(own, str) else f'use at least its first four digits: {name}="7f3a"'
+    hint = f'use at least its first four digits: {name}="7f3a"'
     raise ConfigError(f"{name}={value!r:.80} is not the id of a job", hint=hint)
 
 
@@ -312,8 +267,7 @@ def one_of(*words: str) -> Check:
 
     def check(value: Any, name: str) -> str:
         if value not in words:
-            near = nearest_word(value, words) if isinstance(value, str) else None
-            forms = " or ".join(f'{name}="{word}"' for word in ([near] if near else words))
+            forms = " or ".join(f'{name}="{word}"' for word in words)
             raise ConfigError(f"{name}={value!r} is not possible", hint=f"write {forms}")
         return str(value)
 

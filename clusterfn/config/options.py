@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn, TypedDict, Union
 
 from clusterfn.config import option_checks as checks
-from clusterfn.config.forms import MODULE, Notify, parse_notify, python_version
+from clusterfn.config.environment_kinds import MODULE, Notify, parse_notify, python_version
 from clusterfn.config.option_checks import Check, python_package, quoted
 from clusterfn.config.units import GPU_TYPE, VARIABLE, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
@@ -28,7 +28,7 @@ class JobOptions(TypedDict, total=False):
         cores: Number of CPU cores (1).
         memory: Memory with a unit: "16GB" is 16 * 2**30 bytes. Default: the host's.
         gpus: Number of whole GPUs (0: CUDA is hidden). The job never runs with fewer.
-        gpu_memory: Minimum size of each GPU: "24GB" means a GPU sold as 24 GB. Needs gpus.
+        gpu_memory: Minimum size of each GPU: "24GB" means a GPU sold as 24 GB. Needs gpus, and no scheduler.
         gpu_type: Part of each GPU's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
         allow_cpu: Run on the CPU if the job's PyTorch cannot use the GPUs, instead of raising an
             EnvironmentBuildError (False).
@@ -194,7 +194,7 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
     "cwd": ("cwd", checks.folder),
     "name": ("name", checks.job_name),
     "on_interrupt": ("on_interrupt", checks.one_of("detach", "stop")),
-    "keep": ("keep", checks.keep),
+    "keep": ("keep", checks.yes_or_no),
     "priority": ("priority", checks.priority),
     "notify": ("notify", parse_notify),
     "results": ("results", checks.one_of("objects", "data")),
@@ -317,14 +317,6 @@ _ELSEWHERE = {
     ("max_workers", "workers"): "write max_workers={}",
     ("chunksize", "timeout"): "set it where you wait: .results(timeout={}); time= of @cluster limits each call",
 }
-# Keys of a host in clusterfn.yml that are not options of a call. They are repeated here, because `keys` imports this
-# module.
-OF_HOSTS = (
-    "address", "build_on", "build_partition", "build_timeout", "compress", "cuda", "defaults", "env_python", "env_root",
-    "fetch_on", "gpu_option", "gpu_sizes", "limits", "login_ttl", "memory_as",
-    "owners", "poll_floor", "prolog", "purge_days", "queue_timeout", "root", "scheduler", "scheduler_env",
-    "scheduler_path", "setup", "spare", "ssh_config", "transport",
-)  # fmt: skip
 OF_SLURM = ("partition", "account", "qos", "constraint", "reservation", "ntasks")
 
 
@@ -379,11 +371,10 @@ def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str], o
         return ConfigError(problem, hint=f"write {written}, or set it in clusterfn.yml, below `slurm:`")
     if meant in allowed:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
-    if keyword in OF_HOSTS:
-        return ConfigError(problem, hint=f"set it in clusterfn.yml, below the host: `{keyword}: …`")
     if meant in _KEYWORDS:
         return ConfigError(problem, hint=where_to_write(meant, owner))
-    return ConfigError(f"{problem}{did_you_mean(keyword, allowed)}", hint=f"the arguments are {', '.join(allowed)}")
+    hint = f"the arguments are {', '.join(allowed)}; keys of a host belong in clusterfn.yml"
+    return ConfigError(f"{problem}{did_you_mean(keyword, allowed)}", hint=hint)
 
 
 def _as_meant(keyword: str, meant: str, value: object) -> str | None:

@@ -80,9 +80,6 @@ def _variables_of_commands(value: Value) -> dict[str, str]:
 
 # The keys of every scheduler with nodes.
 BATCH_JOBS: Mapping[str, Key] = {
-    "build_partition": Key("making.partition", kinds.PATH, "none", "cpu",
-        "the partition, or the queue, of the batch job that `build_on: node` uses (4 cores, 4 GB, no GPU); only with "
-        "SLURM and Grid Engine"),
     "scheduler_path": Key("scheduler_path", Kind(_folders, kinds.LINES.form), "none", "[/opt/slurm/bin]",
         "folders on the host that have the [scheduler's commands](../how-to/slurm.md#where-slurms-commands-are); "
         "they come first in PATH on the login node, and last in jobs. `clusterfn init` writes it; only with SLURM "

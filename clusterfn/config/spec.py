@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from clusterfn.config.forms import Notify
+from clusterfn.config.environment_kinds import Notify
 
 # The value of `results` that accepts only plain data.
 DATA = "data"
@@ -45,23 +45,17 @@ class EnvironmentSettings(NamedTuple):
         python: Where that of a project's environment comes from: "standalone", "host", or the path of the host's
             interpreter; "" if nothing is said.
         fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
-        build_on: "host", or "node": in a batch job of its own.
-        partition: For that job.
+        build_on: "host", or "node": in the job that needs it.
         timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
         purge_days: Files that are not read for so long are removed by the file system; None if they stay.
-        driver: Of the GPUs, if it is known beforehand.
-        capabilities: Compute capabilities of the GPUs, if they are known beforehand.
     """
 
     root: str | None = None
     python: str = ""
     fetch_on: str = "auto"
     build_on: str = "host"
-    partition: str | None = None
     timeout_s: float = 1200.0
     purge_days: float | None = None
-    driver: str | None = None
-    capabilities: tuple[str, ...] = ()
 
 
 class Limits(NamedTuple):
@@ -135,7 +129,6 @@ class Host(NamedTuple):
     scheduler_env: Mapping[str, str] = {}
     gpu_option: str = "gres"
     memory_as: str = "mem"
-    gpu_sizes: Mapping[str, int] = {}
     gpus_only: tuple[str, ...] = ()
     limits: Limits = Limits()
     poll_floor_s: float = 2.0

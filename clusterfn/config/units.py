@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,9 +14,6 @@ GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
 # All patterns limit the number of digits, so no text makes Python compute with a huge number.
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
 _MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MEMORY_IN_WORDS = re.compile(
-    r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])(?:i|ilo|eg|ega|ig|iga|er|era)?(?:s|o(?:ctets?)?|bytes?)?", re.IGNORECASE
-)
 _TIME_PART = re.compile(
     r"(\d{1,9}(?:\.\d{1,9})?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])",
     re.IGNORECASE,
@@ -25,12 +21,6 @@ _TIME_PART = re.compile(
 _TIME_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _TIME_WORDS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
-_HOURS_AND_NUMBER = re.compile(r"(\d{1,9})\s*h(?:ours?|rs?)?\s*(\d{1,2})", re.IGNORECASE)
-_SHORT_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
-# SLURM's "days-hours" and "days-hours:minutes".
-_DAYS_AND_HOURS = re.compile(r"(\d{1,9})-(\d{1,2})(?::(\d{2}))?")
-_NOT_ABOVE_ZERO = re.compile(r"-\s*\d.*|0+(?:\.0*)?\s*[A-Za-z]*")
-NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 
 def is_on(value: str) -> bool:
@@ -51,23 +41,9 @@ def parse_memory(value: object, name: str = "memory") -> int:
     match = _MEMORY.fullmatch(value.strip()) if isinstance(value, str) else None
     size = int(float(match[1]) * _MEMORY_UNITS[match[2].upper()]) if match else 0
     if size <= 0:
-        raise ConfigError(f"{name}={value!r} is not an amount of memory", hint=_memory_hint(value, name))
+        hint = f'write it with a unit: {name}="16GB" or {name}="512MB"; it is more than zero'
+        raise ConfigError(f"{name}={value!r} is not an amount of memory", hint=hint)
     return size
-
-
-def _memory_hint(value: object, name: str) -> str:
-    lettered = _MEMORY_IN_WORDS.fullmatch(value.strip()) if isinstance(value, str) else None
-    if lettered and float(lettered[1]):
-        return f'write {name}="{lettered[1]}{lettered[2].upper()}B"'
-    number = _number(value)
-    if _is_not_above_zero(value):
-        return f'it must be more than zero, for example {name}="4GB"'
-    if number is None:
-        return f'write it with a unit: {name}="4GB"'
-    if number >= 2**20:
-        # So large a number can only mean bytes.
-        return f'write it with a unit: {name}="{math.ceil(number / 2**20)}MB"'
-    return f'write it with a unit: {name}="{number:.10g}{"GB" if number < 1024 else "MB"}"'
 
 
 def exact_memory(size: int) -> str:
@@ -96,28 +72,6 @@ def exact_time(seconds: float) -> str:
     return next(whole, f"{seconds:g}s")
 
 
-def _number(value: object) -> float | None:
-    """Return what was written without a unit, as a number above zero; None if it is something else."""
-    match = isinstance(value, str) and NUMBER.fullmatch(value.strip())
-    number = float(match[0]) if match else finite(value)
-    return number if 0 < number < 1e15 else None
-
-
-def _is_not_above_zero(value: object) -> bool:
-    """Whether an amount that was rejected is zero or below it, with or without a unit."""
-    if isinstance(value, timedelta) or (isinstance(value, str) and _CLOCK.fullmatch(value.strip())):
-        return True
-    is_written = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    return is_written and bool(_NOT_ABOVE_ZERO.fullmatch(str(value).strip()))
-
-
-def finite(value: object) -> float:
-    """Return a number as a float; 0.0 for what is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
-        return 0.0
-    return float(value)
-
-
 def parse_time(value: object, name: str = "time") -> float:
     """Seconds in a text with units ("90min", "2 hours", "1d 12h", "02:00:00", "1-00:00:00") or a timedelta.
 
@@ -130,33 +84,9 @@ def parse_time(value: object, name: str = "time") -> float:
     """
     seconds = _seconds(value)
     if seconds is None or seconds <= 0:
-        raise ConfigError(f"{name}={value!r} is not a duration", hint=_time_hint(value, name))
+        hint = f'write it with a unit: {name}="90min" or {name}="02:00:00"; it is more than zero'
+        raise ConfigError(f"{name}={value!r} is not a duration", hint=hint)
     return seconds
-
-
-def _time_hint(value: object, name: str) -> str:
-    number, forms = _number(value), f'{name}="90min", {name}="2h" or {name}="02:00:00"'
-    if _is_not_above_zero(value):
-        return f'it must be longer than zero: {name}="1s" is the shortest; other forms are {forms}'
-    if number is None or number >= 1e9:
-        return _near_time(value, name) or f"write it with a unit: {forms}"
-    return f'write {name}="{number:.10g}min" or {name}="{number:.10g}s"; the forms are {forms}'
-
-
-def _near_time(value: object, name: str) -> str:
-    """Guess what a text was meant to be, and name the other forms; "" if nothing is near."""
-    text = value.strip() if isinstance(value, str) else ""
-    if hours := _HOURS_AND_NUMBER.fullmatch(text):
-        near = f'{name}="{hours[1]}h {hours[2]}min"'
-    elif days := _DAYS_AND_HOURS.fullmatch(text):
-        near = f'{name}="{days[1]}-{days[2]:0>2}:{days[3] or "00"}:00"'
-    elif clock := _SHORT_CLOCK.fullmatch(text):
-        first, second = int(clock[1]), clock[2]
-        near = f'{name}="{first:02d}:{second}:00" ({first} h {int(second)} min)'
-        near += f' or {name}="00:{first:02d}:{second}" ({first} min {int(second)} s)'
-    else:
-        return ""
-    return f'write {near}; other forms are {name}="90min" and {name}="2h"'
 
 
 def _seconds(value: object) -> float | None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.supervisor.eligible_gpus import is_gpu_id
-from clusterfn.config import forms, notes, units
-from clusterfn.config.forms import ENVIRONMENT_KINDS, NOTIFY_KEYS, Notify, parse_notify
+from clusterfn.config import environment_kinds, notes, units
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, NOTIFY_KEYS, PYTHON_SOURCES, Notify, parse_notify
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError, did_you_mean
 
@@ -136,7 +136,7 @@ def _address(value: Value) -> str:
     # The colon of `ssh://` is not one before a password.
     if ":" in text.rpartition("@")[0].replace("://", ""):
         raise password_error(value)
-    match = forms.ADDRESS.fullmatch(text)
+    match = environment_kinds.ADDRESS.fullmatch(text)
     if not match or not 0 < int(match[1] or 22) < 65536:
         hint = "write `name`, `user@name` or `user@name:port`; for anything else add an alias to ~/.ssh/config"
         if six := _IPV6.fullmatch(text):
@@ -176,7 +176,7 @@ OWNERS = _names(
     re.compile(r"[\w.@+\\][\w.@+\\-]*\$?"),
     "cannot name a user or a group", "write a list, one name each: [alice, lab]",
 )  # fmt: skip
-MODULES = _names(forms.MODULE, "cannot name a module", "write a list, one name each: [cuda/12.4, gcc]")
+MODULES = _names(environment_kinds.MODULE, "cannot name a module", "write a list, one name each: [cuda/12.4, gcc]")
 
 
 BINDS = _names(
@@ -203,12 +203,12 @@ def _environment(value: Value) -> str:
         example = next((f'"{kind}:{name}"' for kind, name in kinds if name), '"conda:NAME"')
         raise value.error("expected a string, found a mapping", f"write `environment: {example}`")
     text = value.as_text()
-    if forms.names_a_file(text):
+    if environment_kinds.names_a_file(text):
         return text
-    if forms.python_version(text):
+    if environment_kinds.python_version(text):
         hint = 'write the path of an interpreter, `environment: "python:/path"`, or a file such as environment.yml'
         raise value.error(f'"{text}" names a version of Python, not an interpreter', hint)
-    instead = forms.nearly_an_environment(text)
+    instead = environment_kinds.nearly_an_environment(text)
     if not instead and re.fullmatch(r"[A-Za-z0-9][\w-]*", text) and text != "current":
         instead = f"conda:{text}"
     if instead:
@@ -222,8 +222,8 @@ ENVIRONMENT = Kind(_environment, {**TEXT, "examples": _EXAMPLES})
 
 def _env(value: Value) -> dict[str, str]:
     for key, _ in value.pairs:
-        if forms.is_set_by_clusterfn(key.text):
-            raise key.error(f'"{key.text}" is set by clusterfn itself', forms.ASK_FOR_GPUS)
+        if environment_kinds.is_set_by_clusterfn(key.text):
+            raise key.error(f'"{key.text}" is set by clusterfn itself', environment_kinds.ASK_FOR_GPUS)
     return read_variables(value, _WHERE_A_SHELL_IS)
 
 
@@ -302,34 +302,11 @@ GPUS = Kind(_gpus, _CHOSEN)
 def _env_python(value: Value) -> str:
     """Where the Python of environments from project files comes from."""
     text = value.as_text()
-    if not forms.is_python_source(text):
-        hint = f"write {', '.join(forms.PYTHON_SOURCES)}, or the path of an interpreter such as /usr/bin/python3.11"
+    if not environment_kinds.is_python_source(text):
+        hint = f"write {', '.join(PYTHON_SOURCES)}, or the path of an interpreter such as /usr/bin/python3.11"
         raise value.error(f'"{text}" does not say where Python comes from', hint)
     return text
 
 
-_PYTHONS: Form = {"anyOf": [{"enum": list(forms.PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}]}
+_PYTHONS: Form = {"anyOf": [{"enum": list(PYTHON_SOURCES)}, {"type": "string", "pattern": "^(/|~/|python3)"}]}
 ENV_PYTHON = Kind(_env_python, {**_PYTHONS, "examples": ["host", "/usr/bin/python3.11"]})
-
-
-_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
-_OF_CUDA = ("driver", "capability")
-
-
-def _cuda(value: Value) -> dict[str, Any]:
-    """Read what is known of the GPUs before a job has asked them."""
-    keys = value.mapping(_OF_CUDA)
-    facts: dict[str, Any] = {}
-    if "driver" in keys:
-        facts["driver"] = driver = keys["driver"].as_written()
-        if not _NUMBERS.fullmatch(driver):
-            raise keys["driver"].error(f'"{driver}" is not a version', 'write "575.57.08", in quotes')
-    if "capability" in keys:
-        several = [each.strip() for each in keys["capability"].as_written().split(",")]
-        facts["capabilities"] = tuple(several)
-        if not all(_NUMBERS.fullmatch(each) for each in several):
-            raise keys["capability"].error(f'"{keys["capability"].written}" is not a compute capability', 'write "8.6"')
-    return facts
-
-
-CUDA = Kind(_cuda, {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(_OF_CUDA, WRITTEN)})

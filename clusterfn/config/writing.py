@@ -5,6 +5,7 @@ The new text is parsed by `config_file` first, written aside and renamed: the fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def place(folder: Path) -> Path:
 
 def read_or_empty(path: Path) -> config_file.Config:
     """Read the file; nothing where there is none yet, or only comments."""
-    if not path.exists() or _compose(_read(path)) is None:
+    if not path.exists() or all(re.match(r"\s*(#|$)", line) for line in _read(path).splitlines()):
         return config_file.Config({config_file.LOCAL.name: config_file.LOCAL}, path=path)
     return config_file.read(path)
 
@@ -82,7 +83,7 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
     if before.default_host is None and len(before.named) <= 1:
         # With a second host, calls that name no host would be ambiguous. Let them go where they went before.
         only = before.named[0] if before.named else name
-        text = _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
+        text = _appended(text, f"\ndefault_host: {_flow(only)}\n")
     _reject_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
     return Change(path, text, _new_lines(old if path.exists() else "", text))
 
@@ -113,16 +114,6 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error}", hint="fix the file, or move it away") from error
 
 
-def _compose(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
-        # Return something that is not a mapping. `config_file` then reports the mistake with its line.
-        return ()
-
-
 def _flow(value: Any) -> str:
     """Write a value in one line, in quotes where YAML would take it for something else."""
     import yaml
@@ -139,57 +130,27 @@ def _block(name: str, keys: Keys, head: str, indent: str, suggestion: str = "") 
 
 
 def text_with_host(text: str, name: str, keys: Keys, suggestion: str) -> str:
-    top = _compose(text)
-    hosts = next((value for key, value in top.value if key.value == "hosts"), None) if _is_map(top) else None
-    if hosts is None:
-        return _after(text, len(text), _block(name, keys, "hosts:\n", _STEP, suggestion))
-    if not _is_map(hosts):
-        # The key `hosts:` has no value yet.
-        return _after(text, hosts.end_mark.index, _block(name, keys, "", _STEP, suggestion))
-    if hosts.flow_style:
-        entry, before = _flow({name: keys})[1:-1], ", " if hosts.value else ""
-        at = hosts.value[-1][1].end_mark.index if hosts.value else hosts.start_mark.index + 1
-        return f"{text[:at]}{before}{entry}{text[at:]}"
-    column = hosts.value[0][0].start_mark.column
-    at = _past_comments(text, _end(hosts, text), column)
-    return _after(text, at, _block(name, keys, "", " " * column, suggestion))
+    """Add the host below the others. A file that is written in another way is rejected by who parses the result."""
+    lines = text.splitlines(keepends=True)
+    top = next((number for number, line in enumerate(lines) if re.match(r"hosts\s*:", line)), None)
+    if top is None:
+        return _appended(text, _block(name, keys, "hosts:\n", _STEP, suggestion))
+    end, indent = top + 1, ""
+    for number, line in enumerate(lines[end:], end):
+        bare = line.strip()
+        # A key or a comment at the left margin is no part of the hosts.
+        if bare and not line[0].isspace():
+            break
+        end = number + 1 if bare else end
+        indent = indent or ("" if bare.startswith("#") else line[: len(line) - len(line.lstrip())].strip("\r\n"))
+    block = _block(name, keys, "", indent or _STEP, suggestion)
+    return _appended("".join(lines[:end]), block) + "".join(lines[end:])
 
 
-def _is_map(node: Any) -> bool:
-    return getattr(node, "id", "") == "mapping"
-
-
-def _end(node: Any, text: str) -> int:
-    """Return where the last item of a node ends: the end mark of a block comes after the comments that follow it."""
-    if node.id == "scalar" or node.flow_style or not node.value:
-        at: int = node.end_mark.index
-        return len(text[:at].rstrip()) if getattr(node, "style", None) in ("|", ">") else at
-    last = node.value[-1]
-    return _end(last[1] if node.id == "mapping" else last, text)
-
-
-def _past_comments(text: str, at: int, column: int) -> int:
-    """Past the end of that line, and past the comments below it that are indented as lines of the same host are."""
-    at = _line_end(text, at)
-    for line in text[at:].splitlines(keepends=True):
-        bare = line.lstrip(" ")
-        if not bare.startswith("#") or len(line) - len(bare) <= column:
-            return at
-        at += len(line)
-    return at
-
-
-def _line_end(text: str, at: int) -> int:
-    end = text.find("\n", at)
-    return len(text) if end < 0 else end + 1
-
-
-def _after(text: str, at: int, block: str) -> str:
-    """Insert `block` after the line that contains `at`, with the line ends of the file."""
-    at = at if text[:at].endswith("\n") else _line_end(text, at)
+def _appended(text: str, block: str) -> str:
+    """Put a block below a text, with the line ends of the file."""
     end = "\r\n" if "\r\n" in text else "\n"
-    before = text[:at] + (end if text[:at] and not text[:at].endswith("\n") else "")
-    return before + block.replace("\n", end) + text[at:]
+    return text + (end if text and not text.endswith("\n") else "") + block.replace("\n", end)
 
 
 def _reject_unless_only_added(before: config_file.Config, text: str, name: str, path: Path, block: str) -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterfn.config.text_file import decode
 from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
@@ -33,13 +32,7 @@ _HIDDEN = r"(?i)pass\w*\W*[:=]|" + _PASSWORD
 _COUNT = re.compile(r"0|[1-9][0-9]*")
 # The slash excludes web addresses.
 _WITHOUT_SPACE = r"\s*([A-Za-z_]\w*):[^\s:/]"
-_QUOTED = r'"[^"]+"'
-# Characters that web pages and word processors write in place of a space or a quote. YAML takes them for a part of the
-# value, even where a comment follows.
-_COPIED = re.compile(r"[\u00a0\u2000-\u200d\u202f\u2060\ufeff]|^[\u2018-\u201f\u00ab\u00bb]")
 _GIVE_VALUE = "give it a value, or remove the key"
-# Examples of durations for the hints about each key.
-_DURATIONS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
 _NOT_TEXT = {
     "bool": "means true or false in YAML",
     "null": "means nothing in YAML",
@@ -113,7 +106,8 @@ class Value:
             advice: What to do about some others, instead of a list of the allowed ones.
         """
         if self.kind != "map":
-            raise self.error(f"expected keys, found {self.written}", self._where_keys_belong())
+            where = _space_after_colon([self.text]) or 'write "key: value" lines below it, indented further'
+            raise self.error(f"expected keys, found {self.written}", where)
         entries: dict[str, Value] = {}
         for key, value in self.pairs:
             name = key.as_text()
@@ -128,13 +122,6 @@ class Value:
                 raise key.error(f'duplicate key "{name}", first used in line {first}', "keep one of them")
             entries[name] = value
         return entries
-
-    def _where_keys_belong(self) -> str:
-        """Return what to do where keys are missing: most often they are not indented enough."""
-        before = self.source.lines[self.line][: self.column].split() if self.line < len(self.source.lines) else []
-        if self.kind == "null" and not self.text and before:
-            return f"indent the lines below it further than {before[-1]}"
-        return _space_after_colon([self.text]) or 'write "key: value" lines below it'
 
     def as_text(self) -> str:
         """Return a text that is not empty and has no control characters; a plain `no` or `1:30` is rejected."""
@@ -181,22 +168,16 @@ class Value:
         try:
             return parse_memory(self.text)
         except ConfigError as error:
-            raise self._not_in_units("an amount of memory", '"16GB"', error) from error
+            hint = 'write it with a unit and in quotes: "16GB" or "512MB"'
+            raise self.error(f"{self.written} is not an amount of memory", hint) from error
 
     def as_time(self) -> float:
         """Seconds, from a duration with a unit."""
         try:
             return parse_time(self.text)
         except ConfigError as error:
-            raise self._not_in_units("a duration", '"2h"', error) from error
-
-    def _not_in_units(self, quantity: str, example: str, error: ConfigError) -> ConfigError:
-        """Return an error that names the line, with what the parser of units advises."""
-        key, near = self.name.rpartition(".")[2], re.search(_QUOTED, error.hint or "")
-        forms = _DURATIONS.get(key, example)
-        if near and key in ("time", "memory", "gpu_memory"):
-            forms = f"{near[0]}; other forms are {forms}" if key == "time" else near[0]
-        return self.error(f"{self.written} is not {quantity}", f"write it with a unit and in quotes: {forms}")
+            hint = 'write it with a unit and in quotes: "14d", "2h", "90min" or "02:00:00"'
+            raise self.error(f"{self.written} is not a duration", hint) from error
 
     def as_choice(self, choices: Collection[str]) -> str:
         """One of a few words, in capitals or not."""
@@ -231,6 +212,35 @@ def parse(data: bytes, path: str) -> Value:
     if node is None:
         raise source.error("the file is empty", 0, 0, _EXAMPLE)
     return _value(node, source, "")
+
+
+def read_text(path: Path) -> str:
+    """Read a text file that a user has written.
+
+    Raises:
+        ConfigError: It cannot be read, or is not text.
+    """
+    try:
+        return decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="correct its name or its mode") from error
+
+
+def decode(data: bytes, path: str) -> str:
+    """Decode what a file holds: UTF-8, with a byte order mark or without.
+
+    Raises:
+        ConfigError: It is not text; with the line of the first byte that is none.
+    """
+    wrong = data.find(b"\0")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        text, wrong = "", error.start
+    if wrong >= 0:
+        line = data[:wrong].count(b"\n") + 1
+        raise ConfigError(f"{path}:{line}: the file is not text in UTF-8", hint="save the file as UTF-8")
+    return text
 
 
 def _composed(text: str, source: Source) -> Any:
@@ -291,22 +301,16 @@ def _translated(error: Any, text: str, source: Source) -> ConfigError:
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
         return source.error("not YAML: it contains an unprintable character", line, column, "remove it")
-    if error.context == "while scanning a quoted scalar" and str(error.problem) == "found unexpected end of stream":
-        # PyYAML names the end of the file, and not where the quote is.
-        opened, hint = error.context_mark, "close it on the same line"
-        return source.error("not YAML: this quote is not closed", opened.line, opened.column, hint)
     if error.context == "expected a single document in the stream":
         return source.error("the file has a second document", place.line, place.column, "remove the line `---`")
     around = source.lines[max(0, place.line - 1) : place.line + 1]
-    hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
-    # A file that ends too soon has its mark behind the last line.
-    before = "".join(source.lines[place.line : place.line + 1])[: place.column]
-    if hint == _INDENT and ": " in before:
-        hint = 'put the value in quotes: a bracket, or ": ", in it means something in YAML'
-    return source.error(f"not YAML: {error.problem}", place.line, place.column, hint)
+    return source.error(f"not YAML: {error.problem}", place.line, place.column, _space_after_colon(around) or _INDENT)
 
 
-_INDENT = "compare this line's indentation, quotes and colon with the lines around it"
+_INDENT = (
+    "compare this line with those around it: spaces and no tabs before it, closed quotes, and quotes around a value "
+    "that has a bracket or `: ` in it"
+)
 
 
 def _space_after_colon(lines: Sequence[str]) -> str:
@@ -325,9 +329,4 @@ def _value(node: Any, source: Source, name: str) -> Value:
         return Value(*place, pairs=tuple(pairs))
     if kind == "list":
         return Value(*place, values=tuple(_value(item, source, f"{name}[{n}]") for n, item in enumerate(node.value)))
-    copied = None if node.style else _COPIED.search(node.value)
-    if copied:
-        problem = f"{unicodedata.name(copied[0])} (U+{ord(copied[0]):04X}), perhaps copied from a web page"
-        hint = "type plain spaces and straight quotes; if it belongs to the value, put the value in quotes"
-        raise source.error(problem, node.start_mark.line, node.start_mark.column, hint)
     return Value(*place, text=node.value, plain=not node.style, literal=node.style == "'")

@@ -18,7 +18,7 @@ from typing import IO, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.config import quiet
+from clusterfn.config import notes
 from clusterfn.config.notes import NOTES, CallNote
 from clusterfn.config.units import is_on
 from clusterfn.display import live
@@ -164,7 +164,7 @@ def is_shown(level: int) -> bool:
     $CLUSTERFN_QUIET, or else `quiet:` in clusterfn.yml, hides progress. So does a level of the logger "clusterfn".
     """
     value = os.environ.get(_QUIET)
-    hidden = quiet.in_file if value is None else is_on(value)
+    hidden = notes.is_quiet if value is None else is_on(value)
     least = max(_log.level, logging.WARNING if hidden else logging.NOTSET)
     return level >= least and level > _log.manager.disable
 
@@ -215,7 +215,7 @@ def is_new(kind: str, about: str) -> bool:
 
 def note(finding: CallNote) -> None:
     """Say a note on a call, unless it has been said, or clusterfn.yml hides it."""
-    if finding.id not in quiet.hidden_notes and is_new(finding.id, finding.about):
+    if finding.id not in notes.hidden and is_new(finding.id, finding.about):
         (tell if NOTES[finding.id].is_progress else warn)(finding.text)
 
 

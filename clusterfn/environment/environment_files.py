@@ -18,6 +18,7 @@ from typing import Any
 from clusterfn.config import places
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment import package_sources
+from clusterfn.environment.packages import RequirementLines
 from clusterfn.environment.project import (
     LOCK_OF_SCRIPT,
     PYLOCK,
@@ -32,9 +33,7 @@ from clusterfn.environment.project import (
     normalize,
     source_tables,
     split_parts,
-    workspace_root,
 )
-from clusterfn.environment.requirement_lines import RequirementLines
 from clusterfn.environment.specification import WITH_EXTRAS, Requirement, Specification, conda_requirement
 from clusterfn.errors import ConfigError, did_you_mean
 
@@ -49,14 +48,6 @@ _ADVICE = {"variables": "set them with env={…} of @cluster, or `env:` of the h
 _SELECTOR = re.compile(r"#\s*\[(\w+)(?:\s+[\w\s]+)?\]\s*$")
 _OF_LINUX, _OF_OTHERS = ("linux", "linux64", "unix"), ("osx", "osx64", "arm64", "win", "win64")
 _BUILD = re.compile(r"(?P<name>[^=<>!\s]+)=(?P<version>[^=<>!*\s]+)=(?P<build>[^=<>!*\s]+)")
-# What an export of Windows or macOS has that no program on Linux needs: whole names, as `windrose` is not Windows' own.
-# conda writes the system of a compiler behind its name: `clang_osx-64`.
-_FOREIGN = re.compile(
-    r"vc|vc14_runtime|vs20\d\d_runtime|vs_runtime|vcomp|vcomp14|ucrt|winpty|pywinpty|wincertstore|win_inet_pton|winsdk|"
-    r"win32_setctime|win10toast|windows-curses|pywin32|pywin32-ctypes|pywinauto|comtypes|wmi|menuinst|anaconda_prompt|"
-    r"anaconda_powershell_prompt|(?:console|powershell)_shortcut(?:_mini(?:conda|forge))?|(?:m2w64|msys2)-.+|"
-    r"libcxx|appnope|pyobjc-.+|python\.app|cctools|ld64|.+_(?:osx|win)-(?:32|64|arm64)"
-)
 _PYTORCH_ENDED = "the channel pytorch has no release after PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
 _FROM_HISTORY = "`conda env export --from-history` writes only what you asked for"
 
@@ -167,14 +158,10 @@ def _lifted(spec: Specification, prefix: Value | None) -> Specification:
     exported = prefix is not None or (len(built) >= 3 and len(built) == len(spec.conda))
     if not exported:
         return spec
-    kept = [each for each in spec.conda if not _FOREIGN.fullmatch(each.name)]
-    conda = tuple(replace(each, text=_BUILD.sub(r"\g<name> ==\g<version>", each.text)) for each in kept)
+    conda = tuple(replace(each, text=_BUILD.sub(r"\g<name> ==\g<version>", each.text)) for each in spec.conda)
     of = f" of {prefix.text} (line {prefix.line + 1})" if prefix is not None else ""
     lifted = f": the build strings of {len(built)} packages are dropped, their versions kept" if built else ""
     sentences = [*spec.sentences, f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"]
-    gone = [each.name for each in spec.conda if each not in kept]
-    if gone:
-        sentences.append(f"{spec.title}: skipped, because they belong to Windows or macOS: {', '.join(gone)}")
     return replace(spec, conda=conda, exported=True, sentences=tuple(sentences))
 
 
@@ -215,12 +202,10 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
             more = {normalize(each.strip()) for each in of_own[2].split(",")} & optional.keys() - seen
             direct += [found for each in sorted(more) for found in _lines(optional, each, path)]
             seen |= more
-    uv, root = _table(tool, "uv", path), workspace_root(path.parent) if kind == PYPROJECT else path.parent
-    # uv reads the settings of the workspace and those of its member.
-    above = load_toml(root / PYPROJECT)["tool"]["uv"] if root != path.parent else {}
-    given = {**_table(above, "sources", root / PYPROJECT), **_table(uv, "sources", path)}
-    sources = list(source_tables({normalize(name): value for name, value in given.items()}))
-    listed = [each for settings in (uv, above) for each in settings.get("index") or () if isinstance(each, dict)]
+    uv = _table(tool, "uv", path)
+    given = {normalize(name): value for name, value in _table(uv, "sources", path).items()}
+    sources = list(source_tables(given))
+    listed = [each for each in uv.get("index") or () if isinstance(each, dict)]
     indexes = [(str(each.get("name", "")), str(each["url"])) for each in listed if "url" in each]
     # The addresses of packages and repositories have no name, as that of an index has one.
     indexes += [("", str(each[key])) for _, each in sources for key in ("git", "url") if key in each]
@@ -230,8 +215,6 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     )  # fmt: skip
     local = local_packages(path.parent, uv)
     wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": local}
-    if above:
-        wish["workspace"] = {"uv": above, "local": local_packages(root, {"sources": above.get("sources", {})})}
     if dynamic:
         wish["built"] = {**digests(path.parent, tree), "tool": tool.get("setuptools", {})}
     names = [(_NAME.match(line), line.strip()) for line in direct]

@@ -5,7 +5,6 @@ Nothing is built. Where one that is named is not there, the error says why, and 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import posixpath
@@ -14,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.config import forms
-from clusterfn.config.forms import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
+from clusterfn.config import environment_kinds
+from clusterfn.config.environment_kinds import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Host, Interpreter
 from clusterfn.environment import containers
@@ -26,37 +25,19 @@ CALLER = (sys.version_info[0], sys.version_info[1])
 OLDEST = (3, 9)
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 NO_PYTHON = f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH"
-_WHY, _HOME, _THERE = "clusterfn why ", "clusterfn home ", "clusterfn there "
-MOST_LISTED, _ALIKE = 8, 0.6
-_LOCKED = "your account may not enter "
-# Says why they are not there, and which environments are.
+_WHY, _THERE = "clusterfn why ", "clusterfn there "
+MOST_LISTED = 8
+# Says what is at the places that were named, if they are few, and which interpreters are near them.
 # Begins with the candidates in "$@", and in $beside the folders that may have others, one in a line.
 _REPORT = rf"""
 PATH=$PATH:/usr/bin:/bin
-locked() {{
-  case $1 in /*) ;; *) return 1 ;; esac
-  lock=${{1%/*}}
-  while [ -n "$lock" ] && [ ! -e "$lock" ]; do lock=${{lock%/*}}; done
-  [ -d "$lock" ] && [ ! -x "$lock" ]
-}}
-why() {{
-  folder=${{2%/bin/python}}
-  to=$(readlink -m "$2" 2>/dev/null || echo "$2")
-  if [ ! -e "$2" ] && locked "$to"; then echo "{_LOCKED}$lock, where $to is"
-  elif [ -L "$2" ] && [ ! -e "$2" ]; then echo "$1 is a link to $to, which does not exist"
-  elif [ -d "$2" ]; then echo "$1 is a folder"
-  elif [ -e "$2" ]; then echo "$1 cannot be executed"
-  elif [ "$folder" != "$2" ] && [ -d "$folder" ]; then echo "${{1%/bin/python}} has no bin/python"
-  else echo "${{1%/bin/python}} does not exist"; fi
-}}
-echo "{_HOME}$HOME"
-for p in "$@"; do
-  case $p in "~/"*) q=$HOME/${{p#??}} ;; *) q=$p ;; esac
-  printf '{_WHY}%s\n' "$(why "$p" "$q")"
+[ $# -gt 1 ] || for p in "$@"; do
+  case $p in "~/"*) p=$HOME/${{p#??}} ;; esac
+  ls -ld "$p" 2>&1 | sed 's/^/{_WHY}/'
 done
 {{ printf '%s\n' "$beside"; cat "$HOME/.conda/environments.txt" 2>/dev/null; }} | while IFS= read -r d; do
   case $d in "") continue ;; "~/"*) d=$HOME/${{d#??}} ;; "~") d=$HOME ;; esac
-  for e in "$d/bin/python" "$d/.venv/bin/python" "$d"/*/bin/python "$d"/python3*; do
+  for e in "$d/bin/python" "$d/.venv/bin/python" "$d"/*/bin/python "$d"/python3 "$d"/python3.*[0-9]; do
     [ -x "$e" ] && [ ! -d "$e" ] && printf '{_THERE}%s\n' "$e"
   done
 done | head -n 500
@@ -275,71 +256,33 @@ class ExistingEnvironment(NamedTuple):
 
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
-    of_conda = [each for place in forms.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
     if kind in ("conda", "found"):
-        return "\n".join(of_conda if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt", *of_conda])
-    above = posixpath.dirname(value.rstrip("/")) or "/"
-    if kind == "python":
-        # An interpreter may be that of an environment, whose neighbours are two folders up.
-        beside = posixpath.dirname(above.removesuffix("/bin"))
-        return "\n".join([above, beside or "/", "/usr/bin", "/usr/local/bin"])
+        of_conda = [each for place in environment_kinds.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
+        return "\n".join([*([] if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt"]), *of_conda])
+    # An interpreter may be that of an environment, whose neighbours are two folders up.
+    above = posixpath.dirname(value.rstrip("/").partition("/bin/python")[0]) or "/"
     return "\n".join([above, value, posixpath.join(value, "envs")])
 
 
 def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildError:
     """Return the error for an environment that is not there, from what `_REPORT` has printed; it lists what is."""
-    found = {sign: [line[len(sign) :] for line in printed.splitlines() if line.startswith(sign)]
-             for sign in (_WHY, _HOME, _THERE)}  # fmt: skip
-    # Without the caller's version of Python, others may do.
-    of, like = ("python", f"/usr/bin/{_CALLERS_PYTHON}") if kind == "found" else (kind, value)
-    home = next(iter(found[_HOME]), "")
-    # As users name them, those like the value first.
-    words = dict.fromkeys(_as_written(of, program, home) for program in found[_THERE])
-    names = sorted(filter(None, words), key=lambda each: -_likeness(each, like))
-    some, more = ", ".join(f"{of}:{each}" for each in names[:MOST_LISTED]), len(names) - MOST_LISTED
-    listed = f"there {'are' if len(names) > 1 else 'is'} {some}{f' and {more} more' if more > 0 else ''}"
-    evidence = [listed] if names else []
+    said, there = (
+        list(dict.fromkeys(line[len(sign) :] for line in printed.splitlines() if line.startswith(sign)))
+        for sign in (_WHY, _THERE)
+    )
+    more = f" and {len(there) - MOST_LISTED} more" if len(there) > MOST_LISTED else ""
+    listed = [f"there are {', '.join(f'python:{each}' for each in there[:MOST_LISTED])}{more}"] if there else []
     if kind == "found":
-        same = next((each for each in names if posixpath.basename(each) == _CALLERS_PYTHON), "")
+        # Without the caller's version of Python, others may do.
+        same = next((each for each in there if posixpath.basename(each) == _CALLERS_PYTHON), "")
         hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
-        return EnvironmentBuildError(NO_PYTHON, evidence=evidence, stage="environment", hint=hint)
-    reasons = found[_WHY] or ["it does not exist"]
-    if kind == "conda":
-        reasons = [f"no conda on the host has an environment {value}"]
-        places = (*forms.CONDA_PLACES, forms.CONDA_LIST)
-        evidence = evidence or [f"searched {', '.join(places)}"]
-    near = names[0] if names and _likeness(names[0], value) >= _ALIKE else ""
-    if reasons[0].startswith(_LOCKED):
-        hint = "ask the owner of that folder to let you in, or use an environment of your own"
-    elif len([each for each in names if each.startswith(f"{value.rstrip('/')}/")]) > 1:
-        hint = f'choose one of them, for example environment="{kind}:{near}"'
-    elif near:
-        hint = f'did you mean environment="{kind}:{near}"?'
-    else:
-        # The interpreter of this program may be gone too, which is no kind of its own.
-        hint = ENVIRONMENT_KINDS.get(kind, ENVIRONMENT_KINDS["python"]).if_missing.format(value=value)
-    message = f"environment '{kind}:{value}': {reasons[0]}"
-    return EnvironmentBuildError(message, evidence=evidence, stage="environment", hint=hint)
-
-
-def _as_written(kind: str, program: str, home: str) -> str:
-    """Return how a user names an interpreter that exists, behind the colon; "" if it is of another kind."""
-    path = program if kind == "python" else program.removesuffix("/bin/python")
-    short = f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
-    if kind == "python":
-        return "" if program.endswith("-config") else short
-    if kind == "conda" and path != program:
-        return "base" if short in forms.CONDA_PLACES else posixpath.basename(path)
-    return short if path != program else ""
-
-
-def _likeness(name: str, value: str) -> float:
-    # The user has named the folder of several environments, or that of a project.
-    if name.startswith(f"{value.rstrip('/')}/"):
-        return 1.0
-    (folder, end), (above, wanted) = (posixpath.split(each.rstrip("/").lower()) for each in (name, value))
-    pairs = [(end, wanted)]
-    # Every environment calls its interpreter python, so the name of the environment counts too.
-    if above.endswith("/bin"):
-        pairs.append((posixpath.basename(folder.removesuffix("/bin")), posixpath.basename(above[: -len("/bin")])))
-    return min(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+        return EnvironmentBuildError(NO_PYTHON, evidence=listed, stage="environment", hint=hint)
+    places = (
+        [f"searched {', '.join((*environment_kinds.CONDA_PLACES, environment_kinds.CONDA_LIST))}"]
+        if kind == "conda"
+        else said
+    )
+    # The interpreter of this program may be gone too, which is no kind of its own.
+    hint = ENVIRONMENT_KINDS.get(kind, ENVIRONMENT_KINDS["python"]).if_missing.format(value=value)
+    message = f"the host has no environment '{kind}:{value}'"
+    return EnvironmentBuildError(message, evidence=[*places, *listed], stage="environment", hint=hint)

@@ -23,7 +23,8 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from clusterfn.config.text_file import header_of_script, read_text
+from clusterfn.config.environment_kinds import header_of_script
+from clusterfn.config.yamlfile import read_text
 from clusterfn.errors import ConfigError
 
 PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt"
@@ -121,7 +122,7 @@ def _parsed(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:
         # Python 3.9 and 3.10 have no reader of their own.
         hint = "pip install 'tomli>=2'"
         raise ConfigError(f"reading {path.name} needs tomli on Python older than 3.11", hint=hint) from error
-    text = read_text(path, only="utf-8")
+    text = read_text(path)
     text = header_of_script(text) if path.suffix == ".py" else text
     try:
         return dict(toml.loads(text))
@@ -143,8 +144,6 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
         above, settings = waiting.pop()
         sources = [each for _, each in source_tables(settings.get("sources") or {})]
         places = [above / Path(str(each["path"])).expanduser() for each in sources if "path" in each]
-        if "workspace" in settings or any(each.get("workspace") for each in sources):
-            places += _workspace(above)[1]
         for place in places:
             if place.resolve() in seen:
                 continue
@@ -159,27 +158,6 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
                 found[relative_path(place, folder)] = {"project": wants, "uv": theirs, "built": digests(place, tree)}
                 waiting.append((place, theirs))
     return found
-
-
-def workspace_root(folder: Path) -> Path:
-    """Return the folder whose [tool.uv] counts for a project: that of its workspace if it is a member, else its own."""
-    root, *lists = _workspace(folder)
-    members, excluded = ({each.resolve() for each in places} for places in lists)
-    return root if folder.resolve() in members - excluded else folder
-
-
-def _workspace(folder: Path) -> tuple[Path, list[Path], list[Path]]:
-    """Return the nearest workspace from a folder upwards, and the folders that are its members and that it excludes."""
-    for root in [folder, *folder.resolve().parents]:
-        file = root / PYPROJECT
-        table = load_toml(file).get("tool", {}).get("uv", {}).get("workspace", {}) if file.is_file() else {}
-        if table:
-            members, excluded = (
-                {each for pattern in table.get(key, []) for each in root.glob(str(pattern)) if each.is_dir()}
-                for key in ("members", "exclude")
-            )
-            return root, sorted(members), sorted(excluded)
-    return folder, [], []
 
 
 def source_tables(sources: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

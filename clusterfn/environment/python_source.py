@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.config.forms import PYTHON_SOURCES, is_python_source
+from clusterfn.config.environment_kinds import PYTHON_SOURCES, is_python_source
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.environment.existing import OLDEST
 from clusterfn.environment.project import ProjectFile, admits, admits_release

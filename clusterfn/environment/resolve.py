@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config import places
-from clusterfn.config.forms import (
+from clusterfn.config.environment_kinds import (
     CHOOSE_ENVIRONMENT,
     NAME_ENVIRONMENT,
     OF_SCRIPT,

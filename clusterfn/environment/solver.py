@@ -17,7 +17,7 @@ import yaml
 from clusterfn.bridge.supervisor import publish
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.config import places
-from clusterfn.config.quiet import is_verbose
+from clusterfn.config.notes import is_verbose
 from clusterfn.environment import conda_solver
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import OLDEST_GLIBC, Say, SolveTarget

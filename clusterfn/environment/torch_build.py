@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from clusterfn.config.spec import Host
 from clusterfn.environment import solver
 from clusterfn.environment.conda_solver import Say, SolveTarget, TorchChoice
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
@@ -83,12 +82,6 @@ def find_torch(packages: Iterable[LockedPackage]) -> LockedTorch | None:
             of_tag = f"{local[2:-1]}.{local[-1]}" if local.startswith("cu") else "" if local == "cpu" else of_pypi
             return LockedTorch(package.version, None if package.is_source else of_tag)
     return None
-
-
-def unknown_gpus(host: Host) -> GpuCapabilities:
-    """Return what clusterfn.yml says of the GPUs, else what is assumed of unknown ones."""
-    said = GpuCapabilities(host.making.driver or "", host.making.capabilities, f"clusterfn.yml says ({host.source})")
-    return said if said.driver else UNKNOWN_GPUS
 
 
 def runs_on_gpus(torch: LockedTorch | None, gpus: GpuCapabilities) -> bool:

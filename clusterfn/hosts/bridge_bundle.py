@@ -36,7 +36,7 @@ _NOT_IN_JOBS = (
     "calls/sent_group.py", "calls/session_", "calls/submit.py", "cli/",
     "environment/conda_", "environment/download.py", "environment/environment_files.py",
     "environment/lock", "environment/package", "environment/project", "environment/python_source.py",
-    "environment/requirement_lines.py", "environment/resolve.py", "environment/solve",
+    "environment/resolve.py", "environment/solve",
     "environment/source_distributions.py", "environment/specification.py", "environment/torch_build.py",
     "environment/uv", "environment/wheel",
     "hosts/environment_builder.py", "hosts/scheduler_commands.py", "hosts/survey.py",
@@ -48,7 +48,7 @@ _NOT_IN_JOBS = (
     "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
     "hosts/transports/ssh_", "hosts/transports/trust.py",
-    "scheduler/login_node.py", "scheduler/site.py", "scheduler/slurm/script.py",
+    "scheduler/login_node.py", "scheduler/slurm/script.py",
     "integrations/jupyter/",
 )  # fmt: skip
 # Modules that jobs get import these: errors, for example, format themselves with `text`.

@@ -17,8 +17,6 @@ from clusterfn.config.host_text import Lines, count, reading, shaped
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.requests import Followed
-from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
-from clusterfn.scheduler.base import PENDING
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply, SpawnReply
@@ -30,7 +28,6 @@ BuildProgress = Mapping[str, Any]
 _TIMEOUT_S = 60.0
 _LONG_S = 3600.0
 _EVIDENCE = 25
-_LOOKS = 2
 _LAST = ("done", "failed")
 
 
@@ -147,9 +144,7 @@ class RemoteBuild:
         self._lines = Lines()
         self.listeners: list[Callable[[BuildProgress], None]] = []
         self._joins = itertools.count()
-        self._looks = LookCounter()
         self._following: Reply[bytes] | None = None
-        self._job_name = ""
 
     def spawn(self, argv: Sequence[str], folder: str, after: Sequence[Reply[Any]] = ()) -> None:
         """Start the builder as a process of the host."""
@@ -174,13 +169,6 @@ class RemoteBuild:
             # Windows has no os.WIFSIGNALED to decode it.
             how = f"was ended by signal {status & 127}" if status & 127 else f"ended with {status >> 8}"
             await self._read_last_line(f"its builder {how}")
-
-    def watch_job(self, name: str) -> None:
-        """Look at the scheduler for its batch job, if the build runs as one."""
-        self._job_name = name
-        self._session.watch.add(name, self.scheduler_said)
-        if self.is_over():
-            self._stop()
 
     def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
         """Follow it from its first line on; return a future of its last. Many jobs may wait for one build."""
@@ -216,17 +204,6 @@ class RemoteBuild:
             self._outcome.set_exception(error)
         self._stop()
 
-    def scheduler_said(self, seen: Seen) -> None:
-        """Take the scheduler's state of its batch job, if the build runs as one."""
-        if isinstance(seen, Silent) or self._outcome.done():
-            return
-        if seen is not None and seen.phase == PENDING:
-            self._report({"stage": "queue", "text": seen.in_words})
-        self._looks.count(seen, self._session.host.name)
-        if self._looks.gone == _LOOKS:
-            state = seen.state if seen else "the scheduler does not know it"
-            loop.begin(self._read_last_line(f"its builder's batch job ended ({state})"))
-
     async def _read_last_line(self, how: str) -> None:
         """Read the log to its end: the last line may be missing, or not yet followed."""
         text = io.BytesIO()
@@ -248,7 +225,7 @@ class RemoteBuild:
                 self._report(line)
 
     def _end(self, last: BuildProgress) -> None:
-        # The log and the process, or the scheduler, both say that it has ended.
+        # The log and the process both say that it has ended.
         with contextlib.suppress(InvalidStateError):
             self._outcome.set_result(last)
         self._stop()
@@ -257,5 +234,3 @@ class RemoteBuild:
         """Follow it and look for it no longer: its outcome is known."""
         if self._following is not None:
             self._following.cancel()
-        if self._job_name:
-            self._session.unwatch(self._job_name)

@@ -173,7 +173,7 @@ def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say
         # A machine without a scheduler has no other GPUs than its own.
         if found or not scheduler.has_nodes:
             return found
-        return None if ask_types(session.connection, scheduler) == [] else torch_build.unknown_gpus(session.host)
+        return None if ask_types(session.connection, scheduler) == [] else torch_build.UNKNOWN_GPUS
 
     spec = with_python(session, spec)
     try:
@@ -221,7 +221,7 @@ def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabi
     from clusterfn.environment import torch_build
 
     host, root = session.connection.facts, environments_root(session)
-    known = known_gpus(session, root) or torch_build.unknown_gpus(session.host) if gpus else None
+    known = known_gpus(session, root) or torch_build.UNKNOWN_GPUS if gpus else None
     return {"platform": host.platform, "glibc": host.glibc, "root": root}, known
 
 
@@ -244,12 +244,10 @@ def environments_root(session: ConnectedHost) -> str:
 
 
 def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
-    """Return what clusterfn.yml, the machine or an earlier job says of the GPUs of a job; None if they say nothing."""
+    """Return what the machine or an earlier job says of the GPUs of a job; None if they say nothing."""
     from clusterfn.environment import torch_build
 
     host = session.host
-    if host.making.driver:
-        return torch_build.unknown_gpus(host)
     if not scheduler_for(host).has_nodes:
         question = nvidia_smi.query(_DRIVER_FIELDS)
         argv = ["/bin/sh", "-c", 'command -v "$1" >/dev/null && exec "$@"', "sh", *question]

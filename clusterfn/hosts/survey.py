@@ -59,8 +59,7 @@ class Site:
     @property
     def signs(self) -> tuple[str, ...]:
         """What says that this is a login node, though no scheduler was found; each a sentence."""
-        has_gpus = self.gpus is not None and bool(self.gpus.names)
-        return () if self.schedulers else self.login.signs.sentences(has_gpus)
+        return () if self.schedulers else self.login.signs.sentences
 
     @property
     def scheduler(self) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.attributes import attribute
-from clusterfn.config.forms import is_set_by_clusterfn
+from clusterfn.config.environment_kinds import is_set_by_clusterfn
 from clusterfn.config.notes import CallNote, found
 from clusterfn.display import console
 from clusterfn.hosts import serialization

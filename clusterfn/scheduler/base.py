@@ -258,14 +258,14 @@ class NodeGpusQuestions(NamedTuple):
 
     Attributes:
         partition: The partition or queue that clusterfn.yml names for jobs with GPUs; "" for the default.
-        nodes: Which GPUs each node has, and how many of them are in use.
-        queue: Which jobs wait for GPUs; if the host's version rejects one question, the next is asked.
+        nodes: Which GPUs each node has, and how many of them are in use; None if it cannot say.
+        queue: Which jobs wait for GPUs; as `nodes`.
         types: Which types the nodes have, "" among them where some have none; None if it cannot say.
     """
 
     partition: str
-    nodes: Question[Sequence[NodeGpus]]
-    queue: Sequence[Question[Sequence[Waiting]]]
+    nodes: Question[Sequence[NodeGpus]] | None = None
+    queue: Question[Sequence[Waiting]] | None = None
     types: Question[Sequence[str]] | None = None
 
 
@@ -298,11 +298,10 @@ class Scheduler(ABC):
     looks_s: Sequence[tuple[float, float]] = ((4.0, 4.0), (10.0, 6.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))
 
     def resolve_resources(self, resources: Resources) -> Resources:
-        """Return what to ask this scheduler for: the call's resources, with a type of GPU that it knows.
+        """Return what to ask this scheduler for.
 
         Raises:
             ConfigError: It cannot be asked for that.
-            Unsatisfiable: clusterfn.yml says that no GPU there is as large.
         """
         return resources
 
@@ -323,10 +322,6 @@ class Scheduler(ABC):
         Args:
             largest: Elements of one job array; 0 where there are no arrays.
         """
-
-    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
-        """Return the request that runs one line of shell as a small batch job of its own, which needs no GPU."""
-        raise NotImplementedError("only a scheduler with nodes has batch jobs")
 
     def notes(self, answer: Answer) -> Sequence[str]:
         """Return what the user should know about a submission."""

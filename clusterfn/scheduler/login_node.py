@@ -13,8 +13,8 @@ from clusterfn.scheduler import kinds_of_sites
 
 # Signs of schedulers to which clusterfn cannot submit: a file or a variable -> the scheduler it belongs to.
 _FILES = {
-    **dict.fromkeys(("/etc/pbs.conf", "/var/spool/pbs", "/var/spool/torque"), "PBS"),
-    "/etc/lsf.conf": "LSF", "/etc/condor/condor_config": "HTCondor", "/cm/shared": "a cluster manager",
+    "/etc/pbs.conf": "PBS", "/etc/lsf.conf": "LSF", "/etc/condor/condor_config": "HTCondor",
+    "/cm/shared": "a cluster manager",
 }  # fmt: skip
 _VARIABLES = {
     "PBS_CONF_FILE": "PBS", "PBS_SERVER": "PBS", "LSF_ENVDIR": "LSF", "LSF_SERVERDIR": "LSF",
@@ -23,7 +23,6 @@ _VARIABLES = {
 _CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _PROGRAMS = {"pbsnodes": "PBS", "bsub": "LSF", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
 _UNSUPPORTED = ("PBS", "LSF", "HTCondor", "Flux", "OAR")
-_MODULES = ("pbs", "pbspro", "torque", "lsf", "htcondor")
 _ALIAS = r"\balias|\bfunction\b|\(\)|\bssh\b|apptainer|singularity"
 _BY_SSH = re.compile(r"\bssh\s+(?:-\S+\s+)*([\w.@-]+)")
 _HOST_NAME = re.compile(r"(?:^|[^a-z])(?:login|logon|submit|headnode|frontend)(?![a-z])|^head\d*$", re.IGNORECASE)
@@ -31,10 +30,6 @@ _MOTD = re.compile(
     r"[^\n]*\b(?:(?:login|head|submit|compute)[ -]?nodes?|sbatch|qsub|bsub|batch (?:system|jobs?)|slurm)\b[^\n]*",
     re.IGNORECASE,
 )
-# Daemons keep their state there: a node has it too, and what was a node once, or has munge for something else.
-_TRACES = ("/run/munge/", "/var/spool/")
-# So many users at a time are a weak sign.
-_MANY = 10
 
 
 def _files() -> dict[str, str]:
@@ -48,10 +43,9 @@ def _variables() -> dict[str, str]:
 
 def questions() -> dict[str, Any]:
     """Return what the host is asked about signs."""
-    modules = [*(name for kind in kinds_of_sites().values() for name in kind.commands.modules), *_MODULES]
     return {
         "files": list(_files()), "variables": [*_variables(), *_CONTAINERS], "programs": list(_PROGRAMS),
-        "modules": f"(?:{'|'.join(modules)})(?:[/-]|$)", "aliases": _ALIAS,
+        "aliases": _ALIAS,
         "motd": ["/etc/motd", "/run/motd.dynamic", "/etc/motd.d/cluster"],
     }  # fmt: skip
 
@@ -60,25 +54,19 @@ class Signs(NamedTuple):
     """What says that a machine may be a login node.
 
     Attributes:
-        strong: Sentences, each of which is enough to ask.
-        weak: Sentences that are enough on a machine without GPUs; on one with GPUs they only add to strong ones.
+        sentences: Each of them is enough to ask.
         unsupported: Schedulers among them that clusterfn does not know.
     """
 
-    strong: tuple[str, ...] = ()
-    weak: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
-
-    def sentences(self, has_gpus: bool) -> tuple[str, ...]:
-        """Return what to show to a person; nothing if this looks like any server."""
-        return self.strong + (self.weak if self.strong or not has_gpus else ())
 
 
 def read_signs(facts: Mapping[str, Any]) -> Signs:
     """Read the answers to `questions`.
 
     Example:
-        >>> read_signs({"programs": ["bsub"]}).strong
+        >>> read_signs({"programs": ["bsub"]}).sentences
         ('it has bsub, which is of LSF',)
     """
     owners: list[str] = []
@@ -87,29 +75,24 @@ def read_signs(facts: Mapping[str, Any]) -> Signs:
         owners.append(owner)
         return f"which is of {owner}"
 
-    users = int(facts.get("users", 0))
     sentences: list[str] = []
-    weak = [f"{users} users are logged in"] if users >= _MANY else []
     for path in map(str, facts.get("files", ())):
         # The host has found it by one of these patterns.
         matching = (owner for pattern, owner in _files().items() if path.startswith(pattern.rstrip("*")))
-        kind = weak if path.startswith(_TRACES) else sentences
-        kind.append(f"it has {path}, {of(next(matching, 'a scheduler'))}")
+        sentences.append(f"it has {path}, {of(next(matching, 'a scheduler'))}")
     for name, value in dict(facts.get("variables", {})).items():
         if name in _CONTAINERS:
             sentences.append(f"logins run in the container {value}, where a scheduler's commands may be missing")
         else:
             sentences.append(f"{name} is set in a login shell, {of(_variables()[name])}")
     sentences += [f"it has {name}, {of(_PROGRAMS[name])}" for name in facts.get("programs", ())]
-    modules = ", ".join(map(str, facts.get("modules", ())))
-    sentences += [f"`module avail` lists {modules}"] if modules else []
     sentences += [_about_alias(name, str(text)) for name, text in dict(facts.get("aliases", {})).items()]
     name = str(facts.get("hostname", ""))
     sentences += [f"it is called {name}"] if _HOST_NAME.search(name.partition(".")[0]) else []
     greeting = _MOTD.search(str(facts.get("motd", "")))
     sentences += [f"its greeting says: {greeting[0].strip()[:120]}"] if greeting else []
     unsupported = tuple(owner for owner in _UNSUPPORTED if owner in owners)
-    return Signs(tuple(sentences), tuple(weak), unsupported)
+    return Signs(tuple(sentences), unsupported)
 
 
 def _about_alias(name: str, text: str) -> str:

@@ -98,13 +98,6 @@ def test_a_module_is_loaded(place: Place) -> None:
     assert (found.how, found.path) == ("by `module load slurm`", (str(place.slurm),))
 
 
-def test_modules_that_a_site_lists_are_a_sign(place: Place) -> None:
-    text = "export MODULEPATH=/m\nmodule() { echo gcc/12 pbs/2022 slurm-tools/1 >&2; }\n"
-    (place.home / ".bash_profile").write_text(text)
-
-    assert place.look().signs.strong == ("`module avail` lists pbs/2022, slurm-tools/1",)
-
-
 @pytest.mark.parametrize(
     "text", ["alias site-sbatch='{0}/site-sbatch -v'", 'site-sbatch() {{ {0}/site-sbatch "$@"; }}']
 )
@@ -121,7 +114,7 @@ def test_an_alias_to_a_submit_host_is_a_sign_that_names_it(place: Place) -> None
     shown = place.look()
 
     assert shown.schedulers == {}
-    assert "set up submit1 instead" in shown.signs.strong[0]
+    assert "set up submit1 instead" in shown.signs.sentences[0]
 
 
 def test_a_usual_folder_is_looked_into(place: Place) -> None:
@@ -135,7 +128,7 @@ def test_commands_without_a_configuration_are_no_scheduler_and_no_sign(place: Pl
 
     shown = place.look()
 
-    assert shown.schedulers == {} and shown.signs.strong == ()
+    assert shown.schedulers == {} and shown.signs.sentences == ()
 
 
 def test_libraries_are_named_only_if_a_command_needs_them(place: Place) -> None:

@@ -159,23 +159,6 @@ def test_a_host_can_leave_building_to_its_jobs(fresh):
     assert not list(fresh.root.glob("builds/*/log-*"))
 
 
-@pytest.mark.long
-def test_a_batch_job_of_its_own_builds_where_a_partition_is_named(fresh, lab, capsys):
-    def builders() -> set[str]:
-        lines = lab.slurm.run("squeue", "--noheader", "--states=all", "--format=%j %P %i").stdout.splitlines()
-        return {line for line in lines if line.startswith("environment.")}
-
-    fresh.configure("build_on: node\nbuild_partition: short", ("slurm",))
-    before = builders()
-
-    assert main(["env", "build", "environment.yml", "slurm"]) == 0
-
-    said = capsys.readouterr()
-    (new,) = builders() - before
-    assert new.startswith(f"environment.{said.out.strip()} short ")
-    assert "link" in said.err and "is built on slurm" in said.err
-
-
 def wrong_hash(packages: list[dict[str, Any]]) -> None:
     next(each for each in packages if each["name"] == "numpy")["hash"]["sha256"] = "0" * 64
 

@@ -194,13 +194,6 @@ def test_what_grid_engine_cannot_do_is_rejected_before_anything_is_sent(
     assert not (root / "jobs").exists()
 
 
-def test_the_gpus_of_the_hosts_are_listed(root: Path, capsys: Any) -> None:
-    assert main(["gpus", "campus"]) == 0
-    printed = capsys.readouterr().out
-    assert "ge1" in printed
-    assert "ge2" in printed
-
-
 def test_check_finds_grid_engine_and_what_is_misspelt(root: Path, tmp_path: Path, capsys: Any) -> None:
     main(["check", "--no-job", "campus"])
     assert "Grid Engine with 1 queues: all.q" in capsys.readouterr().out

@@ -145,8 +145,7 @@ QUICK: Mapping[str, Row] = {
     "no memory is tracked": Row(
         {"SelectTypeParameters": "CR_Core"},
         more={"nodes": {"s1": "CPUs=8"}},
-        says=["value 42", "SLURM here does not track memory"],
-        hides=["less memory"],
+        says=["Unsatisfiable", "`slurm: {mem: null}`"],
     ),
     "the time that a partition gives, to the minute": Row({"EnforcePartLimits": "ALL"}, "cores=1, time='60min'"),
     "a plugin refuses jobs without a time": Row(
@@ -164,16 +163,13 @@ ROWS: Mapping[str, Row] = {
         {"SelectTypeParameters": "CR_Core_Memory,CR_ONE_TASK_PER_CORE"},
         more={"nodes": {"s1": "CPUs=8 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=8000"}},
     ),
-    "no memory is tracked, and a call asks for some": Row(
-        {"SelectTypeParameters": "CR_CPU"},
-        "cores=1, memory='8GB'",
-        more={"nodes": {"s1": "CPUs=8"}},
-        says=["value 42", "SLURM here does not track memory"],
+    "memory is given out, and no node has any": Row(
+        more={"nodes": {"s1": "CPUs=8"}}, says=["Unsatisfiable", "`slurm: {mem: null}`"]
     ),
-    "memory is given out, and no node has any": Row(more={"nodes": {"s1": "CPUs=8"}}),
     "no memory is tracked, and a map": Row(
         {"SelectTypeParameters": "CR_Core"},
         more={"nodes": {"s1": "CPUs=8"}},
+        lines=["slurm: {mem: null}"],
         body=MAP,
         says=["values [0, 2, 4, 6, 8, 10]"],
     ),
@@ -200,8 +196,7 @@ ROWS: Mapping[str, Row] = {
         body=MAP,
         says=["values [0, 2, 4, 6, 8, 10]"],
     ),
-    "no arrays": Row({"MaxArraySize": 0}, body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
-    "arrays of one": Row({"MaxArraySize": 1}, body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
+    "no arrays": Row({"MaxArraySize": 0}, body=MAP, says=["ConfigError", "has no job arrays"]),
     "large job numbers": Row({"FirstJobId": 60_000_000, "MaxJobId": 60_000_100}),
     # how long
     "a partition holds jobs that are too long": Row(

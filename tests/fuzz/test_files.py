@@ -38,10 +38,9 @@ default_host: tensor01
     scheduler: slurm
     slurm: {partition: {cpu: short, gpu: 'a100'}, qos: high, requeue: true}
     modules: [cuda/12.4, gcc]
-    gpu_sizes: {a6000: 48GB}
     defaults: {time: 2h, cores: 4, environment: 'conda:ml'}
 """,
-    "hosts: {é: {scheduler: local, cuda: {driver: '575.57', capability: '8.6, 9.0'}}} # ü\n",
+    "hosts: {é: {scheduler: local}} # ü\n",
 )]  # fmt: skip
 HASH = "b" * 64
 LOCKS = [each.encode() for each in (

@@ -33,7 +33,6 @@ from clusterfn.hosts import survey as surveyed
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
 from clusterfn.scheduler.site import Section
-from clusterfn.scheduler.slurm import gres as slurm_gres
 from clusterfn.scheduler.slurm import site as slurm_site
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fuzz import damaged, fuzzed, twisted
@@ -95,9 +94,9 @@ def read_as_slurms(text: str) -> None:
     with contextlib.suppress(ClusterfnError):
         slurm.submitted(Answer(1, text, text))
     slurm_site.read_limits([text, text, text], None)
-    slurm_gres.types(text)
-    slurm_gres.nodes(text)
-    slurm_gres.waiting(text)
+    slurm_site.gpu_types(text)
+    slurm_site.gpu_nodes(text)
+    slurm_site.waiting_for_gpus(text)
     slurm_site.read_partitions(text.splitlines())
     slurm_site.read_accounts(text.splitlines())
 

@@ -166,7 +166,7 @@ COMMAND: list[Edit] = [
 # `environment="project:~/work"` is a folder with a virtual environment in `.venv`.
 ENVIRONMENT_KIND: list[Edit] = [
     (
-        "clusterfn/config/forms.py",
+        "clusterfn/config/environment_kinds.py",
         "ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {\n",
         '    "project": EnvironmentKind("~/work", lambda folder: _in_folder(posixpath.join(folder, ".venv"))),\n',
     ),

@@ -32,7 +32,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: there.map([1], scale=3), "arguments are max_parallel, chunksize, on_error, sequential_up_to, x"),
     (lambda: there.map([1], max_workers=2), "write max_parallel=2"),
     (lambda: there.map([1], timeout=2), "next:  set it where you wait: .results(timeout=2)"),
-    (lambda: cluster(timeout=3), 'next:  write time="3min" or time="3s"'),  # type: ignore[call-overload]
+    (lambda: cluster(timeout=3), 'next:  write it with a unit: time="90min"'),  # type: ignore[call-overload]
     (lambda: cluster(timeout="3min"), 'next:  write time="3min"'),  # type: ignore[call-overload]
     (lambda: cluster(mem=16), 'next:  write it with a unit: memory="16GB"'),  # type: ignore[call-overload]
     (lambda: there.map([1], gpu=1), "write @cluster(gpus=…) or f.with_options(gpus=…)"),

@@ -18,7 +18,7 @@ from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.forms import names_an_image
+from clusterfn.config.environment_kinds import names_an_image
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, did_you_mean

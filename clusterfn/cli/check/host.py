@@ -12,7 +12,7 @@ import time
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.cli import clean, target
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.forms import ENVIRONMENT_KINDS, names_an_image
+from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, names_an_image
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import SurveyedGpus
@@ -196,7 +196,7 @@ def scheduler(state: CheckState) -> str:
     if site is None:
         hint = f"write the folder that has it as scheduler_path: of {state.place}, or set address: to "
         problem = f"there is no {kind.program} on {state.name}, nor does its login shell find one"
-        evidence = [*_without_commands(state, kind.title), *state.site.login.signs.sentences(has_gpus=False)]
+        evidence = [*_without_commands(state, kind.title), *state.site.login.signs.sentences]
         raise StepFailed(problem, hint + kind.wanted_address, evidence)
     summary = site.check(state.host, state.place)
     commands = state.site.login.schedulers.get(state.host.scheduler)

@@ -18,7 +18,7 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line
 from clusterfn.cli import target
-from clusterfn.config.forms import names_a_file
+from clusterfn.config.environment_kinds import names_a_file
 from clusterfn.config.host_text import reading
 from clusterfn.display import console, live
 from clusterfn.environment import resolve

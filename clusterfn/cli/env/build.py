@@ -13,7 +13,7 @@ from clusterfn.calls.environment_upload import BuildDisplay
 from clusterfn.cli.env import read_ready, seconds
 from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
-from clusterfn.config.forms import names_a_file
+from clusterfn.config.environment_kinds import names_a_file
 from clusterfn.config.spec import Host, Resources
 from clusterfn.display import console, live
 from clusterfn.environment import resolve, torch_build

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
-from clusterfn.config.forms import CONDA_PLACES, names_a_file, split_file
+from clusterfn.config.environment_kinds import CONDA_PLACES, names_a_file, split_file
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER
 from clusterfn.errors import ConfigError, EnvironmentBuildError

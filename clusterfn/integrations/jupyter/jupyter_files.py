@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.kernel.stream import CHANNEL_NAMES
 from clusterfn.config import config_file, places
-from clusterfn.config.forms import names_a_file, split_file
+from clusterfn.config.environment_kinds import names_a_file, split_file
 from clusterfn.errors import ClusterfnError, ConfigError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What Grid Engine says of a site: its queues and resources, its GPUs, and the jobs that wait for some. Pure."""
+"""What Grid Engine says of a site, and what clusterfn.yml says of it: names of queues and resources for qsub. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from xml.etree import ElementTree
 
+from clusterfn.config import value_kinds as kinds
+from clusterfn.config.scheduler_keys import BATCH_JOBS, BY_GPU, OPTIONS, SchedulerKeys
 from clusterfn.config.spec import Host
+from clusterfn.config.value_kinds import WRITTEN, Key, Kind
+from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler import site
-from clusterfn.scheduler.base import NodeGpus, Waiting
 
 # What most sites call these.
 USUAL_NAMES = {"parallel_environment": "smp", "memory": "h_vmem", "gpus": "gpu"}
@@ -117,60 +119,61 @@ class GridEngineSite(site.SchedulerSite):
         return f"Grid Engine with {len(self.queues)} queues: {', '.join(self.queues)}"
 
 
-# $1 the resource. qhost knows what is left of it, and the configuration of a host what there is.
-GPU_NODES_PROGRAM = """\
-qhost -F "$1" -xml || exit
-for host in $(qconf -sel); do
-    qconf -se "$host"
-done
-"""
-WAITING_COMMAND = ("qstat", "-s", "p", "-r", "-u", "*")
-_JOB = re.compile(r"\s*([0-9]+)\s+[0-9.]+\s+\S+\s+(\S+)\s+(\S+)\s+([0-9]+)/([0-9]+)/([0-9]+)\s+([0-9:]+)\s")
-_LABEL = re.compile(r"\s+([A-Z][\w ]+):\s+(.*)")
+_SITE_NAME = re.compile(r"[A-Za-z_][\w.@*-]*")
 
 
-def read_gpu_nodes(text: str, resource: str) -> list[NodeGpus]:
-    """Read the GPUs of each host that has some."""
-    document, _, settings = text.partition("</qhost>")
-    totals: dict[str, int] = {}
-    name = ""
-    # qconf ends a line that continues on the next one with a backslash.
-    lines = settings.replace("\\\n", "").splitlines()
-    for line in lines:
-        key, _, value = line.partition(" ")
-        name = value.strip() if key == "hostname" else name
-        amount = _amount(re.sub(r"\s", "", value), resource)
-        if key == "complex_values" and amount:
-            totals[name] = int(amount)
-    nodes = []
-    for host in ElementTree.fromstring(f"{document}</qhost>").iter("host"):
-        name = host.get("name", "")
-        if name in totals:
-            free = [float(each.text or 0) for each in host.iter("resourcevalue") if each.get("name") == resource]
-            load = next((each.text for each in host.iter("hostvalue") if each.get("name") == "load_avg"), "-")
-            used = totals[name] - int(free[0]) if free else None
-            nodes.append(NodeGpus(name, "no answer" if load == "-" else "up", "", totals[name], used))
-    return nodes
+def _site_name(value: Value) -> str:
+    text = value.as_written()
+    if not _SITE_NAME.fullmatch(text):
+        raise value.error(f'"{text}" cannot name anything in Grid Engine', "write one word that `qconf` lists")
+    return text
 
 
-def _amount(text: str, resource: str) -> str:
-    match = re.search(rf"(?:^|,){re.escape(resource)}=([0-9]+)", text)
-    return match[1] if match else ""
+def _queue(value: Value) -> Any:
+    if value.kind == "map":
+        return {kind: _site_name(name) for kind, name in value.mapping(("cpu", "gpu")).items()}
+    return _site_name(value)
 
 
-def read_waiting(text: str, resource: str) -> list[Waiting]:
-    """Read the jobs that wait for GPUs, in the order of the text, with what one slot of them asks for."""
-    waiting: list[Waiting] = []
-    job, name, label = None, "", ""
-    for line in text.splitlines():
-        first, labelled = _JOB.match(line), _LABEL.match(line)
-        if first:
-            job = first
-            continue
-        label, value = (labelled[1], labelled[2]) if labelled else (label, line.strip())
-        name = value if label == "Full jobname" else name
-        amount = _amount(value, resource) if label == "Hard Resources" else ""
-        if job and amount:
-            submitted = f"{job[6]}-{job[4]}-{job[5]}T{job[7]}"
-            waiting.append(Waiting(job[1], job[2], f"{resource}:{amount}", submitted, job[3], name))
-    return waiting
+def _resources(value: Value) -> dict[str, str]:
+    """Read what is asked for by `-l` in addition to what calls ask for."""
+    for key, amount in value.pairs:
+        _site_name(key)
+        if key.text in ("h_rt", "s_rt"):
+            raise key.error(f"clusterfn sets `-l {key.text}` itself", "use `time=` or `defaults: time:`")
+        if not re.fullmatch(r"[^,\s=]+", amount.as_written()):
+            raise amount.error(f'"{amount.as_written()}" is not the value of a resource', "write one word or number")
+    return {name: amount.as_written() for name, amount in value.mapping().items()}
+
+
+_NAME_OR_NULL = Kind(
+    lambda value: None if value.kind == "null" else _site_name(value), {"type": ["string", "number", "null"]}
+)
+_OPTIONS: Mapping[str, Kind] = {
+    "queue": Kind(_queue, BY_GPU),
+    "project": Kind(_site_name, WRITTEN),
+    "parallel_environment": Kind(_site_name, WRITTEN),
+    "memory": _NAME_OR_NULL,
+    "gpus": _NAME_OR_NULL,
+    "per_job": kinds.LINES,
+    "resources": Kind(_resources, {"type": "object", "additionalProperties": WRITTEN}),
+}
+_QSUB = Kind(
+    lambda value: {key: _OPTIONS[key].read(option) for key, option in value.mapping(_OPTIONS).items()},
+    {"type": "object", "additionalProperties": False, "properties": {key: each.form for key, each in _OPTIONS.items()}},
+)
+
+KEYS = SchedulerKeys(
+    "clusterfn submits them with qsub",
+    keys={
+        "grid_engine": Key(
+            OPTIONS, _QSUB, "none", "{queue: long.q, project: physics}",
+            "names of the site for qsub, see [Grid Engine](../how-to/grid-engine.md); only with "
+            "`scheduler: grid_engine`",
+        ),
+        **BATCH_JOBS,
+    },
+    limits=("with Grid Engine the scheduler sets limits, by resource quotas", "`qconf -srqsl` lists them"),
+    misread=(":,%\\", "Grid Engine expands or splits paths at : , % and \\"),
+    sets_memory=lambda options: options.get("memory", "") is None,
+)  # fmt: skip

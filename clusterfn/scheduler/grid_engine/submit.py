@@ -77,7 +77,6 @@ _MB = 2**20
 _OVERHEAD = 2**30
 # The supervisor enforces `time`. Grid Engine's limit comes later and only catches a supervisor that hangs.
 _TIME_MARGIN_S = 60
-_ERRAND_MEMORY = 4 * 2**30
 # Some sites' wrappers of qsub leave -terse out.
 _ID = re.compile(
     r"^(?:Your job(?:-array)? )?([0-9]+)(?:\.[0-9]+-[0-9]+:[0-9]+)?(?: \(.*\) has been submitted)?\s*$", re.MULTILINE
@@ -87,7 +86,6 @@ _MAYBE_SUBMITTED = re.compile(r"commlib error|unable to send message|send error|
 # qsub's own words when it has submitted nothing.
 _REFUSED = re.compile("Unable to run job")
 _SAYS_NOTHING = re.compile(r"Exiting\.$|verification: |Unable to run job: error: no suitable queues$|$")
-_LOWEST_PRIORITY = -1023
 _ON_ONE_HOST = "Grid Engine starts a job on one host, and not a process on each of several"
 
 
@@ -145,13 +143,6 @@ class GridEngine(base.Scheduler):
             submissions.append((some, _submission(folder, [*options, *of_array])))
         return submissions
 
-    def errand(self, line: str, name: str, log: str, partition: str) -> base.Submission:
-        """Run qsub with the line itself, and with what the host's other jobs need, such as the project."""
-        options = ["-N", name, "-o", log, "-j", "y", "-S", "/bin/sh", "-b", "y", "-shell", "n"]
-        options += _requests(self.host, Resources(memory_bytes=_ERRAND_MEMORY, time_s=self.host.defaults.time_s))
-        options += ["-q", partition] if partition else _queue_option(self.host, 0)
-        return _submission(posixpath.dirname(log), [*options, *_project(self.host), "/bin/sh", "-c", f"exec {line}"])
-
     def submitted(self, answer: base.Answer) -> str:
         """Return the job's number, from `1234` or `1234.1-9:1`, whatever else a wrapper of the site prints."""
         numbers = _ID.findall(answer.out)
@@ -206,14 +197,7 @@ class GridEngine(base.Scheduler):
         return states.explain(evidence)
 
     def gpus(self) -> base.NodeGpusQuestions:
-        """Ask qhost for what is free, and qconf for what there is."""
-        name = _option(self.host, "gpus") or ""
-        nodes = ("/bin/sh", "-c", site.GPU_NODES_PROGRAM, "sh", name)
-        return base.NodeGpusQuestions(
-            _queue(self.host, 1),
-            base.Question(nodes, lambda text: site.read_gpu_nodes(text, name)),
-            [base.Question(site.WAITING_COMMAND, lambda text: site.read_waiting(text, name))],
-        )
+        return base.NodeGpusQuestions(_queue(self.host, 1))
 
 
 def _read_limits(outputs: Sequence[str]) -> base.SchedulerLimits:
@@ -291,15 +275,6 @@ def _options(host: Host, job: JobSpec, folder: str, log: str) -> list[str]:
     time_s = job.group.element_s if job.group else resources.time_s
     if resources.cores > 1:
         options += ["-pe", str(_option(host, "parallel_environment")), str(resources.cores)]
-    needs = _requests(host, resources._replace(time_s=time_s))
-    return [*options, *needs, *_queue_option(host, resources.gpus), *_project(host)]
-
-
-def _queue_option(host: Host, gpus: int) -> list[str]:
-    named = _queue(host, gpus)
-    return ["-q", named] if named else []
-
-
-def _project(host: Host) -> list[str]:
-    project = host.scheduler_options.get("project")
-    return ["-P", str(project)] if project else []
+    options += _requests(host, resources._replace(time_s=time_s))
+    queue, project = _queue(host, resources.gpus), host.scheduler_options.get("project")
+    return [*options, *(["-q", queue] if queue else []), *(["-P", str(project)] if project else [])]

@@ -1,20 +1,105 @@
-"""What a host with `scheduler: slurm` may say in clusterfn.yml, and a call with `slurm=`: options of sbatch."""
+"""What a host with `scheduler: slurm` may say in clusterfn.yml, and a call with `slurm=`: options of sbatch.
+
+One table has every option of sbatch: its form, what a #SBATCH line of a script does, and what `slurm:` says of it.
+tests/golden/sbatch-options.txt lists the options of SLURM 20 to 25, and a test compares it with this table. An option
+that is not here belongs to a plugin of a site, and goes to sbatch as it is.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from clusterfn.config import scheduler_keys
 from clusterfn.config import value_kinds as kinds
-from clusterfn.config.scheduler_keys import BATCH_JOBS, BY_GPU, OPTIONS, SchedulerKeys
+from clusterfn.config.scheduler_keys import BATCH_JOBS, BY_GPU, SchedulerKeys
+from clusterfn.config.spec import Host, Resources
+from clusterfn.config.units import exact_memory
 from clusterfn.config.value_kinds import Form, Key, Kind
 from clusterfn.config.yamlfile import Value
 from clusterfn.config.yamlfile import parse as parse_yaml
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm.options import OPTIONS as OPTIONS_OF_SBATCH
-from clusterfn.scheduler.slurm.options import SENT
+
+# What a line of a script does; any other text is the reason why it is not taken.
+READ, PASSED, QUIET = "read", "passed on", "without effect"
+# The sign behind an option: a whole number from 1 follows; with "!" nothing, with "?" perhaps a value; else a value.
+NUMBER = "#"
+
+
+class SbatchOption(NamedTuple):
+    """One option of sbatch.
+
+    Attributes:
+        script: What a script's line does: READ, PASSED to sbatch as it is, QUIET, or why it is not taken.
+        argument: The argument of a call in whose place it stands; "" for none.
+        instead: What to do in place of it below `slurm:` and in `slurm=`; "" where they may set it.
+        letter: Its short form; "" for none.
+        form: One of the signs above; "" if a value must follow.
+    """
+
+    script: str
+    argument: str
+    instead: str
+    letter: str
+    form: str
+
+
+# clusterfn itself sends it, so that below `slurm:` it can only be dropped, by null.
+SENT = "sent"
+_REMOVE = "remove this line"
+_LOGS = (
+    "the log has that name in the job's folder alone; `clusterfn logs` shows it",
+    "",
+    f"{_REMOVE}: the output of a job is in `clusterfn logs`",
+)
+# The first three fields, and the options that have them: NAME or NAME=LETTER, each with the sign of its form behind it.
+_GROUPS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        PASSED, "", "",
+        "account=A acctg-freq begin=b cluster-constraint comment consolidate-segments! constraint=C contiguous! "
+        "core-spec=S cores-per-socket# cpu-freq deadline delay-boot distribution=m exclude=x exclusive? extra "
+        "extra-node-info=B gpu-bind gpu-freq gres-flags hint kill-on-invalid-dep licenses=L mail-type mail-user "
+        "mcs-label mem-bind mincpus# network nice? no-kill=k? nodelist=w ntasks-per-core# ntasks-per-gpu# "
+        "ntasks-per-socket# ntasks-per-tres oom-kill-step? overcommit=O! oversubscribe=s! partition=p power prefer "
+        "priority profile propagate? qos=q reboot! reservation resources resv-ports? segment sockets-per-node# "
+        "spread-job! spread-segments! stepmgr! switches thread-spec# threads-per-core# time-min tmp tres-bind "
+        "use-min-nodes! wait-all-nodes wckey",
+    ),
+    (PASSED, "", _REMOVE, "batch bb"),
+    (READ, "cores", SENT, "cpus-per-task=c#"), (READ, "cores", "use `cores=`", "cpus-per-gpu#"),
+    (READ, "memory", SENT, "mem"), (READ, "memory", "", "mem-per-cpu mem-per-gpu"),
+    (READ, "gpus", SENT, "gpus=G gpus-per-node"), (READ, "gpus", "use `gpus=`", "gpus-per-task gpus-per-socket"),
+    (READ, "gpus", "", "gres tres-per-task"), (READ, "time", SENT, "time=t"), (READ, "nodes", "", "nodes=N"),
+    (READ, "tasks_per_node", "", "ntasks=n# ntasks-per-node# tasks-per-node#"), (READ, "", "", "dependency=d export"),
+    (READ, "requeue", "", "requeue?"), (READ, "name", "use `name=`", "job-name=J"),
+    (READ, "", "call the function with `.map`, which submits an array", "array=a"),
+    (READ, "warn_before", "use `warn_before=`, and `clusterfn.on_warning(handler)` in the function", "signal"),
+    (QUIET, "", SENT, "open-mode"), (QUIET, "", "", "no-requeue! verbose=v!"),
+    (QUIET, "", _REMOVE, "get-user-env? ignore-pbs! parsable! quiet=Q!"),
+    (*_LOGS, "error=e output=o"), ("use --stdin", "", _REMOVE, "input=i"),
+    ("the script runs in a copy of its project; --cwd names a folder of the host", "", "use `cwd=`", "chdir=D"),
+    ("a host of clusterfn.yml is one cluster", "", "", "cluster clusters=M"),
+    ("clusterfn waits by itself", "", f"{_REMOVE}: a call waits for its result by itself", "wait=W!"),
+    ("clusterfn holds no job back: submit it later", "", "", "hold=H!"),
+    ("clusterfn runs the script itself", "", f"{_REMOVE}: `clusterfn run` runs a script", "wrap"),
+    ("it names a file of the login node: write --nodelist", "", "", "nodefile=F"),
+    ("it names a file of the login node", "", _REMOVE, "bbf"), ("use --env", "", _REMOVE, "export-file"),
+    ("start the container in the script", "", _REMOVE, "container container-id"),
+    ("only root may", "", _REMOVE, "context gid uid"),
+    ("with it no job runs", "", _REMOVE, "autocomplete external! help=h! test-only! usage! version=V!"),
+)  # fmt: skip
+
+
+_WORD = re.compile(r"([\w-]+)(?:=(\w))?([#?!]?)")
+OPTIONS = {
+    word[1]: SbatchOption(script, argument, instead, word[2] or "", word[3])
+    for script, argument, instead, words in _GROUPS
+    for word in _WORD.finditer(words)
+}
+LETTERS = {option.letter: name for name, option in OPTIONS.items() if option.letter}
+
 
 _LONG_NAME = "use the option's long name, without dashes in front"
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
@@ -57,7 +142,7 @@ def _sbatch_options(value: Value) -> dict[str, Any]:
             long = key.text.replace("_", "-")
             hint = _instead(long) or (f'write "{long}"' if "_" in key.text else _LONG_NAME)
             raise key.error(f'"{key.text}" is not an option of sbatch', hint)
-        option = OPTIONS_OF_SBATCH.get(key.text)
+        option = OPTIONS.get(key.text)
         if option is not None and option.instead not in ("", SENT):
             raise key.error(f"clusterfn needs `--{key.text}` for itself", option.instead)
     return {name: _sbatch_option(name, option) for name, option in value.mapping().items()}
@@ -65,7 +150,7 @@ def _sbatch_options(value: Value) -> dict[str, Any]:
 
 def _instead(name: str) -> str:
     """Return which argument clusterfn sends as an option; "" for none."""
-    option = OPTIONS_OF_SBATCH.get(name)
+    option = OPTIONS.get(name)
     return f"use `{option.argument}=`" if option and option.instead == SENT and option.argument else ""
 
 
@@ -73,7 +158,7 @@ def _sbatch_option(name: str, value: Value) -> Any:
     """Return a text, True for an option without a value, None to drop it, or a mapping for partition."""
     if value.kind == "null":
         return None
-    if name in OPTIONS_OF_SBATCH and OPTIONS_OF_SBATCH[name].instead == SENT:
+    if name in OPTIONS and OPTIONS[name].instead == SENT:
         ours = _instead(name)
         hint = f"{ours} or `defaults:`; null leaves the option out" if ours else "set it to null to drop it"
         raise value.error(f"clusterfn sets `--{name}` itself", hint)
@@ -91,6 +176,54 @@ def _sbatch_option(name: str, value: Value) -> Any:
     return text
 
 
+def counts_gpus(options: Mapping[str, Any]) -> bool:
+    """Whether the lines of a script ask for GPUs: only they have a number of them."""
+    words = f"{options.get('gres') or ''},{options.get('tres-per-task') or ''}".split(",")
+    named = any(each.startswith("gpus") and value for each, value in options.items())
+    return named or any(re.fullmatch(r"(gres[/:])?gpu.*[:=]\d+", part) for part in words)
+
+
+def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str, str]:
+    """Return the sbatch option that asks for GPUs, and what else is in `slurm: gres:`.
+
+    Args:
+        option: "gres", "gpus" or "gpus-per-node".
+        gres: Of the host; it may name the type of its GPUs ("gpu:a100") and other resources.
+        kind: The type; None for the host's.
+
+    Example:
+        >>> gpu_options("gres", 2, "lscratch:50,gpu:a100", "h100")
+        {'gres': 'lscratch:50,gpu:h100:2'}
+    """
+    others = [part for part in gres.split(",") if part and part.split(":")[0] != "gpu"]
+    request = [kind or _of_gres(gres), str(gpus)] if gpus else []
+    words = [part for part in request if part]
+    if option == "gres":
+        others += [":".join(["gpu", *words])] if words else []
+        words = []
+    return {**({option: ":".join(words)} if words else {}), **({"gres": ",".join(others)} if others else {})}
+
+
+def _of_gres(gres: str) -> str:
+    """Return the type in "lscratch:50,gpu:a100"; "" for none."""
+    kinds = [part.partition(":")[2] for part in gres.split(",") if part.split(":")[0] == "gpu"]
+    return kinds[0] if kinds else ""
+
+
+def refuse_unknown_gpus(host: Host, resources: Resources) -> None:
+    """Raise ConfigError if the type or the size of GPUs is none that SLURM can be asked for."""
+    kind = resources.gpu_type or ""
+    if " " in kind:
+        raise ConfigError(
+            f"gpu_type={kind!r} is not a type of SLURM", host=host.name,
+            hint="write one word that `sinfo -o %G` shows there, such as a100 for gpu:a100:4",
+        )  # fmt: skip
+    if resources.gpu_memory_bytes is not None:
+        size = f'gpu_memory="{exact_memory(resources.gpu_memory_bytes)}"'
+        problem = f"{size} cannot be requested from SLURM, which knows no sizes of GPUs"
+        raise ConfigError(problem, host=host.name, hint="set gpu_type= to a type that `sinfo -o %G` shows there")
+
+
 def _restarts(options: Mapping[str, Any]) -> bool:
     """Return whether SLURM may start a job again: the last word counts, as for sbatch; null leaves it to the site."""
     words = [name for name in options if name in ("requeue", "no-requeue")]
@@ -98,25 +231,17 @@ def _restarts(options: Mapping[str, Any]) -> bool:
     return said[-1] == "requeue" if said else bool(words)
 
 
-def _sizes_of_gpus(value: Value) -> dict[str, int]:
-    for key, size in value.pairs:
-        kinds.GPU_TYPE.read(key)
-        size.as_memory()
-    return {kind: size.as_memory() for kind, size in value.mapping().items()}
-
-
 _SBATCH: Form = {
     "type": "object",
     "properties": {"partition": BY_GPU},
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
-_SIZES: Form = {"type": "object", "additionalProperties": kinds.MEMORY.form}
 
 KEYS = SchedulerKeys(
     "clusterfn submits them with sbatch",
     keys={
         "slurm": Key(
-            OPTIONS, Kind(_sbatch_options, _SBATCH), "none", "{account: ab12}",
+            scheduler_keys.OPTIONS, Kind(_sbatch_options, _SBATCH), "none", "{account: ab12}",
             "options for sbatch, see below; only with `scheduler: slurm`",
         ),
         "gpu_option": Key(
@@ -127,11 +252,6 @@ KEYS = SchedulerKeys(
         "memory_as": Key(
             "memory_as", kinds.choice("mem", "mem-per-cpu"), "`mem`", "mem-per-cpu",
             "which option asks for memory: `mem`, or `mem-per-cpu` where the site refuses `mem`; only with "
-            "`scheduler: slurm`",
-        ),
-        "gpu_sizes": Key(
-            "gpu_sizes", Kind(_sizes_of_gpus, _SIZES), "none", "{a6000: 48GB, a100: 80GB}",
-            "the memory of each type of GPU, for `gpu_memory=`, because SLURM does not know it; only with "
             "`scheduler: slurm`",
         ),
         **BATCH_JOBS,

@@ -1,8 +1,9 @@
 """What sbatch gets, by the call and by clusterfn.yml; and what it says when it takes no job: wait, or do one thing.
 
 Options are sent as `--name=value`, so that no value can be taken for an option. Every value is an argument of a script.
-Nothing here fails on a word that it does not know. Some sites refuse options that clusterfn itself adds: the same
-request is then submitted once more without them. A site's plugins may also say something about a job that they take.
+Nothing here fails on a word that it does not know. A site may refuse the minute that clusterfn itself adds to a time
+limit: the same request is then submitted once more without it. A site's plugins may also say
+something about a job that they take.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from clusterfn.config.spec import Host
 from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import PASSED_VARIABLES, PENDING, Answer, JobState, Submission
-from clusterfn.scheduler.slurm import OBEYED, gres
-from clusterfn.scheduler.slurm.options import OPTIONS
+from clusterfn.scheduler.slurm import OBEYED
+from clusterfn.scheduler.slurm.keys import OPTIONS, counts_gpus, gpu_options
 from clusterfn.scheduler.slurm.states import FEWER
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ _SUBMIT_AFTER = f"""{_CONDITIONS}exec sbatch --parsable ${{after:+--dependency="
 """
 _MB = 2**20
 _SINGLETON, _PER_CPU = "singleton", "mem-per-cpu"
-# An errand unpacks up to four archives side by side.
-_ERRAND_CORES, _ERRAND_MB = 4, 4096
 
 
 def submit(host: Host, user: str, job: JobSpec) -> Submission:
@@ -67,7 +66,8 @@ def elements(
 ) -> Sequence[tuple[range, Submission]]:  # fmt: skip
     """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
     if not largest:
-        return _single_elements(host, user, job, numbers)
+        what = f"{host.name} has no job arrays (MaxArraySize), which a map needs"
+        raise ConfigError(what, host=host.name, hint="use clusterfn.Session")
     arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
     at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
     folder = _folder(host, job)
@@ -75,35 +75,9 @@ def elements(
     return [(each, _array(host, user, job, {**options, "array": f"1-{len(each)}%{at_once}"}, each)) for each in arrays]
 
 
-def errand(host: Host, line: str, name: str, log: str, partition: str) -> Submission:
-    """Run sbatch with the line itself, and with what the host's other jobs need, such as the account."""
-    options = {
-        "job-name": name, "output": log, "open-mode": "append", "export": _EXPORT,
-        "cpus-per-task": _ERRAND_CORES, **_memory(host, host, _ERRAND_MB, _ERRAND_CORES),
-    }  # fmt: skip
-    if host.defaults.time_s is not None:
-        options["time"] = math.ceil(host.defaults.time_s / 60)
-    options = {**with_host_options(options, host, 0), "partition": partition, "wrap": f"exec {line}"}
-    argv = ("sbatch", "--parsable", *_as_words(options))
-    return Submission("run", argv, posixpath.dirname(log), OBEYED, stop_at=_REPEATS)
-
-
 def minutes(time_s: float) -> int:
     """Return the limit that SLURM is asked for: a minute behind that of the supervisor."""
     return math.ceil(time_s / 60) + 1
-
-
-def _single_elements(host: Host, user: str, job: JobSpec, numbers: range) -> Sequence[tuple[range, Submission]]:
-    """Submit each element as a job, where the site has no job arrays."""
-    at_once = job.group.at_once if job.group else 1
-    if at_once < len(numbers):
-        raise ConfigError(
-            f"{host.name} has no job arrays (MaxArraySize), to run {at_once} of {len(numbers)} jobs at once",
-            host=host.name, hint="leave out max_parallel=, or use clusterfn.Session",
-        )  # fmt: skip
-    folder = _folder(host, job)
-    options = {**_options(host, job, folder), "output": posixpath.join(folder, layout.element_log("%j"))}
-    return [(range(each, each + 1), _submission(host, user, job, folder, options, str(each))) for each in numbers]
 
 
 def _array(host: Host, user: str, job: JobSpec, options: Mapping[str, Any], elements: range) -> Submission:
@@ -184,15 +158,15 @@ def with_host_options(
         of_call: The host as one call sees it, whose options are merged over those of the file.
     """
     from_host = dict((of_call or host).scheduler_options)
-    by_script, words = gres.of_script(from_host), from_host.pop("gres", "")
+    by_script, words = counts_gpus(from_host), from_host.pop("gres", "")
     if gpus and words is None and host.gpu_option == "gres" and not by_script:
         message = f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})"
         raise ConfigError(message, host=host.name, hint="remove that line, or set gpu_option: gpus")
-    asked = gres.gpu_options(host.gpu_option, gpus, words or "", kind)
+    asked = gpu_options(host.gpu_option, gpus, words or "", kind)
     if by_script:
         # Of the host's own words its type of GPU is left out.
-        counted = gres.of_script({"gres": words})
-        asked = {"gres": words} if counted else gres.gpu_options("gres", 0, words or "", None)
+        counted = counts_gpus({"gres": words})
+        asked = {"gres": words} if counted else gpu_options("gres", 0, words or "", None)
     merged = {**options, **asked}
     if _PER_CPU in merged or ("mem" in merged and from_host.get("mem", "") is not None):
         from_host = {name: value for name, value in from_host.items() if not name.startswith("mem-per-")}
@@ -259,10 +233,12 @@ _REFUSALS = (
     ("invalid user id", "SLURM's controller does not know your account: ask the site's administrators"),
     ("authentication", "its munge or a clock there is wrong: show its administrators what `munge -n | unmunge` prints"),
     ("error writing script", "SLURM's controller cannot store jobs now: tell the site's administrators"),
-    *(
-        (words, "ask for less memory than one node has (`sinfo -o '%N %m'`){usual}")
-        for words in ("memory specification", "memory required by task")
+    (
+        "memory specification",
+        "ask for less memory than one node has (`sinfo -o '%N %m'`){usual}; where that shows 1, SLURM does not track "
+        "memory: `slurm: {mem: null}`",
     ),
+    ("memory required by task", "ask for less memory than one node has (`sinfo -o '%N %m'`){usual}"),
     (
         "requested node configuration",
         "ask for no more cores, memory or GPUs, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`){usual}",
@@ -319,30 +295,13 @@ def submit_hint(output: str, host: Host) -> str:
     return f"compare `slurm:` with the site's documentation ({where})"
 
 
-# Where slurm.conf does not state the nodes' memory, sinfo shows 1 MB. Such a site does not track memory, and rejects
-# every amount. $1 is what sbatch printed, and $2 is the number of words of sinfo that follow it.
-_IF_UNTRACKED = r"""
-said=$1; words=$2; shift 2
-ask=
-while [ "$words" -gt 0 ]; do ask="$ask $1"; words=$((words - 1)); shift; done
-# shellcheck disable=SC2086  # words without blanks
-sizes=$(sinfo --noheader --format=%m $ask 2>/dev/null) || sizes=
-case $sizes in
-    '' | *[2-9]* | *1[0-9]*) printf '%s\n' "$said" >&2; exit 1 ;;
-esac
-printf '%s\n' "clusterfn: SLURM here does not track memory, and refuses jobs that ask for some: it is not asked; \
-write slurm: {mem: null} for this host, so that it is not tried each time" >&2
-exec "$@"
-"""
-_NOTE = "clusterfn: "
-_MEMORY = "--mem="
 _TIME = re.compile(r"--time=([0-9]+)")
 # SLURM's first answer to a time limit is PartitionConfig; the right reason follows later.
 _TOO_LONG = ("PartitionTimeLimit", "PartitionConfig")
 
 
-def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submission | None:
-    """Return the request of `Scheduler.again`: without the minute that is added, or without untracked memory."""
+def again(request: Submission, answer: Answer) -> Submission | None:
+    """Return the request of `Scheduler.again`: without the minute that is added."""
     errors = answer.err.lower()
     if not answer.rc:
         return None
@@ -353,11 +312,6 @@ def again(request: Submission, answer: Answer, clusters: Sequence[str]) -> Submi
         # The form with seconds shows that the shorter time has been tried already.
         words[place] = f"--time={minutes - 1}:00"
         return request._replace(argv=tuple(words)) if minutes > 1 else None
-    if "memory specification" in errors and any(word.startswith(_MEMORY) for word in words):
-        others = [word for word in words if not word.startswith(_MEMORY)]
-        sinfo_words = [*clusters, *(word for word in others if word.startswith("--partition="))]
-        words = ["/bin/sh", "-c", _IF_UNTRACKED, "sh", answer.err.strip(), str(len(sinfo_words)), *sinfo_words, *others]
-        return request._replace(argv=tuple(words))
     return None
 
 
@@ -377,8 +331,7 @@ _PLUGIN = re.compile(r"sbatch: (?:lua: )?(.*\S)")
 
 
 def notes(answer: Answer) -> Sequence[str]:
-    """Return what the site's plugins, and clusterfn's own script, said about a job that sbatch has submitted."""
+    """Return what the site's plugins said about a job that sbatch has submitted."""
     lines = answer.err.splitlines() if answer.rc == 0 else []
-    own = [line[len(_NOTE) :] for line in lines if line.startswith(_NOTE)]
     said = [match[1] for line in lines if not is_standing(line) and (match := _PLUGIN.fullmatch(line.strip()))]
-    return [*own, *(f"SLURM says: {text}" for text in said)]
+    return [f"SLURM says: {text}" for text in said]

@@ -1,6 +1,6 @@
 """The #SBATCH lines of a script: as sbatch's own request on SLURM, as options of a call elsewhere. Pure.
 
-Such a script runs once, on the first node, as sbatch runs it: its own `srun` starts the tasks. `options.OPTIONS` says
+Such a script runs once, on the first node, as sbatch runs it: its own `srun` starts the tasks. `keys.OPTIONS` says
 what each line does. What sbatch rejects is rejected here, in its words, with the line of the script.
 """
 
@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm.options import ALONE, LETTERS, NUMBER, OPTIONS, PASSED, QUIET, READ, named_by
+from clusterfn.scheduler.slurm.keys import LETTERS, NUMBER, OPTIONS, PASSED, QUIET, READ
 
 ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 # sbatch reads #SLURM too.
@@ -156,23 +156,15 @@ def _options_of(line: str, place: str) -> dict[str, _Directive]:
         if not re.match("-.", word):
             raise ConfigError(f"{place}: {word!r} is no option", hint="write one that begins with --, or leave it out")
         name, equals, value = word[2:].partition("=")
-        if word.startswith("--"):
-            meant = named_by(name)
-            if len(meant) > 1:
-                several = " ".join(f"--{each}" for each in meant)
-                raise ConfigError(f"{place}: --{name} is ambiguous; possibilities: {several}", hint="write all of it")
-            name = meant[0] if meant else name
-        elif word[1] in LETTERS:
+        if not word.startswith("--"):
+            if word[1] not in LETTERS:
+                raise ConfigError(f"{place}: invalid option -- '{word[1]}'", hint="correct this line")
             name, value = LETTERS[word[1]], word[2:]
             equals = "=" if value else ""
-        else:
-            raise ConfigError(f"{place}: invalid option -- '{word[1]}'", hint="correct this line")
         is_known, form = name in OPTIONS, OPTIONS[name].form if name in OPTIONS else ""
         if not equals and form in ("", NUMBER) and words and (is_known or not words[0].startswith("-")):
             equals, value = "=", words.pop(0)
         directive = _Directive(value, place)
-        if form == ALONE and equals:
-            raise directive.wrong(f"option '--{name}' doesn't allow an argument")
         if is_known and form in ("", NUMBER) and not equals:
             raise directive.wrong(f"option '--{name}' requires an argument")
         if form == NUMBER and not re.fullmatch(r"\+?0*[1-9]\d*", value):

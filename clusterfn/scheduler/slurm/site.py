@@ -1,10 +1,11 @@
-"""What SLURM says of a site: its partitions, the user's accounts, and what it allows one user. Pure.
+"""What SLURM says of a site: its partitions and GPUs, the user's accounts, and what it allows one user. Pure.
 
 A tool that a site does not have limits nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler import site
-from clusterfn.scheduler.base import SchedulerLimits
+from clusterfn.scheduler.base import NodeGpus, SchedulerLimits, Waiting
 
 _NODES = re.compile(r"\d{1,18}", re.ASCII)
 _NOTHING = ("", "UNLIMITED", "(null)", "none")
@@ -75,8 +76,7 @@ class SlurmSite(site.SchedulerSite):
         bare="configuration source|process configuration file|cannot stat file|unable to status file",
         files=(
             "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/etc/slurm-wlm/slurm.conf", "/opt/slurm",
-            "/usr/local/etc/slurm.conf", "/usr/local/slurm/etc/slurm.conf", "/var/spool/slurm*", "/run/slurm*",
-            "/run/munge/munge.socket*",
+            "/usr/local/etc/slurm.conf", "/usr/local/slurm/etc/slurm.conf", "/run/slurm*",
         ),
     )  # fmt: skip
     title = "SLURM"
@@ -259,3 +259,59 @@ def _shortest_time(text: str, partition: str | None) -> float | None:
             days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
             times.append(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     return min(times, default=None)
+
+
+# Which GPUs there are, which are free, and which jobs wait for some
+
+_FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
+_GRES_GPUS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?([0-9]{1,9})(?![0-9])")
+_WANTS = re.compile(r"gpu(?::[^,\s]+)?")
+# The field and its width. squeue cuts off a value that is longer than its column.
+_COLUMNS = (
+    ("JobArrayID", 32), ("UserName", 32), ("tres-per-node", 48), ("tres-per-job", 48), ("SubmitTime", 22),
+    ("Reason", 40), ("Name", 80),
+)  # fmt: skip
+COLUMNS_OPTION = "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+
+
+def gpu_types(text: str) -> list[str]:
+    """Read the types of all nodes' GPUs, sorted; "" among them where some have none.
+
+    Example:
+        >>> gpu_types("gpu:a6000:4,lscratch:50\\n(null)\\ngpu:2(S:0)")
+        ['', 'a6000']
+    """
+    return sorted({kind for line in text.splitlines() for kind, _ in _counted(line.strip())})
+
+
+def gpu_nodes(text: str) -> list[NodeGpus]:
+    """Read the GPUs of each node that has some.
+
+    Example:
+        >>> gpu_nodes("NodeName=n1 Gres=gpu:a100:4 GresUsed=gpu:a100:1(IDX:0) State=MIXED")
+        [NodeGpus(node='n1', state='mixed', type='a100', total=4, used=1)]
+    """
+    gpus = []
+    for line in text.splitlines():
+        facts = {name: value for name, value in reversed(_FACT.findall(line))}
+        used = dict(_counted(facts.get("GresUsed", "")))
+        for kind, total in _counted(facts.get("Gres", "")):
+            used_count = used.get(kind) if used else None
+            gpus.append(NodeGpus(facts.get("NodeName", "?"), facts.get("State", "?").lower(), kind, total, used_count))
+    return gpus
+
+
+def _counted(gres: str) -> Iterable[tuple[str, int]]:
+    return [(kind, int(count)) for kind, count in _GRES_GPUS.findall(gres)]
+
+
+def waiting_for_gpus(text: str) -> list[Waiting]:
+    """Read the jobs that wait for GPUs, in the order of the text."""
+    ends = list(itertools.accumulate(width for _, width in _COLUMNS))
+    jobs = []
+    for line in text.splitlines():
+        row = [line[a:b].strip() for a, b in zip([0, *ends], ends)]
+        wants = [word for cell in row[2:-3] for word in _WANTS.findall(cell)]
+        if wants:
+            jobs.append(Waiting(row[0], row[1], ",".join(wants), *row[-3:]))
+    return jobs

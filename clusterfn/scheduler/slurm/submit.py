@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge.schedulers.slurm import complaints
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ClusterfnError, SubmitError, Unsatisfiable
 from clusterfn.scheduler import base
-from clusterfn.scheduler.slurm import OBEYED, gres, sbatch, site
+from clusterfn.scheduler.slurm import OBEYED, sbatch, site
 from clusterfn.scheduler.slurm import states as slurm_states
+from clusterfn.scheduler.slurm.keys import refuse_unknown_gpus
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
@@ -55,8 +55,10 @@ class Slurm(base.Scheduler):
         self._clusters = (f"--clusters={host.clusters}",) if host.clusters else ()
 
     def resolve_resources(self, resources: Resources) -> Resources:
-        """Choose the type of GPU."""
-        return resources._replace(gpu_type=gres.gpu_type(self.host, resources)) if resources.gpus else resources
+        """Reject a type or a size of GPUs that SLURM does not know."""
+        if resources.gpus:
+            refuse_unknown_gpus(self.host, resources)
+        return resources
 
     def submission(self, job: JobSpec) -> base.Submission:
         """Run sbatch with everything that the job and the host ask for."""
@@ -66,14 +68,11 @@ class Slurm(base.Scheduler):
         """Submit job arrays, as few as possible, or each element as a job where there are none."""
         return sbatch.elements(self.host, self.user, job, numbers, largest)
 
-    def errand(self, line: str, name: str, log: str, partition: str) -> base.Submission:
-        return sbatch.errand(self.host, line, name, log, partition)
-
     def notes(self, answer: base.Answer) -> Sequence[str]:
         return sbatch.notes(answer)
 
     def again(self, request: base.Submission, answer: base.Answer) -> base.Submission | None:
-        return None if _ID.search(answer.out) else sbatch.again(request, answer, self._clusters)
+        return None if _ID.search(answer.out) else sbatch.again(request, answer)
 
     def limits(self, gpus: int) -> base.LimitsQuestion:
         """Ask about the configuration and the partition of a job with so many GPUs, and what one's associations allow.
@@ -154,17 +153,14 @@ class Slurm(base.Scheduler):
         return sbatch.loosen(state, time_s, self._clusters)
 
     def gpus(self) -> base.NodeGpusQuestions:
-        """Ask sinfo for each kind of node once, and squeue, whose columns older versions do not all have."""
+        """Ask sinfo for each kind of node once, and squeue."""
         named = self.host.scheduler_options.get("partition")
         shown = ("squeue", *self._clusters, "--noheader", "--all", "--states=PENDING")
         return base.NodeGpusQuestions(
             str((named.get("gpu") if isinstance(named, Mapping) else named) or ""),
-            base.Question(("scontrol", *self._clusters, "--details", "--oneline", "show", "node"), gres.nodes),
-            [
-                base.Question((*shown, option), partial(gres.waiting, old=old))
-                for old, option in ((False, gres.COLUMNS_OPTION), (True, gres.OLD_COLUMNS_OPTION))
-            ],
-            base.Question(("sinfo", *self._clusters, "--noheader", "--all", "--format=%G"), gres.types),
+            base.Question(("scontrol", *self._clusters, "--details", "--oneline", "show", "node"), site.gpu_nodes),
+            base.Question((*shown, site.COLUMNS_OPTION), site.waiting_for_gpus),
+            base.Question(("sinfo", *self._clusters, "--noheader", "--all", "--format=%G"), site.gpu_types),
         )
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from clusterfn.config import config_file, quiet
+from clusterfn.config import config_file, notes
 from clusterfn.display import console, live
 
 LOGGER = logging.getLogger("clusterfn")
@@ -20,7 +20,7 @@ LOGGER = logging.getLogger("clusterfn")
 def _as_it_was(monkeypatch):
     monkeypatch.delenv("CLUSTERFN_QUIET", raising=False)
     monkeypatch.delenv("CLUSTERFN_CONFIG", raising=False)
-    monkeypatch.setattr(quiet, "in_file", False)
+    monkeypatch.setattr(notes, "is_quiet", False)
     level, disabled = LOGGER.level, LOGGER.manager.disable
     yield
     LOGGER.setLevel(level)
@@ -58,7 +58,7 @@ def test_a_file_without_quiet_ends_quiet(tmp_path):
     (tmp_path / "clusterfn.yml").write_text("hosts: {h: {scheduler: bare}}\n")
     config_file.load(tmp_path)
 
-    assert not quiet.in_file
+    assert not notes.is_quiet
 
 
 @pytest.mark.parametrize(

@@ -586,15 +586,3 @@ def test_why_a_map_waits_is_not_said_in_its_first_seconds(capsys, waited_s, is_s
     progress.wait(told, "7f3a")
 
     assert ("Priority" in capsys.readouterr().err) is is_said
-
-
-@pytest.mark.parametrize(("array", "largest"), [(0, 0), (1000, 2)])
-def test_elements_that_wait_for_room_make_no_array_where_there_are_none(elements_on_slurm, monkeypatch, array, largest):
-    tracker, _, _ = elements_on_slurm
-    tracker.limits, asked = SchedulerLimits(array=array), []
-    tracker.job = SimpleNamespace(_replace=lambda **_: tracker.job)
-    monkeypatch.setattr(Slurm, "elements", lambda _, job, some, most: asked.append(most) or [(some, Mock())])
-
-    tracker.request_for(range(2, 4))
-
-    assert asked == [largest]

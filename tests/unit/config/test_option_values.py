@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Any
 
@@ -30,7 +29,7 @@ def test_memory_is_counted_in_powers_of_two(text, size):
 def test_memory_needs_a_unit(value):
     with pytest.raises(ConfigError, match="is not an amount of memory") as caught:
         option("memory", value, "memory_bytes")
-    assert re.search(r'memory="[\d.]+[GM]B"', caught.value.hint)
+    assert 'memory="16GB"' in caught.value.hint
 
 
 TIMES_IN_EVERY = [

@@ -5,9 +5,7 @@ from datetime import timedelta
 import pytest
 
 from clusterfn.config import config_file
-from clusterfn.config.keys import HOST_KEYS
-from clusterfn.config.options import ALIASES, OF_HOSTS, CallOptions, Options, keywords, parse_options
-from clusterfn.config.scheduler_keys import keys_by_scheduler
+from clusterfn.config.options import CallOptions, Options, parse_options
 from clusterfn.errors import ConfigError, did_you_mean
 
 
@@ -45,10 +43,6 @@ def test_every_option_that_can_be_written_is_checked():
         with pytest.raises(ConfigError, match=keyword) as caught:
             parse_options({keyword: object()})
         assert "no argument" not in caught.value.message
-
-
-def test_what_belongs_below_a_host_is_known_of_every_such_key():
-    assert set(OF_HOSTS) == set(HOST_KEYS) - set(keywords()) - set(ALIASES) - set(keys_by_scheduler())
 
 
 @pytest.mark.parametrize(

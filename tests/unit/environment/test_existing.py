@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from clusterfn.config import forms
-from clusterfn.config.forms import CONDA_LIST, CONDA_PLACES
+from clusterfn.config import environment_kinds
+from clusterfn.config.environment_kinds import CONDA_LIST, CONDA_PLACES
 from clusterfn.config.spec import Host
 from clusterfn.environment import existing
 from clusterfn.environment.existing import parse_existing
@@ -70,7 +69,7 @@ def test_base_is_the_installation_itself(tmp_path, place):
 
 
 def test_the_list_of_conda_names_environments_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(forms, "CONDA_PLACES", ("~/miniconda3",))  # this machine may have a /opt/conda
+    monkeypatch.setattr(environment_kinds, "CONDA_PLACES", ("~/miniconda3",))  # this machine may have a /opt/conda
     python, installed = put(tmp_path, "far away/envs/ml"), put(tmp_path, "far away/conda")
     (tmp_path / "far away" / "conda" / "condabin").mkdir()
     (tmp_path / ".conda").mkdir()
@@ -90,58 +89,48 @@ def refused(home: Path, text: str | None) -> EnvironmentBuildError:
 @pytest.fixture
 def alone(monkeypatch):
     """No conda of this machine, as there may be an /opt/conda."""
-    monkeypatch.setattr(forms, "CONDA_PLACES", tuple(each for each in CONDA_PLACES if each.startswith("~/")))
+    monkeypatch.setattr(
+        environment_kinds, "CONDA_PLACES", tuple(each for each in CONDA_PLACES if each.startswith("~/"))
+    )
 
 
 def test_what_is_nowhere_is_reported_with_all_places(tmp_path, alone):
     error = refused(tmp_path, "conda:no-such-one")
 
-    assert error.message == "environment 'conda:no-such-one': no conda on the host has an environment no-such-one"
-    assert all(place in error.evidence[0] for place in (*forms.CONDA_PLACES, CONDA_LIST))
+    assert error.message == "the host has no environment 'conda:no-such-one'"
+    assert all(place in error.evidence[0] for place in (*environment_kinds.CONDA_PLACES, CONDA_LIST))
     assert "prefix:/path" in str(error.hint)
 
 
-def test_a_wrong_name_is_reported_with_those_that_exist_the_nearest_first(tmp_path, alone):
-    for folder in ("miniconda3/envs/physics", "miniconda3/envs/ml", "miniconda3", "far/mll-old", "v1", "venvs/nope2"):
-        put(tmp_path, folder)
+@pytest.mark.parametrize(
+    "text", ["conda:mll", "venv:~/venvs/nope", "prefix:~/venvs", "python:~/venvs/x/bin/python", "venv:~/miniconda3/en"]
+)
+def test_a_wrong_name_is_reported_with_those_that_exist(tmp_path, alone, text):
     (tmp_path / ".conda").mkdir()
-    (tmp_path / ".conda" / "environments.txt").write_text(f"{tmp_path}/far/mll-old\n{tmp_path}/gone\n")
+    (tmp_path / ".conda" / "environments.txt").write_text(f"{put(tmp_path, 'far/ml').parents[1]}\n{tmp_path}/gone\n")
+    beside = put(tmp_path, "miniconda3/envs/ml" if text.startswith("conda") else "venvs/near")
+    put(tmp_path, "miniconda3")
 
-    for text, why, there, hint in [
-        ("conda:mll", "no conda on the host has an environment mll",
-         "conda:ml, conda:mll-old, conda:", 'did you mean environment="conda:ml"?'),
-        ("venv:~/venvs/nope", "~/venvs/nope does not exist", "venv:~/venvs/nope2", 'environment="venv:~/venvs/nope2"'),
-        ("prefix:~/miniconda3/envs/phys", "~/miniconda3/envs/phys does not exist",
-         "prefix:~/miniconda3/envs/physics, prefix:", 'environment="prefix:~/miniconda3/envs/physics"'),
-        ("venv:~/venvs", "~/venvs has no bin/python", "venv:~/venvs/nope2", "did you mean"),
-        ("python:~/v1/bin/pythn", "~/v1/bin/pythn does not exist", "python:~/v1",
-         'environment="python:~/v1/bin/python"'),
-        ("python:~/v2/bin/python", "~/v2 does not exist", "python:~/v1", "find it on the host"),
-        ("python:~/miniconda3/envs/phyics/bin/python", "~/miniconda3/envs/phyics does not exist",
-         "python:~/miniconda3/envs/physics", 'environment="python:~/miniconda3/envs/physics/bin/python"'),
-        ("prefix:~/miniconda3/envs", "~/miniconda3/envs has no bin/python", "prefix:~/miniconda3/envs/ml",
-         "choose one of them"),
-    ]:  # fmt: skip
-        error = refused(tmp_path, text)
-        assert error.message == f"environment '{text}': {why}"
-        assert there in error.evidence[0]
-        assert hint in str(error.hint)
-    assert "conda:base" in refused(tmp_path, "conda:mll").evidence[0]
+    error = refused(tmp_path, text)
+
+    assert error.message == f"the host has no environment '{text}'"
+    there = str(error.evidence[-1])
+    assert f"python:{tmp_path}/far/ml/bin/python" in there
+    assert f"python:{beside}" in there or "miniconda3" in text
 
 
-def test_an_environment_that_cannot_run_is_reported_with_the_reason(tmp_path, alone):
+def test_what_is_at_a_place_that_cannot_run_is_shown(tmp_path, alone):
     (tmp_path / "v" / "bin").mkdir(parents=True)
     python = tmp_path / "v" / "bin" / "python"
     for make, why in [
-        (lambda: python.symlink_to("/opt/gone/bin/python3"), "/python is a link to /opt/gone/bin/python3, which does"),
-        (lambda: python.write_text("x"), "/python cannot be executed"),
-        (lambda: python.symlink_to("python"), "/python is a link to "),
-        (python.mkdir, "/python is a folder"),
+        (lambda: python.symlink_to("/opt/gone/bin/python3"), "python -> /opt/gone/bin/python3"),
+        (lambda: python.write_text("x"), "-rw"),
+        (python.mkdir, "drwx"),
     ]:
         make()
-        assert why in refused(tmp_path, "venv:~/v").message
+        assert why in refused(tmp_path, "venv:~/v").evidence[0]
         python.rmdir() if python.is_dir() else python.unlink()
-    assert refused(tmp_path, "python:python9.9").message == "environment 'python:python9.9': python9.9 does not exist"
+    assert "o such file" in refused(tmp_path, "python:~/w").evidence[0]
     assert refused(tmp_path, "venv:~/w").hint == "create it on the host, `python3 -m venv ~/w`, or correct the path"
 
 
@@ -152,33 +141,10 @@ def test_where_nothing_is_named_the_error_lists_the_pythons_outside_path(tmp_pat
     error = refused(tmp_path, None)
 
     assert error.message == existing.NO_PYTHON
-    assert "python:~/miniconda3/bin/python" in error.evidence[0]
+    assert f"python:{tmp_path}/miniconda3/bin/python" in error.evidence[0]
     assert "clusterfn why" not in str(error)
     (tmp_path / f"python{sys.version_info[0]}.{sys.version_info[1]}").symlink_to(python)
     assert f'/python{sys.version_info[0]}.{sys.version_info[1]}"' in str(refused(tmp_path, None).hint)
-
-
-def test_a_folder_that_keeps_the_account_out_is_named_and_not_called_missing(tmp_path, alone):
-    installed = put(tmp_path, "private/3.11")
-    venv = tmp_path / "venv/bin"
-    venv.mkdir(parents=True)
-    (venv / "python").symlink_to("python3")
-    (venv / "python3").symlink_to(installed)
-    private, another = tmp_path / "private", None
-    if os.geteuid() == 0:
-        another = 65534
-        every = next(each for each in tmp_path.parents if each.name.startswith("pytest-of-"))
-        for each in (tmp_path, *(each for each in tmp_path.parents if each.is_relative_to(every))):
-            each.chmod(0o755)
-    private.chmod(0o600)
-    try:
-        for text in (f"venv:{venv.parent}", f"python:{venv / 'python'}", f"prefix:{private / '3.11'}"):
-            with pytest.raises(EnvironmentBuildError) as caught:
-                ran(tmp_path, text, another)
-            assert f"your account may not enter {private}, where {installed} is" in caught.value.message
-            assert "ask the owner" in str(caught.value.hint)
-    finally:
-        private.chmod(0o700)
 
 
 def test_an_interpreter_that_fails_is_reported_with_what_it_printed(tmp_path, alone):

@@ -55,19 +55,6 @@ def test_what_the_project_or_its_local_package_wants_otherwise_makes_the_lock_ou
     assert shelf.read().input_hash != before
 
 
-def test_members_of_a_workspace_are_local_packages(shelf: Shelf):
-    shelf.write('[tool.uv.workspace]\nmembers = ["*"]\n', "pyproject.toml")
-    shelf.write(HELPER, "helper/pyproject.toml")
-    shelf.write(
-        '[project]\nname = "train"\nversion = "1"\ndependencies = ["helper"]\n[tool.uv.sources]\n'
-        "helper = {workspace = true}\n", "train/pyproject.toml",
-    )  # fmt: skip
-    before = shelf.read("train/pyproject.toml")
-    shelf.write(HELPER.replace("deep", "deeper"), "helper/pyproject.toml")
-
-    assert shelf.read("train/pyproject.toml").input_hash != before.input_hash
-
-
 @pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
 def test_a_wheel_that_was_built_again_makes_the_lock_out_of_date(shelf: Shelf, name: str):
     wheel = shelf.write("one", "dist/x-0.1-py3-none-any.whl")
@@ -79,15 +66,6 @@ def test_a_wheel_that_was_built_again_makes_the_lock_out_of_date(shelf: Shelf, n
     wheel.write_text("another")
 
     assert shelf.read(name).input_hash != before
-
-
-def test_files_beside_the_members_of_a_workspace_do_not_count(shelf: Shelf):
-    shelf.pyproject('"x"', '[tool.uv.workspace]\nmembers = ["*"]\n[tool.uv.sources]\nx = {workspace = true}\n')
-    before = shelf.read().input_hash
-
-    shelf.write("version: 1", "pyproject.conda-lock.yml")
-
-    assert shelf.read().input_hash == before
 
 
 def test_an_extra_may_name_others_of_its_project(shelf: Shelf):
@@ -173,22 +151,3 @@ def test_a_local_package_on_another_drive_is_named_by_its_whole_path(shelf: Shel
 
     monkeypatch.setattr("os.path.relpath", another_drive)
     assert '"name": "helper"' in shelf.read().wish
-
-
-MEMBER = '[project]\nname = "train"\nversion = "1"\ndependencies = ["helper"]\n'
-ROOT = '[tool.uv.workspace]\nmembers = ["lib*/*"]\nexclude = ["libs/old"]\n'
-ROOT_SOURCES = '[tool.uv.sources]\nhelper = {path = "helper", editable = true}\n'
-ROOT_INDEX = '[[tool.uv.index]]\nname = "ours"\nurl = "https://ours.example"\n'
-
-
-def test_the_sources_of_a_workspace_count_for_its_members(shelf: Shelf):
-    shelf.write(MEMBER, "libs/train/pyproject.toml")
-    shelf.write(HELPER, "helper/pyproject.toml")
-    shelf.write(ROOT + ROOT_SOURCES + ROOT_INDEX)
-    before = shelf.read("libs/train/pyproject.toml")
-    shelf.write(HELPER.replace("deep", "deeper"), "helper/pyproject.toml")
-    changed = shelf.read("libs/train/pyproject.toml")
-    shelf.write(ROOT + ROOT_SOURCES)
-
-    assert before.project.indexes == (("ours", "https://ours.example"),)
-    assert before.input_hash != changed.input_hash != shelf.read("libs/train/pyproject.toml").input_hash

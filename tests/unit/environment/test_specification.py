@@ -8,7 +8,7 @@ import pytest
 
 from clusterfn import ConfigError
 from clusterfn.config import places
-from clusterfn.config.forms import names_a_file, split_file
+from clusterfn.config.environment_kinds import names_a_file, split_file
 from clusterfn.config.options import parse_options
 from clusterfn.environment import resolve
 from clusterfn.environment.environment_files import locate_file

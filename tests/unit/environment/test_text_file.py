@@ -9,42 +9,29 @@ import pytest
 from clusterfn import ConfigError
 from tests.unit.environment.shelf import Shelf
 
-ENCODINGS = [
-    ("utf-8", b""), ("utf-8", codecs.BOM_UTF8), ("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE),
-]  # fmt: skip
 FILES = {
     "requirements.txt": "# größer\r\nnumpy>=2\r\n",
     "environment.yml": "# größer\r\ndependencies:\r\n- pip:\r\n  - numpy>=2\r\n",
 }
 
 
-@pytest.mark.parametrize("encoding, mark", ENCODINGS)
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_read_by_its_bom(shelf: Shelf, name: str, encoding: str, mark: bytes):
-    (shelf.project / name).write_bytes(mark + FILES[name].encode(encoding))
+def test_a_file_is_read_with_and_without_a_bom(shelf: Shelf, name: str, mark: bytes):
+    (shelf.project / name).write_bytes(mark + FILES[name].encode())
 
     assert [each.text for each in shelf.read(name).pip] == ["numpy>=2"]
 
 
 @pytest.mark.parametrize(
-    "data, message",
-    [
-        (b"numpy\nrich # gr\xf6\xdfer\n", ":2:10: this byte is not UTF-8"),
-        (codecs.BOM_UTF16_LE + b"n\0u", ":1:2: this byte is not UTF-16"),
-        ("numpy\n".encode("utf-32"), ":1: the file is not text, it has a zero byte"),
-        ("numpy\n".encode("utf-16-le"), ":1: the file is not text, it has a zero byte"),
-        (b"PK\3\4\0\0", ":1: the file is not text, it has a zero byte"),
-    ],
+    "data, line", [(b"numpy\nrich # gr\xf6\xdfer\n", 2), ("numpy\n".encode("utf-16"), 1), (b"PK\3\4\0\0", 1)]
 )
 @pytest.mark.parametrize("name", [*FILES, "pyproject.toml"])
-def test_what_is_not_text_is_refused_with_its_place(shelf: Shelf, name: str, data: bytes, message: str):
+def test_what_is_not_text_is_refused_with_its_place(shelf: Shelf, name: str, data: bytes, line: int):
     (shelf.project / name).write_bytes(data)
 
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=f":{line}: the file is not text in UTF-8") as caught:
         shelf.read(name)
-
-    in_toml = f"{name} is in UTF-16, and its format allows UTF-8 alone"
-    assert message in caught.value.message or (name == "pyproject.toml" and in_toml in caught.value.message)
     assert caught.value.hint == "save the file as UTF-8"
 
 

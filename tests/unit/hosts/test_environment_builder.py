@@ -18,8 +18,6 @@ from clusterfn.hosts import environment_builder
 from clusterfn.hosts.environment_builder import RemoteBuild
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import Spawned, SpawnReply
-from clusterfn.hosts.scheduler_watch import Silent
-from clusterfn.scheduler.base import FINAL, PENDING, JobState
 from tests.waiting import WAIT_S, until
 
 
@@ -140,25 +138,6 @@ def test_a_builder_whose_agent_is_gone_is_started_once_more_and_says_how_it_ende
     heard.connection.process.exited.resolve(256)
 
     assert heard.outcome.result(WAIT_S)["message"] == "the plan is gone" and len(heard.connection.spawned) == 2
-
-
-def test_nothing_is_concluded_while_nobody_saw_its_end(heard):
-    heard.build.scheduler_said(None)
-    heard.build.scheduler_said(Silent(5.0, "squeue did not answer"))
-    heard.build.scheduler_said(JobState(PENDING, "PENDING", "Priority"))
-    heard.build.scheduler_said(None)
-
-    assert not heard.outcome.done()
-    assert heard.progress == [{"stage": "queue", "text": "Priority"}]
-
-
-def test_a_batch_job_that_is_gone_twice_has_ended(heard):
-    over = JobState(FINAL, "TIMEOUT")
-    heard.build.scheduler_said(over)
-    assert not heard.outcome.done()
-    heard.build.scheduler_said(over)
-
-    assert "batch job ended (TIMEOUT)" in heard.outcome.result(WAIT_S)["message"]
 
 
 def test_one_that_was_never_started_says_why(heard):

@@ -9,7 +9,7 @@ from clusterfn.bridge import layout
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import Resources
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, NodeGpus, SchedulerLimits
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, SchedulerLimits
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.grid_engine.states import GridEngineState
 from clusterfn.scheduler.grid_engine.submit import GridEngine
@@ -90,13 +90,6 @@ def test_a_group_is_as_few_arrays_as_the_site_takes():
     assert [each[-1] for each in words] == ["0", "10", "20"]  # what job.sh adds to the number of the task
     assert value(words[0], "-o")[0].endswith("/scheduler-$JOB_ID_$TASK_ID.log")
     assert value(words[0], "-l") == ["h_rt=660"]
-
-
-def test_a_batch_job_of_our_own_gets_its_line_as_one_word():
-    argv = engine(queue="std.q", project="phys").errand("a 'b c'", "make.1", "/logs/make.log", "").argv
-    assert argv[-3:] == ("/bin/sh", "-c", "exec a 'b c'")
-    assert value(list(argv), "-q") + value(list(argv), "-P") == ["std.q", "phys"]
-    assert value(list(engine(queue="std.q").errand("a", "m", "/l", "big.q").argv), "-q") == ["big.q"]
 
 
 @pytest.mark.parametrize(
@@ -319,19 +312,6 @@ def test_limits_are_those_of_the_configuration_and_zero_is_none():
         SchedulerLimits(array=1000)
     )
     assert engine().limits(0).read([""]) == SchedulerLimits()
-
-
-def test_gpus_of_the_hosts_are_counted():
-    assert engine().gpus().nodes.read(recorded("nodes")) == [
-        NodeGpus("ge1", "up", "", 4, 3), NodeGpus("ge2", "up", "", 4, 3),
-    ]  # fmt: skip
-
-
-def test_jobs_that_wait_for_gpus_are_found():
-    (question,) = engine().gpus().queue
-    (job,) = question.read(recorded("waiting"))
-    assert (job.user, job.wants, job.name, job.reason) == ("cfbash", "gpu:3", "big.0123456789abcde2", "qw")
-    assert job.submitted.startswith("2026-11-21T0")
 
 
 def surveyed(queues: list[str], environments: list[str], resources: str) -> GridEngineSite:

@@ -20,7 +20,6 @@ from clusterfn.scheduler.login_node import read_signs
         ({"variables": {"SGE_ROOT": "/opt/sge"}}, "SGE_ROOT is set in a login shell, which is of Grid Engine"),
         ({"variables": {"APPTAINER_CONTAINER": "/a.sif"}}, "logins run in the container /a.sif"),
         ({"programs": ["condor_submit"]}, "it has condor_submit, which is of HTCondor"),
-        ({"modules": ["lsf/10"]}, "`module avail` lists lsf/10"),
         ({"hostname": "login03.hpc.example.edu"}, "it is called login03.hpc.example.edu"),
         ({"hostname": "hpc-submit"}, "it is called hpc-submit"),
         (
@@ -32,42 +31,22 @@ from clusterfn.scheduler.login_node import read_signs
     ],
 )
 def test_each_of_these_is_enough_to_ask(told, sentence):
-    for has_gpus in (True, False):
-        (said,) = read_signs(told).sentences(has_gpus)
-        assert sentence in said
+    (said,) = read_signs(told).sentences
+    assert sentence in said
 
 
 @pytest.mark.parametrize(
     "told",
     [
         {},
-        {"hostname": "tensor01", "motd": "Welcome to Debian. Please log in and behave.", "users": 3},
-        {"hostname": "vm", "motd": "The programs included with the system are free software", "users": 9},
-        {"hostname": "loginov-pc", "modules": [], "files": [], "programs": [], "variables": {}, "aliases": {}},
-        {"hostname": "blockhead", "users": 1},
+        {"hostname": "tensor01", "motd": "Welcome to Debian. Please log in and behave."},
+        {"hostname": "vm", "motd": "The programs included with the system are free software"},
+        {"hostname": "loginov-pc", "files": [], "programs": [], "variables": {}, "aliases": {}},
+        {"hostname": "blockhead"},
     ],
 )
 def test_a_plain_server_has_no_signs(told):
-    assert read_signs(told).sentences(has_gpus=False) == ()
-
-
-@pytest.mark.parametrize(
-    ("told", "sentence"),
-    [
-        ({"users": 30}, "30 users are logged in"),
-        ({"files": ["/run/munge/munge.socket.2"]}, "it has /run/munge/munge.socket.2, which is of SLURM"),
-        ({"files": ["/var/spool/slurmd"]}, "it has /var/spool/slurmd, which is of SLURM"),
-        ({"files": ["/var/spool/pbs"]}, "it has /var/spool/pbs, which is of PBS"),
-    ],
-)
-def test_what_many_servers_have_is_a_sign_only_without_gpus_or_beside_another(told, sentence):
-    greeting = {"motd": "This is a login node."}
-
-    assert read_signs(told).sentences(has_gpus=True) == ()
-    assert read_signs(told).sentences(has_gpus=False) == (sentence,)
-    assert read_signs({**told, **greeting}).sentences(has_gpus=True) == (
-        "its greeting says: This is a login node.", sentence,
-    )  # fmt: skip
+    assert read_signs(told).sentences == ()
 
 
 def test_schedulers_that_clusterfn_does_not_know_are_named():

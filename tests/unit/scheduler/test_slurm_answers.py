@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from clusterfn.config.job_spec import Group
@@ -28,36 +24,6 @@ def slurm(clusters: str | None = None):
 def request(**resources):
     asked = Resources(**{"cores": 1, "memory_bytes": 2**32, "time_s": 3600.0, **resources})
     return slurm().submission(job(host=HOST, resources=asked))
-
-
-def answered_by(tmp_path: Path, argv, memory: str) -> subprocess.CompletedProcess[str]:
-    """Run the request where sinfo says so much memory, and sbatch shows its words."""
-    for name, line in (("sinfo", f"printf '%s\\n' {memory}"), ("sbatch", 'echo 7; printf "%s\\n" "$@" >"$0.said"')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize("memory", ["1", "1 1", "0"])
-def test_without_memory_in_slurm_a_job_goes_without_too(tmp_path: Path, memory: str) -> None:
-    again = slurm().again(request(), MEMORY)
-
-    done = answered_by(tmp_path, again.argv, memory)
-    words = (tmp_path / "sbatch.said").read_text().split("\n")
-    assert done.returncode == 0 and done.stdout == "7\n"
-    assert "--cpus-per-task=1" in words and not any(word.startswith("--mem") for word in words)
-    assert slurm().notes(Answer(0, done.stdout, done.stderr))[0].startswith("SLURM here does not track memory")
-
-
-@pytest.mark.parametrize("memory", ["8000", "1 2000", "10", "11+", ""])
-def test_where_slurm_knows_memory_its_refusal_is_final(tmp_path: Path, memory: str) -> None:
-    again = slurm().again(request(), MEMORY)
-
-    done = answered_by(tmp_path, again.argv, memory)
-    assert done.returncode != 0 and MEMORY.err in done.stderr
-    assert not (tmp_path / "sbatch.said").exists()
-    assert slurm().again(again, MEMORY) is None
 
 
 def test_the_minute_that_is_added_is_taken_back_once() -> None:
@@ -102,12 +68,6 @@ def test_what_the_plugins_of_a_site_say_is_a_note_unless_sbatch_failed() -> None
     assert slurm().notes(Answer(1, "", said)) == []
 
 
-def test_without_arrays_each_element_is_a_job_of_its_own_number() -> None:
-    group = Group(12, 4, 3, 3)
-    elements = slurm().elements(job(host=HOST, group=group), range(1, 4), 0)
-
-    assert [list(some) for some, _ in elements] == [[1], [2], [3]]
-    assert [each.argv[-1] for _, each in elements] == ["1", "2", "3"]
-    assert not any(word.startswith("--array") for _, each in elements for word in each.argv)
+def test_a_map_on_a_site_without_arrays_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no job arrays"):
-        slurm().elements(job(host=HOST, group=Group(12, 4, 3, 1)), range(1, 4), 0)
+        slurm().elements(job(host=HOST, group=Group(12, 4, 3, 3)), range(1, 4), 0)

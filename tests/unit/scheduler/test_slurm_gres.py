@@ -2,7 +2,8 @@
 
 import pytest
 
-from clusterfn.scheduler.slurm.gres import NodeGpus, Waiting, nodes, types, waiting
+from clusterfn.scheduler.base import NodeGpus, Waiting
+from clusterfn.scheduler.slurm.site import gpu_nodes, gpu_types, waiting_for_gpus
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.samples import SLURM
 
@@ -24,13 +25,13 @@ def test_the_gpus_of_a_node_are_counted_by_type():
         "NodeName=n2 Gres=lscratch:9,gpu:a100:4(S:0-1),gpu:2080ti:16 GresUsed=gpu:a100:2(IDX:0,3),gpu:2080ti:0(IDX:N/A)"
     )
 
-    assert nodes(f"{N1}\n{odd} State=IDLE+DRAIN\nNodeName=n3 Gres=(null) GresUsed= State=IDLE\n") == [
+    assert gpu_nodes(f"{N1}\n{odd} State=IDLE+DRAIN\nNodeName=n3 Gres=(null) GresUsed= State=IDLE\n") == [
         NodeGpus("n1", "mixed", "", 4, 1),
         NodeGpus("n2", "idle+drain", "a100", 4, 2),
         NodeGpus("n2", "idle+drain", "2080ti", 16, 0),
     ]
-    assert nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [NodeGpus("n1", "idle", "", 4, None)], "who knows"
-    assert nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == [], "that is no count"
+    assert gpu_nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [NodeGpus("n1", "idle", "", 4, None)], "who knows"
+    assert gpu_nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == [], "that is no count"
 
 
 @pytest.mark.parametrize(
@@ -42,27 +43,21 @@ def test_the_gpus_of_a_node_are_counted_by_type():
     ],
 )
 def test_the_types_of_all_nodes_are_read_from_sinfo(text, expected):
-    assert types(text) == expected
+    assert gpu_types(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "old", "expected"),
-    [
-        (row("gres:gpu:a100:4", "N/A"), False, ("254_[1-5%2]", "gpu:a100:4", "Resources", "train.7f3a")),
-        (row("N/A", "gres/gpu:8"), False, ("254_[1-5%2]", "gpu:8", "Resources", "train.7f3a")),
-        ("7|bob|gpu:2|2020-01-01T00:00:00|Priority|a|b", True, ("7", "gpu:2", "Priority", "a|b")),
-    ],
-)  # fmt: skip
-def test_who_waits_for_gpus_is_read_from_either_squeue(text, old, expected):
-    (found,) = waiting(text + "\n", old)
+    ("text", "wants"), [(row("gres:gpu:a100:4", "N/A"), "gpu:a100:4"), (row("N/A", "gres/gpu:8"), "gpu:8")]
+)
+def test_who_waits_for_gpus_is_read_from_squeue(text, wants):
+    (found,) = waiting_for_gpus(text + "\n")
 
-    assert (found.id, found.wants, found.reason, found.name) == expected
+    assert (found.id, found.wants, found.reason, found.name) == ("254_[1-5%2]", wants, "Resources", "train.7f3a")
 
 
 def test_who_waits_for_cores_alone_is_left_out():
-    assert waiting("7|bob|N/A|2020-01-01T00:00:00|Priority|a\n", old=True) == []
-    assert waiting(row("gres:lscratch:4", "N/A"), old=False) == []
-    assert waiting(row("gres:gpu:a100:4", "N/A")) == [
+    assert waiting_for_gpus(row("gres:lscratch:4", "N/A")) == []
+    assert waiting_for_gpus(row("gres:gpu:a100:4", "N/A")) == [
         Waiting("254_[1-5%2]", "cfbash", "gpu:a100:4", "2026-11-20T14:57:17", "Resources", "train.7f3a")
     ]
 
@@ -70,7 +65,7 @@ def test_who_waits_for_cores_alone_is_left_out():
 def test_the_questions_go_to_the_right_cluster():
     slurm = Slurm(SLURM._replace(scheduler_options={"clusters": "big"}), "ada")
 
-    assert slurm.gpus().nodes.argv[:2] == ("scontrol", "--clusters=big")
+    assert (nodes := slurm.gpus().nodes) is not None and nodes.argv[:2] == ("scontrol", "--clusters=big")
     assert (types := slurm.gpus().types) is not None and types.argv[:2] == ("sinfo", "--clusters=big")
-    assert [each.argv[:2] for each in slurm.gpus().queue] == [("squeue", "--clusters=big")] * 2
-    assert all("--states=PENDING" in each.argv for each in slurm.gpus().queue)
+    queue = slurm.gpus().queue
+    assert queue is not None and queue.argv[:2] == ("squeue", "--clusters=big") and "--states=PENDING" in queue.argv

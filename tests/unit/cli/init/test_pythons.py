@@ -13,7 +13,7 @@ import pytest
 
 from clusterfn.cli.init import choices
 from clusterfn.cli.init.choices import Answers
-from clusterfn.config.forms import CONDA_PLACES
+from clusterfn.config.environment_kinds import CONDA_PLACES
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts have a POSIX shell")

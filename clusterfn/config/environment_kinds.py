@@ -1,4 +1,5 @@
-"""Forms that options of calls and keys of clusterfn.yml share: an environment, a file, an address, and who is notified.
+"""The kinds of environments, and other forms that options of calls and keys of clusterfn.yml share: a file, an address,
+and who is notified.
 
 Each kind of environment that is on a host already, as in `environment="venv:~/v"`, is written once, here. `@cluster`,
 clusterfn.yml and `clusterfn check` take the words from here, messages the examples, and `environment.existing` looks
@@ -86,6 +87,7 @@ PYTHON_SOURCES = ("standalone", "host")
 _ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg", ".lock", ".py")
 # The header of the script itself (PEP 723).
 OF_SCRIPT = "script"
+_HEADER = re.compile(r"^# /// script[^\S\n]*\n((?:#(?: .*)?\n)+?)# ///[^\S\n]*$", re.MULTILINE)
 _PROJECT_FILES = ("environment.yml", "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt")
 _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock|py))\s*\[(?P<parts>[^\[\]]*)\]", re.IGNORECASE)
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
@@ -140,6 +142,12 @@ def split_file(text: str) -> tuple[str, tuple[str, ...]]:
     if match is None:
         return text, ()
     return match["file"], tuple(part.strip() for part in match["parts"].split(",") if part.strip())
+
+
+def header_of_script(text: str) -> str:
+    """Return the TOML in which a script of Python names its own packages (PEP 723); "" if it has none."""
+    header = _HEADER.search(text.replace("\r\n", "\n"))
+    return re.sub(r"^# ?", "", header[1], flags=re.MULTILINE) if header else ""
 
 
 def is_python_source(text: str) -> bool:
