@@ -155,7 +155,9 @@ def _summary(error: BaseException) -> dict[str, Any]:
     except BaseException as broken:  # noqa: BLE001 - raised by the error's own __str__, not by a user at a keyboard
         facts = exceptions.bare_summary(error, broken)
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
-        facts["missing"] = {"module": error.name, "python": sys.executable, "image": os.environ.get(IMAGE_VARIABLE)}
+        facts["missing"] = {"module": error.name, "python": sys.executable}
+        if os.environ.get(IMAGE_VARIABLE):
+            facts["missing"]["image"] = os.environ[IMAGE_VARIABLE]
         if _is_in_user_site(error.name.partition(".")[0]):
             facts["missing"]["user"] = True
         if "." in error.name:
