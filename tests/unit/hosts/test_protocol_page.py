@@ -127,7 +127,7 @@ def test_the_page_names_each_command_and_field_of_the_supervisor(capfd: pytest.C
     commands = set(re.findall(r"(?:supervise\.py|\|) ([a-z]+)", capfd.readouterr().err))
     fields = {*SpecResources.__annotations__, *Spec.__annotations__}
 
-    assert len(commands) > 15 and commands - {"bury"} <= words_of("Commands of `supervise.py`", "## ")
+    assert len(commands) > 10 and commands - {"bury"} <= words_of("Commands of `supervise.py`", "## ")
     # The workers of a session add this field.
     assert fields - {"syncs_later"} - words_of("## spec.json", "## ") == set()
     assert {*document("0" * 16, 1, Verdict("returned"))} - words_of("`outcome.json`: ", "## ") == set()
