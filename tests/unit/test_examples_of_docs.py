@@ -179,7 +179,7 @@ DEFINED = re.compile(r"`(?:(\w+)\.)?(\w+)` in `(?:clusterfn/)?([\w/]+\.py)`")
 def test_what_a_page_says_is_defined_in_a_file_of_the_code_is_defined_there():
     said = {each for page in PAGES for each in DEFINED.findall(page.read_text(encoding="utf-8"))}
 
-    assert len(said) > 40
+    assert len(said) > 30
     for inside, name, file in said:
         text = (ROOT / "clusterfn" / file).read_text(encoding="utf-8")
 
