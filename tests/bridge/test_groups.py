@@ -173,14 +173,6 @@ def test_an_item_that_cannot_be_recorded_leaves_no_process_behind(bench, tmp_pat
     assert not lives and not group.ends()
 
 
-@pytest.mark.parametrize(("failing", "kind"), [((0, 1), "raised"), ((1,), "returned")])
-def test_a_group_has_returned_if_one_of_its_items_has(bench, failing, kind):
-    group = Group(bench, 2, 2, failing=failing)
-
-    assert group.start(1).wait(150) == 0
-    assert group.outcome()["kind"] == kind
-
-
 @pytest.mark.parametrize(("kind", "of_all"), [("unsatisfiable", "returned"), ("cancelled", "cancelled")])
 def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench, kind, of_all):
     group = Group(bench, 6, 2, waiting=(0,))

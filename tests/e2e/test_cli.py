@@ -202,6 +202,9 @@ def test_the_logs_of_what_has_ended_have_both_streams_in_the_order_in_which_they
     assert run("run", "--map", "n=1,2", "--", *told).returncode == 0
 
     assert logs(call) == said(7) == logs("-f", call)
+    assert logs("--stderr", call) == said(7)[1::2] == logs("-f", "--stderr", call)
+    told = json.loads("".join(logs("--json", "--stdout", call)))
+    assert told["stdout"].splitlines() == said(7)[::2] and "stderr" not in told
     assert [line for line in logs("python") if "==>" not in line] == [*said(1), *said(2)]
 
 

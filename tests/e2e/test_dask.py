@@ -432,13 +432,6 @@ def test_a_host_without_a_way_into_a_job_is_refused_before_a_connection(tmp_path
         clusterfn.dask_client("campus", workers=1)
 
 
-def test_without_dask_here_the_error_says_what_to_install(here, monkeypatch):
-    monkeypatch.setitem(sys.modules, "distributed", None)
-
-    with pytest.raises(ConfigError, match=r"pip install '\.\[dask\]'"):
-        clusterfn.dask_client("here", workers=1)
-
-
 # hosts of the lab
 
 

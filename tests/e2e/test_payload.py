@@ -1,8 +1,7 @@
-"""Whatever people call functions works on a host of Python 3.6: closures, classes, packages, arrays, pools."""
+"""Projects, modules and large arrays of a caller, on a host of Python 3.6. What a function may be: fixtures/calls."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import subprocess
@@ -17,17 +16,6 @@ pytestmark = pytest.mark.lab
 on_box = cluster(host="tensor01")
 
 
-def test_a_closure(hosts):
-    factor, words = 3, ["a"]
-
-    def scale(n):
-        words.append("b")
-        return n * factor, words
-
-    assert on_box(scale)(4) == (12, ["a", "b"])
-    assert words == ["a"]
-
-
 def test_a_module_that_reads_a_file_beside_it_as_it_is_imported_is_named(hosts, tmp_path, monkeypatch):
     (tmp_path / "needs_root.py").write_text(
         "from pathlib import Path\nROOT = Path(__file__).with_suffix('.toml').read_text()\n\n\n"
@@ -39,82 +27,6 @@ def test_a_module_that_reads_a_file_beside_it_as_it_is_imported_is_named(hosts, 
     with pytest.raises(PayloadError) as caught:
         on_box(importlib.import_module("needs_root").root)()
     assert "importing needs_root fails there" in (caught.value.hint or "")
-
-
-def test_an_async_function(hosts):
-    async def wait(n):
-        import asyncio
-
-        await asyncio.sleep(0)
-        return n
-
-    assert asyncio.run(on_box(wait)(5)) == 5
-
-
-IN_A_SCRIPT = """
-import json
-from dataclasses import dataclass, field
-from enum import Enum
-from clusterfn import cluster
-
-SCALE = 10
-
-class Colour(Enum):
-    RED = "red"
-
-@dataclass
-class Point:
-    x: int
-    tags: list = field(default_factory=list)
-    colour: Colour = Colour.RED
-    def moved(self, by):
-        return Point(self.x + by * SCALE, self.tags + ["moved"], self.colour)
-
-class Line(Point):
-    __slots__ = ()
-    def __eq__(self, other):
-        return type(other) is Line and self.x == other.x
-    __hash__ = None
-
-def helper(n):
-    return n * SCALE
-
-@cluster(host="tensor01")
-def outer(point, line):
-    assert isinstance(point, Point)
-    return point.moved(1), line, helper(2), inner(3), inner.local(3)
-
-@cluster(host="tensor01")
-def inner(n):
-    return n if n == 0 else inner(n - 1) + 1
-
-@cluster(host="tensor01")
-def refused():
-    try:
-        inner.submit(1)
-    except RuntimeError as error:
-        return str(error)
-
-class Model:
-    bias = 5
-    @cluster(host="tensor01")
-    def predict(self, n):
-        return n + self.bias
-
-point, line, two, three, again = outer(Point(1), Line(4))
-print(json.dumps([
-    type(point) is Point, isinstance(point, Point), point == Point(11, ["moved"]), point.colour is Colour.RED,
-    type(line) is Line, line == Line(4), two, three, again, refused(), Model().predict(2), (lambda: 0).__name__,
-]))
-"""
-
-
-def test_classes_and_functions_of_a_script(hosts, run_script):
-    found = run_script(IN_A_SCRIPT)
-
-    assert found[:9] == [True] * 6 + [20, 3, 3]
-    assert "inner.submit() inside a job" in found[9]
-    assert found[10] == 7
 
 
 PROJECT = {

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clusterfn import LockError
-from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
 
 pytestmark = pytest.mark.lab
@@ -26,16 +24,6 @@ def test_a_wheel_of_an_index_in_a_folder_is_locked_by_its_hash_and_own_address(b
     assert "pip" in names(lock)
 
 
-def test_folders_of_wheels_are_searched_too(bench: Bench, uv_toml: Path):
-    wheel = make_wheel(bench.folder / "a folder", "toywheel")
-    uv_toml.write_text("no-index = true\n")
-
-    lock = bench.lock("  - pip:\n    - --find-links ./a folder\n    - toywheel\n")
-
-    locked = next(each for each in lock.packages if each.manager == "pip")
-    assert (locked.sha256, locked.url, locked.file) == (sha256(wheel), wheel.as_uri(), wheel.name)
-
-
 def test_a_wheel_that_was_made_again_is_not_remembered_as_it_was(bench: Bench, uv_toml: Path):
     uv_toml.write_text(f'no-index = true\nfind-links = ["{bench.folder / "wheels"}"]\n')
     for requires in ("", "othertoy"):
@@ -46,16 +34,6 @@ def test_a_wheel_that_was_made_again_is_not_remembered_as_it_was(bench: Bench, u
 
     assert {each.name: each.sha256 for each in lock.packages}["toywheel"] == sha256(wheel)
     assert "othertoy" in names(lock, "pip")
-
-
-def test_a_wheel_for_glibc_2_27_is_found_where_glibc_is_as_new(bench: Bench, uv_toml: Path):
-    folder = bench.folder / "wheels"
-    make_wheel(folder, "toywheel", tag="py3-none-manylinux_2_27_x86_64")
-    uv_toml.write_text(f'no-index = true\nfind-links = ["{folder}"]\n')
-
-    assert names(bench.lock("  - pip:\n    - toywheel\n"), "pip") == {"toywheel": "1.0"}
-    with pytest.raises(LockError, match="toywheel"):
-        bench.lock("  - pip:\n    - toywheel ==1.0\n", replace(HOST, glibc="2.17"))
 
 
 def test_what_conda_brings_under_another_name_is_not_fetched_as_a_wheel_too(bench: Bench, uv_toml: Path):
@@ -75,18 +53,6 @@ def test_a_wheel_that_uvs_own_settings_lack_is_looked_for_nowhere_else(bench: Be
         bench.lock("  - pip:\n    - six ==1.17.0\n")
 
     assert "you require six==1.17.0" in " ".join(caught.value.evidence)
-
-
-def test_an_indexs_password_does_not_get_into_the_lock(bench: Bench, uv_toml: Path):
-    wheel = make_wheel(bench.folder / "site" / "simple" / "toywheel", "toywheel")
-    (wheel.parent / "index.html").write_text(f'<a href="{wheel.name}#sha256={sha256(wheel)}">{wheel.name}</a>')
-    with Channel(bench.folder / "site").served() as served:
-        address = served.url.replace("http://", "http://ada:hidden@").replace("main", "simple")
-        uv_toml.write_text(f'index-url = "{address}"\n')
-        lock = bench.lock("  - pip:\n    - toywheel\n")
-
-    assert names(lock, "pip") == {"toywheel": "1.0"}
-    assert "hidden" not in lock.path.read_text()
 
 
 def test_what_builds_a_project_without_a_wheel_must_have_wheels_in_the_same_places(bench: Bench, uv_toml: Path):

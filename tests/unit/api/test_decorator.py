@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import multiprocessing
 import pickle
 import subprocess
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
-from clusterfn import ClusterFunction, ConfigError, cluster
+from clusterfn import ConfigError, cluster
 
 
 @cluster(cores=1)
@@ -63,16 +61,6 @@ def test_a_function_without_a_name_is_refused_by_pickle_and_taken_by_cloudpickle
         pickle.dumps(inner)
     came = cloudpickle.loads(cloudpickle.dumps(inner))
     assert came is not inner and came.options.cores == 3 and came.local(3) == 0 and came.__name__ == "inner"
-
-
-def options_of(function: ClusterFunction[[int], int]) -> tuple[int | None, int]:
-    return function.options.cores, function.local(4)
-
-
-def test_a_pool_of_processes_takes_a_decorated_function() -> None:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
-        assert list(pool.map(options_of, [factorial, two_cores])) == [(1, 24), (2, 24)]
-        assert pool.submit(factorial.local, 3).result() == 6
 
 
 OF_MAIN = """

@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,6 @@ import pytest
 
 from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import Job
 from clusterfn.calls.outcome_errors import RemoteTraceback
 from clusterfn.cli import argument_parser, jobs, main, output, parser, selection, target
 from clusterfn.cli.check import function as check_function
@@ -92,44 +91,6 @@ def group(monkeypatch) -> None:
 def test_logs_of_a_group_leave_out_items_that_printed_nothing(group, capsys):
     assert main(["logs", "7f3a"]) == 0
     assert capsys.readouterr() == ("==> item 1: x=1 (raised) <==\nepoch 1\n", "a warning\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "out", "err", "told"),
-    [
-        ([], "epoch 1\nepoch 2\n", "a warning\n", {"stdout": "epoch 1\nepoch 2\n", "stderr": "a warning\n"}),
-        (["--stdout"], "epoch 1\nepoch 2\n", "", {"stdout": "epoch 1\nepoch 2\n"}),
-        (["--stderr"], "a warning\n", "", {"stderr": "a warning\n"}),
-    ],
-)
-def test_logs_shows_both_streams_of_a_job_each_on_its_own_or_the_one_that_was_chosen(
-    words, out, err, told, monkeypatch, capsys
-):
-    printed = [("stdout", b"epoch 1\n"), ("stderr", b"a warning\n"), ("stdout", b"epoch 2\n"), ("done", None)]
-    job, order, write = object.__new__(Job), [], live.write
-    for name, value in {
-        "id": "7f3a9b00aa112233", "name": "f", "host": "lab8", "state": "RUNNING", "cancelled": lambda _: False,
-        "exception": lambda *_: None, "done": lambda _: False,
-        "logs": lambda _, stream: b"".join(data for name, data in printed if name == stream).decode(),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(Job, name, value, raising=False)
-    monkeypatch.setattr(output, "find", lambda *_, live: job)
-    tracker = SimpleNamespace(connection=None, attempt_folder="attempts/1")
-    entry = SimpleNamespace(tracker=tracker, listen=lambda tell: [tell(*each) for each in printed])
-    monkeypatch.setattr(output, "entry_of", lambda _: entry)
-    monkeypatch.setattr(output.remote_files, "read_output", lambda *_: printed[:-1])
-    monkeypatch.setattr(live, "write", lambda stream, text: (order.append(text), write(stream, text)))
-
-    assert main(["logs", "7f3a", *words]) == 0
-    assert capsys.readouterr() == (out, err)
-    assert "".join(order) == "".join(data.decode() for stream, data in printed[:-1] if stream in told)
-    order.clear()
-    assert main(["logs", "-f", "7f3a", *words]) == 0
-    assert capsys.readouterr() == (out, err)
-    assert order == [data.decode() for stream, data in printed[:-1] if stream in told]
-    assert main(["logs", "--json", "7f3a", *words]) == 0
-    facts = {"id": "7f3a9b00aa112233", "name": "f", "host": "lab8", "state": "RUNNING"}
-    assert json.loads(capsys.readouterr().out) == {**facts, **told}
 
 
 def test_logs_of_a_group_as_json_hold_every_item(group, capsys):
@@ -336,12 +297,6 @@ def test_a_decorated_function_of_a_file_keeps_its_options(file):
     assert target.function(f"{file}::train").options.cores == 3
 
 
-def test_a_plain_function_of_a_file_is_imported_under_its_own_name(file):
-    plain = target.function(f"{file}::plain")
-
-    assert (plain(), plain.__module__) == (1, file.stem)
-
-
 def test_a_file_of_a_package_is_imported_as_its_part(tmp_path, monkeypatch):
     package = tmp_path / "pack_of_test"
     package.mkdir()
@@ -401,44 +356,15 @@ def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
     assert capsys.readouterr().err == "clusterfn: 7f3a x\n\ty\n\r\x1b[K7f3a pending (used by train  x)"
 
 
-class Queue:
-    """A session whose scancel fails as often as wanted."""
-
-    unset = ()
-
-    def __init__(self, failures: int) -> None:
-        self.failures = failures
-        self.connection = self.scheduler = self
-        self.asked: list[Sequence[str]] = []
-
-    def cancel_command(self, name: str) -> tuple[str, ...]:
-        return ("scancel", f"--name={name}")
-
-    def run(self, argv: Sequence[str], **_: object) -> Future[Completed]:
-        self.asked.append(argv)
-        reply: Future[Completed] = Future()
-        rc = 1 if len(self.asked) <= self.failures else 0
-        reply.set_result(Completed(rc, None, b"", b"scancel: error: Unable to contact slurm controller\n"))
-        return reply
-
-
-JOB = SimpleNamespace(name="check", id="50cafb8a11fdb1d0", host="cluster")
-
-
-def test_a_scheduler_that_is_away_for_a_moment_is_asked_again(monkeypatch):
-    monkeypatch.setattr(check_function, "AGAIN_S", 0.0)
-    queue = Queue(failures=2)
-
-    check_function.leave_queue(JOB, queue)
-
-    assert queue.asked == [("scancel", "--name=check.50cafb8a11fdb1d0")] * 3
-
-
 def test_a_job_that_may_still_wait_is_reported_with_the_command_that_ends_it(monkeypatch):
     monkeypatch.setattr(check_function, "CANCEL_S", -1.0)
+    failed: Future[Completed] = Future()
+    failed.set_result(Completed(1, None, b"", b"scancel: error: Unable to contact slurm controller\n"))
+    queue = SimpleNamespace(run=lambda *_, **__: failed, cancel_command=lambda name: ("scancel", name), unset=())
+    job = SimpleNamespace(name="check", id="50cafb8a11fdb1d0", host="cluster")
 
     with pytest.raises(ClusterfnError, match="may still be in its queue") as caught:
-        check_function.leave_queue(JOB, Queue(failures=9))
+        check_function.leave_queue(job, SimpleNamespace(connection=queue, scheduler=queue))
 
     assert caught.value.hint == "later: clusterfn cancel 50cafb8a11fdb1d0 cluster"
 

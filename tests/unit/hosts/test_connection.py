@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +25,7 @@ from clusterfn.hosts import host_state, loop
 from clusterfn.hosts.connection import ConnectionState, Followed, HostConnection, Reply
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, link
-from clusterfn.hosts.rpc.file_requests import pieces_of
-from clusterfn.hosts.rpc.frames import CHUNK, FRAME, LONGEST_HEADER, pack
+from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
 from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, agent
 from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, is_ping, silent
 from tests.waiting import WAIT_S, until
@@ -231,25 +229,6 @@ def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(
     until(lambda: len(states) == 2)
     assert states[0].cause.startswith("The host sent an invalid frame: ")
     assert len(transport.commands) == 2
-
-
-def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Connected) -> None:
-    class Garbling(agent):
-        def answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
-            super().answer(far, header, body)
-            if header["do"] != "hello":
-                far.write(GARBAGE["text"])
-
-    transport = FakeTransport(Garbling(silent))
-    connection = HostConnection(HOST, transport)
-    replies = [connection.ping(), connection.have(["/p"])]
-
-    for reply in replies:
-        with pytest.raises(HostError, match="The host sent an invalid frame: it would have") as caught:
-            reply.result(WAIT_S)
-        assert (caught.value.host, caught.value.evidence[0][:10]) == ("lab8", "b'Warning:")
-    assert len(transport.commands) == link.GARBLED
-    assert not connection.usable()
 
 
 def test_a_host_that_sends_no_frames_after_a_while_is_not_given_up(
@@ -578,11 +557,3 @@ def test_what_cannot_be_named_or_is_no_python_is_searched_for(program: str, monk
     monkeypatch.setattr(sys, "executable", program)
 
     assert boot.wanted_python(Host("here", "", "local", "clusterfn.yml:3")) == "auto"
-
-
-@pytest.mark.parametrize("begin", [0, 1000, CHUNK + 1])
-def test_what_is_sent_again_begins_where_the_host_has_it_to(tmp_path: Path, begin: int) -> None:
-    data = os.urandom(2 * CHUNK)
-    (tmp_path / "archive").write_bytes(data)
-
-    assert b"".join(pieces_of(tmp_path / "archive", begin)) == b"".join(pieces_of(data, begin)) == data[begin:]

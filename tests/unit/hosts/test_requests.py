@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
+from clusterfn import AuthenticationError, HostDiskFull, HostError, Unreachable
 from clusterfn.hosts.rpc import link_stream
 from tests.fakes.transport import agent
 from tests.unit.hosts.in_memory import OK, Connected, answering, failing, hold_back, is_ping, silent
@@ -119,20 +119,6 @@ def test_a_file_that_vanishes_while_it_is_sent_fails_its_put_alone(connected: Co
 
     assert isinstance(put.exception(WAIT_S), FileNotFoundError)
     connection.ping().result(WAIT_S)
-
-
-def test_a_strange_host_key_ends_the_connection(connected: Connected) -> None:
-    connection, transport = connected(silent)
-    reply = connection.ping()
-    transport.error = HostKeyError("no", host="lab8")
-    transport.drop()
-
-    with pytest.raises(HostKeyError):
-        reply.result(WAIT_S)
-    assert len(transport.commands) == 2
-    assert not connection.usable()
-    with pytest.raises(HostKeyError):
-        connection.ping()
 
 
 def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(

@@ -165,18 +165,6 @@ def test_of_many_files_one_at_a_time_is_held(client: Client, tmp_path: Path) -> 
     assert client.agent.out.size + len(client.agent.out.now) < FULL + 4096
 
 
-def test_a_file_is_read_no_further_than_its_client_listens(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "big").write_bytes(bytes(20 * CHUNK))
-    client.ask(id=2, do="get", path=str(tmp_path / "big"))
-    client.turns()
-
-    ahead = client.agent.requests[2].offset  # type: ignore[attr-defined]
-    client.listen()
-
-    assert ahead <= 3 * CHUNK, "what a pipe takes, which is larger by then, and the piece that waits"
-    assert client.heard[-1]["size"] == 20 * CHUNK
-
-
 def test_other_requests_wait_for_few_of_many_small_files(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

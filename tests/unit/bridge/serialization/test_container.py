@@ -337,48 +337,6 @@ def test_byte_code_under_that_header_is_refused():
         container.loads(data)
 
 
-ATTACH = """
-import sys
-sys.path.insert(0, {library!r})
-from clusterfn.hosts import serialization as wire
-import dataclasses, enum
-
-@dataclasses.dataclass
-class Point:
-    x: int
-
-class Colour(enum.Enum):
-    RED = 1
-
-class Outer:
-    class Inner:
-        pass
-
-class Mine(Exception):
-    def __init__(self, a, *, b):
-        self.b = b
-
-if {loads}:
-    methods = Point.__init__
-    point, colour, inner, records = wire.part("container").loads(sys.stdin.buffer.read())
-    mine = wire.part("exceptions").from_records(records)
-    assert type(point) is Point and point == Point(3)
-    assert colour is Colour.RED and type(inner) is Outer.Inner and type(mine) is Mine and mine.b == 2
-    assert Point.__init__ is methods
-else:
-    value = Point(3), Colour.RED, Outer.Inner(), wire.part("exceptions").to_records(Mine(1, b=2))
-    wire.part("container").dump(value, sys.stdout.buffer)
-"""
-
-
-def test_a_fresh_process_with_the_same_classes_gets_its_own():
-    def run(loads, data):
-        code = ATTACH.format(library=str(roundtrip.LIBRARY.parent), loads=loads)
-        return subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True).stdout
-
-    assert run(True, run(False, b"")) == b""
-
-
 def test_the_last_of_a_million_is_found_without_pickling_each_by_itself(monkeypatch):
     monkeypatch.setattr(unpicklable, "LIMIT_S", 60.0)
     pickled, failure = [], unpicklable.pickling_failure

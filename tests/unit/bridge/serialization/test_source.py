@@ -44,14 +44,6 @@ def text_of(function):
     return source.of_code(function.__code__).text.strip()
 
 
-def test_lambdas_of_one_line_are_distinguished(load):
-    made = load("both = lambda x: 0.0, lambda x: -0.0, lambda x: x + 1, lambda y: y + 1\n").both
-
-    assert [text_of(each) for each in made] == [
-        "lambda x: 0.0", "lambda x: -0.0", "lambda x: x + 1", "lambda y: y + 1",
-    ]  # fmt: skip
-
-
 FUNCTION = "def f(x):\n    return x + 1\n"
 
 
@@ -86,50 +78,10 @@ def test_a_text_that_warns_when_it_is_compiled_is_not_reported_again(load):
     assert text_of(f).startswith("def f")
 
 
-@pytest.mark.parametrize("flag", ["", "from __future__ import annotations\n"])
-def test_imports_from_the_future_count(load, flag):
-    f = load(f"{flag}def f():\n    def g(x: missing = 1): pass\n    return g.__annotations__\n").f
-
-    code = source.compiled(source.of_code(f.__code__))
-
-    made = types.FunctionType(code, {"missing": int})
-    assert made() == {"x": "missing" if flag else int}
-
-
-def test_nothing_of_the_file_but_the_function_is_run(load):
-    module = load("ran = []\nran.append(1)\n@(lambda f: ran.append(2) or f)\ndef f(x=ran.append(3)):\n    return 5\n")
-
-    made = types.FunctionType(source.compiled(source.of_code(module.f.__code__)), {})
-
-    assert (module.ran, made(0)) == ([1, 3, 2], 5)
-
-
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="this Python does not have the syntax itself")
-def test_syntax_that_the_other_python_lacks_is_refused_with_its_line(load):
-    f = load("\ndef f(x):\n    y = 1\n    match x:\n        case 1:\n            return 2\n").f
-
-    with pytest.raises(PayloadError) as refused:
-        payload.pack(f, (1,), {}, (3, 9))
-
-    said = str(refused.value)
-    assert "script.py, line 4" in said
-    assert "Python 3.9 does not have this syntax" in said
-    assert f"use an environment with Python 3.{sys.version_info[1]}" in said
-
-
 def test_a_module_that_names_super_has_methods_that_call_it(load):
     text = "class A:\n    def f(self):\n        return super().__repr__()\nmade = super(A, A()).__repr__\n"
 
     assert text_of(load(text).A.f).startswith("def f")
-
-
-def test_a_function_with_a_class_is_found_inside_another(load):
-    text = "def outer():\n    def f():\n        class C:\n            pass\n        return C\n    return f\n"
-    f = load(text).outer()
-
-    code = source.compiled(source.of_code(f.__code__))
-
-    assert types.FunctionType(code, {"__name__": "there"})().__qualname__ == "outer.<locals>.f.<locals>.C"
 
 
 def test_a_syntax_error_there_has_the_line_of_the_file():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from clusterfn.bridge.layout import EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, LOST, RETURNED, TIME
@@ -17,25 +15,6 @@ from clusterfn.bridge.supervisor.verdict import (
     exit_code,
     requested,
 )
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: Verdict(TIME, "too long", stages="function"), lambda: Verdict(TIME).replace(mesage="too long")]
-)
-def test_a_verdict_rejects_a_field_that_outcome_json_does_not_have(make: Any):
-    with pytest.raises(TypeError, match="has no field (stages|mesage)"):
-        make()
-
-
-def test_a_verdict_does_not_change_but_can_be_replaced():
-    verdict = Verdict(TIME, "too long", hint="ask for more")
-    with pytest.raises(AttributeError, match="replace"):
-        verdict.message = "another"
-
-    changed = verdict.replace(kind=LOST, message="gone")
-
-    assert (verdict.kind, verdict.message) == (TIME, "too long")
-    assert (changed.kind, changed.message, changed.hint) == (LOST, "gone", "ask for more")
 
 
 def test_outcome_json_has_every_field_and_nothing_of_the_supervisor_alone():

@@ -99,12 +99,6 @@ def test_inodes_are_read_where_there_are_such(inodes, files):
     assert found.free_files == files
 
 
-def test_what_is_no_folder_is_no_volume():
-    section = Section("volume-1", 1, ["$DATA", "sh: 1: cd: can't cd to /data/ann"])
-
-    assert survey.read_volume(section, {}) is None
-
-
 QUOTA = """
     Disk quotas for user ann (uid 1000):
          Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
