@@ -40,8 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 APART = {
     "environments": "lock builder faults e2e/test_compare_models.py e2e/test_environment.py "
     "e2e/test_environment_seams.py e2e/test_environments.py e2e/test_environments_elsewhere.py e2e/test_files.py "
-    "e2e/test_large_values.py e2e/test_libraries.py e2e/test_live.py e2e/test_payload.py "
-    "e2e/test_projects.py e2e/test_untrusted_hosts.py",
+    "e2e/test_installer.py e2e/test_large_values.py e2e/test_libraries.py e2e/test_live.py e2e/test_payload.py "
+    "e2e/test_projects.py e2e/test_untrusted_hosts.py e2e/test_values.py",
     "connections": "chaos contract lab/test_own_slurm.py e2e/test_cable.py e2e/test_cable_scripts.py "
     "e2e/test_delay.py e2e/test_first_hour.py e2e/test_grid_engine.py e2e/test_hostile.py e2e/test_minors.py "
     "e2e/test_notebook.py e2e/test_fairness.py e2e/test_qos.py e2e/test_queue.py e2e/test_size.py "

@@ -28,18 +28,18 @@ ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", ma
 ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
 
 
-def lab_venv(lab: Any, name: str, *packages: str) -> Path:
+def lab_venv(lab: Any, name: str, *packages: str, minor: str = MINOR) -> Path:
     """Return a virtual environment with these packages that the lab's hosts can use; it stays with the lab."""
     import fcntl  # not on Windows
 
     from tests.lab.layout import ENVS
 
-    folder: Path = ENVS / f"{name}-{MINOR}"
+    folder: Path = ENVS / f"{name}-{minor}"
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             part = folder.with_name(f"{folder.name}.{os.getpid()}")
-            subprocess.run([lab.python(MINOR), "-m", "venv", part], check=True)
+            subprocess.run([lab.python(minor), "-m", "venv", part], check=True)
             subprocess.run([part / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True, timeout=500)
             part.rename(folder)
     return folder
@@ -47,12 +47,13 @@ def lab_venv(lab: Any, name: str, *packages: str) -> Path:
 
 # Of those packages whose older versions meet newer ones in calls.
 _OLDER = ("pydantic==2.9.2", "attrs==23.1.0", "zipp<3.20")
+# The first that has wheels for it; building one takes many minutes.
+_OLDEST_NUMPY = {"3.13": "numpy==2.1.0"}
 
 
-def venv_with_older_versions(lab: Any) -> Path:
+def venv_with_older_versions(lab: Any, minor: str = MINOR) -> Path:
     """Return the lab's virtual environment with numpy 1 and other versions that people still have."""
-    # numpy 2.1 is the first that has wheels for Python 3.13; building one takes many minutes.
-    return lab_venv(lab, "values", "numpy==2.1.0" if MINOR == "3.13" else "numpy<2", *_OLDER)
+    return lab_venv(lab, "values", _OLDEST_NUMPY.get(minor, "numpy<2"), *_OLDER, minor=minor)
 
 
 @dataclass(frozen=True)
