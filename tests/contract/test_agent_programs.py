@@ -198,27 +198,6 @@ def test_bytes_travel_both_ways_through_a_socket_of_the_host(here: Any) -> None:
         here.connect_socket(f"{folder}/s", b"", came.extend).result(WAIT_S)
 
 
-_IN_ITS_OWN_TMP = """
-import socket, sys
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(sys.argv[1] + "/s")
-listener.listen()
-print("listens", flush=True)
-listener.accept()[0].sendall(b"from elsewhere")
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root mounts file systems")
-def test_a_socket_in_a_tmp_that_only_another_session_sees_is_reached(here: Any, tmp_path: Path) -> None:
-    program, came = [sys.executable, "-c", _IN_ITS_OWN_TMP, str(tmp_path)], bytearray()
-    apart = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs none {tmp_path} && exec {shlex.join(program)}"]
-    with subprocess.Popen(apart, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None and other.stdout.readline() == b"listens\n"
-        assert not (tmp_path / "s").exists()
-        here.connect_socket(f"{tmp_path}/s", b"", came.extend).result(WAIT_S)
-    assert bytes(came) == b"from elsewhere"
-
-
 def test_bytes_travel_both_ways_through_a_program_of_the_host(here: Any, tmp_path: Path) -> None:
     came, sent = bytearray(), os.urandom(3_000_000)
     echo = here.converse(["sh", "-c", f"echo $$ > '{tmp_path}/pid'; exec cat"], b"hello ", came.extend)

@@ -199,11 +199,3 @@ def test_on_a_bare_host_the_driver_is_read_beforehand(bare, driver, gpus, cuda, 
     chosen, why = bare.chosen(gpus, capsys)
 
     assert chosen == cuda and (f"tensor01: CUDA {cuda}" in why) == (gpus > 0)  # a lock for GPUs fits calls without, too
-
-
-def test_what_clusterfn_yml_says_of_the_gpus_counts(bare, capsys):
-    bare.have(NEW)
-    bare.configure(f'cuda: {{driver: "{OLD}", capability: "8.6"}}')
-
-    assert bare.chosen(1, capsys)[0] == "11.8"
-    assert call("tensor01")() == ("11.8", 4.0)

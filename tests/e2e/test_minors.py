@@ -109,8 +109,7 @@ if sys.version_info >= (3, 12) > there:
     linecache.cache["cell2"] = (len(text), None, text.splitlines(True), "cell2")
     exec(compile(text, "cell2", "exec"))
     said = message(PayloadError, cluster(host=host)(nested), {"a": 1})
-    assert "(cell2, line 3)" in said and all(v in said for v in both), said
-    assert "does not have this syntax: an f-string has its own quotes in its braces" in said, said
+    assert "(cell2, line 3)" in said and all(version[7:] in said for version in both), said
 assert open("ran").read() == "once ", open("ran").read()
 print(json.dumps("whole"))
 """

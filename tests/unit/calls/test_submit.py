@@ -45,7 +45,7 @@ def test_a_call_waits_for_the_disk_of_a_cluster_only(has_nodes):
 
     submit.send_contents(session, payload.pack(len, (bytes(2 << 20),), {}))
 
-    assert session.connection.put.call_args.kwargs["sync"] == (True if has_nodes else "later")
+    assert session.connection.put.call_args.kwargs["sync"] is has_nodes
 
 
 def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_path):

@@ -146,15 +146,6 @@ def test_the_brackets_name_the_source(shelf: Shelf, monkeypatch: pytest.MonkeyPa
             resolve.read_specification(text, ())
 
 
-def test_the_command_that_asks_no_host_refuses_the_python_of_one(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys):
-    shelf.pyproject("")
-    monkeypatch.chdir(shelf.project)
-
-    assert main(["env", "lock", "pyproject.toml[python:host]", "--platform", "linux-64"]) != 0
-
-    assert "--platform asks no host, but pyproject.toml[python:host] takes Python from one" in capsys.readouterr().err
-
-
 def on_host(shelf: Shelf, found: HostPython = FOUND) -> resolve.LockedEnvironment:
     """The project, locked for a host with that interpreter and a newer glibc of its own."""
     spec = replace(shelf.read(), python=PythonSource(HOST, found=found))

@@ -167,33 +167,3 @@ def test_a_build_for_gpus_that_cannot_be_had_is_reported_and_a_call_without_gets
 
     assert locked(shelf, spec, None) == "2.15.0"
     assert any("PyTorch for GPUs cannot be had" in line for line in shelf.said)
-
-
-@pytest.mark.parametrize("wanted", ["accelerate", "torch"])
-def test_a_lock_for_a_platform_has_a_pytorch_that_most_gpus_run(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, wanted: str
-):
-    """Of PyPI's own builds: others are on an index of PyTorch."""
-    choose_builds(monkeypatch, lambda builds: [row for row in builds if row.on_pypi and row.cuda > "12.6"])
-    shelf.wheel("torch", "2.10.0")
-    read(shelf, "requirements.txt", wanted)
-
-    assert main(["env", "lock", "requirements.txt", "--platform", "linux-64"]) == 0
-
-    lock = shelf.read_lock("requirements.conda-lock.yml")
-    assert [each.version for each in lock.packages if each.name == "torch"] == ["2.10.0"]
-
-
-def test_the_check_for_a_platform_says_why_and_what_to_run(shelf: Shelf, capsys: pytest.CaptureFixture[str]):
-    shelf.wheel("toy")
-    read(shelf, "requirements.txt", "toy")
-    argv = ["env", "lock", "requirements.txt", "--platform", "linux-64", "--check"]
-
-    assert main(argv) == 1
-    assert "linux-64: requirements.conda-lock.yml does not exist yet; clusterfn env lock requirements.txt" in (
-        capsys.readouterr().err
-    )
-    assert main(argv[:-1]) == 0
-    capsys.readouterr()
-    assert main([*argv, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [{"platform": "linux-64", "up_to_date": True, "why": None}]

@@ -74,7 +74,8 @@ def session(home: Path) -> SimpleNamespace:
             raise EnvironmentBuildError("none")
         return SimpleNamespace(interpreter=SimpleNamespace(path="/x/bin/python"))
 
-    return SimpleNamespace(environments=SimpleNamespace(find=environment), connection=Here(home))
+    host = SimpleNamespace(scheduler="bare")
+    return SimpleNamespace(environments=SimpleNamespace(find=environment), connection=Here(home), host=host)
 
 
 def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path, capsys):

@@ -88,7 +88,6 @@ def test_a_flag_may_come_before_any_option():
         ("--host", "argument --host: expected one argument"),
         ("--host --gpus 1", "argument --host: expected one argument"),
         ("--gpus two", "gpus='two' is not a whole number"),
-        ("--gpus a100:2", 'next:  write gpus=2, gpu_type="a100"'),
         ("--memory 16", "memory"),
         ("--env A", "write --env NAME=VALUE"),
         ("-i data[0]", "'data[0]' is not the name of a variable"),
