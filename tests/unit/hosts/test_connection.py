@@ -329,17 +329,6 @@ def test_a_file_that_cannot_be_taken_fails_its_request_alone(connected: Connecte
     assert len(transport.commands) == 1
 
 
-def test_the_thread_that_receives_cannot_wait_for_what_it_has_to_receive(connected: Connected) -> None:
-    connection, _ = connected(two_pieces)
-
-    def wait(part: bytes) -> None:
-        connection.ping().result(WAIT_S)
-
-    with pytest.raises(RuntimeError):
-        connection.get("/p", wait).result(WAIT_S)
-    connection.ping().result(WAIT_S)
-
-
 @pytest.mark.parametrize(
     ("hello", "words"),
     [
