@@ -334,12 +334,9 @@ def test_a_file_that_cannot_be_taken_fails_its_request_alone(connected: Connecte
     [
         ({"end": True, "error": {"kind": "refused", "message": "others may write there", "path": "/r"}}, "not safe"),
         ({"end": True, "ok": False, "error": {"kind": "full", "message": "no space", "free": "much"}}, "No space"),
-        ({"ok": True}, "not an answer to the first request"),
         ({"id": 7, "end": True, "ok": True}, "not an answer to the first request"),
         ({"end": True, "ok": True, "version": "3.6"}, "sent a greeting without 'root'"),
         ({"end": True, "ok": True, **HELLO, "version": "3.6"}, "sent an invalid greeting"),
-        ({"end": True, "ok": True, **HELLO, "cpus": [8]}, "sent an invalid greeting"),
-        ({"end": True, "ok": True, **HELLO, "version": [-1, 6, 8]}, "sent an invalid greeting"),
     ],
 )
 def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, Any], words: str) -> None:
