@@ -126,21 +126,6 @@ def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy) -> 
     assert busy.cpu_s - before <= 60.0 * 0.011
 
 
-def test_jobs_that_keep_coming_and_ending_take_a_twentieth_of_a_core(busy: Busy) -> None:
-    busy.follow(400)
-    busy.pass_time(60.0)
-    before = busy.cpu_s
-
-    for second in range(60):
-        busy.follow(5, first=1000 + 5 * second)
-        (busy.attempt(2 + second) / "outcome.json").write_bytes(b"{}")
-        busy.pass_time(1.0)
-
-    assert 60.0 * 0.011 < busy.cpu_s - before <= 60.0 * 0.055
-    busy.pass_time(2.0)
-    assert sum(header.get("end", False) for header in busy.said()) == 60
-
-
 def test_a_file_that_has_just_sent_its_last_line_does_not_wait_behind_transfers(client: Client, tmp_path: Path) -> None:
     agent, out = client.agent, tmp_path / "stdout"
     out.write_text("a line\n")
@@ -187,26 +172,6 @@ def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) 
     looks = [job.looks - begun for job, begun in zip(jobs, before)]
     assert min(looks) >= 1 and max(looks) <= 3, looks
     os.close(watcher.inotify.fd)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
-def test_what_comes_in_a_folder_that_was_whole_when_its_event_was_read_is_not_left_to_the_poll(tmp_path: Path) -> None:
-    readers: dict[int, Any] = {}
-    watcher = file_watcher.FileWatcher(readers, lambda _, action: action())
-    job = Waiting(tmp_path / "attempts" / "1" / "outcome.json")
-    watcher.add(job)
-    Path(job.path).parent.mkdir(parents=True)
-    for fd, read in list(readers.items()):
-        read(fd)
-    before = job.looks
-
-    Path(job.path).touch()
-    for fd, read in list(readers.items()):
-        read(fd)
-
-    assert watcher.inotify is not None
-    os.close(watcher.inotify.fd)
-    assert job.looks > before
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")

@@ -101,34 +101,6 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
     until(lambda: client.turns(1) or 2 not in client.agent.requests)
 
 
-def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_reported(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, close = tmp_path / "new" / "x", os.close
-    client.ask(id=2, do="put", path=str(place), size=2)
-    client.ask(id=2, do="chunk")
-    client.turns()
-    (part,) = place.parent.iterdir()
-
-    def cannot(*_: object) -> None:
-        raise OSError(errno.EDQUOT, "quota")
-
-    def close_part(fd: int) -> None:
-        is_part = os.readlink(f"/proc/self/fd/{fd}") == str(part)
-        close(fd)
-        if is_part:
-            cannot()
-
-    with monkeypatch.context() as broken:
-        broken.setattr(uploads, "write_all", cannot)
-        broken.setattr(os, "close", close_part)
-        broken.setattr(os, "unlink", cannot)
-        client.send(b"xx", id=2, last=True)
-    assert client.answer_of(2)["error"]["kind"] == "full"
-    client.ask(id=3, do="have", paths=[])
-    assert client.answer_of(3)["ok"] is True
-
-
 def test_other_requests_wait_for_few_of_many_small_files(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
