@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import itertools
 import os
 import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -364,19 +362,6 @@ def test_a_part_of_a_long_answer_shows_that_a_slow_line_is_alive(connected: Conn
     reply.result(WAIT_S)
 
 
-def test_a_process_keeps_no_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
-    ended = []
-    for _ in range(3):
-        connection = hosts.connect(HOST)
-        ended.append(weakref.ref(connection))
-        connection.close()
-    connection = hosts.connect(HOST)
-
-    until(lambda: (gc.collect(), [each() for each in ended])[1] == [None] * 3)
-    connection.close()
-
-
 def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
 
@@ -499,26 +484,6 @@ def test_a_slow_connection_names_the_address_of_a_host_that_has_one(
     hosts.connection_for(HOST._replace(name="lab", address=address)).close()
 
     assert len(spoken) == 1 and spoken[0].startswith(said)
-
-
-def test_what_a_process_knows_of_a_host_asks_for_a_connection_only_while_it_has_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
-    asked: list[str] = []
-    shared = hosts.connection_for
-    monkeypatch.setattr(hosts, "connection_for", lambda host, **more: asked.append(host.name) or shared(host, **more))
-    state = HostState(HOST)
-
-    first = state.connection
-    assert state.connection is first
-    assert asked == [HOST.name]
-    first.close()
-    second = state.connection
-
-    assert second is not first
-    assert asked == [HOST.name] * 2
-    second.close()
 
 
 def test_a_python_with_a_variable_is_refused_before_anything_is_sent() -> None:
