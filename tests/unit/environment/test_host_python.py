@@ -23,7 +23,6 @@ from tests.unit.environment.shelf import Shelf
 
 HERE = f"linux-{platform.machine()}"
 VERSION = ".".join(map(str, sys.version_info[:3]))
-MINOR = f"3.{sys.version_info[1]}"
 FOUND = HostPython("/usr/bin/python3.11", "3.11.4", "2.28", "cpython-311-x86_64-linux-gnu")
 TOLD: dict[str, Any] = {
     "given": "python3.11", "path": "/usr/bin/python3.11", "version": [3, 11, 4], "release": True, "glibc": "2.28",

@@ -369,17 +369,6 @@ def test_the_logins_variables_are_not_inherited_but_where_slurm_is_stays_known(m
     assert set(kept) <= set(inherited)
 
 
-def test_a_verdict_is_what_conclude_reads():
-    assert SlurmState(PENDING, "PENDING", "InvalidQOS", "5").hopeless("hpc").as_dict() == {
-        "kind": "unsatisfiable",
-        "message": "SLURM on hpc will never start this job: the QOS does not exist or is not yours",
-        "evidence": ["squeue: PENDING (InvalidQOS), job 5"],
-        "hint": "set `slurm: qos:`",
-        "stage": "queue",
-        "withdraw": True,
-    }
-
-
 AFTER = {"ab" * 8: {"name": "train", "items": None}, "cd" * 8: {"name": "tune", "items": [3]}}
 
 

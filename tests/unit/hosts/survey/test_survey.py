@@ -177,7 +177,6 @@ def test_a_script_that_cannot_be_started_shows_noexec():
 
 
 CARDS = text("NVIDIA A100-SXM4-40GB, 40960, 570.86.15, 8.0\nNVIDIA A100-SXM4-80GB, 81920, 570.86.15, 8.0")
-OLD = text('Field "compute_cap" is not a valid field to query.')
 
 
 def test_gpus_are_read():
