@@ -130,6 +130,12 @@ def done(value):
     return reply
 
 
+def test_a_default_partition_that_is_down_fails():
+    only = Partition("main", True, "down", "1:00:00", 9, "(null)")
+
+    assert rejects(steps.scheduler, slurm(only)).message == "the partition main is down"
+
+
 @pytest.mark.parametrize(
     ("path", "hint"),
     [((), "(clusterfn.yml:2)"), (("/opt/new/bin",), "(clusterfn.yml:2), and add scheduler_path: [/opt/new/bin]")],

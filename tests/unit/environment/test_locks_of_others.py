@@ -19,6 +19,12 @@ def test_what_uv_says_of_its_work_is_no_reason(shelf: Shelf):
     assert not any("constraints.txt" in each for each in evidence)
 
 
+def test_the_keys_in_brackets_of_conda_are_no_extras(shelf: Shelf):
+    shelf.write("dependencies:\n- \"numpy[version='>=1.2',build=py*]\"\n", "environment.yml")
+
+    assert shelf.read("environment.yml").conda[0].name == "numpy"
+
+
 def test_a_lock_of_conda_lock_is_known_by_its_content(shelf: Shelf):
     path = shelf.write("version: 1\nmetadata:\n  platforms: []\npackage:\n- name: python\n", "env.yml")
 
