@@ -5,11 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path

@@ -139,11 +139,8 @@ MUTATIONS: list[Mutation] = [
     _one("nothing is ended", f"{_S}process_tree.py", "    deadline = time.monotonic() + limit_s\n    empty = 0\n",
          "    return []\n",
          "leaves children-bare"),
-    # Its own process ends it, and the supervisor ends that process.
-    Mutation("a thread may go on for ever", (
-        (RUN, "self.processes.status is None and time.monotonic() < until", "self.processes.status is None"),
-        ("bridge/worker/finish.py", "    sleep(grace_s * _NEARLY)\n", "    sleep(3600)\n"),
-    ), ("leaves a thread-bare",)),
+    _one("a thread may go on for ever", RUN, "self.processes.status is None and time.monotonic() < until",
+         "self.processes.status is None", "leaves a thread-bare"),
     _one("the kernel's killer is not seen", f"{_S}limits.py", "            if _oom_kills(path) > before:\n",
          "            return None\n            if _oom_kills(path) > before:\n", "kernel OOM-cgroup"),
     _one("memory is not limited", RUN,

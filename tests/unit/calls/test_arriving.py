@@ -9,7 +9,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import outcome
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
@@ -23,11 +22,11 @@ from tests.waiting import WAIT_S
 VALUE = bytearray(os.urandom(3 << 20))
 
 
-def written(value: object) -> tuple[bytes, bytes, dict]:
-    """The file of a value, its outcome.json, and the same read."""
+def written(value: object) -> tuple[bytes, bytes]:
+    """The file of a value, and its outcome.json."""
     file = io.BytesIO()
     told = {"kind": "returned", "value": container.dump(value, file)}
-    return file.getvalue(), json.dumps(told).encode(), told
+    return file.getvalue(), json.dumps(told).encode()
 
 
 class Large:
@@ -39,11 +38,7 @@ class Large:
         return bytearray, (pickle.PickleBuffer(VALUE),)
 
 
-DATA, CONTENT, TOLD = written(Large())
-
-
-def load(arriving: Arriving, told: dict = TOLD) -> object:
-    return outcome.value_of(told, arriving.value, PLACE)
+DATA, CONTENT = written(Large())
 
 
 def give(arriving: Arriving, data: bytes, step: int = 65536) -> None:
@@ -54,14 +49,6 @@ def give(arriving: Arriving, data: bytes, step: int = 65536) -> None:
 @pytest.fixture
 def little_memory(monkeypatch):
     limit_memory(monkeypatch, lambda: 1000)
-
-
-def test_a_value_comes_in_pieces():
-    arriving = Arriving(PLACE)
-    arriving.announce(CONTENT)
-    give(arriving, DATA)
-
-    assert load(arriving) == VALUE
 
 
 def test_more_than_was_announced_is_rejected():

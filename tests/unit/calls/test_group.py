@@ -75,21 +75,6 @@ def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
 
 
 @pytest.mark.parametrize(
-    ("kinds", "status"),
-    [
-        (["memory", "exited", "returned"], "RETURNED (3 of 3 ended: 1 returned, 1 exited, 1 memory)"),
-        (["returned", "cancelled"], "CANCELLED (2 of 2 ended: 1 returned, 1 cancelled)"),
-    ],
-)
-def test_how_items_ended_is_said_in_the_words_of_the_list_of_jobs(kinds, status):
-    known, made = group(len(kinds))
-    for index, kind in enumerate(kinds):
-        known.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
-
-    assert made.status == status
-
-
-@pytest.mark.parametrize(
     ("kinds", "state"),
     [(["returned", "raised"], "RETURNED"), (["raised", "memory"], "RAISED"), (["result"], "RETURNED"),
      (["memory", "exited"], "DIED"), (["returned", "cancelled"], "CANCELLED")],

@@ -11,7 +11,6 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Host
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connection import Spawned
@@ -65,20 +64,6 @@ def test_a_program_that_ends_while_a_call_is_submitted_waits_for_what_the_answer
     world.lose()
 
     assert was_done
-
-
-@pytest.mark.parametrize("host", [BARE, SLURM])
-def test_an_outcome_that_comes_before_the_answer_to_the_submission_leaves_no_watch(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(host, monkeypatch)
-    world.answer(asked(world, "follow"), ENDED)
-    world.settle()
-
-    world.finish()
-
-    assert isinstance(world.job.exception(0), Cancelled)
-    assert world.left == []
 
 
 @pytest.mark.parametrize(("outcome", "error"), [(ENDED, Cancelled), (AGAIN, HostError)])

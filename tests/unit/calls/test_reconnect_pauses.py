@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import re
 import sys
 import threading
 import time
@@ -19,10 +18,9 @@ from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts.connection import ConnectionState, HostConnection
+from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link
-from clusterfn.hosts.rpc.link import describe_trouble
 from tests.fakes.taken import Taken
 from tests.fakes.transport import FakeTransport, agent
 from tests.unit.calls.waiters import HOST, Garbling, followed, in_a_group, in_a_session, no_agent, silent
@@ -60,16 +58,6 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_again_once_it_was_back(m
     again = waits.index(0, 1)
     for round_of in (waits[:again], waits[again:]):
         assert round_of == [min(number, link.MOST_WAITS) for number in range(len(round_of))]
-
-
-def test_what_is_lost_and_since_when_is_said_in_words() -> None:
-    words = describe_trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
-
-    assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, reconnecting: the host no longer answered", words)
-    needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
-    assert describe_trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
-    assert describe_trouble("lab8", ConnectionState("connected", 0.0)) == ""
-    assert describe_trouble("lab8", ConnectionState("closed", 0.0, "gone")) == ""
 
 
 def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:

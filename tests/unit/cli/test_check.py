@@ -213,7 +213,6 @@ ROOTS = [  # the step, what is known of the root, the host, and what is said
     (steps.space, {"free_bytes": 8 * 2**20}, {}, StepFailed, "only 8 MB is left in /home/ann/.clusterfn"),
     (steps.space, {"quota_bytes": 0}, {}, StepFailed, "only 0 bytes is left under your quota in /home/ann/.cluster"),
     (steps.space, {"free_files": 3000}, {}, StepWarning, "only 3000 more files can be created in /home/ann/.cluster"),
-    (steps.space, {"quota_files": 12}, {}, StepFailed, "only 12 more files can be created under your quota in /home"),
     (steps.noexec, {"noexec": True}, {"environment": "environment.yml"}, StepFailed, "it is mounted noexec"),
     *((steps.noexec, {"noexec": True}, {"environment": each}, StepWarning, "it is mounted noexec")
       for each in ("python:/opt/bin/python", "conda:ml", None)),
@@ -402,9 +401,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, job: WaitingJob) -> CheckState:
         (RUNNING, "", ""),
         (PENDING, "", ""),
         (PENDING, "environment: unpacking 3 of 60 packages", ""),
-        (PENDING, "its environment is being built", ""),
         (PENDING, "connection to cluster needs you: clusterfn login cluster; your jobs keep running", ""),
-        (PENDING, "no connection to cluster since 12:00:00, reconnecting: timed out", ""),
         (PENDING, "sending 38 of 114 MB", "sending 38 of 114 MB"),
     ],
 )

@@ -17,13 +17,11 @@ from clusterfn.environment import python_source, resolve, solver
 from clusterfn.environment.project import PYPROJECT, ProjectFile
 from clusterfn.environment.python_source import HOST, HostPython, PythonSource, choose
 from clusterfn.errors import ConfigError, EnvironmentBuildError
-from tests.programs import main
 from tests.unit.environment import shelf as shelves
 from tests.unit.environment.shelf import Shelf
 
 HERE = f"linux-{platform.machine()}"
 VERSION = ".".join(map(str, sys.version_info[:3]))
-MINOR = f"3.{sys.version_info[1]}"
 FOUND = HostPython("/usr/bin/python3.11", "3.11.4", "2.28", "cpython-311-x86_64-linux-gnu")
 TOLD: dict[str, Any] = {
     "given": "python3.11", "path": "/usr/bin/python3.11", "version": [3, 11, 4], "release": True, "glibc": "2.28",
@@ -90,7 +88,6 @@ def test_without_a_path_the_one_nearest_to_the_callers_is_taken(tmp_path: Path, 
         ({"version": [3, 12, 1], "release": False}, "python3.11 is a test version of Python 3.12.1"),
         ({"version": [3, 6, 8]}, "python3.11 is Python 3.6.8, and a function needs 3.9 or newer"),
         ({"machine": "i686", "bits": 32}, "python3.11 is a 32-bit program of i686, and wheels are chosen for x86_64"),
-        ({"machine": "aarch64"}, "python3.11 is a 64-bit program of aarch64, and wheels are chosen for x86_64"),
         ({"glibc": ""}, "python3.11 does not use glibc"),
         ({"implementation": "PyPy"}, "python3.11 is PyPy, and wheels are for CPython"),
         ({"free_threaded": True}, "python3.11 is built without the GIL"),

@@ -148,15 +148,6 @@ def test_a_python_that_the_mirror_or_the_wheels_do_not_have_gives_way_to_the_nea
         shelf.lock()
 
 
-def test_what_uv_finds_twice_is_said_once(shelf: Shelf):
-    shelf.write('[project]\nname = "helper"\nversion = "0.1"\n', "helper/pyproject.toml")
-    shelf.pyproject('"helper"', '[tool.uv.sources]\nhelper = {path = "helper", editable = true}\n')
-
-    shelf.lock()
-
-    assert shelf.said.count("helper: clusterfn sends local packages as source") == 1
-
-
 def test_nothing_is_written_where_nothing_is_found(shelf: Shelf):
     shelf.pyproject('"toy"')
 

@@ -49,18 +49,14 @@ def wheels(shelf: Shelf, spec: Any) -> dict[str, str]:
     [
         ("-r more/more.txt\n", {"toy": "1.0", "deep": "1.0"}),
         ("toy\n-c limits.txt\n", {"toy": "1.0", "deep": "0.9"}),
-        ("--requirement=more/more.txt\n--constraint limits.txt\n", {"toy": "1.0", "deep": "0.9"}),
         ("-e .\n", {"deep": "1.0"}),
         ("-e ./libs/helper[train]\n", {"deep": "1.0", "extra": "1.0"}),
         ("./libs/helper\n", {"deep": "1.0"}),
-        ("helper @ ./libs/helper\n", {"deep": "1.0"}),
         ("--pre\nearly\n", {"early": "2.0rc1"}),
         ("early\n", {"early": "1.0"}),
         ("./own-1.0-py3-none-any.whl\n", {"own": "1.0", "deep": "1.0"}),
-        ("own @ file:{project}/own-1.0-py3-none-any.whl\n", {"own": "1.0", "deep": "1.0"}),
         ("--find-links elsewhere\nrare\n", {"rare": "3.0"}),
         ("toy[more]==1.* ; python_version > '3.8'\nextra; sys_platform == 'win32'\n", {"toy": "1.0", "deep": "1.0"}),
-        ("toy \\\n  >=0.5  # the newest\n", {"toy": "1.0", "deep": "1.0"}),
         ("deep --hash=sha256:{deep}\n", {"deep": "1.0"}),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from clusterfn import EnvironmentBuildError
 from tests.builder import toys
-from tests.programs import main
 from tests.unit.environment.shelf import Shelf, capabilities, choose_builds
 from tests.unit.environment.test_repositories import TABLE as GIFT
 from tests.unit.environment.test_repositories import git

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from clusterfn import ConfigError, SubmitError, Unreachable, gpu
+from clusterfn import ConfigError, Unreachable, gpu
 from tests.fakes import torch as fake_torch
 from tests.waiting import replace_here, until
 
@@ -95,9 +95,7 @@ def test_a_transient_error_is_tried_again_and_waits_longer_each_time(waits, logg
         (BUSY, True),
         (ConnectionRefusedError("no"), True),
         (Unreachable("gone", retryable=True), True),
-        (SubmitError("refused"), False),
         (ECC, False),
-        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), False),
         (FileNotFoundError("model.pt"), False),
         (ValueError("bad"), False),

@@ -57,20 +57,6 @@ def test_a_request_that_is_cancelled_cancels_no_conversation_that_waits_for_it(
     assert loop.result(waits, "waiting", WAIT_S) == "the request was cancelled"
 
 
-def test_a_thread_gets_the_error_of_a_thread_from_a_conversation_whose_request_is_cancelled(
-    open_request: Reply[Any],
-) -> None:
-    async def wait() -> None:
-        await open_request
-
-    waits = loop.start(wait())
-    settle()
-    open_request.cancel()
-
-    with pytest.raises(concurrent.futures.CancelledError):
-        loop.result(waits, "waiting", WAIT_S)
-
-
 def test_a_conversation_that_is_cancelled_cancels_its_request(open_request: Reply[Any]) -> None:
     waits = loop.start(awaited(open_request))
     settle()

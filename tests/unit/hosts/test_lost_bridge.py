@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,19 +35,16 @@ class Forgetful:
         uploads: How often the bridge was sent.
         runs: How often one of its programs was started.
         keeps: Whether it keeps what it is sent.
-        answers: Whether its programs ever end.
     """
 
     def __init__(self) -> None:
-        self.has_bridge, self.keeps, self.answers = False, True, True
+        self.has_bridge, self.keeps = False, True
         self.uploads = self.runs = 0
         self.partial = b""
 
     def answer(self, request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Answer one request."""
         is_program = request["do"] == "run" and "-S" in request["argv"]
-        if is_program and not self.answers:
-            return
         if is_program:
             self.runs += 1
             out, err = (b'{"id": "x"}\n', b"") if self.has_bridge else (b"", self.partial or LOST)
@@ -97,16 +93,6 @@ def test_a_host_that_keeps_nothing_is_asked_twice_and_no_more(session: HostState
 
     assert session.bridge.supervise("list", "/r").result(WAIT_S).err.endswith(LOST[-20:])
     assert there.runs == 3
-
-
-def test_what_waits_for_a_program_may_give_it_up(session: HostState, there: Forgetful) -> None:
-    there.answers = False
-    asked = session.bridge.supervise("list", "/r")
-
-    asked.cancel()
-
-    with pytest.raises(CancelledError):
-        asked.result(WAIT_S)
 
 
 def test_the_bridge_of_another_version_is_not_sent(session: HostState, there: Forgetful) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clusterfn import AuthenticationError, HostDiskFull, HostError, Unreachable
-from clusterfn.hosts.rpc import link_stream
 from tests.fakes.transport import agent
 from tests.unit.hosts.in_memory import OK, Connected, answering, failing, hold_back, is_ping, silent
 from tests.waiting import WAIT_S, until
@@ -77,17 +75,6 @@ def test_what_was_asked_is_reported_of_files_and_of_ends_too(connected: Connecte
         connection.wait("/p").result(0)
     with pytest.raises(Unreachable, match="`the end of spawn job.sh`"):
         connection.spawn(["job.sh"], "/", "/log").exited.result(0)
-
-
-def test_what_comes_after_names_only_what_is_still_open(connected: Connected) -> None:
-    connection, transport = connected(lambda request, body: [(OK, b"")] if is_ping(request) else [])
-    ended, waiting = connection.ping(), connection.have(["/a"])
-    ended.result(WAIT_S)
-
-    connection.run(["x"], after=[ended, waiting])
-
-    run = until(lambda: [asked for asked in transport.program.asked if asked["do"] == "run"])[0]  # type: ignore[attr-defined]
-    assert run["after"] == [waiting.id]
 
 
 def test_small_requests_overtake_the_chunks_of_two_uploads_that_take_turns(connected: Connected) -> None:
@@ -243,25 +230,3 @@ def test_an_answer_and_a_cancel_at_once_end_a_request_once(connected: Connected)
     reply.reject(ValueError())
 
     assert isinstance(reply.exception(0), HostError)
-
-
-def test_the_error_of_a_closed_connection_does_not_grow(connected: Connected) -> None:
-    connection, _ = connected(silent)
-    connection.close()
-    for _ in range(3):
-        with pytest.raises(HostError, match="was closed") as caught:
-            connection.ping()
-
-    assert len(caught.traceback) <= 6
-
-
-def test_of_many_failures_the_last_ones_are_known_to_later_requests() -> None:
-    requests = link_stream.PendingRequests()
-    for number in range(1, 20_001):
-        requests.remove(number, {"kind": "missing", "message": str(number)})
-
-    def failed(after: int) -> Any:
-        return requests.failed_before(SimpleNamespace(after=[after]))  # type: ignore[arg-type]
-
-    assert failed(1) is None
-    assert failed(20_000)["message"] == "20000"

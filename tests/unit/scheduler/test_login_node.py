@@ -15,19 +15,15 @@ from clusterfn.scheduler.login_node import read_signs
     ("told", "sentence"),
     [
         ({"files": ["/etc/slurm/slurm.conf"]}, "it has /etc/slurm/slurm.conf, which is of SLURM"),
-        ({"files": ["/cm/shared"]}, "which is of a cluster manager"),
-        ({"files": ["/etc/pbs.conf"]}, "which is of PBS"),
         ({"variables": {"SGE_ROOT": "/opt/sge"}}, "SGE_ROOT is set in a login shell, which is of Grid Engine"),
         ({"variables": {"APPTAINER_CONTAINER": "/a.sif"}}, "logins run in the container /a.sif"),
         ({"programs": ["condor_submit"]}, "it has condor_submit, which is of HTCondor"),
         ({"hostname": "login03.hpc.example.edu"}, "it is called login03.hpc.example.edu"),
-        ({"hostname": "hpc-submit"}, "it is called hpc-submit"),
         (
             {"motd": "Welcome!\nDo not compute on the login nodes.\n"},
             "its greeting says: Do not compute on the login nodes.",
         ),
         ({"aliases": {"sbatch": "sbatch is aliased to `ssh -x ann@sub.x.edu sbatch'"}}, "set up ann@sub.x.edu instead"),
-        ({"aliases": {"sbatch": "alias sbatch='apptainer exec a.sif sbatch'"}}, "an alias or a function"),
     ],
 )
 def test_each_of_these_is_enough_to_ask(told, sentence):
@@ -40,7 +36,6 @@ def test_each_of_these_is_enough_to_ask(told, sentence):
     [
         {},
         {"hostname": "tensor01", "motd": "Welcome to Debian. Please log in and behave."},
-        {"hostname": "vm", "motd": "The programs included with the system are free software"},
         {"hostname": "loginov-pc", "files": [], "programs": [], "variables": {}, "aliases": {}},
         {"hostname": "blockhead"},
     ],

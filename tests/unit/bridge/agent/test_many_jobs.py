@@ -116,18 +116,6 @@ def test_what_a_job_prints_is_looked_for_often_again_once_it_prints(busy: Busy) 
     assert busy.polls - before >= 4
 
 
-def test_output_that_was_not_noticed_comes_before_the_outcome(busy: Busy) -> None:
-    busy.follow(1)
-    attempt = busy.attempt(2)
-    for name in ("events.jsonl", "outcome.json"):
-        (attempt / name).write_bytes(b"{}\n")
-
-    (request,) = busy.agent.requests.values()
-    busy.agent.watcher.check(request, True)  # as at the kernel's word about the outcome
-
-    assert [header.get("end", header.get("offset")) for header in busy.said()] == [0, True]
-
-
 def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy) -> None:
     busy.follow(400)
     busy.pass_time(60.0)
@@ -136,30 +124,6 @@ def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy) -> 
     busy.pass_time(60.0)
 
     assert busy.cpu_s - before <= 60.0 * 0.011
-
-
-def test_jobs_that_keep_coming_and_ending_take_a_twentieth_of_a_core(busy: Busy) -> None:
-    busy.follow(400)
-    busy.pass_time(60.0)
-    before = busy.cpu_s
-
-    for second in range(60):
-        busy.follow(5, first=1000 + 5 * second)
-        (busy.attempt(2 + second) / "outcome.json").write_bytes(b"{}")
-        busy.pass_time(1.0)
-
-    assert 60.0 * 0.011 < busy.cpu_s - before <= 60.0 * 0.055
-    busy.pass_time(2.0)
-    assert sum(header.get("end", False) for header in busy.said()) == 60
-
-
-def test_heartbeats_of_many_jobs_are_looked_at_together(client: Client, tmp_path: Path) -> None:
-    for number in range(2, 102):
-        client.agent.dispatch(still(number, path=str(tmp_path / str(number)), silent_s=12.0), b"")
-
-    due = sorted(timer.due for timer in client.agent.timers.heap)
-
-    assert due[-1] - due[0] < 0.5
 
 
 def test_a_file_that_has_just_sent_its_last_line_does_not_wait_behind_transfers(client: Client, tmp_path: Path) -> None:
@@ -172,27 +136,6 @@ def test_a_file_that_has_just_sent_its_last_line_does_not_wait_behind_transfers(
     while agent.out.lines:
         agent.out.from_sender()
     assert not agent.out.pending(), "it is asked once more, and has nothing"
-
-
-def ends(count: int) -> float:
-    """Return the seconds of the processor that the ends of so many requests take, while as many others are open."""
-    source, sink = os.pipe()
-    agent = Agent(source, sink)
-    for number in range(2, 2 + count):
-        agent.dispatch(still(number, path=f"/nowhere/{number}", silent_s=3600.0), b"")
-    began = time.process_time()
-    for number in range(2, 2 + count):
-        agent.dispatch({"id": count + number, "do": "stop", "target": number}, b"")
-    taken = time.process_time() - began
-    for end in (source, sink):
-        os.close(end)
-    return taken
-
-
-def test_the_end_of_a_request_costs_the_same_however_many_are_open() -> None:
-    few, many = (min(ends(count) for _ in range(3)) for count in (400, 3200))
-
-    assert many < 8 * few * 3
 
 
 class Waiting:
@@ -229,26 +172,6 @@ def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) 
     looks = [job.looks - begun for job, begun in zip(jobs, before)]
     assert min(looks) >= 1 and max(looks) <= 3, looks
     os.close(watcher.inotify.fd)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
-def test_what_comes_in_a_folder_that_was_whole_when_its_event_was_read_is_not_left_to_the_poll(tmp_path: Path) -> None:
-    readers: dict[int, Any] = {}
-    watcher = file_watcher.FileWatcher(readers, lambda _, action: action())
-    job = Waiting(tmp_path / "attempts" / "1" / "outcome.json")
-    watcher.add(job)
-    Path(job.path).parent.mkdir(parents=True)
-    for fd, read in list(readers.items()):
-        read(fd)
-    before = job.looks
-
-    Path(job.path).touch()
-    for fd, read in list(readers.items()):
-        read(fd)
-
-    assert watcher.inotify is not None
-    os.close(watcher.inotify.fd)
-    assert job.looks > before
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")

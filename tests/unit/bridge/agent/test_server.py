@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import os
 import pwd
 import select
 import sys
 import time
-import weakref
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,21 +17,13 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import disk_sync, downloads, parts, server, starts, uploads
+from clusterfn.bridge.agent import disk_sync, downloads, parts, starts, uploads
 from clusterfn.bridge.agent.files import CHUNK, sync_all
-from clusterfn.bridge.agent.frames import FULL, TURN_S, pack
+from clusterfn.bridge.agent.frames import TURN_S, pack
 from clusterfn.bridge.agent.processes import LINGER_S
 from clusterfn.bridge.agent.server import SILENCE_S
 from tests.fakes.agent_client import Client
 from tests.waiting import until
-
-
-def fill(client: Client) -> None:
-    """More than a megabyte of answers, of which nobody reads anything."""
-    for number in (2, 3):
-        client.ask(id=number, do="run", argv=["head", "-c", str(FULL), "/dev/zero"])
-    until(lambda: client.turns(1) or not {2, 3} & client.agent.requests.keys())
-    client.turns(1)  # one answer is being written, and the other waits
 
 
 def test_what_a_program_printed_arrives_however_late_the_agent_looks(client: Client, tmp_path: Path) -> None:
@@ -59,23 +49,6 @@ def test_what_a_program_printed_arrives_however_late_the_agent_looks(client: Cli
 
     ((told, out),) = client.inbox.feed(os.read(client.answers, 2**20))
     assert (told["rc"], bytes(out)) == (0, b"told\n")
-
-
-def test_a_request_that_has_ended_is_not_kept_until_its_time_limit(client: Client, tmp_path: Path) -> None:
-    client.ask(id=2, do="run", argv=["cat"], timeout_s=3600)
-    client.ask(id=3, do="put", path=str(tmp_path / "tree"), files=[["name", 0, 0o600]])
-    until(lambda: client.turns(1) or len(client.agent.requests) == 2)
-    handlers = [weakref.ref(each) for each in client.agent.requests.values()]
-
-    client.ask(id=3, do="chunk", last=True)
-    until(lambda: client.turns(1) or not client.agent.requests)
-    until(lambda: client.turns(1) or not client.agent.children)
-    time.sleep(LINGER_S)
-    client.turns(1)
-    gc.collect()
-
-    assert (tmp_path / "tree" / "name").exists()
-    assert [handler() for handler in handlers] == [None, None]
 
 
 PIECES = """
@@ -128,43 +101,6 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
     until(lambda: client.turns(1) or 2 not in client.agent.requests)
 
 
-def test_a_disk_that_takes_neither_bytes_nor_the_end_of_a_file_is_reported(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, close = tmp_path / "new" / "x", os.close
-    client.ask(id=2, do="put", path=str(place), size=2)
-    client.ask(id=2, do="chunk")
-    client.turns()
-    (part,) = place.parent.iterdir()
-
-    def cannot(*_: object) -> None:
-        raise OSError(errno.EDQUOT, "quota")
-
-    def close_part(fd: int) -> None:
-        is_part = os.readlink(f"/proc/self/fd/{fd}") == str(part)
-        close(fd)
-        if is_part:
-            cannot()
-
-    with monkeypatch.context() as broken:
-        broken.setattr(uploads, "write_all", cannot)
-        broken.setattr(os, "close", close_part)
-        broken.setattr(os, "unlink", cannot)
-        client.send(b"xx", id=2, last=True)
-    assert client.answer_of(2)["error"]["kind"] == "full"
-    client.ask(id=3, do="have", paths=[])
-    assert client.answer_of(3)["ok"] is True
-
-
-def test_of_many_files_one_at_a_time_is_held(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "outcome").write_bytes(bytes(FULL))
-    for number in range(2, 10):
-        client.ask(id=number, do="follow", until=str(tmp_path / "outcome"))
-    client.turns()
-
-    assert client.agent.out.size + len(client.agent.out.now) < FULL + 4096
-
-
 def test_other_requests_wait_for_few_of_many_small_files(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,18 +142,6 @@ def test_other_requests_do_not_wait_for_a_long_list(
         client.listen()
 
     assert [header["id"] for header in client.heard] == [3, 2]
-
-
-def test_a_program_is_not_repeated_for_a_client_that_does_not_listen(client: Client) -> None:
-    client.ask(id=9, do="repeat", argv=["true"], interval_s=3600)
-    client.turns(1)
-    repeat = client.agent.requests[9]
-    until(lambda: client.turns(1) or not client.agent.children)
-    fill(client)
-
-    repeat.turn()  # type: ignore[attr-defined]
-
-    assert client.agent.children == {}
 
 
 def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(client: Client) -> None:
@@ -427,17 +351,6 @@ def test_an_upload_that_a_slow_disk_refuses_fails(
     client.listen()
     assert {header["id"]: header["ok"] for header in client.heard} == {10: False}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_agent_remembers_only_the_last_of_the_requests_that_failed(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "FAILURES_KEPT", 3)
-    for number in range(2, 12):
-        client.ask(id=number, do="nothing that there is")
-    client.turns()
-
-    assert list(client.agent.failed) == [9, 10, 11]
 
 
 @pytest.mark.parametrize("do", ["run", "spawn", "converse"])

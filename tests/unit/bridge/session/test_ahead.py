@@ -14,27 +14,9 @@ from tests.unit.bridge.session.test_door import note_and_stay, outlast_and_kill_
 from tests.waiting import WAIT_S, until
 
 
-def new_process() -> Any:
-    """A process of a call that has no life."""
-    return SimpleNamespace(pid=0)
-
-
 def ahead_of(folder: Path) -> Any:
     call_process = part("call_process")
     return call_process.Ahead(str(folder), lambda: call_process.fork_call_process({}, SimpleNamespace(generators=[])))
-
-
-def test_the_process_of_the_next_call_waits_until_it_is_ended(tmp_path: Path):
-    made = ahead_of(tmp_path)
-    made.prepare()
-    pids = made.pids()
-    made.prepare()
-    assert made.pids() == pids and len(pids) == 1
-
-    made.dismiss()
-    assert not made.pids()
-    assert not Path(f"/proc/{pids[0]}").exists()
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_process_that_is_stopped_or_dead_holds_up_no_end_and_one_that_died_costs_no_descriptor(tmp_path: Path):
@@ -51,18 +33,6 @@ def test_a_process_that_is_stopped_or_dead_holds_up_no_end_and_one_that_died_cos
     os.kill(made.pids()[0], signal.SIGSTOP)
     made.dismiss()
     assert len(os.listdir("/dev/fd")) == before
-
-
-def test_a_reserve_serves_until_an_outcome_has_used_it(tmp_path: Path):
-    made = part("call_process").Ahead(str(tmp_path), new_process)
-    first = made.reserve()
-    assert made.reserve() is first
-
-    Path(first.path).unlink()
-    second = made.reserve()
-    assert Path(second.path).stat().st_size > 64 << 10
-    second.release()
-    assert not list(tmp_path.iterdir())
 
 
 # Once the gate is there, no worker gets as far as to wait for a call.

@@ -80,7 +80,6 @@ def test_the_root_lies_where_there_is_room_and_in_a_folder_of_ones_own(volumes, 
     ("site", "options"),
     [
         (slurm(partition("main", default=True)), None),
-        (slurm(partition("main", default=True), accounts=("one",)), None),
         (slurm(partition("main", default=True, gres="gpu:4"), partition("gpu", gres="gpu:4")), None),
         (slurm(partition("main", default=True), partition("gpu", gres="gpu:a100:4")),
          {"partition": {"cpu": "main", "gpu": "gpu"}}),

@@ -32,13 +32,9 @@ def folder(tmp_path, monkeypatch):
         ("ada@tensor01.example.edu:2222", "tensor01"),
         ("ada@login.cluster.example.edu", "cluster"),
         ("login2.hpc.example.edu", "hpc"),
-        ("ssh.example.edu", "example"),
-        ("login", "login"),
         ("ada@127.0.0.1:22", "127.0.0.1"),
         ("ada@[::1]:22", "server"),
         ("ada@höst.example.edu", "h-st"),
-        ("ada@...", "server"),
-        ("...", "server"),
     ],
 )
 def test_a_name_is_proposed(folder, given, name):

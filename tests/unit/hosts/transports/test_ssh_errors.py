@@ -18,22 +18,14 @@ REMEMBERED = base64.b64encode(b"remembered").decode()
 
 # (version, what it said, the error, the sentence). 6.6 is Ubuntu 14's, 7.4 RHEL 7's, 8.0 RHEL 8's, 9.2 Debian 12's.
 RECORDED = [
-    ("7.4", "ssh: Could not resolve hostname lab8: Name or service not known", Unreachable,
-     "The name lab8 of host lab8 cannot be resolved"),
     ("mac", "ssh: Could not resolve hostname lab8: nodename nor servname provided, or not known", Unreachable,
-     "The name lab8 of host lab8 cannot be resolved"),
-    ("win", "ssh: Could not resolve hostname lab8: No such host is known. ", Unreachable,
      "The name lab8 of host lab8 cannot be resolved"),
     ("9.2", "ssh: connect to host 10.0.0.8 port 22: Connection refused", Unreachable,
      "10.0.0.8:22 refused the connection"),
     ("8.0", "ssh: connect to host 10.0.0.8 port 22: Connection timed out", Unreachable,
      "10.0.0.8:22 did not answer within 15 s"),
-    ("mac", "ssh: connect to host 10.0.0.8 port 22: Operation timed out", Unreachable,
-     "10.0.0.8:22 did not answer within 15 s"),
     ("9.2", "ssh: connect to host 10.0.0.8 port 22: No route to host", Unreachable, "10.0.0.8:22 cannot be reached"),
     ("9.2", "Connection timed out during banner exchange\nConnection to 10.0.0.8 port 22 timed out", Unreachable,
-     "10.0.0.8:22 accepted the connection, but did not answer within 15 s"),
-    ("7.4", "Connection timed out during banner exchange", Unreachable,
      "10.0.0.8:22 accepted the connection, but did not answer within 15 s"),
     ("9.2", "ssh_dispatch_run_fatal: Connection to 10.0.0.8 port 22: Operation timed out", Unreachable,
      "10.0.0.8:22 did not answer within 15 s"),
@@ -41,42 +33,25 @@ RECORDED = [
      "10.0.0.8:22 closed the connection at once"),
     ("9.2", "kex_exchange_identification: read: Connection reset by peer\nConnection reset by 10.0.0.8 port 22",
      Unreachable, "10.0.0.8:22 closed the connection at once"),
-    ("9.9", "debug1: kex_exchange_identification: banner line 0: Not allowed at this time\n"
-     "kex_exchange_identification: Connection closed by remote host\nConnection closed by 10.0.0.8 port 22",
-     Unreachable, "10.0.0.8:22 closed the connection at once"),
     ("9.2", "kex_exchange_identification: banner line contains invalid characters", Unreachable,
      "10.0.0.8:22 does not answer like an SSH server"),
-    ("6.6", "Permission denied (publickey,gssapi-keyex,gssapi-with-mic).", AuthenticationError,
-     "10.0.0.8:22 did not let me in"),
-    ("7.4", "Permission denied (publickey,gssapi-keyex,gssapi-with-mic,password).", AuthenticationError,
-     "10.0.0.8:22 did not let me in"),
     ("9.2", "me@10.0.0.8: Permission denied (publickey).", AuthenticationError, "10.0.0.8:22 did not let me in"),
     ("8.0", "me@10.0.0.8: Permission denied (keyboard-interactive).", AuthenticationError,
      "10.0.0.8:22 requires an interactive login of me (keyboard-interactive)"),
-    ("7.4", "Authenticated with partial success.\nPermission denied (publickey,keyboard-interactive).",
-     AuthenticationError, "10.0.0.8:22 accepts the key of me, but also wants a password (or a code) "
-     "(publickey, keyboard-interactive)"),
     ("9.2", 'Authenticated using "publickey" with partial success.\nme@10.0.0.8: Permission denied (password).',
      AuthenticationError, "10.0.0.8:22 accepts the key of me, but also wants a password (or a code) (password)"),
     ("6.6", "Received disconnect from 10.0.0.8: 2: Too many authentication failures for me", AuthenticationError,
      "10.0.0.8:22 did not let me in"),
-    ("9.2", "Received disconnect from 10.0.0.8 port 22:2: Too many authentication failures\n"
-     "Disconnected from 10.0.0.8 port 22", AuthenticationError, "10.0.0.8:22 did not let me in"),
     ("6.6", "no matching cipher found: client aes128-ctr server chacha20-poly1305@openssh.com", HostError,
      "10.0.0.8:22 and the ssh of this machine have no algorithm in common"),
     ("7.4", "Unable to negotiate with 10.0.0.8 port 22: no matching key exchange method found. "
      "Their offer: diffie-hellman-group1-sha1", HostError,
      "10.0.0.8:22 and the ssh of this machine have no algorithm in common"),
-    ("9.2", "Unable to negotiate with 10.0.0.8 port 2222: no matching host key type found. Their offer: ssh-rsa",
-     HostError, "10.0.0.8:2222 and the ssh of this machine have no algorithm in common"),
     ("8.0", "Unable to negotiate with UNKNOWN port 65535: no matching cipher found. Their offer: x", HostError,
      "UNKNOWN:65535 and the ssh of this machine have no algorithm in common"),
     ("9.2", "debug1: Server host key: ssh-ed25519 SHA256:abc\n"
      "No ED25519 host key is known for 10.0.0.8 and you have requested strict checking.\n"
      "Host key verification failed.", HostKeyError, "The host key of lab8 (10.0.0.8:22) is unknown"),
-    ("8.0", "debug1: Server host key: ecdsa-sha2-nistp256 SHA256:abc\n"
-     "debug1: read_passphrase: can't open /dev/tty: No such device or address\nHost key verification failed.",
-     HostKeyError, "The host key of lab8 (10.0.0.8:22) is unknown"),
     ("9.2", "@       WARNING: REVOKED HOST KEY DETECTED!               @\n"
      "The ED25519 host key for 10.0.0.8 is marked as revoked.\nHost key verification failed.", HostKeyError,
      "The host key of lab8 is revoked in known_hosts"),
