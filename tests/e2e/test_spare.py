@@ -251,9 +251,7 @@ def test_what_an_environment_does_when_it_starts_is_done_for_each_call(here: Pat
     assert [job.logs().count("hello") for job in jobs] == [1 if "hello" in starts else 0] * 4
 
 
-def test_forked_calls_and_their_items_draw_numbers_of_their_own_from_generators_that_were_made_at_the_start(
-    here: Path, tmp_path: Path
-):
+def test_forked_calls_draw_numbers_of_their_own_from_generators_made_at_the_start(here: Path, tmp_path: Path):
     python = _venv(tmp_path)
     packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
     (packages / "at_start.py").write_text("import random\nOWN = random.Random()\nrandom.seed(42)\n")

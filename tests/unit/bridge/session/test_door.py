@@ -294,6 +294,30 @@ def test_calls_are_taken_by_a_link_or_where_there_is_none_by_a_folder(before: st
     assert not list(server.folder.glob("calls/.reserve*"))
 
 
+@of_main
+def speak_without_a_folder() -> str:
+    import os
+    import shutil
+
+    shutil.rmtree(os.path.dirname(os.getcwd()))
+    for number in range(3):
+        print("line", number, flush=True)
+    return "done"
+
+
+def test_a_call_that_removes_its_folder_and_prints_keeps_its_value_and_all_that_it_printed(
+    server: Server, client: Client
+):
+    client.send(1, speak_without_a_folder)
+    outcome, value = client.end(1)
+
+    folder = server.outcome(1).parent
+    assert (outcome["kind"], value) == ("returned", "done")
+    assert (folder / "stdout").read_text() == "line 0\nline 1\nline 2\n"
+    assert json.loads((folder / "outcome.json").read_text()) == outcome
+    assert "".join(body.decode() for header, body in client.frames if header["what"] == "stdout").count("line") == 3
+
+
 def test_what_is_no_frame_ends_its_connection_and_nothing_else(server: Server):
     odd = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     odd.settimeout(300)
