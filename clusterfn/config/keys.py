@@ -122,8 +122,8 @@ HOST_KEYS: Mapping[str, Key] = {
         "file such as `environment.yml`, from which clusterfn [builds](../how-to/environments.md) it. The file's "
         "path is relative to the folder of clusterfn.yml"),
     "binds": Key("binds", kinds.BINDS, "none", "[/data, /scratch:/mnt]",
-        "folders that an [image](../how-to/containers.md) shows, besides `root`, the home directory and `/tmp`: "
-        "`FOLDER`, or `FOLDER:FOLDER_IN_THE_IMAGE`"),
+        "folders that a [container](../how-to/containers.md) sees, in addition to `root`, the home directory and "
+        "`/tmp`: `FOLDER`, or `FOLDER:FOLDER_IN_THE_IMAGE`"),
     "container": Key("container", kinds.CONTAINER, "none", '[shifter, "--image={image}"]',
         "the words that run a program in an image, for `environment: container:IMAGE`; clusterfn replaces `{image}`, "
         "and adds `python3` with its arguments"),

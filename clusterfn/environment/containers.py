@@ -18,6 +18,7 @@ from clusterfn.bridge.layout import ENTERING_VARIABLE, IMAGE_VARIABLE
 
 # The script that a missing runtime, image or folder ends says so behind this word; other failures are the runtime's.
 REFUSED = "clusterfn: "
+NOT_IN_PATH = "is not in PATH of the host"
 _CANNOT_ENTER = '{"done": "environment", "message": "the image cannot be entered"}'
 # Charliecloud and bubblewrap keep the host's PATH, in which another `python3` may come first.
 _PATH = "/opt/conda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -119,7 +120,7 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
           esac
           exit 127
         }
-        command -v srun-in >/dev/null 2>&1 || refuse "the host has no srun-in in PATH"
+        command -v srun-in >/dev/null 2>&1 || refuse 'srun-in is not in PATH of the host'
         [ -e "$image" ] || refuse "$image does not exist on the host"
         exec srun-in "$image" python3 "$@"
     """
@@ -140,7 +141,7 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
         "  esac",
         "  exit 127",
         "}",
-        f'command -v {shlex.quote(program)} >/dev/null 2>&1 || refuse "the host has no {program} in PATH"',
+        f"command -v {shlex.quote(program)} >/dev/null 2>&1 || refuse {shlex.quote(f'{program} {NOT_IN_PATH}')}",
     ]
     if image.startswith(("/", "~/", "$")):
         lines.append('[ -e "$image" ] || refuse "$image does not exist on the host"')

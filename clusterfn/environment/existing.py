@@ -241,12 +241,13 @@ class ExistingEnvironment(NamedTuple):
         """Return the error for an image whose Python did not describe itself, from what was printed instead."""
         lines = [line.strip() for line in printed.decode("utf-8", "replace").splitlines() if line.strip()]
         refused = next((line for line in lines if line.startswith(containers.REFUSED)), "")
-        if "in PATH" in refused:
-            hint = f"name the module that has it, as `modules: [{self.kind}]`, or add its folder to PATH in `setup:`"
+        if containers.NOT_IN_PATH in refused:
+            program = refused[len(containers.REFUSED) :].partition(" ")[0]
+            hint = f"name the module that has it, as `modules: [{program}]`, or add its folder to PATH in `setup:`"
         elif refused:
             hint = "correct the path, in the words of the host"
         else:
-            hint = "run this image on the host by hand, with `python3 --version`: it needs a python3 in its PATH"
+            hint = "on the host, run `python3 --version` in this image: it needs a python3 in its PATH"
         reason = refused[len(containers.REFUSED) :] or f"its python3 did not run (exit {rc})"
         message = f"environment '{self.kind}:{self.value}': {reason}"
         return EnvironmentBuildError(

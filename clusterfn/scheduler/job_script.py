@@ -1,4 +1,4 @@
-"""job.sh, and every quoting of a value for a shell: nowhere else does a text become part of a shell line.
+"""job.sh, and every quoting of a value for a shell, but in the script that enters an image (`environment.containers`).
 
 Pure: templates are read from the package, values are put in, nothing is written or run.
 """

@@ -138,7 +138,7 @@ def test_a_folder_of_the_host_is_shown_where_binds_says_so(
     ("environment", "message", "hint"),
     [
         ("bwrap:/no/image", "/no/image does not exist on the host", "correct the path"),
-        ("singularity:/no/image.sif", "the host has no singularity in PATH", "modules: [singularity]"),
+        ("singularity:/no/image.sif", "singularity is not in PATH of the host", "modules: [singularity]"),
         ("bwrap:/var/empty-image", "its python3 did not run", "python3 --version"),
     ],
 )

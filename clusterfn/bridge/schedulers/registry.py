@@ -79,11 +79,6 @@ def scheduler_named(name: str) -> "HostScheduler":
     return scheduler
 
 
-def gives_out_gpus(name: str) -> bool:
-    """Whether the scheduler of this name gives jobs their GPUs (`has_nodes`). Loads no module of it."""
-    return name in SCHEDULERS
-
-
 def scheduler_of_job(environ: "Mapping[str, str]") -> "Optional[HostScheduler]":
     """Return the scheduler of the job with these variables; None without one with nodes."""
     found = (scheduler_named(name) for name, each in SCHEDULERS.items() if each.job_variable in environ)

@@ -92,6 +92,15 @@ def test_no_name_of_an_image_is_evaluated(tmp_path: Path, name: str) -> None:
     assert str(image) in said and not (tmp_path / "home" / "gone").exists()
 
 
+def test_no_word_of_a_host_s_own_runtime_is_evaluated(tmp_path: Path) -> None:
+    script = make_script("container", "/", ("$(touch gone)`touch gone`", "{image}"), (), "")
+
+    ran = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, text=True, capture_output=True, check=False)
+
+    assert ran.returncode == 127 and "is not in PATH of the host" in ran.stderr
+    assert not (tmp_path / "gone").exists()
+
+
 @pytest.mark.parametrize(
     ("binds", "image", "message"),
     [(["/no/data"], "", "binds: names /no/data"), ([], "/no/image.sif", "/no/image.sif does not exist")],
