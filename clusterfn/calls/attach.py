@@ -27,7 +27,7 @@ from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
 from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts import loop, remote_files
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState, open_host
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -73,27 +73,27 @@ def attach(
         >>> clusterfn.attach("7f3a").result()
     """
     options = parse_options({"results": results, "max_result": max_result})
-    session, folder = find_job(job_id, host)
+    host_state, folder = find_job(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
-    sizes_reply = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
+    sizes_reply = remote_state.ask_sizes(host_state.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
     files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
-    sent, claim, started = remote_files.read_each(session.connection, files)
+    sent, claim, started = remote_files.read_each(host_state.connection, files)
     if sent is None:
-        raise _no_such(job_id, [session.host])
-    with reading(session.host.name, SPEC_OF_JOB):
+        raise _no_such(job_id, [host_state.settings])
+    with reading(host_state.settings.name, SPEC_OF_JOB):
         spec = read_spec(sent)
-    session, folder = _where_sent(spec, session, folder)
-    accepted = _results_of(session.host, _digits(job_id), options)
+    host_state, folder = _where_sent(spec, host_state, folder)
+    accepted = _results_of(host_state.settings, _digits(job_id), options)
     if spec.get("group"):
         # The module takes time to import, and most jobs are no groups.
         from clusterfn.calls import sent_group
 
-        return sent_group.attach(session, spec, accepted)
+        return sent_group.attach(host_state, spec, accepted)
     keeps = spec.get("keep_value", False)
-    tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
-    job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
+    tracker = Tracker(host_state, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
+    job: Job[Any] = Job(spec["id"], spec["name"], host_state.settings.name, folder, tracker)
     tracker.entry = entry = entry_of(job)
-    with reading(session.host.name, SPEC_OF_JOB):
+    with reading(host_state.settings.name, SPEC_OF_JOB):
         entry.sent_here, entry.asked = False, Resources(**known_fields(Resources, spec["resources"]))
         tracker.time_s = None if entry.asked.time_s is None else float(entry.asked.time_s)
     entry.has_value = bool(spec.get("has_value", True))
@@ -130,12 +130,12 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     """
     config = config_file.load()
     chosen, _ = config.resolve(host)
-    session = open_session(chosen)
-    listed = remote_state.list_host_jobs(session)
-    remote_state.say_why_they_wait(session, listed)
+    host_state = open_host(chosen)
+    listed = remote_state.list_host_jobs(host_state)
+    remote_state.say_why_they_wait(host_state, listed)
     with reading(chosen.name, "its list of jobs"):
         hosts = [job["host"] if job["host"] in config.hosts else chosen.name for job in listed]
-        times = [remote_state.by_own_clock(session, job) for job in listed]
+        times = [remote_state.by_own_clock(host_state, job) for job in listed]
         infos = [JobInfo(**{**job, "host": name}) for job, name in zip(times, hosts)]
     return sorted(infos, key=lambda job: job.started, reverse=True)
 
@@ -167,30 +167,30 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
             hosts, seen = [*hosts, *again], _seen_on(again, job_id, silent)
     folders = _whole(seen)
     if len(_ids(folders)) > 1:
-        several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in folders]
+        several = [f"{posixpath.basename(folder)} on {host_state.settings.name}" for host_state, folder in folders]
         raise ConfigError(f"{job_id} matches {len(several)} jobs", evidence=several[:10], hint="use a longer id")
     if not folders and len(silent) == len(hosts):
         raise next(iter(silent.values()))
     if not folders:
-        raise _no_such(job_id, hosts, [session.host.name for session, _ in seen], silent)
+        raise _no_such(job_id, hosts, [host_state.settings.name for host_state, _ in seen], silent)
     return folders[0] if len(folders) == 1 else _sender(folders)
 
 
 def _seen_on(hosts: Iterable[Host], job_id: str, silent: dict[str, HostError]) -> list[tuple[HostState, str]]:
     """Ask each host for jobs whose id begins so; note those that cannot be asked in `silent`, and ask them no more."""
     seen: list[tuple[HostState, str]] = []
-    for session in [open_session(host) for host in hosts if repr(host) not in silent]:
+    for host_state in [open_host(host) for host in hosts if repr(host) not in silent]:
         try:
-            seen += [(session, path) for path in find_folders(session, job_id)]
+            seen += [(host_state, path) for path in find_folders(host_state, job_id)]
         except HostError as error:
             # A host that cannot be reached is not asked again, because each attempt may take many seconds.
-            silent[repr(session.host)] = error
+            silent[repr(host_state.settings)] = error
     return seen
 
 
 def _whole(seen: Iterable[tuple[HostState, str]]) -> list[tuple[HostState, str]]:
     """Return the folders that have arrived: one that is being sent has a longer name."""
-    return [(session, path) for session, path in seen if set(posixpath.basename(path)) <= _HEX]
+    return [(host, path) for host, path in seen if set(posixpath.basename(path)) <= _HEX]
 
 
 def _ids(folders: Iterable[tuple[HostState, str]]) -> set[str]:
@@ -226,14 +226,14 @@ def _no_such(
 
 def _sender(folders: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     """Choose the host that a job was sent to among several that show it, such as login nodes with one home."""
-    session, folder = folders[0]
+    host, folder = folders[0]
     job_id = posixpath.basename(folder)
-    spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
-    with reading(session.host.name, SPEC_OF_JOB):
+    spec = remote_files.read_bytes(host.connection, posixpath.join(folder, layout.SPEC))
+    with reading(host.settings.name, SPEC_OF_JOB):
         sent_to = read_spec(spec)["host"]
-    chosen = next((each for each in folders if each[0].host.name == sent_to), None)
+    chosen = next((each for each in folders if each[0].settings.name == sent_to), None)
     if chosen is None:
-        names = [session.host.name for session, _ in folders]
+        names = [host.settings.name for host, _ in folders]
         raise ConfigError(
             f"{job_id} is visible on {', '.join(names)}, but was sent to a host named {sent_to}",
             hint=f"choose one: clusterfn COMMAND {job_id} {names[0]}, or attach({job_id!r}, host={names[0]!r})",
@@ -241,24 +241,24 @@ def _sender(folders: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     return chosen
 
 
-def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[HostState, str]:
+def _where_sent(spec: dict[str, Any], host: HostState, folder: str) -> tuple[HostState, str]:
     """Return the host that it was sent to, if that has another scheduler, which alone can judge it, and shows it too.
 
     Otherwise return the host that was asked: it is as good, and may be the only one that can be reached.
     """
     sender = config_file.load().hosts.get(spec["host"])
-    if sender is not None and sender.scheduler != session.host.scheduler:
+    if sender is not None and sender.scheduler != host.settings.scheduler:
         with contextlib.suppress(HostError):
-            sender_session = open_session(sender)
-            found = _whole((sender_session, path) for path in find_folders(sender_session, spec["id"]))
-            return found[0] if found else (session, folder)
-    return session, folder
+            sender_host = open_host(sender)
+            found = _whole((sender_host, path) for path in find_folders(sender_host, spec["id"]))
+            return found[0] if found else (host, folder)
+    return host, folder
 
 
-def find_folders(session: HostState, job_id: str) -> list[str]:
+def find_folders(host: HostState, job_id: str) -> list[str]:
     """Find what is among the jobs there under a name that begins so."""
-    folder = posixpath.join(session.root, layout.JOBS)
-    answer = session.connection.run(["find", folder, "-maxdepth", "1", "-name", job_id + "*"]).result(_TIMEOUT_S)
+    folder = posixpath.join(host.root, layout.JOBS)
+    answer = host.connection.run(["find", folder, "-maxdepth", "1", "-name", job_id + "*"]).result(_TIMEOUT_S)
     return answer.out.decode("utf-8", "surrogateescape").split("\n")[:-1]
 
 

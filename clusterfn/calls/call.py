@@ -32,7 +32,7 @@ from clusterfn.config.spec import Host, Resources
 from clusterfn.display import console, labels
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
-from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.hosts.host_state import CALLER, HostState, open_host
 from clusterfn.packing import notes
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import Place
@@ -81,7 +81,7 @@ def describe_call(
 ) -> str:
     """Return as text what `submit_call` would send and run; only the questions that find the environment are sent."""
     prepared = prepare(function, args, kwargs, options)
-    return submit.describe(prepared.session, prepared.job, prepared.payload)
+    return submit.describe(prepared.host, prepared.job, prepared.payload)
 
 
 class Prepared(NamedTuple):
@@ -92,7 +92,7 @@ class Prepared(NamedTuple):
         config: The file that defines the host, if any.
     """
 
-    session: HostState
+    host: HostState
     job: JobSpec
     payload: payloads.Payload
     ready: ResolvedEnvironment
@@ -134,8 +134,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
     with job_display.nothing_runs():
         chosen = config_file.host_of_call(options)
         host, options = chosen.host, chosen.options
-        session = open_session(host)
-        rules = session.scheduler_rules
+        host_state = open_host(host)
+        rules = host_state.scheduler_rules
         if options.scheduler_options:
             host = chosen.called
             rules = scheduler_for(host)
@@ -152,29 +152,31 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         name = options.name or job_name(str(attribute(function, "__name__", "function")))
         secret, usual = _variables_of(host, options)
         # Solving an environment takes minutes, so a job that can never fit is rejected before it.
-        session.capacity.enough(resources)
-        payload, ready = _pack_for_environment(session, pack, options, resources, name)
+        host_state.capacity.enough(resources)
+        payload, ready = _pack_for_environment(host_state, pack, options, resources, name)
         job = JobSpec(
-            id=secrets.token_hex(8), name=name, host=host, root=session.root, bridge=session.bridge.folder,
-            host_python=session.connection.facts.python, login_umask=session.connection.facts.umask,
+            id=secrets.token_hex(8), name=name, host=host, root=host_state.root, bridge=host_state.bridge.folder,
+            host_python=host_state.connection.facts.python, login_umask=host_state.connection.facts.umask,
             interpreter=ready.interpreter, building=ready.made.building if ready.made else None,
-            env={**host.env, **usual, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
+            env={**host.env, **usual, **options.env, "CLUSTERFN_FILES": f"{host_state.root}/{layout.FILES}"},
             secrets={**secret, **secret_values(options)}, modules=options.modules, resources=resources,
             scheduler_options=options.scheduler_options.get(host.scheduler, {}), outputs=options.outputs,
             cwd=options.cwd, after=payload.after, stall_s=options.stall_s, retries=options.retries,
             requeue=options.requeue, passed_on=options_passed_on(options),
-            resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
+            resume=checkpoint.to_resume(host_state, options.resume) if options.resume else None,
             keep_value=options.keep, has_value=not attribute(function, "is_without_value", False),
             results=host.result_policy(options.results, options.max_result_bytes),
             notify=notification_of(host, options),
         )  # fmt: skip
         job = job._replace(sys_path=submit.module_folders(job, payload))
         notes.tell(payload.notes, job, submit.is_in_place(job.host, job.interpreter))
-        return Prepared(session, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path)
+        return Prepared(
+            host_state, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path
+        )
 
 
 def _pack_for_environment(
-    session: HostState, pack: Pack, options: Options, resources: Resources, name: str
+    host: HostState, pack: Pack, options: Options, resources: Resources, name: str
 ) -> tuple[payloads.Payload, ResolvedEnvironment]:
     """Pack the call for the Python of its environment, and find that environment.
 
@@ -183,7 +185,7 @@ def _pack_for_environment(
     environment is solved. If that has another Python, the call is packed again, as code goes there as text.
     """
 
-    place = Place(session.host.name, session.root)
+    place = Place(host.settings.name, host.root)
 
     @functools.cache
     def pack_for(version: tuple[int, int]) -> payloads.Payload:
@@ -193,9 +195,9 @@ def _pack_for_environment(
     request = EnvironmentRequest(
         options.environment, options.packages, resources.gpus, lambda: payloads.imports_of(pack_for(expected))
     )
-    expected = session.environments.expected_python(request) or CALLER
+    expected = host.environments.expected_python(request) or CALLER
     payload = pack_for(expected)
-    ready = session.environments.find(request, console.tell)
+    ready = host.environments.find(request, console.tell)
     if ready.interpreter.version != expected:
         payload = pack_for(ready.interpreter.version)
     return payload, ready
@@ -234,30 +236,30 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
         live: Whether what it prints is followed.
         in_turn: Whether to follow it only once it is one of the oldest jobs of its host, or begins.
     """
-    session, spec = prepared.session, prepared.job
-    tracker = Tracker(session, spec.id, spec.name, live, keeps=spec.keep_value, results=spec.results)
+    host, spec = prepared.host, prepared.job
+    tracker = Tracker(host, spec.id, spec.name, live, keeps=spec.keep_value, results=spec.results)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     tracker.entry = entry = entry_of(job)
     entry.fetch_when_done(spec.outputs)
     entry.asked, tracker.time_s = spec.resources, spec.resources.time_s
     entry.has_value = spec.has_value
     tracker.inputs = prepared.payload.inputs
-    entry.given = submit.given_paths(session.root, prepared.payload)
+    entry.given = submit.given_paths(host.root, prepared.payload)
     _send_now(prepared, entry, tracker, in_turn)
     return job, tracker
 
 
 def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bool) -> None:
     """Send the call, start it, and follow it."""
-    session, spec = prepared.session, prepared.job
-    submit.await_room(session)
+    host, spec = prepared.host, prepared.job
+    submit.await_room(host)
     inputs = submit.inputs_of(prepared.payload)
     entry.submitted_at = time.monotonic()
     history.remember(entry, prepared.config, spec.results, spec.secrets)
     needs, environment = send_needs(prepared, entry)
-    submit.submit_job(session, spec, prepared.payload, needs, tracker, inputs)
+    submit.submit_job(host, spec, prepared.payload, needs, tracker, inputs)
     # Without a scheduler the job begins at once, and follows its builder itself.
-    if environment and session.scheduler.has_nodes:
+    if environment and host.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)
     tracker.follow(in_turn)
     leaving.remember_going(entry)
@@ -275,8 +277,8 @@ def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submit.U
             # The module takes time to import, and many calls make no environment.
             from clusterfn.calls import environment_upload
 
-            environment = environment_upload.upload_for(prepared.session, locked, job, console.tell)
-        needs = submit.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
+            environment = environment_upload.upload_for(prepared.host, locked, job, console.tell)
+        needs = submit.send_needs(prepared.host, prepared.payload, prepared.ready.folders)
     if environment is not None:
         needs = needs._replace(before=[*needs.before, *environment.before])
     return needs, environment

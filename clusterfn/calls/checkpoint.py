@@ -69,14 +69,14 @@ def check_requeue(options: Options, resources: Resources, scheduler: Scheduler) 
         )
 
 
-def to_resume(session: HostState, job_id: str) -> str:
+def to_resume(host_state: HostState, job_id: str) -> str:
     """Return the whole id of the job that `resume=` names.
 
     Raises:
         ConfigError: The host has no such job, it still runs, or it left no checkpoint.
     """
-    host = session.host.name
-    name, job = _find(session, job_id)
+    host = host_state.settings.name
+    name, job = _find(host_state, job_id)
     if not job.ended and job.stopping:
         raise ConfigError(f"resume={job_id!r}: that job is still being stopped", hint="call again in a moment")
     if not job.ended:
@@ -99,11 +99,11 @@ class _Earlier(NamedTuple):
     ended: bool = False
 
 
-def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
+def _find(host_state: HostState, job_id: str) -> tuple[str, _Earlier]:
     """Find the one job whose id begins so; return its whole id and its state."""
-    host = session.host.name
-    place = posixpath.join(session.root, layout.JOBS, job_id)
-    answer = session.connection.run(["/bin/sh", "-c", _LOOK, "sh", place]).result(_TIMEOUT_S)
+    host = host_state.settings.name
+    place = posixpath.join(host_state.root, layout.JOBS, job_id)
+    answer = host_state.connection.run(["/bin/sh", "-c", _LOOK, "sh", place]).result(_TIMEOUT_S)
     jobs: dict[str, _Earlier] = {}
     for line in answer.out.decode("utf-8", "replace").splitlines():
         if line.startswith("{") and jobs:

@@ -59,7 +59,7 @@ class Conclusion:
         self.job.skip_turn()
         request = json.dumps(verdict.as_dict()).encode()
         # Only the host concludes: a client that concluded by itself could contradict a supervisor that is still alive.
-        return self.job.session.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=request)
+        return self.job.host.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=request)
 
     def conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
         """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
@@ -92,7 +92,7 @@ class Conclusion:
         try:
             answer = await self.ask(verdict)
             published = {}
-            published = parse_conclusion(answer, self.job.session.host, self.job.folder)
+            published = parse_conclusion(answer, self.job.host.settings, self.job.folder)
         except (Unreachable, concurrent.futures.CancelledError):
             return None
         except ClusterfnError as error:
@@ -109,10 +109,10 @@ class Conclusion:
             return
         if self._failed <= len(pauses_s):
             # The bridge itself may be missing on the host: without this the next try would not send it again.
-            job.session.contents.forget()
+            job.host.contents.forget()
             loop.begin(self._look_again(pauses_s[self._failed - 1]))
             return
-        lost = await find_loss(job.session, job.folder, job.scheduler_name)
+        lost = await find_loss(job.host, job.folder, job.scheduler_name)
         if not job.is_closed:
             job.cannot_conclude(lost or error)
 
@@ -142,16 +142,16 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
 
 
 async def fail_unfinished_items(
-    session: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
+    host: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
 ) -> None:
     """Give every item without an element this verdict, in the journal of the element in that folder."""
     request = json.dumps(verdict.as_dict()).encode()
-    answer = await session.bridge.supervise("bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S)
+    answer = await host.bridge.supervise("bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S)
     if answer.rc != 0:
-        parse_conclusion(answer, session.host, group.folder, "group")
+        parse_conclusion(answer, host.settings, group.folder, "group")
 
 
-async def find_loss(session: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:
+async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:
     """Ask the host for the folder of a job or group; return the error if it is gone, as nothing of it can come then.
 
     Args:
@@ -161,28 +161,28 @@ async def find_loss(session: HostState, folder: str, scheduler_name: str) -> Clu
         None if the folder is there, or the host does not say.
     """
     try:
-        (exists,) = await session.connection.have([folder])
+        (exists,) = await host_state.connection.have([folder])
     except (ClusterfnError, concurrent.futures.CancelledError):
         return None
     if exists:
         return None
-    host, scheduler = session.host.name, session.scheduler
+    host, scheduler = host_state.settings.name, host_state.scheduler
     by_hand = scheduler.cancel_by_hand(scheduler_name)
     queue = f"; if it is still in the queue of {scheduler.title}, run there: {by_hand}" if by_hand else ""
     return ClusterfnError(
         f"{host} has lost the job's files: its root was removed, or another file system is there",
         stage="supervisor", evidence=[f"there is no {folder}"],
-        hint=f"check {session.root} on {host}, and call again{queue}",
+        hint=f"check {host_state.root} on {host}, and call again{queue}",
     )  # fmt: skip
 
 
-def check_removed(session: HostState, scheduler_name: str, answer: Completed) -> None:
+def check_removed(host: HostState, scheduler_name: str, answer: Completed) -> None:
     """Raise a SubmitError if a scheduler has not removed a job from its queue."""
     if answer.rc != 0:
         raise SubmitError(
-            "the job will not run, but its scheduler did not remove it from the queue", host=session.host.name,
+            "the job will not run, but its scheduler did not remove it from the queue", host=host.settings.name,
             stage="queue", evidence=answer.err.decode("utf-8", "replace").splitlines(),
-            hint=f"try again, or run on the host: {session.scheduler.cancel_by_hand(scheduler_name)}",
+            hint=f"try again, or run on the host: {host.scheduler.cancel_by_hand(scheduler_name)}",
         )  # fmt: skip
 
 
@@ -198,7 +198,7 @@ async def end_if_stuck(
         on_left: Takes the names of processes that cannot be ended.
         look: Awaited once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
     """
-    kill = tracker.session.scheduler.cancel_command(tracker.scheduler_name, kill=True)
+    kill = tracker.host.scheduler.cancel_command(tracker.scheduler_name, kill=True)
     await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
     if is_over():
         return
@@ -207,10 +207,10 @@ async def end_if_stuck(
             await tracker.run(kill)
             left = []
         else:
-            left = _left_by(await tracker.session.bridge.supervise("end", tracker.folder))
+            left = _left_by(await tracker.host.bridge.supervise("end", tracker.folder))
     except (ClusterfnError, concurrent.futures.CancelledError) as error:
         # The host cannot be asked any more.
-        if not tracker.session.is_connected:
+        if not tracker.host.is_connected:
             return
         left = [] if kill else [error.message if isinstance(error, ClusterfnError) else str(error)]
     if kill:

@@ -98,9 +98,7 @@ class EnvironmentUpload:
         loop.begin(report_end())
 
 
-def upload_for(
-    session: HostState, environment: LockedEnvironment, job: Entry | GroupState, say: Say
-) -> EnvironmentUpload:
+def upload_for(host: HostState, environment: LockedEnvironment, job: Entry | GroupState, say: Say) -> EnvironmentUpload:
     """Upload it as `upload` does; show progress before the job is shown, then make it part of the job's state."""
     with BuildDisplay() as display:
 
@@ -110,22 +108,22 @@ def upload_for(
             else:
                 job.set_state(job.state, f"environment: {in_words(progress)}")
 
-        return upload(session, environment, say, show)
+        return upload(host, environment, say, show)
 
 
-def build(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
+def build(host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
     """Have it built now, and wait for that; whether there was anything to do.
 
     Raises:
         EnvironmentBuildError, HostError: It cannot be made, or not be sent.
         ConfigError: The host builds in jobs alone.
     """
-    if session.host.making.build_on == "node":
+    if host.settings.making.build_on == "node":
         raise ConfigError(
-            f"{session.host.name} builds environments in the jobs that use them (build_on: node)",
-            host=session.host.name, hint="call a function with it",
+            f"{host.settings.name} builds environments in the jobs that use them (build_on: node)",
+            host=host.settings.name, hint="call a function with it",
         )  # fmt: skip
-    shipped = upload(session, environment, say, on_progress)
+    shipped = upload(host, environment, say, on_progress)
     if shipped.build is None:
         return False
     ended = shipped.build.listen(on_progress)
@@ -133,7 +131,7 @@ def build(session: HostState, environment: LockedEnvironment, say: Say, on_progr
         reply.result(None)
     progress = ended.result()
     if progress["stage"] == "failed":
-        raise environment_builder.build_error(progress, session.host.name)
+        raise environment_builder.build_error(progress, host.settings.name)
     return True
 
 
@@ -149,21 +147,21 @@ class _LastUpload:
 _uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref.WeakKeyDictionary()
 
 
-def upload(session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+def upload(host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder; once, however many jobs ask before it is there.
 
     Raises as `upload_missing`.
     """
-    last = _uploads.setdefault(session, {}).setdefault(environment.ready, _LastUpload())
+    last = _uploads.setdefault(host, {}).setdefault(environment.ready, _LastUpload())
     with last.lock:
-        if environment.ready not in session.contents and not last.upload.share():
-            last.upload = upload_missing(session, environment, say, on_progress)
+        if environment.ready not in host.contents and not last.upload.share():
+            last.upload = upload_missing(host, environment, say, on_progress)
         # The environment may have become ready since the test above, and then nothing is to be waited for.
-        return EnvironmentUpload() if environment.ready in session.contents else last.upload
+        return EnvironmentUpload() if environment.ready in host.contents else last.upload
 
 
 def upload_missing(
-    session: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress
+    host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress
 ) -> EnvironmentUpload:
     """Send what the host lacks of it, and start its builder.
 
@@ -174,39 +172,39 @@ def upload_missing(
     Raises:
         EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
     """
-    if not session.missing([environment.ready]):
+    if not host.missing([environment.ready]):
         return EnvironmentUpload()
-    draft = json.dumps(plan_document(session, environment, session.host.making.fetch_on != "client", {})).encode()
-    lines = environment_builder.run_builder(session, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)
+    draft = json.dumps(plan_document(host, environment, host.settings.making.fetch_on != "client", {})).encode()
+    lines = environment_builder.run_builder(host, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)
     # The host fetches some of what is missing, and the rest is sent.
-    wheel, lock = zstd_wheel(session), environment.lock
+    wheel, lock = zstd_wheel(host), environment.lock
     archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
     known = {each.sha256: each for each in archives}
-    with reading(session.host.name, "which archives it lacks"):
+    with reading(host.settings.name, "which archives it lacks"):
         lacking = shaped(lines[-1], {"missing": [str], "unreachable": [str], "sizes": {...: int}})
         missing = [known[sha256] for sha256 in lacking["missing"]]
-    unreachable = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
+    unreachable = set() if host.settings.making.fetch_on == "host" else set(lacking["unreachable"])
     unreachable |= {each.sha256 for each in missing if each.url.startswith(GIT)}
     theirs = [each for each in missing if each.sha256 not in unreachable]
     ours = [each for each in missing if each.sha256 in unreachable]
     sizes = download.download_sizes(ours)
     # The host knows the sizes of what it can reach, and this machine those of the others.
     tell_download(environment, theirs, ours, {**lacking["sizes"], **sizes}, say)
-    sent = [*session.bridge.lay_out(), *_send(session, environment, ours, sum(sizes.values()), on_progress)]
+    sent = [*host.bridge.lay_out(), *_send(host, environment, ours, sum(sizes.values()), on_progress)]
     plan = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
-    document = json.dumps(plan_document(session, environment, bool(theirs), lacking["sizes"])).encode()
+    document = json.dumps(plan_document(host, environment, bool(theirs), lacking["sizes"])).encode()
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
-    planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
+    planned = host.connection.put(plan, document, mode=_GROUP_READS, after=sent)
     # The builder goes on by itself from here, even if this process ends.
-    return EnvironmentUpload([*sent, planned], _start(session, environment, plan, planned))
+    return EnvironmentUpload([*sent, planned], _start(host, environment, plan, planned))
 
 
-def _start(session: HostState, environment: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
+def _start(host: HostState, environment: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
     """Start the builder on the machine that ssh reaches; None if each job builds for itself."""
-    if session.host.making.build_on == "node":
+    if host.settings.making.build_on == "node":
         return None
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
-    argv, build = session.bridge.words(layout.BUILD, "build", plan), RemoteBuild(session, log)
+    argv, build = host.bridge.words(layout.BUILD, "build", plan), RemoteBuild(host, log)
     build.spawn(argv, environment.root, [planned])
     return build
 
@@ -238,7 +236,7 @@ def tell_download(
 
 
 def _send(
-    session: HostState, environment: LockedEnvironment, packages: Sequence[LockedPackage], size: int,
+    host: HostState, environment: LockedEnvironment, packages: Sequence[LockedPackage], size: int,
     on_progress: Progress,
 ) -> Iterator[Reply[Any]]:  # fmt: skip
     """Send each archive as soon as it is here, while the others are fetched: so many bytes, as far as that is known."""
@@ -256,7 +254,7 @@ def _send(
         tell_sent({"stage": SENDING, "done": count, "of": len(sent), "text": transfer.amounts()})
 
     for sha256, path in download.download_packages(packages, fetched, environment.indexes):
-        sent.append(session.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS))
+        sent.append(host.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS))
         transfer.add(sent[-1])
         loop.begin(report_arrival(sent[-1]))
         yield sent[-1]
@@ -275,27 +273,27 @@ def _seldom(on_progress: Progress) -> Progress:
 
 
 def plan_document(
-    session: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]
+    host: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return plan.json, as decision 14 describes it, with facts that only people read."""
-    wheel, archives = zstd_wheel(session), environment.lock.archives(environment.platform)
-    setup = job_script.modules_setup(session.host) if any(each.is_source for each in archives) else ""
+    wheel, archives = zstd_wheel(host), environment.lock.archives(environment.platform)
+    setup = job_script.modules_setup(host.settings) if any(each.is_source for each in archives) else ""
     return {
         "format": layout.FORMAT, "id": environment.id, "root": environment.root, "platform": environment.platform,
         "python": list(environment.interpreter.version),
         "packages": [planned_package(each, environment, setup, sizes) for each in archives],
         "base": {"path": environment.base.path, "version": environment.base.version} if environment.base else None,
         "setup": setup, "fetch": fetch, "zstd": _entry(wheel) if wheel else None,
-        "verify": ["torch"] if environment.has_torch else [], "timeout_s": session.host.making.timeout_s,
-        "purged": session.host.making.purge_days is not None, "owners": list(session.host.owners),
+        "verify": ["torch"] if environment.has_torch else [], "timeout_s": host.settings.making.timeout_s,
+        "purged": host.settings.making.purge_days is not None, "owners": list(host.settings.owners),
         "about": environment.title, "wanted": list(environment.wanted), "cuda": environment.cuda,
         "why": environment.why, "virtual": environment.lock.virtual_packages(environment.platform),
     }  # fmt: skip
 
 
-def zstd_wheel(session: HostState) -> LockedPackage | None:
+def zstd_wheel(host: HostState) -> LockedPackage | None:
     """Return the wheel by which the host's Python reads .conda archives, if there is one."""
-    facts = session.connection.facts
+    facts = host.connection.facts
     return download.zstandard_wheel(facts.version, facts.platform.partition("-")[2])
 
 

@@ -63,10 +63,10 @@ class Follower(FollowedJob):
     _lines: Lines | None = None
 
     def __init__(
-        self, session: HostState, folder: str, scheduler_name: str, live: bool = False, bridge: str = "",
+        self, host: HostState, folder: str, scheduler_name: str, live: bool = False, bridge: str = "",
         keeps: bool = False, results: ResultPolicy | None = None,
     ) -> None:  # fmt: skip
-        FollowedJob.__init__(self, session, folder, scheduler_name, bridge, keeps, results)
+        FollowedJob.__init__(self, host, folder, scheduler_name, bridge, keeps, results)
         self.live = live
         self.events_read = 0
         self.liveness = LivenessMonitor(self)
@@ -182,7 +182,7 @@ class Follower(FollowedJob):
                 job.tell("note", event.get("reason", ""))
             elif event.get("event") in OF_EVENT:
                 reason = event.get("reason") or event.get("node") or ""
-                job.set_state(OF_EVENT[event["event"]], reason, _time_of(self.session, event))
+                job.set_state(OF_EVENT[event["event"]], reason, _time_of(self.host, event))
         self.events_read += len(data)
 
     async def _see_through(self, waiting: Reply[bytes]) -> None:
@@ -240,12 +240,12 @@ class Follower(FollowedJob):
         self.end()
         # The bridge on the host is missing or damaged, so the next job must check it.
         if fields["kind"] == layout.ENVIRONMENT and fields.get("stage") == "start":
-            self.session.bridge.distrust()
+            self.host.bridge.distrust()
         elif fields["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
-            self.session.contents.forget()
+            self.host.contents.forget()
             # The environment was chosen for other GPUs than the job has, so the next call must look again.
             if fields.get("stage") == layout.GPU_STAGE:
-                self.session.environments.forget()
+                self.host.environments.forget()
         # The scheduler never took the job, so nothing of it may stay on the host.
         if self.doubt is not None and fields.get("stage") == "submit":
             job.fail(self.doubt)
@@ -291,7 +291,7 @@ class Follower(FollowedJob):
         entry = self.entry
         self.end()
         if not isinstance(error, HostDiskFull):
-            self.session.bridge.distrust()
+            self.host.bridge.distrust()
         error.host, error.job = entry.host, entry.id
         entry.fail(error)
 
@@ -318,13 +318,13 @@ def _lost(error: BaseException, job: Entry) -> ClusterfnError:
     return lost
 
 
-def _time_of(session: HostState, event: Mapping[str, str]) -> float | None:
+def _time_of(host: HostState, event: Mapping[str, str]) -> float | None:
     """Return when an event happened, by the clock of this machine."""
     try:
         when = float(event[_WHEN])
     except (KeyError, ValueError):
         return None
-    return session.here(when) if 0 < when < _LATEST else None
+    return host.here(when) if 0 < when < _LATEST else None
 
 
 def _output_files(folder: str, on_output: Callable[[str, bytes], Any], heard: Mapping[str, int]) -> list[Followed]:

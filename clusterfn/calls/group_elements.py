@@ -55,8 +55,8 @@ class GroupElements(GroupBackend):
     # With either of these, no more elements are to begin.
     _failing_rest = _over = False
 
-    def __init__(self, session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits) -> None:
-        super().__init__(session, layout.job_dir(job.root, job.id), layout.job_name(job.name, job.id))
+    def __init__(self, host: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits) -> None:
+        super().__init__(host, layout.job_dir(job.root, job.id), layout.job_name(job.name, job.id))
         self.job = job
         self.spec = cast(Group, job.group)
         self.group = group
@@ -89,11 +89,11 @@ class GroupElements(GroupBackend):
         self._unsubmitted.update(numbers)
         self.follow(numbers)
         self._looks = LookCounter()
-        scheduler, array = self.session.scheduler, self.limits.array
+        scheduler, array = self.host.scheduler, self.limits.array
         largest = min(_LARGEST_ARRAY if array is None else array, self.limits.jobs or _LARGEST_ARRAY)
         for some, request in scheduler.elements(self.job, numbers, largest):
             elements = _WaitingElements(self, some, numbers, after)
-            self._see(elements, submit.start(self.session, request, after, elements))
+            self._see(elements, submit.start(self.host, request, after, elements))
 
     def submissions(self) -> Sequence[Reply[Any]]:
         return self._submissions
@@ -111,19 +111,19 @@ class GroupElements(GroupBackend):
     def request_for(self, some: range) -> Submission:
         """Return what submits these elements as one array, in addition to those that the scheduler has."""
         spec = replace(self.spec, at_once=max(1, self.room_for_more()))
-        ((_, request),) = self.session.scheduler.elements(self.job._replace(group=spec), some, len(some))
+        ((_, request),) = self.host.scheduler.elements(self.job._replace(group=spec), some, len(some))
         return request
 
     def submit_later(self, some: range, numbers: range, after: Sequence[Reply[Any]]) -> PendingSubmission:
         """Return the submission of elements that the scheduler does not take together with others."""
         elements = _WaitingElements(self, some, numbers, after)
-        submission = PendingSubmission(self.session, self.request_for(some), after, elements)
+        submission = PendingSubmission(self.host, self.request_for(some), after, elements)
         self._see(elements, submission)
         return submission
 
     def _see(self, elements: _WaitingElements, submission: Reply[Any]) -> None:
         self._submissions.append(submission)
-        starting = loop.start(submit.see_started(self.session, submission, elements))
+        starting = loop.start(submit.see_started(self.host, submission, elements))
         self.starting.append(starting)
         if isinstance(submission, SpawnReply):
             exit_flush.await_at_exit(starting)
@@ -132,7 +132,7 @@ class GroupElements(GroupBackend):
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
         self._unsubmitted.difference_update(some)
         self._note_acceptance()
-        if self.session.scheduler.knows_all:
+        if self.host.scheduler.knows_all:
             # Earlier looks would find nothing, which would put off the next one.
             self.queued()
             self._scheduler_ids.update([scheduler_id] if scheduler_id else [])
@@ -156,7 +156,7 @@ class GroupElements(GroupBackend):
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
-        self.session.watch.add(self.scheduler_name, self.on_scheduler, self.spec.element_s)
+        self.host.watch.add(self.scheduler_name, self.on_scheduler, self.spec.element_s)
 
     def show_waiting(self) -> None:
         self.group.set_state(PENDING, self.waiting_reason)
@@ -184,15 +184,15 @@ class GroupElements(GroupBackend):
         # The scheduler may know what is being sent, or not yet.
         if any(_is_being_sent(submission) for submission in self._submissions):
             return
-        verdict = self._looks.count(seen, self.session.host.name)
+        verdict = self._looks.count(seen, self.host.settings.name)
         # The list is a copy, because another thread may add elements.
         elements = list(self.element_tasks.values())
         # What waits in this program changes nothing for the others: if those are gone, the group ends as they did.
         unbegun = [element for element in self._started() if not element.begun]
         # The queue of such a scheduler lists only what waits.
-        if not self.session.scheduler.knows_all:
+        if not self.host.scheduler.knows_all:
             if not any(element.waits for element in elements):
-                self.session.unwatch(self.scheduler_name)
+                self.host.unwatch(self.scheduler_name)
             elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(elements):
                 # After fewer looks, the sender may still be about to start them.
                 loop.begin(self._conclude_unless_they_start_later())
@@ -211,7 +211,7 @@ class GroupElements(GroupBackend):
         Without an answer, that is asked later, too.
         """
         try:
-            is_lost = not await liveness.may_start_later(self.session)
+            is_lost = not await liveness.may_start_later(self.host)
         except (ClusterfnError, CancelledError):
             is_lost = False
         if not is_lost:
@@ -235,7 +235,7 @@ class GroupElements(GroupBackend):
 
     async def _explain(self, scheduler_ids: Sequence[str]) -> None:
         """Conclude the elements that have not begun, if the scheduler says why they never will."""
-        verdict = await liveness.explain_unstarted(self.session, self.folder, scheduler_ids, self._doubt)
+        verdict = await liveness.explain_unstarted(self.host, self.folder, scheduler_ids, self._doubt)
         if verdict is not None and not self._failing_rest and not self._over:
             self.conclude_rest(verdict)
 
@@ -390,7 +390,7 @@ class ArrayTaskTracker(Follower):
 
     def __init__(self, owner: GroupBackend, number: int) -> None:
         folder, name = layout.element_dir(owner.folder, number), f"{owner.scheduler_name}.{number}"
-        super().__init__(owner.session, folder, name, bridge=owner.job.bridge, results=owner.job.results)
+        super().__init__(owner.host, folder, name, bridge=owner.job.bridge, results=owner.job.results)
         self._owner, self._number = owner, number
         self._stream = ItemStream(number, 1)
 
@@ -398,7 +398,7 @@ class ArrayTaskTracker(Follower):
         """Return the file of a stream; for "scheduler" that of this element."""
         if stream != "scheduler":
             return super().log_path(stream)
-        name = self.session.scheduler.element_log(self._number, self.scheduler_id)
+        name = self.host.scheduler.element_log(self._number, self.scheduler_id)
         return posixpath.join(posixpath.dirname(posixpath.dirname(self.folder)), name)
 
     def _follow_files(self, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]) -> Reply[bytes]:

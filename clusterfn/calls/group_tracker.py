@@ -61,13 +61,13 @@ class GroupTracker(GroupElements):
     """
 
     def __init__(
-        self, session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits,
+        self, host: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits,
         retried: Retried | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(session, job, group, limits)
+        super().__init__(host, job, group, limits)
         self.numbers = retried.numbers if retried else range(self.spec.count)
         self._earlier = retried.group.backend if retried else None
-        place = outcome.JobLocation(session.host.name, job.id, self.folder, job.results)
+        place = outcome.JobLocation(host.settings.name, job.id, self.folder, job.results)
         self.item_results = ItemResults(
             group, self.numbers, place, self._item_ended, self._all_items_ended,
             lambda path, sink, begin, end: self.connection.get(path, sink, begin, until=end),
@@ -95,7 +95,7 @@ class GroupTracker(GroupElements):
         """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
         # The host has removed what is damaged, so the next call must send it again.
         if kind == layout.PAYLOAD_BROKEN:
-            self.session.contents.forget()
+            self.host.contents.forget()
         to = self.group.outputs_to
         for pattern in self.job.outputs if to is not None and kind == layout.RETURNED else ():
             folder, own = self.item_results.work_folder(index), cast(Path, to) / str(index)
@@ -145,11 +145,11 @@ class GroupTracker(GroupElements):
 
     async def _end_if_lost(self) -> None:
         """End the group if its folder was gone at several looks."""
-        error = await conclusion.find_loss(self.session, self.folder, self.scheduler_name)
+        error = await conclusion.find_loss(self.host, self.folder, self.scheduler_name)
         if error is None:
             return
         error.host, error.job = self.group.host, self.group.id
-        self.session.bridge.distrust()
+        self.host.bridge.distrust()
         leaving.forget_going(self.group)
         self.group.fail(error)
         self._end()
@@ -287,7 +287,7 @@ class GroupTracker(GroupElements):
             if damaged:
                 # Without an answer the new elements find the bridge as it is.
                 with contextlib.suppress(Unreachable):
-                    before = await loop.in_thread(lambda: self.session.bridge.mend(self.job.bridge), "clusterfn-bridge")
+                    before = await loop.in_thread(lambda: self.host.bridge.mend(self.job.bridge), "clusterfn-bridge")
             if not (self._over or self._stopping or self._failing_rest):
                 self.start(self._next(count), before)
         finally:
@@ -342,7 +342,7 @@ class GroupTracker(GroupElements):
         """Have the host conclude; the first verdict asked for an element is final."""
         folder = element.tracker.folder
         try:
-            await conclusion.fail_unfinished_items(self.session, self.group, folder, self.job.bridge, verdict)
+            await conclusion.fail_unfinished_items(self.host, self.group, folder, self.job.bridge, verdict)
         except ClusterfnError as error:
             element.over = True
             self._give_up(error)

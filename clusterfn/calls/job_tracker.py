@@ -32,7 +32,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
     """Follows one job.
 
     Args:
-        session: Its host.
+        host: Its host.
         job_id: Its id.
         name: The function's name.
         live, bridge, keeps, results: See `Follower`.
@@ -47,12 +47,12 @@ class Tracker(Follower, JobBackend, WaitingJob):
     _through: HostConnection | None = None
 
     def __init__(
-        self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "", keeps: bool = False,
+        self, host: HostState, job_id: str, name: str, live: bool = False, bridge: str = "", keeps: bool = False,
         results: ResultPolicy | None = None,
     ) -> None:  # fmt: skip
-        folder, scheduler_name = layout.job_dir(session.root, job_id), layout.job_name(name, job_id)
-        JobBackend.__init__(self, session, folder, scheduler_name)
-        Follower.__init__(self, session, folder, scheduler_name, live, bridge, keeps, results)
+        folder, scheduler_name = layout.job_dir(host.root, job_id), layout.job_name(name, job_id)
+        JobBackend.__init__(self, host, folder, scheduler_name)
+        Follower.__init__(self, host, folder, scheduler_name, live, bridge, keeps, results)
         self.submission: Reply[Any] | None = None
 
     def submissions(self) -> Sequence[Reply[Any]]:
@@ -67,14 +67,14 @@ class Tracker(Follower, JobBackend, WaitingJob):
         self._through = self.connection
         if in_turn and not self._is_wanted:
             self._is_in_turn = True
-            if not self.session.follow_window.enter(self):
+            if not self.host.follow_window.enter(self):
                 return
         super().follow()
         loop.call(self._watch_heartbeat)
 
     def skip_turn(self) -> None:
         self._is_wanted = True
-        if self._is_in_turn and self.session.follow_window.hurry(self):
+        if self._is_in_turn and self.host.follow_window.hurry(self):
             loop.begin(self._take_turn())
 
     async def _take_turn(self) -> None:
@@ -86,7 +86,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         try:
             # A later connection knows nothing of the job, whose requests were lost with the connection that sent it.
             if self._through is not None and not self._through.usable():
-                raise HostError(f"the connection to {self.session.host.name} was closed", host=self.session.host.name)
+                raise HostError(f"the connection to {self.host.settings.name} was closed", host=self.host.settings.name)
             self.follow()
         except ClusterfnError as ended:
             self._lose(ended)
@@ -107,7 +107,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
             # The host skips a request whose predecessors failed, so the cause is a call whose value this job takes.
             labels = ", ".join(each.label for each in self.inputs)
             refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
-            refused.host, refused.__cause__ = self.session.host.name, error
+            refused.host, refused.__cause__ = self.host.settings.name, error
         self.entry.fail(refused)
         self.end()
         if is_from_host(error) and not isinstance(refused, Cancelled):
@@ -128,7 +128,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if self.is_closed:
             return
         self._is_started = True
-        if self.session.scheduler.knows_all:
+        if self.host.scheduler.knows_all:
             self.queued()
         loop.call(self._watch_heartbeat)
 
@@ -142,7 +142,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if self.is_closed:
             return
         self.liveness.expect_looks()
-        self.session.watch.add(self.scheduler_name, self.on_scheduler, self.time_s)
+        self.host.watch.add(self.scheduler_name, self.on_scheduler, self.time_s)
 
     def attach(self, claim: bytes, started: bytes) -> None:
         """Follow a job that another process sent, from its first attempt on.
@@ -153,7 +153,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         submission = claim.decode("ascii", "replace").strip()
         self.follow()
         self.taken(Started(submission or _script_id(started.decode("utf-8", "replace"))))
-        if not submission and not self.session.scheduler.knows_all:
+        if not submission and not self.host.scheduler.knows_all:
             self.queued()
             loop.begin(self.liveness.look_until_it_begins())
 
@@ -161,10 +161,10 @@ class Tracker(Follower, JobBackend, WaitingJob):
         """Take what the scheduler said of the job at one look."""
         job = self.entry
         if self.is_closed:
-            self.session.unwatch(self.scheduler_name)
+            self.host.unwatch(self.scheduler_name)
             return
-        if job.state != PENDING and not self.session.scheduler.knows_all:
-            self.session.unwatch(self.scheduler_name)
+        if job.state != PENDING and not self.host.scheduler.knows_all:
+            self.host.unwatch(self.scheduler_name)
             return
         if isinstance(seen, Silent):
             job.set_state(job.state, seen.in_words)
@@ -209,7 +209,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         """Stop following the job, and cancel the open requests."""
         super().end()
         if self._is_in_turn:
-            for each in self.session.follow_window.leave(self):
+            for each in self.host.follow_window.leave(self):
                 loop.begin(each._take_turn())
         self.stop_waiting()
         if self.submission is not None and not isinstance(self.submission, PendingSubmission):
@@ -222,7 +222,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
             return True
         self.await_submissions()
         answer = self.liveness.conclusion.ask(conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)
-        won = parse_conclusion(answer, self.session.host, self.folder).get("won") is True
+        won = parse_conclusion(answer, self.host.settings, self.folder).get("won") is True
         if won:
             self._leave_queue()
         return won
@@ -240,7 +240,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         reply = self.cancel_at_scheduler()
         if reply is None:
             return
-        conclusion.check_removed(self.session, self.scheduler_name, reply.result(_TIMEOUT_S))
+        conclusion.check_removed(self.host, self.scheduler_name, reply.result(_TIMEOUT_S))
 
 
 def _script_id(started: str) -> str:

@@ -79,7 +79,7 @@ class LivenessMonitor:
 
     def expect_looks(self) -> None:
         """Take note that each look at the scheduler will be reported, with what it says of this job alone."""
-        self._is_listed = self._tracker.session.scheduler.knows_all
+        self._is_listed = self._tracker.host.scheduler.knows_all
 
     @property
     def watches(self) -> bool:
@@ -116,7 +116,7 @@ class LivenessMonitor:
         was_silent, self._is_silent = self._is_silent, False
         if was_silent and (seen is None or seen.phase != RUNNING):
             self._ask()
-        verdict = self._looks.count(seen, self._tracker.session.host.name)
+        verdict = self._looks.count(seen, self._tracker.host.settings.name)
         # The comparison is exact, so that later looks do not conclude the job again.
         if verdict is not None and self._looks.hopeless == LOOKS:
             self.conclusion.conclude_and_cancel(verdict)
@@ -160,30 +160,30 @@ class LivenessMonitor:
     async def _give_up_if_lost(self) -> None:
         """Give up a job whose folder was gone at several looks."""
         job = self._tracker
-        lost = await find_loss(job.session, job.folder, job.scheduler_name)
+        lost = await find_loss(job.host, job.folder, job.scheduler_name)
         if lost is not None and not self._tracker.is_closed:
             job.cannot_conclude(lost)
 
     def _silent(self) -> None:
         """Look for the job, or have it asked about: either answers for all jobs that are silent together."""
         self._tracker.entry.note_silence()
-        session, now = self._tracker.session, time.monotonic()
-        session.watch.look_now()
+        host, now = self._tracker.host, time.monotonic()
+        host.watch.look_now()
         if self._is_listed:
             self._is_silent = True
         elif now >= self._ask_from:
             # Only a scheduler's controller is spared: the host itself can be asked about its processes at any time.
-            self._ask_from = now + _EVIDENCE_S if session.scheduler.has_nodes else 0.0
+            self._ask_from = now + _EVIDENCE_S if host.scheduler.has_nodes else 0.0
             self._ask()
 
     def _ask(self) -> None:
         """Have the host asked about it, together with others."""
         if not self._tracker.is_closed:
-            of_host(self._tracker.session).ask(self.conclusion)
+            of_host(self._tracker.host).ask(self.conclusion)
 
 
 async def explain_unstarted(
-    session: HostState, folder: str, scheduler_ids: Sequence[str], doubt: SubmitError | None
+    host: HostState, folder: str, scheduler_ids: Sequence[str], doubt: SubmitError | None
 ) -> SchedulerVerdict | None:
     """Find out from the scheduler why elements that have not begun never will.
 
@@ -195,19 +195,19 @@ async def explain_unstarted(
     Returns:
         None while the scheduler says that one of them may live, or does not answer, or one may wait in a program.
     """
-    scheduler = session.scheduler
+    scheduler = host.scheduler
     verdict: SchedulerVerdict | None = _FORGOTTEN
     if doubt:
         message = f"the scheduler does not know the group's elements, and they never started: {doubt.message}"
         verdict = _FORGOTTEN._replace(message=message, evidence=tuple(doubt.evidence))
     try:
         for scheduler_id in scheduler_ids:
-            answer = await session.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
+            answer = await host.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
             text = (answer.out + answer.err).decode("utf-8", "replace")
             verdict = scheduler.explain(Evidence(text, "", scheduler_id, job_of(folder)))
             if verdict is None:
                 return None
-        return None if await is_refused_elsewhere(session.connection, folder) else verdict
+        return None if await is_refused_elsewhere(host.connection, folder) else verdict
     except (ClusterfnError, concurrent.futures.CancelledError):
         return None
 
@@ -224,12 +224,12 @@ class SilentJobs:
     """The silent jobs of one host.
 
     Args:
-        session: The host.
+        host: The host.
     """
 
-    def __init__(self, session: HostState) -> None:
+    def __init__(self, host: HostState) -> None:
         # This object is a value of a WeakKeyDictionary: a strong reference to its key would keep both for ever.
-        self._session = weakref.ref(session)
+        self._host = weakref.ref(host)
         self._waiting: dict[Conclusion, None] = {}
         self._is_asking = False
 
@@ -246,32 +246,32 @@ class SilentJobs:
     async def _ask_all(self) -> None:
         """Ask about those that are silent, then about those that have fallen silent meanwhile."""
         try:
-            while (session := self._session()) is not None and (silent := self._next(session)):
-                await self._ask(session, silent)
+            while (host := self._host()) is not None and (silent := self._next(host)):
+                await self._ask(host, silent)
         finally:
             self._is_asking = False
 
-    def _next(self, session: HostState) -> list[Conclusion]:
+    def _next(self, host: HostState) -> list[Conclusion]:
         left = [each for each in self._waiting if not each.job.is_closed]
-        most = _most(session)
+        most = _most(host)
         self._waiting = dict.fromkeys(left[most:])
         return left[:most]
 
-    async def _ask(self, session: HostState, silent: list[Conclusion]) -> None:
+    async def _ask(self, host: HostState, silent: list[Conclusion]) -> None:
         """Ask about these jobs, and have those concluded that are gone."""
         try:
-            claimed = await _read_claims(session, silent)
-            dead = await _ask_scheduler(session, claimed) if claimed else []
+            claimed = await _read_claims(host, silent)
+            dead = await _ask_scheduler(host, claimed) if claimed else []
         except Unreachable:
             # The connection has ended.
             return
         except (ClusterfnError, concurrent.futures.CancelledError):
-            if session.is_connected:
+            if host.is_connected:
                 # Nothing else may report that these jobs are gone, so they are asked about again.
                 loop.begin(self._ask_later(silent))
             return
         left = collections.deque(dead)
-        await asyncio.gather(*(_conclude_each(session, left) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
+        await asyncio.gather(*(_conclude_each(host, left) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
 
     async def _ask_later(self, silent: list[Conclusion]) -> None:
         """Ask again about jobs of which nothing else may say that they are gone."""
@@ -280,15 +280,15 @@ class SilentJobs:
             self.ask(each)
 
 
-def _most(session: HostState) -> int:
-    return _AT_ONCE if session.scheduler.evidence_of_many else 1
+def _most(host: HostState) -> int:
+    return _AT_ONCE if host.scheduler.evidence_of_many else 1
 
 
-async def _read_claims(session: HostState, silent: list[Conclusion]) -> list[tuple[Conclusion, str]]:
+async def _read_claims(host: HostState, silent: list[Conclusion]) -> list[tuple[Conclusion, str]]:
     """Return the jobs that a submission has claimed, with it: others of these have long ended."""
     claims = [posixpath.join(each.job.folder, layout.CLAIM) for each in silent]
     # With a second file, grep begins each line with the name of the file, even for a single claim.
-    read = await session.connection.run(["grep", "-s", "", *claims, "/dev/null"])
+    read = await host.connection.run(["grep", "-s", "", *claims, "/dev/null"])
     lines = read.out.decode("utf-8", "surrogateescape").splitlines()
     pairs = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
     by_folder = {folder: claim.strip() for folder, _, claim in pairs}
@@ -310,7 +310,7 @@ async def _conclude_unseen(silent: Conclusion) -> None:
     """Conclude a job without a claim or an id that no look by its name has found: it was never submitted."""
     job, message = silent.job, "the scheduler does not know the job, and it never started"
     try:
-        if job.session.scheduler.knows_all:
+        if job.host.scheduler.knows_all:
             if await is_refused_elsewhere(job.connection, job.folder):
                 return
         else:
@@ -319,7 +319,7 @@ async def _conclude_unseen(silent: Conclusion) -> None:
                 # A younger job may be about to start.
                 return
             # So may one that waits in the agent of another program.
-            if await may_start_later(job.session):
+            if await may_start_later(job.host):
                 return
     except (ClusterfnError, concurrent.futures.CancelledError):
         # The next missed heartbeat asks again.
@@ -336,11 +336,11 @@ async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
     return bool(notes.out)
 
 
-async def may_start_later(session: HostState) -> bool:
+async def may_start_later(host: HostState) -> bool:
     """Whether an agent on that machine has lately said that jobs wait in it for their turn to begin."""
-    machine = posixpath.join(session.root, layout.MACHINES, session.connection.facts.machine)
+    machine = posixpath.join(host.root, layout.MACHINES, host.connection.facts.machine)
     note = posixpath.join(machine, layout.STARTING)
-    notes = await session.connection.run(["find", note, "-mmin", f"-{layout.STARTING_FOR_S / 60:.0f}"])
+    notes = await host.connection.run(["find", note, "-mmin", f"-{layout.STARTING_FOR_S / 60:.0f}"])
     return bool(notes.out)
 
 
@@ -351,17 +351,17 @@ def job_of(folder: str) -> str:
 
 def explain(job: FollowedJob, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
     """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
-    return job.session.scheduler.explain(Evidence(answer, log, submission, job_of(job.folder)))
+    return job.host.scheduler.explain(Evidence(answer, log, submission, job_of(job.folder)))
 
 
-async def _ask_scheduler(session: HostState, claimed: list[tuple[Conclusion, str]]) -> list[_Gone]:
+async def _ask_scheduler(host: HostState, claimed: list[tuple[Conclusion, str]]) -> list[_Gone]:
     """Ask the scheduler about these submissions; return those that may be gone."""
-    scheduler, ids = session.scheduler, [submission for _, submission in claimed]
-    answer = await session.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
+    scheduler, ids = host.scheduler, [submission for _, submission in claimed]
+    answer = await host.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
     output = (answer.out + answer.err).decode("utf-8", "replace")
     # Where one question covers many jobs, the answer alone shows that most of them live. An answer about a single job
     # may need its log.
-    together = _most(session) > 1
+    together = _most(host) > 1
     return [
         _Gone(silent, submission, output)
         for silent, submission in claimed
@@ -369,7 +369,7 @@ async def _ask_scheduler(session: HostState, claimed: list[tuple[Conclusion, str
     ]
 
 
-async def _conclude_each(session: HostState, dead: collections.deque[_Gone]) -> None:
+async def _conclude_each(host: HostState, dead: collections.deque[_Gone]) -> None:
     """Have jobs concluded that are gone, one after another, until none is left."""
     while dead:
         silent, submission, output = dead.popleft()
@@ -377,7 +377,7 @@ async def _conclude_each(session: HostState, dead: collections.deque[_Gone]) -> 
         if job.is_closed:
             continue
         try:
-            tail = await session.connection.run(["tail", "-c", str(_LOG_TAIL), job.log_path("scheduler")])
+            tail = await host.connection.run(["tail", "-c", str(_LOG_TAIL), job.log_path("scheduler")])
             log = tail.out.decode("utf-8", "replace")
         except (HostError, concurrent.futures.CancelledError):
             log = ""
@@ -389,7 +389,7 @@ async def _conclude_each(session: HostState, dead: collections.deque[_Gone]) -> 
 _of_hosts: weakref.WeakKeyDictionary[Any, SilentJobs] = weakref.WeakKeyDictionary()
 
 
-def of_host(session: HostState) -> SilentJobs:
+def of_host(host: HostState) -> SilentJobs:
     """Return the silent jobs of a host."""
-    jobs = _of_hosts.get(session)
-    return jobs if jobs is not None else _of_hosts.setdefault(session, SilentJobs(session))
+    jobs = _of_hosts.get(host)
+    return jobs if jobs is not None else _of_hosts.setdefault(host, SilentJobs(host))

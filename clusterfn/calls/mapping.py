@@ -81,18 +81,18 @@ def run(
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, constants, options)
-    session, limits = one.session, SchedulerLimits()
+    host, limits = one.host, SchedulerLimits()
     with job_display.nothing_runs():
-        if session.scheduler.has_nodes:
-            limits = limits_of(session, one.job.resources.gpus, one.job.host)
+        if host.scheduler.has_nodes:
+            limits = limits_of(host, one.job.resources.gpus, one.job.host)
             group = in_arrays(len(calls), how, one.job.resources.time_s, limits)
         else:
-            group = on_machine(len(calls), how, machine_capacity(session, one.job.resources))
+            group = on_machine(len(calls), how, machine_capacity(host, one.job.resources))
     job = one.job._replace(group=group, arguments=labels.of_all(names))
     say_how(one, group, how)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
-    made.given = submit.given_paths(session.root, one.payload)
+    made.given = submit.given_paths(host.root, one.payload)
     if not given_labels:
         made.arguments = labels.argument_table(function, calls, constants or {})
     if job.outputs:
@@ -103,7 +103,7 @@ def run(
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
-    _send(one._replace(job=job), files, made, track(session, job, made, limits))
+    _send(one._replace(job=job), files, made, track(host, job, made, limits))
     return JobGroup(made)
 
 
@@ -188,11 +188,11 @@ def _prepare(
     return prepared._replace(payload=kept[0].payload.with_own_buffers()), kept[0]
 
 
-def machine_capacity(session: HostState, asked: Resources) -> MachineCapacity:
-    facts, limits = session.connection.facts, session.host.limits
-    local = session.host.scheduler == "local"
+def machine_capacity(host: HostState, asked: Resources) -> MachineCapacity:
+    facts, limits = host.connection.facts, host.settings.limits
+    local = host.settings.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
-    count = session.capacity.count_gpus_for(asked) if asked.gpus else 0
+    count = host.capacity.count_gpus_for(asked) if asked.gpus else 0
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
     by_gpus = min(count, count if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
     cores = (limits.cores or facts.cpus) // asked.cores
@@ -203,7 +203,7 @@ def machine_capacity(session: HostState, asked: Resources) -> MachineCapacity:
 
 def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
     console.tell(f"{one.job.id[:SHORT]} {one.where}: {in_words(group)}")
-    gpus, scheduler = one.job.resources.gpus, one.session.scheduler
+    gpus, scheduler = one.job.resources.gpus, one.host.scheduler
     if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
         mode = f"PARALLEL processing, each item {place}"
@@ -215,16 +215,16 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
 
 def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
-    session = one.session
-    submit.await_room(session)
+    host = one.host
+    submit.await_room(host)
     inputs = submit.inputs_of(one.payload)
     needs, environment = send_needs(one, made)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(session, tracker, made, sent, needs, inputs)
+    folder = submit.send_folder(host, tracker, made, sent, needs, inputs)
     leaving.remember_going(made)
     tracker.inputs = one.payload.inputs
     tracker.start(range(1, tracker.spec.elements + 1), [*needs.before, folder])
-    if environment and session.scheduler.has_nodes:
+    if environment and host.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)
 
 

@@ -99,7 +99,7 @@ class FollowedJob:
     """A job, an element of a group or a call of a session: `Follower` follows it, and `LivenessMonitor` watches it.
 
     Args:
-        session: Its host.
+        host: Its host.
         folder: Its own on the host.
         scheduler_name: Its name in the scheduler's queue.
         bridge: The folder of the bridge that it was sent with; "" for this version's.
@@ -119,10 +119,10 @@ class FollowedJob:
     is_closed = False
 
     def __init__(
-        self, session: HostState, folder: str, scheduler_name: str, bridge: str = "", keeps: bool = False,
+        self, host: HostState, folder: str, scheduler_name: str, bridge: str = "", keeps: bool = False,
         results: ResultPolicy | None = None,
     ) -> None:  # fmt: skip
-        self.session, self.folder, self.scheduler_name = session, folder, scheduler_name
+        self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
         self.bridge, self.keeps, self._results = bridge, keeps, results
         self.entry: Entry = ENDED
         self.scheduler_id = ""
@@ -131,12 +131,12 @@ class FollowedJob:
     @property
     def connection(self) -> HostConnection:
         """The connection to its host."""
-        return self.session.connection
+        return self.host.connection
 
     @property
     def results(self) -> ResultPolicy:
         """What is accepted of its value."""
-        return self._results or self.session.host.result_policy()
+        return self._results or self.host.settings.result_policy()
 
     @property
     def is_fetched_apart(self) -> bool:
@@ -180,7 +180,7 @@ class QueueTracker:
     """What the trackers of jobs and groups have in common: their sending, and their place in the scheduler's queue.
 
     Args:
-        session: The host.
+        host: The host.
         folder: The job's or the group's on the host.
         scheduler_name: Its name in the scheduler's queue.
 
@@ -195,8 +195,8 @@ class QueueTracker:
     inputs: Sequence[Reference] = ()
     _is_refused = False
 
-    def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
-        self.session, self.folder, self.scheduler_name = session, folder, scheduler_name
+    def __init__(self, host: HostState, folder: str, scheduler_name: str) -> None:
+        self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
         self.starting: list[concurrent.futures.Future[None]] = []
@@ -205,13 +205,13 @@ class QueueTracker:
     @property
     def connection(self) -> HostConnection:
         """The connection to its host."""
-        return self.session.connection
+        return self.host.connection
 
     @property
     def waiting_reason(self) -> str:
         """Why it waits: its place in the queue, and what it waits for in addition to its turn."""
         reason = "; ".join(filter(None, [self.queue_reason, self.other_reason]))
-        if self.session.host.is_this_machine:
+        if self.host.settings.is_this_machine:
             # While this program computes on a GPU, its own jobs wait for it.
             reason = reason.replace(f"(pid {os.getpid()}, ", f"(this program, pid {os.getpid()}, ")
         return reason
@@ -260,7 +260,7 @@ class QueueTracker:
 
     def refusal(self, error: BaseException, what: str) -> ClusterfnError:
         """Return the error of what was not started, with its place; `Cancelled` if it was stopped while it was sent."""
-        host = self.session.host.name
+        host = self.host.settings.name
         if self.sending is not None and self.sending.dropped:
             message = f"the {what} was stopped while it was being sent: nothing ran on {host}"
             return Cancelled(message, host=host, stage="submit")
@@ -283,7 +283,7 @@ class QueueTracker:
         """Take note that it has ended: nothing of it waits any more."""
         if self.inputs:
             self.inputs = ()
-        self.session.unwatch(self.scheduler_name)
+        self.host.unwatch(self.scheduler_name)
         # Another program may have cancelled it before its scheduler had room for it.
         self.withdraw_submissions()
 
@@ -297,17 +297,17 @@ class QueueTracker:
         laid_out = self.laid_out
         if laid_out is not None:
             laid_out.exception(_TIMEOUT_S)
-        if not self.session.scheduler.has_nodes:
+        if not self.host.scheduler.has_nodes:
             return
         self.withdraw_submissions()
-        what = f"waiting for {self.session.host.name} to answer the submission of {self.scheduler_name}"
+        what = f"waiting for {self.host.settings.name} to answer the submission of {self.scheduler_name}"
         for starting in list(self.starting):
             loop.result(starting, what, _TIMEOUT_S)
 
     def open_requests(self) -> list[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
         # Without a scheduler, the request that submits the job ends only with the job itself.
-        sent = [self.laid_out, *(self.submissions() if self.session.scheduler.has_nodes else ())]
+        sent = [self.laid_out, *(self.submissions() if self.host.scheduler.has_nodes else ())]
         return [each for each in sent if each is not None and not each.done()]
 
     def unanswered(self, since: float) -> str:
@@ -316,7 +316,7 @@ class QueueTracker:
         Args:
             since: When it was sent, by the monotonic clock.
         """
-        silent_s, rules, host = time.monotonic() - since, self.session.scheduler_rules, self.session.host.name
+        silent_s, rules, host = time.monotonic() - since, self.host.scheduler_rules, self.host.settings.name
         if silent_s < TAKES_S or self._is_refused:
             return ""
         is_there = self.laid_out is None or self.laid_out.done()
@@ -329,7 +329,7 @@ class QueueTracker:
 
     def cancel_at_scheduler(self) -> Reply[Completed] | None:
         """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
-        argv = self.session.scheduler.cancel_command(self.scheduler_name)
+        argv = self.host.scheduler.cancel_command(self.scheduler_name)
         if not argv:
             return None
         reply = self.run(argv)
@@ -338,7 +338,7 @@ class QueueTracker:
 
     def run(self, argv: Sequence[str]) -> Reply[Completed]:
         """Run a command of the scheduler."""
-        return self.connection.run(argv, unset=self.session.scheduler.unset)
+        return self.connection.run(argv, unset=self.host.scheduler.unset)
 
     def _stop_sending(self) -> bool:
         """Stop sending it; false if all of it is on the host."""
@@ -368,7 +368,7 @@ class JobBackend(QueueTracker, FollowedJob):
 
     def why_silent(self) -> str:
         """Say why nothing is known of it while it waits."""
-        return f"{self.session.host.name} has said nothing of it yet"
+        return f"{self.host.settings.name} has said nothing of it yet"
 
     def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
         """Give what the present attempt prints, and later ones, to `on_output`, with the stream's name."""

@@ -91,12 +91,12 @@ class JobInfo:
         return f"<JobInfo {self.id} {self.name} on {self.host}: {in_one_line(facts)}>"
 
 
-def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> None:
+def say_why_they_wait(host: HostState, listed: Sequence[dict[str, Any]]) -> None:
     """Add to the jobs that wait in a scheduler's queue why they do, in the words that a waiting call shows."""
     waiting = [job for job in listed if job.get("state") == PENDING]
-    if not waiting or not session.scheduler.has_nodes:
+    if not waiting or not host.scheduler.has_nodes:
         return
-    states = session.watch.last_look(_SCHEDULER_S)
+    states = host.watch.last_look(_SCHEDULER_S)
     for job in waiting:
         seen = None if isinstance(states, str) else states.get(layout.job_name(str(job["name"]), str(job["id"])))
         if isinstance(states, str):
@@ -112,16 +112,16 @@ def say_why_they_wait(session: HostState, listed: Sequence[dict[str, Any]]) -> N
         job["message"] = "; ".join(filter(None, [message, why]))
 
 
-def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
+def list_host_jobs(host: HostState) -> list[dict[str, Any]]:
     """Ask the host for its jobs, a page at a time."""
     listed: list[dict[str, Any]] = []
     after = ""
     while True:
-        answer = session.bridge.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
+        answer = host.bridge.supervise("list", host.root, *([after] if after else [])).result(_TIMEOUT_S)
         if answer.rc != 0:
             message = "the host could not list its jobs"
-            raise ClusterfnError(message, host=session.host.name, evidence=last_lines(answer.err, 5))
-        with reading(session.host.name, "its list of jobs"):
+            raise ClusterfnError(message, host=host.settings.name, evidence=last_lines(answer.err, 5))
+        with reading(host.settings.name, "its list of jobs"):
             page = [dict(json.loads(line)) for line in answer.out.splitlines()]
             following = str(page.pop()["after"]) if page and "after" in page[-1] else ""
             if following and not page:
@@ -135,10 +135,10 @@ def list_host_jobs(session: HostState) -> list[dict[str, Any]]:
         after = following
 
 
-def by_own_clock(session: HostState, job: Mapping[str, Any]) -> dict[str, Any]:
+def by_own_clock(host: HostState, job: Mapping[str, Any]) -> dict[str, Any]:
     """Return a job of a host's list with its times by the clock of this machine: that of the host may be another."""
     times = {name: job[name] for name in ("started", "since", "ended") if job.get(name) is not None}
-    return {**job, **{name: session.here(when) for name, when in times.items()}}
+    return {**job, **{name: host.here(when) for name, when in times.items()}}
 
 
 def checked_job(job: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Ca
         connection.run(["rm", "-f", "--", *left])
 
 
-def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) -> dict[str, Any]:
+def remove_jobs(host: HostState, ids: Sequence[str], *, dry: bool = False) -> dict[str, Any]:
     """Remove jobs that have ended, with all their files, from a host.
 
     Args:
@@ -291,13 +291,13 @@ def remove_jobs(session: HostState, ids: Sequence[str], *, dry: bool = False) ->
     Raises:
         ClusterfnError: The host could not do it.
     """
-    words = [session.root, "dry" if dry else "", *ids]
-    answer = session.bridge.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
+    words = [host.root, "dry" if dry else "", *ids]
+    answer = host.bridge.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
     if answer.rc != 0:
         raise ClusterfnError(
-            f"{session.host.name} could not remove the jobs", host=session.host.name,
+            f"{host.settings.name} could not remove the jobs", host=host.settings.name,
             evidence=last_lines(answer.err, 5),
-            hint=f"check {session.root}/jobs on the host: is its file system mounted, and can you write to it?",
+            hint=f"check {host.root}/jobs on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
-    with reading(session.host.name, "its list of removed jobs"):
+    with reading(host.settings.name, "its list of removed jobs"):
         return dict(shaped(json.loads(answer.out), _REMOVAL))

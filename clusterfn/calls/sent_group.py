@@ -43,21 +43,21 @@ _MANY = 500
 
 
 def track(
-    session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits, retried: Retried | None = None
+    host: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits, retried: Retried | None = None
 ) -> GroupTracker:
     """Make what follows a group, and let its state send failed items again."""
-    tracker = GroupTracker(session, job, group, limits, retried)
+    tracker = GroupTracker(host, job, group, limits, retried)
     group.send_again = functools.partial(retry_items, tracker)
     return tracker
 
 
-def limits_of(session: HostState, gpus: int, host: Host) -> SchedulerLimits:
+def limits_of(host_state: HostState, gpus: int, host: Host) -> SchedulerLimits:
     """Ask what the scheduler allows, once for each host; `host` has the options of the call."""
-    answers: list[str] | None = session.limits
+    answers: list[str] | None = host_state.limits
     if answers is None:
-        scheduler = session.scheduler
-        replies = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
-        answers = session.limits = [_output(reply) for reply in replies]
+        scheduler = host_state.scheduler
+        replies = [host_state.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
+        answers = host_state.limits = [_output(reply) for reply in replies]
     return scheduler_for(host).limits(gpus).read(answers)
 
 
@@ -75,53 +75,53 @@ def in_words(group: Group) -> str:
     return f"{group.count} item{'s' if group.count > 1 else ''}, {group.at_once} at a time"
 
 
-def attach(session: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> JobGroup[Any, Any]:
+def attach(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> JobGroup[Any, Any]:
     """Attach to the group that was sent with this spec.json, from its beginning.
 
     Args:
         results: What is accepted of its values.
     """
-    return JobGroup(_attached(session, spec, results))
+    return JobGroup(_attached(host, spec, results))
 
 
-def _attached(session: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupState:
-    with reading(session.host.name, SPEC_OF_JOB):
-        job = JobSpec.from_json(spec, session.host, session.connection.facts.python)._replace(results=results)
+def _attached(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupState:
+    with reading(host.settings.name, SPEC_OF_JOB):
+        job = JobSpec.from_json(spec, host.settings, host.connection.facts.python)._replace(results=results)
     count = cast(Group, job.group).count
     folder = layout.job_dir(job.root, job.id)
     paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
-    label_data, arguments, of = remote_files.read_each(session.connection, paths)
-    with reading(session.host.name, f"the items of {job.id[:SHORT]}"):
+    label_data, arguments, of = remote_files.read_each(host.connection, paths)
+    with reading(host.settings.name, f"the items of {job.id[:SHORT]}"):
         earlier = dict(json.loads(of)) if of else None
         labels = list(map(str, json.loads(label_data))) if label_data else []
         shown = [dict(each) for each in json.loads(arguments)] if arguments else []
-    retried = _retried(session, job, earlier) if earlier is not None else None
+    retried = _retried(host, job, earlier) if earlier is not None else None
     if retried is None:
-        group = GroupState(job.id, job.name, session.host.name, folder, count, labels=labels)
+        group = GroupState(job.id, job.name, host.settings.name, folder, count, labels=labels)
         group.arguments = shown
     else:
         group = retried.group.with_items_again(retried.numbers, job.id, folder)
     group.sent_here, group.asked, group.has_value = False, job.resources, job.has_value
-    limits = limits_of(session, 0, job.host) if session.scheduler.has_nodes else SchedulerLimits()
-    tracker = track(session, job, group, limits, retried)
-    left = remote_state.read_group_state(session.connection, tracker.folder)
+    limits = limits_of(host, 0, job.host) if host.scheduler.has_nodes else SchedulerLimits()
+    tracker = track(host, job, group, limits, retried)
+    left = remote_state.read_group_state(host.connection, tracker.folder)
     tracker.attach(left)
     remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(left))
     return group
 
 
-def _retried(session: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> Retried | None:
+def _retried(host: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> Retried | None:
     """Attach to the try before this one; None if the host has deleted it: then the items are numbered from 0."""
-    with reading(session.host.name, f"the items of {job.id[:SHORT]}"):
+    with reading(host.settings.name, f"the items of {job.id[:SHORT]}"):
         of, items = str(earlier["of"]), list(map(int, earlier["items"]))
     folder = layout.job_dir(job.root, of)
-    (spec,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.SPEC)])
+    (spec,) = remote_files.read_each(host.connection, [posixpath.join(folder, layout.SPEC)])
     if spec is None:
         console.tell(f"the host no longer has {of[:SHORT]}, of which {job.id[:SHORT]} is a retry: its values are gone")
         return None
-    with reading(session.host.name, SPEC_OF_JOB):
+    with reading(host.settings.name, SPEC_OF_JOB):
         before = read_spec(spec)
-    return Retried(items, _attached(session, before, job.results))
+    return Retried(items, _attached(host, before, job.results))
 
 
 def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
@@ -153,16 +153,16 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         left = _names_of_secrets(old, fields["secrets"])
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
     # The file of the first try is gone.
-    notify = old.job.notify or notification_of(old.session.host, Options())
+    notify = old.job.notify or notification_of(old.host.settings, Options())
     if notify:
         files[layout.NOTIFY] = json.dumps(dict(notify)).encode()
     retry = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
     history.remember(retry, config_file.load().path, job.results, fields["secrets"])
     counted = in_words(cast(Group, job.group))
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
-    tracker = track(old.session, job, retry, old.limits, Retried(failed, group))
+    tracker = track(old.host, job, retry, old.limits, Retried(failed, group))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = submit.send_folder(old.session, tracker, retry, sent, submit.Uploads([], {}))
+    folder = submit.send_folder(old.host, tracker, retry, sent, submit.Uploads([], {}))
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
     leaving.remember_going(retry)
     return retry
@@ -174,7 +174,7 @@ def _names_of_secrets(old: GroupTracker, names: Sequence[str]) -> set[str]:
     Raises:
         PayloadError: The host names one that neither this machine has sent with the group, nor `secrets:` means.
     """
-    group, by_host = old.group, set(host_secrets(old.session.host, names))
+    group, by_host = old.group, set(host_secrets(old.host.settings, names))
     unknown = set(names) - by_host - set(old.job.secrets) - history.secrets_of(group.id)
     if unknown:
         raise PayloadError(

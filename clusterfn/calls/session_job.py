@@ -56,14 +56,14 @@ class SessionJob:
     """
 
     def __init__(self, prepared: Prepared) -> None:
-        self.spec, self._session = prepared.job, prepared.session
+        self.spec, self._host = prepared.job, prepared.host
         self._version, self._count = prepared.ready.interpreter.version, 0
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
         self.job, self._tracker = send_call(prepared)
         self._skips = SkippedNumbers(self._tracker)
-        self._stream = CallStream(prepared.session, self.job.folder, self.actors.end)
+        self._stream = CallStream(prepared.host, self.job.folder, self.actors.end)
         self._stream.open()
         idle = format_duration(prepared.job.serving.idle_s if prepared.job.serving else 0.0)
         entry = entry_of(self.job)
@@ -166,11 +166,11 @@ class SessionJob:
             self.send(type(None), (), {}, "close", False, ActorCall(number, "close", closes=True))
 
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
-        submit.await_room(self._session)
+        submit.await_room(self._host)
         self._await_folder()
         # The session waits for numbers of calls that were not sent, so those that are not marked yet are marked now.
         self._skips.send()
-        needs = submit.send_contents(self._session, payload)
+        needs = submit.send_contents(self._host, payload)
         facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.facts}
 
         def send_files() -> None:
@@ -189,7 +189,7 @@ class SessionJob:
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
-        sent = submit.send_folder(self._session, call.tracker, entry_of(call), files, needs, durable=False)
+        sent = submit.send_folder(self._host, call.tracker, entry_of(call), files, needs, durable=False)
         self._sending.add(sent)
         loop.begin(self._see_sent(call, sent))
         if call.tracker.sending is not None:
@@ -279,7 +279,7 @@ class SessionJob:
 
     def _put_close(self, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:
         place = posixpath.join(self.job.folder, layout.CALLS, layout.CLOSE)
-        return self._session.connection.put(place, b"", sync=False, after=after)
+        return self._host.connection.put(place, b"", sync=False, after=after)
 
     async def _close(self, put: Reply[bool], is_behind: bool) -> None:
         """Await the request that closes the session; then say what is printed if the program ends before the job.
@@ -307,8 +307,8 @@ class SessionJob:
             return
         calls = [call for call in list(self._open) if not call.done()]
         try:
-            lost = await without(self._session, [call.tracker.outcome for call in calls], calls)
-            unserved = await without(self._session, [call.tracker.taken for call in lost], lost)
+            lost = await without(self._host, [call.tracker.outcome for call in calls], calls)
+            unserved = await without(self._host, [call.tracker.taken for call in lost], lost)
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
             for call in calls:

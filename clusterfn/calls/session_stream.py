@@ -65,13 +65,13 @@ class CallStream:
     """The stream of one session.
 
     Args:
-        session: The host.
+        host: The host.
         folder: The folder of the session's job.
         on_gone: Called with the number of an actor that has ended, and why.
     """
 
-    def __init__(self, session: HostState, folder: str, on_gone: Callable[[int, str], None]) -> None:
-        self._session, self._folder, self._on_gone = session, folder, on_gone
+    def __init__(self, host: HostState, folder: str, on_gone: Callable[[int, str], None]) -> None:
+        self._host, self._folder, self._on_gone = host, folder, on_gone
         self._changed = threading.Condition()
         self._calls: dict[int, StreamedCall] = {}
         # All calls up to this number that went this way are in their folders.
@@ -91,7 +91,7 @@ class CallStream:
         loop.begin(self._carry(self._listen()))
 
     def _listen(self) -> Reply[bytes]:
-        self._coming = self._session.connection.wait(posixpath.join(self._folder, layout.DOOR))
+        self._coming = self._host.connection.wait(posixpath.join(self._folder, layout.DOOR))
         return self._coming
 
     async def _carry(self, coming: Reply[bytes]) -> None:
@@ -121,7 +121,7 @@ class CallStream:
         except (ValueError, KeyError, TypeError, RecursionError):
             # The file is damaged, so the calls go as files.
             return None
-        connection, scheduler = self._session.connection, self._session.scheduler
+        connection, scheduler = self._host.connection, self._host.scheduler
         self._connection = connection
         self._inbox = Inbox()
         if self._is_closed:
@@ -280,14 +280,14 @@ class SkippedNumbers:
 
     async def _send_all(self) -> None:
         """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
-        session, laid_out = self._tracker.session, self._tracker.laid_out
+        host, laid_out = self._tracker.host, self._tracker.laid_out
         after = [laid_out] if laid_out else []
         try:
             while self._has_to_send():
                 pending = frozenset(self._unsent)
                 some = sorted(pending)[:PATHS_AT_ONCE]
                 try:
-                    answer = await session.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
+                    answer = await host.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
                     is_written = answer.rc == 0
                 except ClusterfnError:
                     is_written = False
@@ -305,4 +305,4 @@ class SkippedNumbers:
             self.send()
 
     def _has_to_send(self) -> bool:
-        return bool(self._unsent) and not self._tracker.is_closed and self._tracker.session.is_connected
+        return bool(self._unsent) and not self._tracker.is_closed and self._tracker.host.is_connected

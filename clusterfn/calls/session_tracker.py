@@ -221,8 +221,8 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         folder = layout.call_dir(holder.folder, number)
         # The scheduler itself is only ever asked about the session.
         scheduler_name = f"{holder.scheduler_name}/{number}"
-        JobBackend.__init__(self, holder.session, folder, scheduler_name)
-        Follower.__init__(self, holder.session, folder, scheduler_name, live, results=holder.results)
+        JobBackend.__init__(self, holder.host, folder, scheduler_name)
+        Follower.__init__(self, holder.host, folder, scheduler_name, live, results=holder.results)
         self.number, self.name, self.of_actor = number, name, of_actor
         self._holder = holder
         self._stream = stream
@@ -364,11 +364,11 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         self._stream.forget(self.number)
 
 
-def lost_with(session: Job[Any], why: str, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:
+def lost_with(host: Job[Any], why: str, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:
     """Make the error of a call from the end of its session, of which `why` says why it ended."""
-    if session.state == RETURNED and call.tracker.of_actor is not None:
+    if host.state == RETURNED and call.tracker.of_actor is not None:
         return actor_lost(call.name, f"its session has ended ({why})", call.host, call.id)
-    error = None if session.cancelled() else session.exception(0)
+    error = None if host.cancelled() else host.exception(0)
     kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
     facts: dict[str, Any] = {}
     if isinstance(error, ClusterfnError):
@@ -384,10 +384,10 @@ def lost_with(session: Job[Any], why: str, call: SessionCallJob[Any], has_begun:
 
 
 async def without(
-    session: HostState, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]
+    host: HostState, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]
 ) -> list[SessionCallJob[Any]]:
     """Return the calls whose path is not on the host."""
     parts = [paths[first : first + PATHS_AT_ONCE] for first in range(0, len(paths), PATHS_AT_ONCE)]
-    replies = [session.connection.have(part) for part in parts]
+    replies = [host.connection.have(part) for part in parts]
     existing = [is_there for reply in replies for is_there in await reply]
     return [call for call, is_there in zip(calls, existing) if not is_there]

@@ -95,12 +95,12 @@ class PendingSubmission(Reply[Optional[Started]]):
         is_withdrawn: Whether it is not to be sent again.
     """
 
-    def __init__(self, session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
+    def __init__(self, host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
         super().__init__(self.withdraw)
         self.request, self.job, self.is_withdrawn = request, job, False
-        self._session = session
+        self._host = host
         self._after: Sequence[Reply[Any]] = after
-        self._line = line_of(session)
+        self._line = line_of(host)
 
     @property
     def is_waiting(self) -> bool:
@@ -122,7 +122,7 @@ class PendingSubmission(Reply[Optional[Started]]):
 
     def _send(self) -> Reply[Completed]:
         request = self.request
-        sent = self._session.connection.run(
+        sent = self._host.connection.run(
             request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=self._after,
             stop_at=request.stop_at,
         )  # fmt: skip
@@ -131,7 +131,7 @@ class PendingSubmission(Reply[Optional[Started]]):
 
     async def try_once(self, sent: Reply[Completed] | None = None) -> str:
         """Send it, unless that was done; return why the scheduler does not take it now, "" if it has its answer."""
-        scheduler = self._session.scheduler
+        scheduler = self._host.scheduler
         try:
             while True:
                 answer = await _answer(self._send() if sent is None else sent)
@@ -160,9 +160,9 @@ class PendingSubmission(Reply[Optional[Started]]):
         return ""
 
     def _started(self, answer: Answer) -> Started:
-        scheduler = self._session.scheduler
+        scheduler = self._host.scheduler
         try:
-            scheduler_id, host = scheduler.submitted(answer), self._session.host.name
+            scheduler_id, host = scheduler.submitted(answer), self._host.settings.name
             for note in scheduler.notes(answer):
                 # A site may print the same note about each job.
                 if console.is_new(host, note):
@@ -213,7 +213,7 @@ class PendingSubmission(Reply[Optional[Started]]):
         """Renew the dates of these notes on its host: others believe them only for a while."""
         # The connection was closed.
         with contextlib.suppress(ClusterfnError):
-            self._session.connection.run(["touch", "-c", "--", *notes])
+            self._host.connection.run(["touch", "-c", "--", *notes])
 
 
 async def _answer(sent: Reply[Completed]) -> Answer:
@@ -324,6 +324,6 @@ class SubmissionLine:
 _lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDictionary()
 
 
-def line_of(session: HostState) -> SubmissionLine:
+def line_of(host: HostState) -> SubmissionLine:
     """Return the line of a host."""
-    return _lines.setdefault(session, SubmissionLine())
+    return _lines.setdefault(host, SubmissionLine())

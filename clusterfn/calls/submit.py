@@ -46,34 +46,34 @@ REPORT_AFTER_S = 10.0
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
-def await_room(session: HostState) -> None:
+def await_room(host: HostState) -> None:
     """Wait while much that was submitted has not left this machine: the host, or the way to it, takes no more."""
-    connection, has_reported = session.connection, False
+    connection, has_reported = host.connection, False
     while not connection.has_room(REPORT_AFTER_S):
         if not has_reported:
             has_reported, state = True, connection.state
             why = f"no connection ({state.cause})" if state.name != "connected" else "it takes them slowly"
-            console.tell(f"waiting to send more calls to {session.host.name}: {why}")
+            console.tell(f"waiting to send more calls to {host.settings.name}: {why}")
 
 
 def submit_job(
-    session: HostState, spec: JobSpec, payload: Payload, needs: Uploads, tracker: Tracker,
+    host: HostState, spec: JobSpec, payload: Payload, needs: Uploads, tracker: Tracker,
     inputs: Sequence[Reply[Any]] = (),
 ) -> None:  # fmt: skip
     """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
-    folder = send_folder(session, tracker, tracker.entry, job_files(spec, payload), needs, inputs)
-    tracker.submission = start(session, session.scheduler.submission(spec), [folder], tracker)
+    folder = send_folder(host, tracker, tracker.entry, job_files(spec, payload), needs, inputs)
+    tracker.submission = start(host, host.scheduler.submission(spec), [folder], tracker)
     tracker.starting = [starting := loop.start(_see_answered(tracker, tracker.submission))]
     if isinstance(tracker.submission, SpawnReply):
         await_at_exit(starting)
 
 
 async def _see_answered(tracker: Tracker, submission: Reply[Any]) -> None:
-    await see_started(tracker.session, submission, tracker)
+    await see_started(tracker.host, submission, tracker)
     tracker.submission, tracker.starting = None, []
 
 
-def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:
+def start(host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:
     """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded; `see_started` awaits that.
 
     A script may end right after this: Python waits at its exit until the host has answered what is submitted to a
@@ -81,31 +81,31 @@ def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], 
     """
     if request.do == "spawn":
         template = request.template and request.template._asdict()
-        return session.connection.spawn(
+        return host.connection.spawn(
             request.argv, request.cwd, request.log, unset=request.unset, after=after, template=template
         )
-    submission = PendingSubmission(session, request, after, job)
+    submission = PendingSubmission(host, request, after, job)
     submission.start()
     return submission
 
 
-async def see_started(session: HostState, submission: Reply[Any], job: WaitingJob) -> None:
+async def see_started(host: HostState, submission: Reply[Any], job: WaitingJob) -> None:
     """Await the answer to what `start` has submitted, for the job: its start, or why not, and the end of its script."""
     try:
         answer = await submission
         # A submission to a scheduler has told its job itself, or was withdrawn.
         if not isinstance(submission, SpawnReply):
             return
-        started = Started(session.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)))
+        started = Started(host.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)))
     except (ClusterfnError, concurrent.futures.CancelledError) as error:
         # It was refused, or not all that it needs has arrived.
         job.refused(error)
         return
     job.taken(started)
-    loop.begin(_see_script(session, submission, job))
+    loop.begin(_see_script(host, submission, job))
 
 
-async def _see_script(session: HostState, spawned: SpawnReply, job: WaitingJob) -> None:
+async def _see_script(host: HostState, spawned: SpawnReply, job: WaitingJob) -> None:
     """Await the end of a script that was spawned."""
     try:
         status = await spawned.exited
@@ -113,7 +113,7 @@ async def _see_script(session: HostState, spawned: SpawnReply, job: WaitingJob) 
         # A connection that was closed on purpose must not be opened again to ask.
         return
     # Without a status, the host's agent no longer knows the script, which ends or waits without any further report.
-    waits = status is not None and status == session.scheduler.queued_status
+    waits = status is not None and status == host.scheduler.queued_status
     if status is None or waits:
         job.queued()
     if not waits:
@@ -137,38 +137,38 @@ class Uploads(NamedTuple):
     bridge: str = ""
 
 
-def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
+def send_needs(host: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
     """Send what the host lacks: the bridge, these folders of the environment, modules, files, buffers."""
-    bridge, before = session.bridge.folder, session.bridge.lay_out()
-    uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(session.bridge.put, bridge)}
+    bridge, before = host.bridge.folder, host.bridge.lay_out()
+    uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(host.bridge.put, bridge)}
     for path, folder in folders.items():
         files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
-        uploads[path] = functools.partial(session.connection.put_tree, path, files)
-        before += session.contents.send(path, uploads[path])
-    contents = send_contents(session, payload)
+        uploads[path] = functools.partial(host.connection.put_tree, path, files)
+        before += host.contents.send(path, uploads[path])
+    contents = send_contents(host, payload)
     return Uploads([*before, *contents.before], {**uploads, **contents.uploads}, bridge)
 
 
-def send_contents(session: HostState, payload: Payload) -> Uploads:
+def send_contents(host: HostState, payload: Payload) -> Uploads:
     """Send the modules, files and large buffers that the host lacks: all of them are named by their content."""
-    contents = dict(_named_by_content(session.root, payload))
+    contents = dict(_named_by_content(host.root, payload))
     large = [path for path, what in contents.items() if _size_of(what) > _WORTH_ASKING]
-    missing = session.missing(large) | (contents.keys() - set(large))
-    uploads = {path: functools.partial(_put, session, path, what) for path, what in contents.items()}
-    sent = [session.contents.send(path, uploads[path]) for path in missing]
+    missing = host.missing(large) | (contents.keys() - set(large))
+    uploads = {path: functools.partial(_put, host, path, what) for path, what in contents.items()}
+    sent = [host.contents.send(path, uploads[path]) for path in missing]
     return Uploads([each for replies in sent for each in replies], uploads)
 
 
-def _needed(session: HostState, needs: Uploads) -> Needed:
+def _needed(host: HostState, needs: Uploads) -> Needed:
     """Return what a folder needs, and have sent again what the host finds gone or damaged when it gets the folder."""
 
     async def send_again(paths: list[str]) -> HostError | None:
         # The host has just found these missing or damaged, so what this process remembers of them is wrong.
-        session.contents.forget(paths)
+        host.contents.forget(paths)
         error: BaseException | None = None
         try:
             sent = await loop.in_thread(
-                lambda: [session.contents.send(path, needs.uploads[path]) for path in paths], "clusterfn-send-again"
+                lambda: [host.contents.send(path, needs.uploads[path]) for path in paths], "clusterfn-send-again"
             )
             errors = [await reply.error() for replies in sent for reply in replies]
             error = next((each for each in errors if each is not None), None)
@@ -176,7 +176,7 @@ def _needed(session: HostState, needs: Uploads) -> Needed:
             # A file on this machine may be gone, too.
             error = ended
         if error is not None and not isinstance(error, HostError):
-            error = HostError(f"it was not sent again: {error}", host=session.host.name)
+            error = HostError(f"it was not sent again: {error}", host=host.settings.name)
         return error
 
     return Needed(list(needs.uploads), [needs.bridge] if needs.bridge else [], send_again)
@@ -208,7 +208,7 @@ def inputs_of(payload: Payload) -> list[Reply[Any]]:
 
 
 def send_folder(
-    session: HostState, tracker: QueueTracker, job: Entry | GroupState, files: Sequence[TreeFile], needs: Uploads,
+    host: HostState, tracker: QueueTracker, job: Entry | GroupState, files: Sequence[TreeFile], needs: Uploads,
     inputs: Sequence[Reply[Any]] = (), *, durable: bool | None = None,
 ) -> Reply[bool]:  # fmt: skip
     """Send the job's own folder, which appears as a whole once all it needs is there, and show how far all of that is.
@@ -217,9 +217,9 @@ def send_folder(
         inputs: Requests of other jobs that must succeed first, and that go on if the sending of this one is stopped.
         durable: Whether it must survive a power cut; by default if the scheduler's queue does.
     """
-    sync = session.scheduler.has_nodes if durable is None else durable
+    sync = host.scheduler.has_nodes if durable is None else durable
     after = [*inputs, *needs.before]
-    folder = session.connection.put_tree(tracker.folder, files, sync=sync, after=after, needs=_needed(session, needs))
+    folder = host.connection.put_tree(tracker.folder, files, sync=sync, after=after, needs=_needed(host, needs))
     tracker.laid_out, tracker.sending = folder, Sending([*needs.before, folder])
     job.show_transfer(tracker.sending)
     return folder
@@ -255,15 +255,15 @@ def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
     return named + [(posixpath.join(root, layout.FILES, each.digest, each.name), each) for each in payload.shipments]
 
 
-def _put(session: HostState, path: str, what: Any) -> Reply[bool]:
-    connection = session.connection
+def _put(host: HostState, path: str, what: Any) -> Reply[bool]:
+    connection = host.connection
     if isinstance(what, bridge_bundle.FileBundle):
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
     if not isinstance(what, FileUpload):
         crc, data = what
         # A job on a machine without a scheduler begins at once, so nothing waits until the disk has the buffer. A job
         # that finds it damaged, after a power cut, removes it.
-        return connection.put(path, data, mode=_READABLE, crc=crc, sync=session.scheduler.has_nodes)
+        return connection.put(path, data, mode=_READABLE, crc=crc, sync=host.scheduler.has_nodes)
     # Files shared by their content are read-only; a program stays executable.
     files = [
         TreeFile(
@@ -285,11 +285,11 @@ def _size_of(what: Any) -> int:
 # the same as text
 
 
-def describe(session: HostState, job: JobSpec, payload: Payload) -> str:
+def describe(host: HostState, job: JobSpec, payload: Payload) -> str:
     """Describe for a person what would be sent and run: the script, the commands, the files and their sizes."""
-    request = session.scheduler.submission(job)
+    request = host.scheduler.submission(job)
     contents = dict(_named_by_content(job.root, payload))
-    missing = session.missing(list(contents)) if contents else set()
+    missing = host.missing(list(contents)) if contents else set()
     lines = [
         f"# job {job.name} on {job.host.name} ({job.host.scheduler}), in {layout.job_dir(job.root, job.id)}",
         f"# environment: {job.interpreter.path} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
@@ -303,8 +303,8 @@ def describe(session: HostState, job: JobSpec, payload: Payload) -> str:
         "# sent once, named by their content" if contents else "# nothing else",
         *(f"#   {_described(path, what, path in missing)}" for path, what in contents.items()),
         ""
-        if session.bridge.is_there
-        else f"#   {format_size(_size_of(bridge_bundle.bridge())):>10}  {session.bridge.folder} (not there yet)",
+        if host.bridge.is_there
+        else f"#   {format_size(_size_of(bridge_bundle.bridge())):>10}  {host.bridge.folder} (not there yet)",
         f"# started by: {job_script.command_line(request.argv)}",
         "",
         job_script.job_script(job),

@@ -24,7 +24,7 @@ from clusterfn.config.units import parse_time
 from clusterfn.display import console, live
 from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState, open_host
 
 # The host needs some time more than the limit of its program to report that the limit was reached.
 _ANSWERS_S = 60.0
@@ -45,9 +45,9 @@ _REPORT = {"kinds": {...: _KIND}, "waiting": [str], "recent": int}
 def clean(args: argparse.Namespace) -> int:
     """Remove it, or show what would go."""
     older_s = None if args.older is None else parse_time(args.older, "--older")
-    session = target.host_state(args.host, "clean")
-    outcome = look(session, older_s, dry=args.dry_run, timeout_s=_TIMEOUT_S)
-    _show(outcome["kinds"], args, session.root)
+    host = target.host_state(args.host, "clean")
+    outcome = look(host, older_s, dry=args.dry_run, timeout_s=_TIMEOUT_S)
+    _show(outcome["kinds"], args, host.root)
     if outcome["waiting"] and not args.json:
         count = counted(len(outcome["waiting"]), "job")
         console.tell(f"kept for {count}, waiting or running: files used since the oldest was sent")
@@ -56,7 +56,7 @@ def clean(args: argparse.Namespace) -> int:
     return 0
 
 
-def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: float) -> dict[str, Any]:
+def look(host: HostState, older_s: float | None, *, dry: bool, timeout_s: float) -> dict[str, Any]:
     """Ask what there is below a host's root by its kind, and what of it goes.
 
     Args:
@@ -65,15 +65,19 @@ def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: flo
     Raises:
         ClusterfnError: The host cannot say, or not in time.
     """
-    words = [str(session.host.keep_days * removal.DAY_S), "" if older_s is None else str(older_s), "dry" if dry else ""]
-    answer = session.bridge.supervise("clean", session.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
+    words = [
+        str(host.settings.keep_days * removal.DAY_S),
+        "" if older_s is None else str(older_s),
+        "dry" if dry else "",
+    ]
+    answer = host.bridge.supervise("clean", host.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
     if answer.rc != 0:
         raise ClusterfnError(
-            f"{session.host.name} could not look through {session.root}", host=session.host.name,
+            f"{host.settings.name} could not look through {host.root}", host=host.settings.name,
             evidence=last_lines(answer.err, 5),
             hint="check that folder on the host: is its file system mounted, and can you write to it?",
         )  # fmt: skip
-    with reading(session.host.name, "what can be removed"):
+    with reading(host.settings.name, "what can be removed"):
         return dict(shaped(json.loads(answer.out), _REPORT))
 
 
@@ -106,18 +110,18 @@ def remove(args: argparse.Namespace) -> int:
         return 1
     removed: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
-    for session, ids in _by_host(selection, kept):
+    for host, ids in _by_host(selection, kept):
         for first in range(0, len(ids), _AT_ONCE):
             part = ids[first : first + _AT_ONCE]
             try:
-                outcomes = remove_jobs(session, part, dry=args.dry_run)
+                outcomes = remove_jobs(host, part, dry=args.dry_run)
             except ClusterfnError as error:
                 if selection.single:
                     raise
                 kept += (_describe_kept(job_id, error) for job_id in part)
                 continue
-            removed += ({**each, "host": session.host.name} for each in outcomes["removed"])
-            kept += ({**each, "host": session.host.name} for each in outcomes["kept"])
+            removed += ({**each, "host": host.settings.name} for each in outcomes["removed"])
+            kept += ({**each, "host": host.settings.name} for each in outcomes["kept"])
     if args.json:
         print(console.as_json({"removed": removed, "kept": kept}))
     else:
@@ -137,27 +141,27 @@ def remove(args: argparse.Namespace) -> int:
 def _by_host(selection: Selection, kept: list[dict[str, Any]]) -> Iterator[tuple[HostState, list[str]]]:
     """Find each job, and yield the hosts with the full ids of theirs; add to `kept` what cannot be found."""
     config, listed = config_file.load(), dict(selection.listed)
-    sessions: dict[str, HostState] = {}
+    states: dict[str, HostState] = {}
     ids: dict[str, list[str]] = {}
 
     def find(job: tuple[str, str | None]) -> tuple[HostState, str]:
         if job[0] in listed:
-            return open_session(config.resolve(listed[job[0]])[0]), job[0]
-        session, folder = find_job(*job)
-        return session, posixpath.basename(folder)
+            return open_host(config.resolve(listed[job[0]])[0]), job[0]
+        host, folder = find_job(*job)
+        return host, posixpath.basename(folder)
 
     for (job_id, _), answer in zip(selection.jobs, at_once(selection.jobs, find, "looking for the jobs")):
         try:
-            session, full_id = answer.result()
+            host, full_id = answer.result()
         except ClusterfnError as error:
             if selection.single:
                 raise
             kept.append(_describe_kept(job_id, error))
             continue
-        sessions[session.host.name] = session
-        ids.setdefault(session.host.name, []).append(full_id)
-    for name, session in sessions.items():
-        yield session, list(dict.fromkeys(ids[name]))
+        states[host.settings.name] = host
+        ids.setdefault(host.settings.name, []).append(full_id)
+    for name, host in states.items():
+        yield host, list(dict.fromkeys(ids[name]))
 
 
 def _describe_kept(job_id: str, error: ClusterfnError) -> dict[str, Any]:

@@ -31,39 +31,39 @@ _FREE = "free"
 _TIMEOUT_S = 60.0
 
 
-def ask_machine(session: HostState) -> dict[str, Any]:
+def ask_machine(host: HostState) -> dict[str, Any]:
     """`gpus` and `waiting`, as `supervise.py gpus` prints them.
 
     Raises:
         ClusterfnError: nvidia-smi exists, and reports only that something is wrong.
         HostError: The host cannot be reached.
     """
-    answer = session.bridge.supervise("gpus", session.root).result(_TIMEOUT_S)
+    answer = host.bridge.supervise("gpus", host.root).result(_TIMEOUT_S)
     if answer.rc != 0:
         message = "the host could not report its GPUs"
-        raise ClusterfnError(message, host=session.host.name, evidence=last_lines(answer.err, 5))
-    with reading(session.host.name, "the state of its GPUs"):
+        raise ClusterfnError(message, host=host.settings.name, evidence=last_lines(answer.err, 5))
+    with reading(host.settings.name, "the state of its GPUs"):
         report = dict(json.loads(answer.out))
         trouble = report.pop("trouble")
-        add_allowed(report["gpus"], session)
+        add_allowed(report["gpus"], host)
         for job in report["waiting"]:
-            job["since"] = session.here(job["since"])
+            job["since"] = host.here(job["since"])
         # Make the tables once, so that a malformed answer fails here, where the error names the host.
         machine_tables(report)
     if trouble:
         raise ClusterfnError(
-            f"the GPUs of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
+            f"the GPUs of {host.settings.name} cannot be seen: {trouble}", host=host.settings.name,
             hint="run nvidia-smi on the host: the driver must answer before a job can get a GPU",
         )  # fmt: skip
     return report
 
 
-def add_allowed(gpus: Sequence[dict[str, Any]], session: HostState) -> None:
+def add_allowed(gpus: Sequence[dict[str, Any]], host_state: HostState) -> None:
     """Note at each GPU whether `gpus: {only: …}` of the host lets jobs have it, and who holds it by our own clock."""
-    host = session.host
+    host = host_state.settings
     for gpu in gpus:
         if gpu["holder"] is not None and gpu["holder"]["since"] is not None:
-            gpu["holder"]["since"] = session.here(gpu["holder"]["since"])
+            gpu["holder"]["since"] = host_state.here(gpu["holder"]["since"])
         gpu["allowed"] = not host.gpus_only or any(
             is_called(GpuInfo(gpu["index"], gpu["uuid"], "", None, False, False), name) for name in host.gpus_only
         )
@@ -111,37 +111,37 @@ _NODES_HEAD = ("NODE", "STATE", "TYPE", "FREE")
 _CLUSTER_QUEUE_HEAD = ("WAITING", "", "FOR", "SUBMITTED", "")
 
 
-def ask_cluster(session: HostState) -> dict[str, Any]:
+def ask_cluster(host: HostState) -> dict[str, Any]:
     """`nodes` and `waiting`; both questions go out at once.
 
     Raises:
         ClusterfnError: Its scheduler does not answer, or cannot say.
         HostError: The host cannot be reached.
     """
-    questions = session.scheduler.gpus()
+    questions = host.scheduler.gpus()
     nodes, queue = questions.nodes, questions.queue
     if nodes is None or queue is None:
-        hint = f"run `qhost -F` on {session.host.name}"
-        raise ClusterfnError(f"clusterfn does not list the GPUs of {session.scheduler.title}", hint=hint)
-    replies = [_ask(session, nodes), _ask(session, queue)]
+        hint = f"run `qhost -F` on {host.settings.name}"
+        raise ClusterfnError(f"clusterfn does not list the GPUs of {host.scheduler.title}", hint=hint)
+    replies = [_ask(host, nodes), _ask(host, queue)]
     node_answer, waiting = (reply.result(_TIMEOUT_S) for reply in replies)
-    jobs = queue.read(_text(session, waiting))
-    user = session.connection.facts.user
+    jobs = queue.read(_text(host, waiting))
+    user = host.connection.facts.user
     return {
-        "nodes": [each._asdict() for each in nodes.read(_text(session, node_answer))],
+        "nodes": [each._asdict() for each in nodes.read(_text(host, node_answer))],
         "waiting": [{**each._asdict(), "own": each.user == user} for each in jobs],
     }
 
 
-def _ask(session: HostState, question: Question[Any]) -> Reply[Completed]:
-    return session.connection.run(question.argv, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S)
+def _ask(host: HostState, question: Question[Any]) -> Reply[Completed]:
+    return host.connection.run(question.argv, unset=host.scheduler.unset, timeout_s=_TIMEOUT_S)
 
 
-def _text(session: HostState, answer: Completed) -> str:
+def _text(host: HostState, answer: Completed) -> str:
     if answer.rc != 0:
         raise ClusterfnError(
-            f"{session.scheduler.title} did not report its nodes and jobs",
-            host=session.host.name, evidence=last_lines(answer.err, 5), hint="try again later",
+            f"{host.scheduler.title} did not report its nodes and jobs",
+            host=host.settings.name, evidence=last_lines(answer.err, 5), hint="try again later",
         )  # fmt: skip
     return answer.out.decode("utf-8", "replace")
 
@@ -163,15 +163,15 @@ def cluster_tables(report: Mapping[str, Any], room: int | None = None) -> str:
 
 def gpus(args: argparse.Namespace) -> int:
     """Print the GPUs of a host and their queue."""
-    session = target.host_state(args.host, "gpus")
-    if session.scheduler.has_nodes:
-        report, listed, none = ask_cluster(session), "nodes", "no node has a gres named gpu"
+    host = target.host_state(args.host, "gpus")
+    if host.scheduler.has_nodes:
+        report, listed, none = ask_cluster(host), "nodes", "no node has a gres named gpu"
     else:
-        report, listed, none = ask_machine(session), "gpus", "nvidia-smi is missing, or lists none"
+        report, listed, none = ask_machine(host), "gpus", "nvidia-smi is missing, or lists none"
     if args.json:
-        print(console.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **report}))
+        print(console.as_json({"host": host.settings.name, "scheduler": host.settings.scheduler, **report}))
     elif report[listed]:
         print(cluster_tables(report) if listed == "nodes" else machine_tables(report))
     if not report[listed]:
-        console.tell(f"no GPUs on {session.host.name}: {none}")
+        console.tell(f"no GPUs on {host.settings.name}: {none}")
     return 0

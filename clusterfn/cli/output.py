@@ -294,9 +294,9 @@ def pull(args: argparse.Namespace) -> int:
 
 def _outputs_of(job: AnyJob) -> list[str]:
     """Return the patterns that the job was sent with."""
-    session, folder = find_job(job.id, job.host)
-    spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
-    with reading(session.host.name, SPEC_OF_JOB):
+    host, folder = find_job(job.id, job.host)
+    spec = remote_files.read_bytes(host.connection, posixpath.join(folder, layout.SPEC))
+    with reading(host.settings.name, SPEC_OF_JOB):
         return list(read_spec(spec)["outputs"])
 
 

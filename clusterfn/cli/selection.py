@@ -327,8 +327,8 @@ def _no_such_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], comm
         hint = f"clusterfn {command} ID"
         if command in _FOR_SEVERAL:
             hint = f"clusterfn {command} --all {word} is for all its jobs, and {hint} for one"
-    session, _, call = word.partition("/")
-    if call.isdecimal() and session:
+    host, _, call = word.partition("/")
+    if call.isdecimal() and host:
         near = "; that is a call of a session, or an item of a map"
-        hint = f"clusterfn {command} {session} is for all of it"
+        hint = f"clusterfn {command} {host} is for all of it"
     return ConfigError(in_one_line(f"there is no job named {word!r}{where}{near}"), hint=hint)

@@ -44,38 +44,38 @@ def shell(args: argparse.Namespace) -> int:
     join: Sequence[str] = ()
     names_host = not args.words or (len(args.words) == 1 and args.words[0] in config_file.load().hosts)
     if names_host:
-        session = target.host_state(next(iter(args.words), None), "shell")
-        words = ["", _environment_of(session, args.environment)]
+        host = target.host_state(next(iter(args.words), None), "shell")
+        words = ["", _environment_of(host, args.environment)]
     elif args.environment:
         raise ConfigError("a job has its own environment", hint="leave out --environment, or name a HOST alone")
     else:
-        session, folder, join = _started_job(args)
+        host, folder, join = _started_job(args)
         words = [folder, ""]
-    for reply in session.bridge.lay_out():
+    for reply in host.bridge.lay_out():
         reply.result(_TIMEOUT_S)
-    argv = [*join, *session.bridge.words(layout.SUPERVISE, "shell", *words)]
-    return subprocess.call(terminal_command(session, [*_with_commands(session), *argv] if join else argv))
+    argv = [*join, *host.bridge.words(layout.SUPERVISE, "shell", *words)]
+    return subprocess.call(terminal_command(host, [*_with_commands(host), *argv] if join else argv))
 
 
-def _with_commands(session: HostState) -> list[str]:
+def _with_commands(host_state: HostState) -> list[str]:
     """Return the words that let a command find the scheduler's programs, as the agent's commands do."""
-    host = session.connection.host
+    host = host_state.connection.host
     if not (host.scheduler_path or host.scheduler_env):
         return []
-    home = session.connection.facts.home
+    home = host_state.connection.facts.home
     folders = [posixpath.join(home, each[2:]) if each.startswith("~/") else each for each in host.scheduler_path]
     variables = map("=".join, host.scheduler_env.items())
     return ["/bin/sh", "-c", _USE_COMMANDS, "sh", ":".join(folders), "env", *variables]
 
 
-def _environment_of(session: HostState, which: str | None) -> str:
+def _environment_of(host: HostState, which: str | None) -> str:
     """Find, and build if need be, the environment of a host's jobs; return it as JSON."""
-    ready = session.environments.find(EnvironmentRequest(which), console.tell)
+    ready = host.environments.find(EnvironmentRequest(which), console.tell)
     if ready.made is not None:
         with BuildDisplay() as display:
-            environment_upload.build(session, ready.made, console.tell, display.show_build)
+            environment_upload.build(host, ready.made, console.tell, display.show_build)
     python, _, activation = ready.interpreter
-    return json.dumps({"python": python, "activation": activation, "env": dict(session.host.env)})
+    return json.dumps({"python": python, "activation": activation, "env": dict(host.settings.env)})
 
 
 def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str]]:
@@ -91,26 +91,26 @@ def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str
     ended = has_ended(job)
     if not ended and job.state == PENDING:
         raise ConfigError(f"job {job.id} has not started: it is {job.status}", hint="wait until it runs")
-    session, folder = find_job(job_id, host)
-    if ended or not session.scheduler.has_nodes:
-        return session, folder, ()
-    join = tunnels.way_to_node(job, session)
+    host_state, folder = find_job(job_id, host)
+    if ended or not host_state.scheduler.has_nodes:
+        return host_state, folder, ()
+    join = tunnels.way_to_node(job, host_state)
     # Without --pty, srun does not connect the shell to this terminal.
-    return session, folder, (*join, "--pty")
+    return host_state, folder, (*join, "--pty")
 
 
-def terminal_command(session: HostState, argv: Sequence[str]) -> list[str]:
+def terminal_command(host: HostState, argv: Sequence[str]) -> list[str]:
     """Return the command that runs these words on the host at this terminal: by the system's ssh, or as they are.
 
     Raises:
         ConfigError: There is no ssh.
     """
-    if not session.host.address:
+    if not host.settings.address:
         return list(argv)
     if not shutil.which("ssh"):
         raise ConfigError("shell needs the ssh program, and this machine has none", hint="install OpenSSH's client")
-    settings = resolve(session.host)
-    held = shared_login.find_held(settings) if shared_login.can_hold(session.host) else None
+    settings = resolve(host.settings)
+    held = shared_login.find_held(settings) if shared_login.can_hold(host.settings) else None
     # Use the shared login if there is one, so that the shell needs no login of its own.
     shared = ["-oControlMaster=no", f"-oControlPath={held.address}"] if held else []
     # Without -t, ssh gives a command no terminal.
@@ -130,7 +130,7 @@ def tunnel(args: argparse.Namespace) -> int:
     if has_ended(job) or job.state == PENDING:
         hint = "wait until it runs" if job.state == PENDING else "name a job that runs: clusterfn jobs --state running"
         raise ConfigError(f"job {job.id} does not run: it is {job.status}", hint=hint)
-    session, _ = find_job(job_id, host)
-    for reply in session.bridge.lay_out():
+    host_state, _ = find_job(job_id, host)
+    for reply in host_state.bridge.lay_out():
         reply.result(_TIMEOUT_S)
-    return tunnels.open_tunnel(job, session, port, args.local_port)
+    return tunnels.open_tunnel(job, host_state, port, args.local_port)

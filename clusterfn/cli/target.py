@@ -28,7 +28,7 @@ from clusterfn.config import config_file, import_time
 from clusterfn.config.options import HOST_VARIABLE
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, did_you_mean
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState, open_host
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -55,7 +55,7 @@ def host(name: str | None, command: str, after: str = "") -> tuple[config_file.C
 
 def host_state(name: str | None, command: str) -> HostState:
     """Return the state of the host of that name, else of the one that a call would use; connects when it is asked."""
-    return open_session(host(name, command)[1])
+    return open_host(host(name, command)[1])
 
 
 @contextlib.contextmanager

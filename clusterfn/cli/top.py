@@ -40,96 +40,96 @@ _NONE = "none of your jobs waits or runs"
 
 def top(args: argparse.Namespace) -> int:
     """Show what runs on a host: again and again on a terminal, else once."""
-    session = target.host_state(args.host, "top")
+    host = target.host_state(args.host, "top")
     if args.json or args.once or not console.is_terminal(sys.stdout):
-        look = next(looks(session, 1), None)
+        look = next(looks(host, 1), None)
         if look is None:
-            name = session.host.name
+            name = host.settings.name
             raise HostError(f"{name} did not say what runs there", host=name, hint="try again")
-        if session.scheduler_rules.has_nodes:
-            _ask_scheduler(session, look)
-        print(console.as_json({"host": session.host.name, **look}) if args.json else text(session, look))
+        if host.scheduler_rules.has_nodes:
+            _ask_scheduler(host, look)
+        print(console.as_json({"host": host.settings.name, **look}) if args.json else text(host, look))
         return 0
     with ended_by_key():
-        _watch(session)
+        _watch(host)
     return 0
 
 
-def _watch(session: HostState) -> None:
+def _watch(host: HostState) -> None:
     """Refresh the screen; while the host cannot be reached, say so in its place, and try again."""
     shown, told, asked_at = live.TerminalLines(sys.stdout), dict[str, Any](), float("-inf")
     while True:
         try:
-            for look in looks(session):
-                if session.scheduler_rules.has_nodes:
-                    if time.monotonic() >= asked_at + max(_SCHEDULER_EVERY_S, session.host.poll_floor_s):
-                        told, asked_at = _ask_scheduler(session, look), time.monotonic()
+            for look in looks(host):
+                if host.scheduler_rules.has_nodes:
+                    if time.monotonic() >= asked_at + max(_SCHEDULER_EVERY_S, host.settings.poll_floor_s):
+                        told, asked_at = _ask_scheduler(host, look), time.monotonic()
                     look.update(told["gpus"])
                     for job in look["own"]:
                         job["message"] = told["why"].get(job["id"], job["message"]) if job["state"] == PENDING else ""
-                shown.show(text(session, look, live.size().columns))
+                shown.show(text(host, look, live.size().columns))
         except HostError as error:
-            shown.show(f"{session.host.name}, {time.strftime('%H:%M:%S')}\n{in_one_line(error.message)}")
+            shown.show(f"{host.settings.name}, {time.strftime('%H:%M:%S')}\n{in_one_line(error.message)}")
         time.sleep(_AGAIN_S)
 
 
-def _ask_scheduler(session: HostState, look: dict[str, Any]) -> dict[str, Any]:
+def _ask_scheduler(host: HostState, look: dict[str, Any]) -> dict[str, Any]:
     """Add what only a scheduler knows: why own jobs wait, and the GPUs of its nodes; return both."""
-    remote_state.say_why_they_wait(session, look["own"])
+    remote_state.say_why_they_wait(host, look["own"])
     try:
-        found = gpus.ask_cluster(session)
+        found = gpus.ask_cluster(host)
     except ClusterfnError as error:
         found = {"trouble": error.message}
     look.update(found)
     return {"why": {job["id"]: job["message"] for job in look["own"]}, "gpus": found}
 
 
-def looks(session: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
+def looks(host: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
     """Yield what a host sends, look after look; `count` of them, or until the connection is lost.
 
     Raises:
         HostError: The host cannot be reached, or cannot look.
     """
     came: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    for reply in session.bridge.lay_out():
+    for reply in host.bridge.lay_out():
         reply.result(_TIMEOUT_S)
-    nodes = "1" if session.scheduler_rules.has_nodes else ""
-    argv = session.bridge.words(layout.SUPERVISE, "top", session.root, nodes, f"{_EVERY_S:g}", str(count))
-    running = session.connection.converse(argv, b"", came.put, session.scheduler.unset)
+    nodes = "1" if host.scheduler_rules.has_nodes else ""
+    argv = host.bridge.words(layout.SUPERVISE, "top", host.root, nodes, f"{_EVERY_S:g}", str(count))
+    running = host.connection.converse(argv, b"", came.put, host.scheduler.unset)
     # Wake the loop below when the program ends or the connection is lost.
     running.future.add_done_callback(lambda _: came.put(None))
     coming = Lines()
     try:
         # The screen shows when its last look was made, so only the first one is waited for in words.
-        with loop.speaking(lambda: f"waiting for {session.host.name} to say what runs there"):
+        with loop.speaking(lambda: f"waiting for {host.settings.name} to say what runs there"):
             data = came.get()
         while data is not None:
-            with reading(session.host.name, "what runs there"):
-                checked = [_checked(session, json.loads(line)) for line in coming.feed(data)]
+            with reading(host.settings.name, "what runs there"):
+                checked = [_checked(host, json.loads(line)) for line in coming.feed(data)]
             yield from checked
             if checked:
                 # Confirm what was shown. The host sends no more to a terminal
                 # that is stopped, which would fill its buffers.
-                session.connection.write(running, b"\n" * len(checked))
+                host.connection.write(running, b"\n" * len(checked))
             data = came.get()
     finally:
         running.cancel()
     running.result(0)
 
 
-def _checked(session: HostState, facts: Any) -> dict[str, Any]:
+def _checked(host: HostState, facts: Any) -> dict[str, Any]:
     """Return a look, if a table can be made of it."""
     look = dict(facts)
-    look["own"] = [remote_state.by_own_clock(session, remote_state.checked_job(dict(job))) for job in look["own"]]
+    look["own"] = [remote_state.by_own_clock(host, remote_state.checked_job(dict(job))) for job in look["own"]]
     if "gpus" in look:
-        gpus.add_allowed(look["gpus"], session)
-    text(session, look)
+        gpus.add_allowed(look["gpus"], host)
+    text(host, look)
     return look
 
 
-def text(session: HostState, look: Mapping[str, Any], room: int | None = None) -> str:
+def text(host: HostState, look: Mapping[str, Any], room: int | None = None) -> str:
     """Return one look as lines, in so many columns of a terminal."""
-    parts = [f"{session.host.name}, {time.strftime('%H:%M:%S')}{_busy(look.get('machine'))}"]
+    parts = [f"{host.settings.name}, {time.strftime('%H:%M:%S')}{_busy(look.get('machine'))}"]
     if look.get("trouble"):
         parts.append(f"the GPUs cannot be seen: {in_one_line(look['trouble'])}")
     elif look.get("nodes"):
@@ -140,7 +140,7 @@ def text(session: HostState, look: Mapping[str, Any], room: int | None = None) -
     own = [_own_row(job) for job in running_first]
     parts.append(live.table(_OWN_HEAD, own, room, _OWN_SPARE) if own else _NONE)
     of_all = look.get("jobs", ())
-    if any(row["user"] != session.connection.facts.user for row in of_all):
+    if any(row["user"] != host.connection.facts.user for row in of_all):
         parts.append(live.table(_HEAD, map(_row, of_all), room, _SPARE))
     return "\n\n".join([*parts, *filter(None, ["\n".join(map(in_one_line, notes_on(look)))])])
 

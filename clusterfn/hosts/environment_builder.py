@@ -46,45 +46,45 @@ class Built:
     used_by: tuple[str, ...]  # ids of the jobs that use it now
 
 
-def list_environments(session: HostState, root: str) -> list[Built]:
+def list_environments(host: HostState, root: str) -> list[Built]:
     """List the environments below a root, the one used last first; raise EnvironmentBuildError if the host cannot."""
     found = []
-    for line in run_builder(session, "list", root):
-        with reading(session.host.name, "its list of environments"):
+    for line in run_builder(host, "list", root):
+        with reading(host.settings.name, "its list of environments"):
             cuda = line["torch_cuda"]
             found.append(Built(
                 str(line["id"]), str(line["about"]), str(line["python"]), None if cuda is None else str(cuda),
-                count(line["bytes"]), count(line["files"]), session.here(float(line["built"])),
-                session.here(float(line["used"])), tuple(map(str, line["used_by"])),
+                count(line["bytes"]), count(line["files"]), host.here(float(line["built"])),
+                host.here(float(line["used"])), tuple(map(str, line["used_by"])),
             ))  # fmt: skip
     return sorted(found, key=lambda each: -each.used)
 
 
-def remove_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
+def remove_environment(host: HostState, root: str, env_id: str) -> BuildProgress:
     """Remove an environment unless jobs use it; return {"removed", "why", "used_by", "freed"}."""
-    last = run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)[-1:]
-    with reading(session.host.name, "what it has removed"):
+    last = run_builder(host, "remove", root, env_id, timeout_s=_LONG_S)[-1:]
+    with reading(host.settings.name, "what it has removed"):
         return dict(shaped(last[0], {"freed": int, "packages": int} if last[0]["removed"] is True else {"why": str}))
 
 
 def remove_unused_environments(
-    session: HostState, root: str, days: float, keep: int, *, dry: bool = False
+    host: HostState, root: str, days: float, keep: int, *, dry: bool = False
 ) -> BuildProgress:
     """Remove environments not used for `days` days, except the `keep` used last; with `dry` only return what would go.
 
     Returns:
         {"removed", "kept", "freed"}, and without `dry` also "packages", the number that were removed.
     """
-    last = run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1:]
+    last = run_builder(host, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1:]
     shape = {"removed": [str], "kept": [{"id": str, "why": str, "used_by": [str]}], "freed": int}
-    with reading(session.host.name, "what it has removed"):
+    with reading(host.settings.name, "what it has removed"):
         return dict(shaped(last[0], shape if dry else {**shape, "packages": int}))
 
 
-def repair_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
+def repair_environment(host: HostState, root: str, env_id: str) -> BuildProgress:
     """Restore the files that an environment has lost; return {"files", "relinked", "lost"}."""
-    last = run_builder(session, "repair", root, env_id, timeout_s=_LONG_S)[-1:]
-    with reading(session.host.name, "what it has repaired"):
+    last = run_builder(host, "repair", root, env_id, timeout_s=_LONG_S)[-1:]
+    with reading(host.settings.name, "what it has repaired"):
         # The builder built it again if too little was left of it.
         if "ready" in last[0]:
             built = shaped(last[0], {"ready": {"files": int}})["ready"]["files"]
@@ -92,21 +92,19 @@ def repair_environment(session: HostState, root: str, env_id: str) -> BuildProgr
         return dict(shaped(last[0], {"mended": {"files": int, "relinked": int, "lost": [str]}})["mended"])
 
 
-def run_builder(
-    session: HostState, *words: str, timeout_s: float = _TIMEOUT_S, stdin: bytes = b""
-) -> list[BuildProgress]:
+def run_builder(host: HostState, *words: str, timeout_s: float = _TIMEOUT_S, stdin: bytes = b"") -> list[BuildProgress]:
     """Run one command of the builder; return the lines that it prints.
 
     Raises:
         EnvironmentBuildError: It failed, or it prints nothing that can be read.
     """
-    ran = session.bridge.run([layout.BUILD, *words], stdin=stdin, timeout_s=timeout_s)
+    ran = host.bridge.run([layout.BUILD, *words], stdin=stdin, timeout_s=timeout_s)
     answer = ran.result(timeout_s + _TIMEOUT_S)
     lines = [line.decode("utf-8", "replace") for line in (answer.out + answer.err).splitlines()]
     found = [each for each in map(_parsed, lines) if each is not None]
     silent = {"message": f"the builder on the host ended with status {answer.rc}", "evidence": lines}
     if (found and found[-1].get("stage") == "failed") or (answer.rc and not found):
-        raise build_error(found[-1] if found else silent, session.host.name)
+        raise build_error(found[-1] if found else silent, host.settings.name)
     return found
 
 
@@ -137,8 +135,8 @@ class RemoteBuild:
     Its listeners get its progress, on the connection's reader thread.
     """
 
-    def __init__(self, session: HostState, log: str) -> None:
-        self._session = session
+    def __init__(self, host: HostState, log: str) -> None:
+        self._host = host
         self._log = log
         self._outcome: Future[BuildProgress] = Future()
         self._lines = Lines()
@@ -148,8 +146,8 @@ class RemoteBuild:
 
     def spawn(self, argv: Sequence[str], folder: str, after: Sequence[Reply[Any]] = ()) -> None:
         """Start the builder as a process of the host."""
-        unset = self._session.scheduler.unset
-        spawned = self._session.connection.spawn(argv, folder, self._log, unset=unset, after=after)
+        unset = self._host.scheduler.unset
+        spawned = self._host.connection.spawn(argv, folder, self._log, unset=unset, after=after)
         loop.begin(self._see_end(spawned, argv, folder))
 
     async def _see_end(self, spawned: SpawnReply, argv: Sequence[str], folder: str) -> None:
@@ -175,7 +173,7 @@ class RemoteBuild:
         self.listeners.append(on_progress)
         # `next` is atomic: of the threads whose jobs wait for one build, only one gets the 0 and starts to follow it.
         if next(self._joins) == 0:
-            self._following = self._session.connection.follow([Followed(self._log, self._receive)])
+            self._following = self._host.connection.follow([Followed(self._log, self._receive)])
             loop.begin(self._follow(self._following))
             if self.is_over():
                 self._stop()
@@ -188,7 +186,7 @@ class RemoteBuild:
             self.refused(error)
         # The log stays if the connection has ended.
         with contextlib.suppress(HostError):
-            self._session.connection.run(["rm", "-f", "--", self._log])
+            self._host.connection.run(["rm", "-f", "--", self._log])
 
     def is_over(self) -> bool:
         """Whether the outcome is known."""
@@ -209,7 +207,7 @@ class RemoteBuild:
         text = io.BytesIO()
         # `how` says all that is known if the log cannot be read.
         with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
-            await self._session.connection.get(self._log, text.write)
+            await self._host.connection.get(self._log, text.write)
         lines = [line.decode("utf-8", "replace") for line in text.getvalue().splitlines()]
         parsed = [(line, _parsed(line)) for line in lines]
         said = [each for _, each in parsed if each and each.get("stage") in _LAST]

@@ -57,8 +57,8 @@ class ResolvedEnvironment(NamedTuple):
 class EnvironmentResolver:
     """The environments of one host, as this process knows them."""
 
-    def __init__(self, session: ConnectedHost) -> None:
-        self._session = session
+    def __init__(self, host: ConnectedHost) -> None:
+        self._host = host
         self._known: dict[ExistingEnvironment | str, ResolvedEnvironment] = {}
         # by `environment=` and `packages=`
         self._pythons: dict[tuple[str | None, tuple[str, ...]], tuple[int, int]] = {}
@@ -105,10 +105,10 @@ class EnvironmentResolver:
 
     def _named(self, wanted: EnvironmentRequest) -> tuple[str | None, ExistingEnvironment | None]:
         """Return `environment=` of the call or its host, and the existing environment that it names, if it does."""
-        text = wanted.text or (None if wanted.packages else self._session.host.environment)
+        text = wanted.text or (None if wanted.packages else self._host.settings.environment)
         if wanted.packages or not existing.is_existing(text):
             return text, None
-        named = existing.parse_existing(text, self._session.host)
+        named = existing.parse_existing(text, self._host.settings)
         return text, named if named.kind != "found" else None
 
     def forget(self) -> None:
@@ -119,13 +119,13 @@ class EnvironmentResolver:
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         if environment not in self._known:
             # A module of the host may have the runtime of an image.
-            loading = job_script.modules_setup(self._session.host) if environment.is_image else ""
-            connection, probe = self._session.connection, environment.probe(loading)
+            loading = job_script.modules_setup(self._host.settings) if environment.is_image else ""
+            connection, probe = self._host.connection, environment.probe(loading)
             answer = connection.run(probe, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
             try:
-                found = environment.read(answer.rc, answer.out, answer.err, self._session.root)
+                found = environment.read(answer.rc, answer.out, answer.err, self._host.root)
             except EnvironmentBuildError as error:
-                error.host = self._session.host.name
+                error.host = self._host.settings.name
                 raise
             self._known[environment] = ResolvedEnvironment(*found)
         return self._known[environment]
@@ -134,7 +134,7 @@ class EnvironmentResolver:
         key = f"{bool(gpus)} {spec.title} {spec.input_hash}"
         known = self._known.get(key)
         if known is None or known.made is None or known.made.lock.is_changed():
-            made = lock_environment(self._session, spec, gpus, say)
+            made = lock_environment(self._host, spec, gpus, say)
             self._known[key] = known = ResolvedEnvironment(made.interpreter, {}, made)
         return known
 
@@ -144,11 +144,11 @@ class EnvironmentResolver:
 
         imports = set(wanted.imports())
         try:
-            own = existing.parse_existing(None, self._session.host)
+            own = existing.parse_existing(None, self._host.settings)
             return self.resolve_existing(own._replace(needed=tuple(packages.needed(imports))))
 
         except EnvironmentBuildError as lacking:
-            say(f"{self._session.host.name}: {lacking.message}")
+            say(f"{self._host.settings.name}: {lacking.message}")
             spec = packages.automatic(imports, CALLER)
             try:
                 return self.resolve_made(spec, wanted.gpus, say)
@@ -162,36 +162,36 @@ class EnvironmentResolver:
                 raise lacking from error
 
 
-def lock_environment(session: ConnectedHost, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:
+def lock_environment(host: ConnectedHost, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:
     """Lock a specification for a host; raise as `resolve.resolve_environment`."""
     from clusterfn.environment import resolve, torch_build
 
-    facts, known = _facts(session, gpus)
+    facts, known = _facts(host, gpus)
 
     def ask() -> GpuCapabilities | None:
-        found, scheduler = known_gpus(session, facts["root"]), scheduler_for(session.host)
+        found, scheduler = known_gpus(host, facts["root"]), scheduler_for(host.settings)
         # A machine without a scheduler has no other GPUs than its own.
         if found or not scheduler.has_nodes:
             return found
-        return None if ask_types(session.connection, scheduler) == [] else torch_build.UNKNOWN_GPUS
+        return None if ask_types(host.connection, scheduler) == [] else torch_build.UNKNOWN_GPUS
 
-    spec = with_python(session, spec)
+    spec = with_python(host, spec)
     try:
-        return resolve.resolve_environment(spec, session.host, facts, known, CALLER, say, ask)
+        return resolve.resolve_environment(spec, host.settings, facts, known, CALLER, say, ask)
     except EnvironmentBuildError as error:
-        error.host = session.host.name
+        error.host = host.settings.name
         raise
 
 
-def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int) -> str:
+def explain_stale_lock(host: ConnectedHost, spec: Specification, gpus: int) -> str:
     """Say why the existing lock does not fit the host; "" if it does."""
     from clusterfn.environment import resolve
 
-    facts, known = _facts(session, gpus)
-    return resolve.why_stale(with_python(session, spec), session.host, facts, known, CALLER)
+    facts, known = _facts(host, gpus)
+    return resolve.why_stale(with_python(host, spec), host.settings, facts, known, CALLER)
 
 
-def with_python(session: ConnectedHost, spec: Specification) -> Specification:
+def with_python(host: ConnectedHost, spec: Specification) -> Specification:
     """Return a specification with the source of its Python, which clusterfn.yml may name, and the host's interpreter.
 
     Raises:
@@ -202,17 +202,17 @@ def with_python(session: ConnectedHost, spec: Specification) -> Specification:
 
     if spec.project is None or spec.python.found:
         return spec
-    source = spec.python if spec.python.kind else python_source.parse_source(session.host.making.python)
+    source = spec.python if spec.python.kind else python_source.parse_source(host.settings.making.python)
     if source.kind == python_source.HOST:
         argv = python_source.question(source, spec.project, CALLER)
-        answer = session.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
-        printed, platform = answer.out.decode("utf-8", "replace"), session.connection.facts.platform
-        found = python_source.choose(source, spec.project, platform, printed, session.host.name)
+        answer = host.connection.run(argv, unset=_MISLEADING, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+        printed, platform = answer.out.decode("utf-8", "replace"), host.connection.facts.platform
+        found = python_source.choose(source, spec.project, platform, printed, host.settings.name)
         source = replace(source, found=found)
     return replace(spec, python=source)
 
 
-def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:
+def _facts(host_state: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabilities | None]:
     """Return what a lock for the host depends on, with the root of environments; and the GPUs that a job will get.
 
     clusterfn.yml, the machine or an earlier job says which GPUs there are; else they are guessed. It is None for a job
@@ -220,38 +220,38 @@ def _facts(session: ConnectedHost, gpus: int) -> tuple[dict[str, str], GpuCapabi
     """
     from clusterfn.environment import torch_build
 
-    host, root = session.connection.facts, environments_root(session)
-    known = known_gpus(session, root) or torch_build.UNKNOWN_GPUS if gpus else None
+    host, root = host_state.connection.facts, environments_root(host_state)
+    known = known_gpus(host_state, root) or torch_build.UNKNOWN_GPUS if gpus else None
     return {"platform": host.platform, "glibc": host.glibc, "root": root}, known
 
 
-def environments_root(session: ConnectedHost) -> str:
+def environments_root(host: ConnectedHost) -> str:
     """Return the absolute folder of environments on the host; raise ConfigError if `env_root:` is no absolute path."""
-    wanted = session.host.making.root
-    if wanted is None or wanted == session.host.root:
-        return session.root
+    wanted = host.settings.making.root
+    if wanted is None or wanted == host.settings.root:
+        return host.root
     if wanted.startswith("/") and "$" not in wanted:
         return posixpath.normpath(wanted)
-    python = session.connection.facts.python
-    answer = session.connection.run([python, "-I", "-S", "-c", _EXPAND, wanted]).result(_TIMEOUT_S)
+    python = host.connection.facts.python
+    answer = host.connection.run([python, "-I", "-S", "-c", _EXPAND, wanted]).result(_TIMEOUT_S)
     found = answer.out.decode("utf-8", "surrogateescape").strip()
     if not found.startswith("/") or "$" in found:
         raise ConfigError(
-            f"env_root: {wanted} is not an absolute path on {session.host.name}", host=session.host.name,
+            f"env_root: {wanted} is not an absolute path on {host.settings.name}", host=host.settings.name,
             evidence=[found or "nothing"], hint="is a variable unset there?",
         )  # fmt: skip
     return posixpath.normpath(found)
 
 
-def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
+def known_gpus(host_state: ConnectedHost, environments: str) -> GpuCapabilities | None:
     """Return what the machine or an earlier job says of the GPUs of a job; None if they say nothing."""
     from clusterfn.environment import torch_build
 
-    host = session.host
+    host = host_state.settings
     if not scheduler_for(host).has_nodes:
         question = nvidia_smi.query(_DRIVER_FIELDS)
         argv = ["/bin/sh", "-c", 'command -v "$1" >/dev/null && exec "$@"', "sh", *question]
-        answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
+        answer = host_state.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
         printed = answer.out.decode("utf-8", "replace")
         rows = nvidia_smi.read_table(printed, _DRIVER_FIELDS).rows
         if nvidia_smi.has_failed(answer.rc, printed) or not rows:
@@ -262,7 +262,7 @@ def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | N
         # Login nodes have no GPUs, so what the last job on the partition saw counts.
         name = scheduler_for(host).gpus().partition or layout.DEFAULT
         path = posixpath.join(environments, layout.OBSERVED_GPUS, f"{name}.json")
-        text = remote_files.read_text(session.connection, path)
+        text = remote_files.read_text(host_state.connection, path)
         try:
             seen: dict[str, Any] = json.loads(text) if text else {}
             listed, driver, source = list(seen["capabilities"]), seen["driver"], f"the last job saw on {seen['node']}"

@@ -41,7 +41,7 @@ _FIELDS = ("index", "uuid", "memory.total", "name")
 class ConnectedHost(Protocol):
     """A host that is connected when it is first asked for anything; `HostState` is one."""
 
-    host: Host
+    settings: Host
 
     @property
     def connection(self) -> HostConnection:
@@ -63,8 +63,8 @@ class ConnectedHost(Protocol):
 class HostCapacity:
     """What one host gives to jobs, as this process knows it."""
 
-    def __init__(self, session: ConnectedHost) -> None:
-        self._session, self._host = session, session.host
+    def __init__(self, host: ConnectedHost) -> None:
+        self._host, self._settings = host, host.settings
         self._gpus: tuple[GpuInfo, ...] | None = None
 
     def enough(self, request: Resources) -> None:
@@ -73,12 +73,12 @@ class HostCapacity:
         Raises:
             Unsatisfiable: It has fewer cores, less memory or fewer GPUs than that.
         """
-        if self._session.scheduler.has_nodes:
+        if self._host.scheduler.has_nodes:
             self.require_commands()
             if request.gpu_type:
-                require_type(self.gpu_types, request, self._host.name, self._session.scheduler.title)
+                require_type(self.gpu_types, request, self._settings.name, self._host.scheduler.title)
             return
-        facts, limits, host = self._session.connection.facts, self._host.limits, self._host
+        facts, limits, host = self._host.connection.facts, self._settings.limits, self._settings
         amounts = (("gpus", request.gpus, limits.gpus, str), ("cores", request.cores, limits.cores, str),
                   ("memory", request.memory_bytes or 0, limits.memory_bytes, exact_memory))  # fmt: skip
         for name, amount, limit, as_text in amounts:
@@ -95,11 +95,11 @@ class HostCapacity:
         self._reject_above("memory", request.memory_bytes or 0, facts.memory_bytes, format_size)
         available = self.gpus if request.gpus else None
         if available is not None:
-            if self._host.gpus_only:
-                _require_allowed(available, request, self._host)
+            if self._settings.gpus_only:
+                _require_allowed(available, request, self._settings)
             self._reject_above("gpus", request.gpus, len(available), str)
             if request.gpu_type or request.gpu_memory_bytes:
-                _require_gpus(available, request, self._host.name)
+                _require_gpus(available, request, self._settings.name)
 
     def require_commands(self) -> None:
         """Reject a host whose PATH lacks the commands of its scheduler.
@@ -107,19 +107,19 @@ class HostCapacity:
         Raises:
             ConfigError: It names the key that says where they are.
         """
-        lacking, name, source = self._session.connection.facts.lacking, self._host.name, self._host.source
+        lacking, name, source = self._host.connection.facts.lacking, self._settings.name, self._settings.source
         if lacking:
             hint = f"`clusterfn check {name}` asks a login shell where it is; write that folder as "
             hint += f"`scheduler_path: [FOLDER]` for host {name} ({source})"
             message = f"{lacking[0]} is not in PATH of a command over ssh on {name}"
-            raise ConfigError(message, host=name, evidence=[f"scheduler: {self._host.scheduler} ({source})"], hint=hint)
+            raise ConfigError(message, host=name, evidence=[f"scheduler: {self._settings.scheduler} ({source})"], hint=hint)
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:
             other = f"remove {name}=, or use another host: `clusterfn init ADDRESS` adds one"
             hint = f"ask for at most {as_text(available)}" if available else other
-            message = f"{name}={as_text(requested)} is more than {self._host.name} has: {as_text(available)}"
-            raise Unsatisfiable(message, host=self._host.name, stage="submit", hint=hint)
+            message = f"{name}={as_text(requested)} is more than {self._settings.name} has: {as_text(available)}"
+            raise Unsatisfiable(message, host=self._settings.name, stage="submit", hint=hint)
 
     @property
     def gpus(self) -> tuple[GpuInfo, ...] | None:
@@ -131,13 +131,13 @@ class HostCapacity:
             Unsatisfiable: `gpus: {only: …}` names one that the host does not have.
         """
         if not self._gpus:
-            self._gpus = _ask_gpus(self._session.connection)
-        return _allowed_here(self._gpus, self._host) if self._gpus and self._host.gpus_only else self._gpus
+            self._gpus = _ask_gpus(self._host.connection)
+        return _allowed_here(self._gpus, self._settings) if self._gpus and self._settings.gpus_only else self._gpus
 
     @functools.cached_property
     def gpu_types(self) -> Sequence[str] | None:
         """The types of a cluster's GPUs, as its scheduler says; None if it does not."""
-        return ask_types(self._session.connection, self._session.scheduler)
+        return ask_types(self._host.connection, self._host.scheduler)
 
     def count_gpus_for(self, request: Resources) -> int:
         """Return how many GPUs of the requested type and size it has; 0 if that is not known."""

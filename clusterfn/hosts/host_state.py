@@ -47,7 +47,7 @@ class HostState:
     """
 
     def __init__(self, host: Host) -> None:
-        self.host = host
+        self.settings = host
         self.contents = HostContents()
         self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
         self._connected: HostConnection | None = None
@@ -84,9 +84,9 @@ class HostState:
         if loop.is_here():
             # Connecting would block the loop's thread. Whatever runs in the
             # loop belongs to the old connection and ends with it.
-            raise HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
-        have = [posixpath.join(self.host.root, self.bridge.name)]
-        connected = hosts.connection_for(self.host, have=have)
+            raise HostError(f"The connection to {self.settings.name} was closed", host=self.settings.name)
+        have = [posixpath.join(self.settings.root, self.bridge.name)]
+        connected = hosts.connection_for(self.settings, have=have)
         self.contents.forget()
         if connected.facts.have[:1] == (True,):
             self.contents.add([posixpath.join(connected.facts.root, self.bridge.name)])
@@ -97,7 +97,7 @@ class HostState:
     @functools.cached_property
     def scheduler_rules(self) -> Scheduler:
         """The scheduler as far as the configuration alone describes it; needs no connection."""
-        return scheduler_for(self.host)
+        return scheduler_for(self.settings)
 
     @functools.cached_property
     def scheduler(self) -> Scheduler:
@@ -108,7 +108,7 @@ class HostState:
         def queue() -> tuple[str, ...]:
             return tuple(self.bridge.words(layout.SUPERVISE, "queue", self.root))
 
-        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": queue})
+        return scheduler_for(self.settings, {"user": facts.user, "boot_id": facts.boot_id, "queue": queue})
 
     @property
     def watch(self) -> SchedulerWatch:
@@ -116,7 +116,7 @@ class HostState:
         connection = self.connection
         watch = self._watches.get(connection)
         if watch is None:
-            new = SchedulerWatch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+            new = SchedulerWatch(connection, self.scheduler, poll_floor_s=self.settings.poll_floor_s)
             # Another thread may create a watch at the same time. `setdefault` keeps only one of them.
             watch = self._watches.setdefault(connection, new)
             for other in list(self._watches):
@@ -147,18 +147,18 @@ class HostState:
         return HostCapacity(self)
 
 
-_sessions: dict[str, HostState] = {}
+_states: dict[str, HostState] = {}
 
 
-def open_session(host: Host) -> HostState:
+def open_host(host: Host) -> HostState:
     """Return the state of a host: one for each process, and for each host as it is configured."""
     key = repr(host)
-    return _sessions.get(key) or _sessions.setdefault(key, HostState(host))
+    return _states.get(key) or _states.setdefault(key, HostState(host))
 
 
 def _follow_none() -> None:
-    for session in _sessions.values():
-        session.follow_window = FollowWindow()
+    for host in _states.values():
+        host.follow_window = FollowWindow()
 
 
 if hasattr(os, "register_at_fork"):

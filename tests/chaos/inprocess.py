@@ -39,14 +39,14 @@ class Sent:
             self.states.append(self.job.status)
 
     @property
-    def session(self) -> HostState:
+    def host(self) -> HostState:
         """The client's side of its host."""
-        return entry_of(self.job).tracker.session
+        return entry_of(self.job).tracker.host
 
     @property
     def agent(self) -> int:
         """The pid of the agent that serves it now."""
-        return self.session.connection.facts.pid
+        return self.host.connection.facts.pid
 
     @property
     def name(self) -> str:

@@ -79,8 +79,8 @@ def submit(calls, order):
         arguments["ballast"] = random.Random(arguments["number"]).randbytes(arguments["ballast"])
     options = parse_options({"host": order["host"], **order.get("options", {})})
     prepared = call.prepare(calls[order["call"]], (), arguments, options)
-    prepared.session.connection.ping().result(150)  # an agent that was killed a moment ago has a successor now
-    say(id=order["id"], ready=True, agent=prepared.session.connection.facts.pid)
+    prepared.host.connection.ping().result(150)  # an agent that was killed a moment ago has a successor now
+    say(id=order["id"], ready=True, agent=prepared.host.connection.facts.pid)
     return call.send_call(prepared)[0]
 
 

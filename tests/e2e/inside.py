@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterfn.config import config_file
-from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.hosts.host_state import HostState, open_host
 
 # Goes before a script in which a second Ctrl-C counts: a busy machine may take longer than three seconds to send it.
 PATIENT = "from clusterfn.calls import leaving\nleaving._SECOND_INTERRUPT_S = 60\n"
@@ -11,4 +11,4 @@ PATIENT = "from clusterfn.calls import leaving\nleaving._SECOND_INTERRUPT_S = 60
 
 def session_of(host: str) -> HostState:
     """Return what this process knows of a host of clusterfn.yml; it connects where there is no connection."""
-    return open_session(config_file.load().resolve(host)[0])
+    return open_host(config_file.load().resolve(host)[0])

@@ -80,7 +80,7 @@ class Talk:
 
     @property
     def connection(self) -> Any:
-        return entry_of(self.job).tracker.session.connection
+        return entry_of(self.job).tracker.host.connection
 
     @property
     def outcomes(self) -> list[Path]:

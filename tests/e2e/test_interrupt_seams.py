@@ -58,7 +58,7 @@ LEAVING = """
 import os, signal, sys, threading, time, traceback
 from clusterfn import cluster
 from clusterfn.config import config_file
-from clusterfn.hosts.host_state import open_session
+from clusterfn.hosts.host_state import open_host
 
 def tell_when_it_waits(main=threading.get_ident()):
     while "_finish_all" not in [each.name for each in traceback.extract_stack(sys._current_frames()[main])]:
@@ -67,7 +67,7 @@ def tell_when_it_waits(main=threading.get_ident()):
 
 function = cluster(abs)
 function(-1)
-agent = open_session(config_file.load().resolve(None)[0]).connection.facts.pid
+agent = open_host(config_file.load().resolve(None)[0]).connection.facts.pid
 print(agent, flush=True)
 os.kill(agent, signal.SIGSTOP)
 function.submit(-1)

@@ -137,8 +137,8 @@ class HeldHost:
     root, has_held_allocation = "/root", False
 
     def __init__(self, host: Host) -> None:
-        self.host = host._replace(queue_timeout_s=None)
-        self.scheduler = scheduler_for(self.host, {"user": "ada", "boot_id": BOOT, "queue": lambda: ()})
+        self.settings = host._replace(queue_timeout_s=None)
+        self.scheduler = scheduler_for(self.settings, {"user": "ada", "boot_id": BOOT, "queue": lambda: ()})
         self.scheduler_rules = self.scheduler
         self.follow_window: FollowWindow[Any] = FollowWindow()
         self.contents = Mock()
@@ -157,7 +157,7 @@ class HeldHost:
         return self.connection and Mock()
 
     def closed(self) -> HostError:
-        return HostError(f"The connection to {self.host.name} was closed", host=self.host.name)
+        return HostError(f"The connection to {self.settings.name} was closed", host=self.settings.name)
 
     def _supervise(self, command: str, *_: Any, **__: Any) -> Reply[Any]:
         return self.connection.run([command])
@@ -182,17 +182,17 @@ class World:
     """
 
     def __init__(self, host: Host, patch: pytest.MonkeyPatch) -> None:
-        self.session = HeldHost(host)
+        self.host = HeldHost(host)
         self._sleepers: list[asyncio.Future[None]] = []
         self._others = self._tasks()  # such as those of connections that other tests have left open
         patch.setattr(asyncio, "sleep", functools.partial(self._sleep, asyncio.sleep))
         patch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
-        session: Any = self.session
-        self.tracker = Tracker(session, "7f3a000011112222", "train")
-        self.job: Job[Any] = Job("7f3a000011112222", "train", host.name, self.tracker.folder, self.tracker)
-        spec, uploads = samples.job(self.session.host), submit.Uploads([], {})
+        host: Any = self.host
+        self.tracker = Tracker(host, "7f3a000011112222", "train")
+        self.job: Job[Any] = Job("7f3a000011112222", "train", host.settings.name, self.tracker.folder, self.tracker)
+        spec, uploads = samples.job(self.host.settings), submit.Uploads([], {})
         self.tracker.entry = entry_of(self.job)
-        submit.submit_job(session, spec, pack(len, ("",), {}, None), uploads, self.tracker)
+        submit.submit_job(host, spec, pack(len, ("",), {}, None), uploads, self.tracker)
         self.tracker.follow()
         self.settle()
 
@@ -221,14 +221,14 @@ class World:
     def due(self) -> list[Callable[[], None]]:
         """Answers to requests, and the ends of pauses: one of them may come now."""
         found: list[Callable[[], None]] = []
-        for request in self.session.held.open.values():
+        for request in self.host.held.open.values():
             found += [functools.partial(self.answer, request, each) for each in self._answers(request)]
         return found + [functools.partial(self.wake, each) for each in self._sleepers]
 
     @property
     def unasked(self) -> list[Callable[[], None]]:
         """What else may happen now."""
-        told = [(each.on_silent, each.on_gone) for each in self.session.held.open.values()]
+        told = [(each.on_silent, each.on_gone) for each in self.host.held.open.values()]
         found: list[Callable[[], None]] = [each for both in told for each in both if each is not None]
         found += [lambda: self.tracker.on_scheduler(None), self._look, self._stop]
         return [*found, lambda: self.tracker.cannot_have("there is no such package", (), "correct it")]
@@ -249,7 +249,7 @@ class World:
         """Let the answer to a request come."""
         if isinstance(answer, Exception):
             error = copy.copy(answer)
-            error.host = self.session.host.name  # type: ignore[attr-defined]
+            error.host = self.host.settings.name  # type: ignore[attr-defined]
             request.reply.reject(error)
             return
         if request.on_content is not None:
@@ -271,14 +271,14 @@ class World:
 
     def lose(self) -> None:
         """Lose the connection for good."""
-        self.session.is_connected = False
-        for request in list(self.session.held.open.values()):
-            request.reply.reject(self.session.closed())
+        self.host.is_connected = False
+        for request in list(self.host.held.open.values()):
+            request.reply.reject(self.host.closed())
 
     def finish(self) -> None:
         """Let everything go well from now on, until nothing happens any more."""
         for _ in range(100):
-            due = [each for each in self.session.held.open.values() if each.what not in ("follow", "still")]
+            due = [each for each in self.host.held.open.values() if each.what not in ("follow", "still")]
             for request in due:
                 self.answer(request, (*self._answers(request), None)[0])
             was_idle = not due and not self._sleepers
@@ -286,7 +286,7 @@ class World:
             if was_idle and not self._sleepers:
                 if self.job.done():
                     return
-                for request in [each for each in self.session.held.open.values() if each.what == "follow"]:
+                for request in [each for each in self.host.held.open.values() if each.what == "follow"]:
                     self.answer(request, ENDED)
 
     # what is left
@@ -295,7 +295,7 @@ class World:
     def left(self) -> list[str]:
         """What still waits of it: conversations, open requests, and answers that Python would wait for at its exit."""
         tasks = [repr(task) for task in self._tasks() - self._others]
-        requests = [request.what for request in self.session.held.open.values()]
+        requests = [request.what for request in self.host.held.open.values()]
         return tasks + requests + [repr(each) for each in exit_flush.unanswered]
 
     @property

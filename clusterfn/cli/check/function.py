@@ -62,7 +62,7 @@ def modules(state: CheckState) -> str:
 
 
 def environment(state: CheckState) -> str:
-    interpreter = state.session.environments.find(EnvironmentRequest(state.environment, gpus=state.gpus)).interpreter
+    interpreter = state.host_state.environments.find(EnvironmentRequest(state.environment, gpus=state.gpus)).interpreter
     text = state.environment or state.host.environment or ""
     # The script that enters an image is in a folder whose name says nothing.
     place = text if names_an_image(text) else interpreter.path
@@ -76,13 +76,13 @@ def function(state: CheckState) -> str:
     if state.no_job:
         raise StepSkipped("--no-job")
     try:
-        returned = run_probe(state.host, state.environment, state.session, state.progress, state.timeout_s)
+        returned = run_probe(state.host, state.environment, state.host_state, state.progress, state.timeout_s)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting ({waiting}); everything before it works") from waiting
     except TooLate as late:
         hint = "wait longer with --timeout, or skip the function with --no-job; the job was stopped"
         raise StepFailed(str(late), hint) from late
-    agent_ns, net_ns = state.session.connection.facts.net_ns, returned.net_ns
+    agent_ns, net_ns = state.host_state.connection.facts.net_ns, returned.net_ns
     # Jobs of a bare host lock GPUs by sockets, which do not cross the borders of network namespaces.
     if not state.has_nodes and net_ns and agent_ns and net_ns != agent_ns:
         message = f"returned, but jobs run in a network namespace of their own ({net_ns}, the agent in {agent_ns})"
@@ -110,7 +110,7 @@ def pytorch(state: CheckState) -> str:
     keywords = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
     options = parse_options(keywords)
     try:
-        probe = send_probe(_gpu_kernel(), options, state.host, state.session, state.progress, state.timeout_s)
+        probe = send_probe(_gpu_kernel(), options, state.host, state.host_state, state.progress, state.timeout_s)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting for a GPU ({waiting})") from waiting
     except TooLate as late:
@@ -190,7 +190,7 @@ class TooLate(Exception):
 
 
 def run_probe(
-    host: Host, environment: str | None, session: HostState, progress: Progress, timeout_s: float | None
+    host: Host, environment: str | None, host_state: HostState, progress: Progress, timeout_s: float | None
 ) -> Returned:
     """Run a function there and give what it returned.
 
@@ -204,12 +204,12 @@ def run_probe(
     """
     began = time.monotonic()
     options = parse_options({"host": host.name, "environment": environment, "name": "check"})
-    probe = send_probe(_tell(), options, host, session, progress, timeout_s)
+    probe = send_probe(_tell(), options, host, host_state, progress, timeout_s)
     return Returned(*probe, seconds=time.monotonic() - began)
 
 
 def send_probe(
-    function: Callable[[], T], options: Options, host: Host, session: HostState, progress: Progress,
+    function: Callable[[], T], options: Options, host: Host, host_state: HostState, progress: Progress,
     timeout_s: float | None,
 ) -> T:  # fmt: skip
     """Return what a function returned there; arguments and exceptions as those of `run_probe`."""
@@ -219,9 +219,9 @@ def send_probe(
         sending = pool.submit(call.submit_call, function, (), {}, options)
         try:
             job: Job[T] = sending.result()
-            return _result(job, session.scheduler, progress, timeout_s, began)
+            return _result(job, host_state.scheduler, progress, timeout_s, began)
         except (KeyboardInterrupt, SystemExit, StillWaiting, TooLate):
-            _withdraw(sending, session)
+            _withdraw(sending, host_state)
             raise
 
 
@@ -267,7 +267,7 @@ def _waits_in_queue(job: Job[Any], scheduler: Scheduler) -> bool:
     return bool(job.reason) and not entry_of(job).moving and not job.reason.startswith(_NO_TURN)
 
 
-def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) -> None:
+def _withdraw(sending: concurrent.futures.Future[Job[Any]], host: HostState) -> None:
     """Stop the job, and wait until the scheduler knows: our connection ends with this process.
 
     Raises:
@@ -282,20 +282,20 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) 
         with contextlib.suppress(ClusterfnError):
             # A scheduler that does not answer now is asked again below.
             job.stop()
-        leave_queue(job, session)
+        leave_queue(job, host)
         concurrent.futures.wait([job], CANCEL_S)
 
 
-def leave_queue(job: Job[Any], session: HostState) -> None:
+def leave_queue(job: Job[Any], host: HostState) -> None:
     """See that the scheduler has taken the job out of its queue, asking again while it does not answer.
 
     Raises:
         ClusterfnError: It did not within half a minute.
     """
-    argv = session.scheduler.cancel_command(layout.job_name(job.name, job.id))
+    argv = host.scheduler.cancel_command(layout.job_name(job.name, job.id))
     until = time.monotonic() + CANCEL_S
     while argv:
-        answer = session.connection.run(argv, unset=session.scheduler.unset, timeout_s=CANCEL_S).result(CANCEL_S)
+        answer = host.connection.run(argv, unset=host.scheduler.unset, timeout_s=CANCEL_S).result(CANCEL_S)
         if answer.rc == 0:
             return
         if time.monotonic() > until:

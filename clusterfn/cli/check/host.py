@@ -14,7 +14,7 @@ from clusterfn.cli import clean, target
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.environment_kinds import ENVIRONMENT_KINDS, names_an_image
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts.host_state import open_session
+from clusterfn.hosts.host_state import open_host
 from clusterfn.hosts.survey import SurveyedGpus
 from clusterfn.hosts.transports.ssh_config import resolve
 from clusterfn.scheduler import kind_of_site
@@ -52,9 +52,9 @@ def connection(state: CheckState) -> str:
     """Connect once. A rejected login or an unknown host key is another step's: the host was reached."""
     began = time.monotonic()
     try:
-        state.session = open_session(state.host)
+        state.host_state = open_host(state.host)
         # This includes the agent's greeting, so the time below is that of a whole login.
-        state.session.connect()
+        state.host_state.connect()
     except HostError as error:
         state.broken = error
         if isinstance(error, Unreachable) or (type(error) is HostError and error.__cause__ is not None):
@@ -64,7 +64,7 @@ def connection(state: CheckState) -> str:
         return "an agent was started"
     if state.broken:
         return "the host answers"
-    return f"the host answers, in {time.monotonic() - began:.2f} s, by {state.session.connection.via}"
+    return f"the host answers, in {time.monotonic() - began:.2f} s, by {state.host_state.connection.via}"
 
 
 def host_key(state: CheckState) -> str:
@@ -80,7 +80,7 @@ def login(state: CheckState) -> str:
         raise state.broken
     if state.broken is not None:
         return "accepted"
-    facts = state.session.connection.facts
+    facts = state.host_state.connection.facts
     return f"{facts.user} on {facts.hostname}, {facts.cpus} CPUs, {format_size(facts.memory_bytes)} of memory"
 
 
@@ -88,7 +88,7 @@ def shell(state: CheckState) -> str:
     """Warn about an rc file that prints: clusterfn ignores it, but scp, rsync and sftp fail with it."""
     if state.broken is not None:
         raise StepSkipped("no agent was started, see python")
-    lines = [line for line in state.session.connection.noise.splitlines() if line.strip()]
+    lines = [line for line in state.host_state.connection.noise.splitlines() if line.strip()]
     if not lines:
         return "silent without a terminal, as it should be"
     more = [f"… and {len(lines) - _NOISY_LINES} more lines"] if len(lines) > _NOISY_LINES else []
@@ -102,7 +102,7 @@ def python(state: CheckState) -> str:
             # An error with a kind comes from the agent, so an agent runs. Another step reports the error.
             return "runs the agent"
         raise state.broken
-    facts = state.session.connection.facts
+    facts = state.host_state.connection.facts
     return f"{facts.python} ({'.'.join(map(str, facts.version))}) runs the agent and the supervisor"
 
 
@@ -116,7 +116,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 def root(state: CheckState) -> str:
     if state.broken is not None:
         raise state.broken
-    path, volume = state.session.root, state.site.root
+    path, volume = state.host_state.root, state.site.root
     if "root" in state.site.silent:
         hint = f"log in and see whether `ls {path}` answers; ask the administrator, or {_elsewhere(state)}"
         raise StepFailed(f"the file system of {path} does not answer", hint)
@@ -165,7 +165,7 @@ def space(state: CheckState) -> str:
 
 def stored(state: CheckState) -> str:
     try:
-        usage = clean.look(state.session, None, dry=True, timeout_s=_MEASURING_S)
+        usage = clean.look(state.host_state, None, dry=True, timeout_s=_MEASURING_S)
     except ClusterfnError as error:
         raise StepSkipped(f"its content could not be measured: {error.message}") from error
     freed = sum(each["freed"] for each in usage["kinds"].values())
@@ -225,7 +225,7 @@ def _none(state: CheckState) -> str:
     if state.host.scheduler == "bare" and state.site.signs:
         hint = f"if it is, remove {state.place} and run clusterfn init again, which asks for the scheduler"
         raise StepWarning(f"this may be the login node of a cluster: {'; '.join(state.site.signs)}", hint)
-    if not state.session.connection.facts.platform.startswith("linux"):
+    if not state.host_state.connection.facts.platform.startswith("linux"):
         return "none: a job starts at once"
     _, waiting = state.jobs
     yours = f"{waiting or 'none'} of your jobs {'waits' if waiting == 1 else 'wait'} now"
@@ -268,9 +268,9 @@ def gpus(state: CheckState) -> str:
         fix = _HANGS if "gpus" in state.site.silent else fix
         raise StepFailed("nvidia-smi fails", fix, surveyed.trouble.splitlines())
     summary = describe_gpus(surveyed)
-    if state.session.host.gpus_only:
-        names = ", ".join(str(gpu.index) for gpu in state.session.capacity.gpus or ())
-        summary += f"; jobs get only GPU {names}, by gpus: in {state.session.host.source}"
+    if state.host_state.settings.gpus_only:
+        names = ", ".join(str(gpu.index) for gpu in state.host_state.capacity.gpus or ())
+        summary += f"; jobs get only GPU {names}, by gpus: in {state.host_state.settings.source}"
     if surveyed.lost:
         do = "does" if len(surveyed.lost) == 1 else "do"
         raise StepWarning(f"{summary}; {len(surveyed.lost)} more {do} not answer: {surveyed.lost[0]}", _LOST)
@@ -289,7 +289,7 @@ def lingering(state: CheckState) -> str:
     if state.has_nodes:
         raise StepSkipped("jobs run on the nodes")
     if state.site.lingering is False:
-        user = state.session.connection.facts.user
+        user = state.host_state.connection.facts.user
         lines = f"`KillExcludeUsers={user}` or `KillUserProcesses=no`"
         hint = f"ask the administrator for {lines} in /etc/systemd/logind.conf"
         raise StepWarning("logind ends all your processes when you log out, including jobs", hint)

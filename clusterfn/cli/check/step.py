@@ -64,7 +64,7 @@ class CheckState:
     timeout_s: float | None = None
     progress: Progress = lambda state, reason, seconds: None
     host: Host = field(init=False, repr=False, compare=False)
-    session: HostState = field(init=False, repr=False, compare=False)
+    host_state: HostState = field(init=False, repr=False, compare=False)
     broken: HostError | None = None
     gpus: int = 0
 
@@ -87,7 +87,7 @@ class CheckState:
         """What the host offers; asked once for all steps, and its jobs in the same round trip."""
         # Send the question about jobs first, so that both questions take one round trip.
         _ = self._jobs_reply
-        return survey.survey(self.session.connection)
+        return survey.survey(self.host_state.connection)
 
     @functools.cached_property
     def jobs(self) -> tuple[list[dict[str, Any]], int]:
@@ -98,15 +98,15 @@ class CheckState:
 
     @functools.cached_property
     def _jobs_reply(self) -> Reply[Completed]:
-        root = self.session.root
-        queue = posixpath.join(root, layout.MACHINES, self.session.connection.facts.machine, layout.QUEUE)
+        root = self.host_state.root
+        queue = posixpath.join(root, layout.MACHINES, self.host_state.connection.facts.machine, layout.QUEUE)
         argv = ["/bin/sh", "-c", _JOBS, "sh", posixpath.join(root, layout.JOBS), layout.SPEC, queue]
-        return self.session.connection.run(argv, timeout_s=TIMEOUT_S)
+        return self.host_state.connection.run(argv, timeout_s=TIMEOUT_S)
 
     def run(self, *argv: str) -> Completed:
         """Run a command there, in the environment in which jobs are started."""
-        unset = self.session.scheduler.unset
-        return self.session.connection.run(argv, unset=unset, timeout_s=TIMEOUT_S).result(TIMEOUT_S)
+        unset = self.host_state.scheduler.unset
+        return self.host_state.connection.run(argv, unset=unset, timeout_s=TIMEOUT_S).result(TIMEOUT_S)
 
 
 @dataclass(frozen=True)

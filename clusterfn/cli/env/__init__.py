@@ -38,35 +38,35 @@ def _environment_and_host(args: argparse.Namespace, command: str) -> tuple[Built
         ConfigError: There is none, or there are several.
     """
     word, host = target.one_and_host(args.words, "ID", f"env {command}")
-    session = target.host_state(host, f"env {command}")
-    return _find_environment(word, session), session
+    host_state = target.host_state(host, f"env {command}")
+    return _find_environment(word, host_state), host_state
 
 
-def _find_environment(word: str, session: HostState) -> Built:
+def _find_environment(word: str, host: HostState) -> Built:
     """Find an environment on the host by its id, the beginning of its id, or its file.
 
     Raises:
         ConfigError: There is none, or there are several.
         LockError: The lock next to the file cannot be read.
     """
-    root = environment_choice.environments_root(session)
+    root = environment_choice.environments_root(host)
     begin = word.lower()
     if names_a_file(word):
         # The lock must exist already: this command solves no environment.
         spec = resolve.read_specification(word, ())
-        if why := environment_choice.explain_stale_lock(session, spec, 0):
-            hint = f"clusterfn env lock {shlex.quote(word)} {session.host.name}"
+        if why := environment_choice.explain_stale_lock(host, spec, 0):
+            hint = f"clusterfn env lock {shlex.quote(word)} {host.settings.name}"
             raise ConfigError(f"{word} is not locked: {why}", hint=hint)
-        begin = environment_choice.lock_environment(session, spec, 0, console.tell).id
-    environments = environment_builder.list_environments(session, root)
+        begin = environment_choice.lock_environment(host, spec, 0, console.tell).id
+    environments = environment_builder.list_environments(host, root)
     exact = [each for each in environments if each.id == begin]
     matches = exact or [each for each in environments if each.id.startswith(begin)]
     if len(matches) == 1 and len(begin) >= _LEAST_DIGITS:
         return matches[0]
-    hint = f"clusterfn env list {session.host.name}"
+    hint = f"clusterfn env list {host.settings.name}"
     if matches:
         raise ConfigError(f"{word!r} matches several environments", evidence=[each.id for each in matches], hint=hint)
-    raise ConfigError(f"there is no environment {word!r} on {session.host.name}", hint=hint)
+    raise ConfigError(f"there is no environment {word!r} on {host.settings.name}", hint=hint)
 
 
 _LIST_HEAD = ("ID", "MADE FROM", "PYTHON", "CUDA", "SIZE", "FILES", "AGE", "USED", "USED BY")
@@ -77,8 +77,8 @@ _SHOWN_JOBS = 3
 
 def list_environments(args: argparse.Namespace) -> int:
     """Print the environments of a host, the one used last first."""
-    session = target.host_state(args.host, "env list")
-    environments = environment_builder.list_environments(session, environment_choice.environments_root(session))
+    host = target.host_state(args.host, "env list")
+    environments = environment_builder.list_environments(host, environment_choice.environments_root(host))
     if args.json:
         print(console.as_json([asdict(each) for each in environments]))
     elif environments:
@@ -87,7 +87,7 @@ def list_environments(args: argparse.Namespace) -> int:
         count = counted(len(environments), "environment")
         console.tell(f"{count}, {total}; files that several environments share are counted in each")
     else:
-        console.tell(f"no environments on {session.host.name}")
+        console.tell(f"no environments on {host.settings.name}")
     return 0
 
 
@@ -104,9 +104,9 @@ def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
 
 def show_environment(args: argparse.Namespace) -> int:
     """Print all that is known of an environment."""
-    built, session = _environment_and_host(args, "show")
-    prefix = layout.environment_dir(environment_choice.environments_root(session), built.id)
-    record, plan = read_ready(session, prefix), _read_plan(session, prefix)
+    built, host = _environment_and_host(args, "show")
+    prefix = layout.environment_dir(environment_choice.environments_root(host), built.id)
+    record, plan = read_ready(host, prefix), _read_plan(host, prefix)
     if args.json:
         print(console.as_json({**asdict(built), "prefix": prefix, "ready": record, "plan": plan}))
         return 0
@@ -155,32 +155,32 @@ def _virtual(packages: Mapping[str, str]) -> str:
     return ", ".join(f"{name.lstrip('_')} {value}" for name, value in packages.items() if value != "0")
 
 
-def read_ready(session: HostState, prefix: str) -> dict[str, Any]:
+def read_ready(host: HostState, prefix: str) -> dict[str, Any]:
     """Read what the builder wrote at the end of the build."""
-    return _read(session, posixpath.join(prefix, layout.READY))
+    return _read(host, posixpath.join(prefix, layout.READY))
 
 
-def _read_plan(session: HostState, prefix: str) -> dict[str, Any]:
+def _read_plan(host: HostState, prefix: str) -> dict[str, Any]:
     """Read the plan that the builder was given."""
-    return _read(session, posixpath.join(prefix, layout.ABOUT, layout.PLAN))
+    return _read(host, posixpath.join(prefix, layout.ABOUT, layout.PLAN))
 
 
-def _read(session: HostState, path: str) -> dict[str, Any]:
-    text = remote_files.read_text(session.connection, path)
+def _read(host: HostState, path: str) -> dict[str, Any]:
+    text = remote_files.read_text(host.connection, path)
     if not text:
         hint = "run clusterfn env verify, which restores missing files"
-        raise ClusterfnError(f"{path} no longer exists", host=session.host.name, hint=hint)
-    with reading(session.host.name, path):
+        raise ClusterfnError(f"{path} no longer exists", host=host.settings.name, hint=hint)
+    with reading(host.settings.name, path):
         return dict(json.loads(text))
 
 
 def remove_environment(args: argparse.Namespace) -> int:
     """Remove an environment that no job uses."""
-    built, session = _environment_and_host(args, "remove")
-    outcome = environment_builder.remove_environment(session, environment_choice.environments_root(session), built.id)
+    built, host = _environment_and_host(args, "remove")
+    outcome = environment_builder.remove_environment(host, environment_choice.environments_root(host), built.id)
     if not outcome["removed"]:
         raise EnvironmentBuildError(
-            f"{built.id} was not removed: {outcome['why']}", host=session.host.name, stage="environment",
+            f"{built.id} was not removed: {outcome['why']}", host=host.settings.name, stage="environment",
             evidence=[f"used by job {job}" for job in outcome.get("used_by") or ()],
             hint="wait for these jobs, or end them: clusterfn cancel ID",
         )  # fmt: skip
@@ -193,10 +193,10 @@ def remove_environment(args: argparse.Namespace) -> int:
 
 def remove_unused(args: argparse.Namespace) -> int:
     """Remove environments that were not used for long; say which jobs hold the others."""
-    session = target.host_state(args.host, "env gc")
-    root = environment_choice.environments_root(session)
-    environments = {each.id: each for each in environment_builder.list_environments(session, root)}
-    outcome = environment_builder.remove_unused_environments(session, root, args.days, args.keep, dry=args.dry_run)
+    host = target.host_state(args.host, "env gc")
+    root = environment_choice.environments_root(host)
+    environments = {each.id: each for each in environment_builder.list_environments(host, root)}
+    outcome = environment_builder.remove_unused_environments(host, root, args.days, args.keep, dry=args.dry_run)
     if args.json:
         print(console.as_json({"removed": outcome["removed"], "kept": outcome["kept"], "freed": outcome["freed"] or 0}))
         return 0
@@ -263,12 +263,12 @@ print("\n" + PREFIX + json.dumps(report), flush=True)
 
 def verify_environment(args: argparse.Namespace) -> int:
     """Check that an environment is whole and works; print a line for each check."""
-    built, session = _environment_and_host(args, "verify")
-    root = environment_choice.environments_root(session)
+    built, host = _environment_and_host(args, "verify")
+    root = environment_choice.environments_root(host)
     prefix = layout.environment_dir(root, built.id)
-    mended = environment_builder.repair_environment(session, root, built.id)
-    plan = _read_plan(session, prefix)
-    report = _imported(session, prefix, plan.get("wanted") or [])
+    mended = environment_builder.repair_environment(host, root, built.id)
+    plan = _read_plan(host, prefix)
+    report = _imported(host, prefix, plan.get("wanted") or [])
     lines = [f"files     {mended['files']} checked, {mended['relinked']} restored", *_modules(report)]
     if not args.json:
         print("\n".join(in_one_line(line) for line in lines))
@@ -277,8 +277,8 @@ def verify_environment(args: argparse.Namespace) -> int:
     problems += [*(f"{name} cannot be imported: {why}" for name, why in report["failed"].items())]
     if problems:
         raise EnvironmentBuildError(
-            f"the environment {built.id} does not work", host=session.host.name, stage="environment",
-            evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it again",
+            f"the environment {built.id} does not work", host=host.settings.name, stage="environment",
+            evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {host.settings.name}, and build it again",
         )  # fmt: skip
     if args.json:
         files = {"files": mended["files"], "restored": mended["relinked"]}
@@ -286,20 +286,20 @@ def verify_environment(args: argparse.Namespace) -> int:
     return 0
 
 
-def _imported(session: HostState, prefix: str, packages: list[str]) -> dict[str, Any]:
+def _imported(host: HostState, prefix: str, packages: list[str]) -> dict[str, Any]:
     """Import in its own Python what was asked for; return what came of it."""
     argv = [f"{prefix}/bin/python", "-I", "-c", _IMPORT_PROGRAM, *packages]
     # Test the environment alone: variables of the login must not add libraries or modules to it.
-    unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
-    answer = session.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
+    unset = (*host.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
+    answer = host.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
     lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()
     reports = [line[len(_REPORT_PREFIX) :] for line in lines if line.startswith(_REPORT_PREFIX)]
     if not reports:
         raise EnvironmentBuildError(
-            f"{prefix}/bin/python does not report what it imports", host=session.host.name, stage="environment",
+            f"{prefix}/bin/python does not report what it imports", host=host.settings.name, stage="environment",
             evidence=lines[-_MOST_LINES:], hint="remove it with clusterfn env remove, and build it again",
         )  # fmt: skip
-    with reading(session.host.name, "what its environment imports"):
+    with reading(host.settings.name, "what its environment imports"):
         return dict(json.loads(reports[-1]))
 
 

@@ -77,9 +77,9 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
 def lock(args: argparse.Namespace) -> int:
     """Write the lock; print a table of what it means on each host."""
     words = split_file_and_hosts(args.words)
-    sessions = [host_state(name, "env lock") for name in words.hosts or [None]]
-    spec = specification(words.file, args.packages, sessions[0].host)
-    locked = [_lock_for(session, spec, args.gpus) for session in sessions]
+    hosts = [host_state(name, "env lock") for name in words.hosts or [None]]
+    spec = specification(words.file, args.packages, hosts[0].settings)
+    locked = [_lock_for(host, spec, args.gpus) for host in hosts]
     rows = [_row(each.lock, each.host.name, each.platform) for each in locked]
     if args.json:
         print(console.as_json([dict(zip(map(str.lower, _HEAD), row)) for row in rows]))
@@ -88,19 +88,19 @@ def lock(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lock_for(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
-    session.capacity.enough(Resources(gpus=gpus or 0))
-    locked = environment_choice.lock_environment(session, spec, _gpus_to_lock_for(session, gpus), console.tell)
+def _lock_for(host: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
+    host.capacity.enough(Resources(gpus=gpus or 0))
+    locked = environment_choice.lock_environment(host, spec, _gpus_to_lock_for(host, gpus), console.tell)
     if locked.why:
-        console.tell(f"{session.host.name}: {locked.why}")
+        console.tell(f"{host.settings.name}: {locked.why}")
     return locked
 
 
-def _gpus_to_lock_for(session: HostState, gpus: int | None) -> int:
+def _gpus_to_lock_for(host: HostState, gpus: int | None) -> int:
     """Return --gpus, else 1 if the host is known to have GPUs: a lock for GPUs also fits jobs without."""
     if gpus is not None:
         return gpus
-    return int(environment_choice.known_gpus(session, environment_choice.environments_root(session)) is not None)
+    return int(environment_choice.known_gpus(host, environment_choice.environments_root(host)) is not None)
 
 
 def _row(locked: EnvironmentLock, host: str, platform: str) -> list[str]:
@@ -117,26 +117,26 @@ def build(args: argparse.Namespace) -> int:
     words = split_file_and_hosts(args.words)
     if len(words.hosts) > 1:
         raise ConfigError(f"several hosts are named: {', '.join(words.hosts)}", hint="name one host at a time")
-    session = host_state(words.hosts[0] if words.hosts else None, "env build")
-    spec = specification(words.file, args.packages, session.host)
-    session.capacity.enough(Resources(gpus=args.gpus))
-    locked = environment_choice.lock_environment(session, spec, args.gpus, console.tell)
+    host = host_state(words.hosts[0] if words.hosts else None, "env build")
+    spec = specification(words.file, args.packages, host.settings)
+    host.capacity.enough(Resources(gpus=args.gpus))
+    locked = environment_choice.lock_environment(host, spec, args.gpus, console.tell)
     if locked.why:
         console.tell(locked.why)
     try:
         with BuildDisplay() as display:
-            new = environment_upload.build(session, locked, console.tell, display.show_build)
+            new = environment_upload.build(host, locked, console.tell, display.show_build)
     except KeyboardInterrupt:
-        on = f"on {session.host.name}, unless nothing was sent yet"
+        on = f"on {host.settings.name}, unless nothing was sent yet"
         console.warn(f"the build keeps running {on}; run the same command to follow it")
         raise
-    ready = read_ready(session, locked.prefix)
+    ready = read_ready(host, locked.prefix)
     packages, files = counted(len(ready["packages"]), "package"), counted(ready["files"], "file")
     what = f"Python {ready['python']}, {packages}, {format_size(ready['bytes'])}, {files}"
     if new:
-        console.tell(f"{locked.title} is built on {session.host.name}: {what}; {seconds(ready['seconds'])}")
+        console.tell(f"{locked.title} is built on {host.settings.name}: {what}; {seconds(ready['seconds'])}")
     else:
-        console.tell(f"{locked.title} already exists on {session.host.name}: {what}")
-    facts = {"id": locked.id, "host": session.host.name, "prefix": locked.prefix, "new": new}
+        console.tell(f"{locked.title} already exists on {host.settings.name}: {what}")
+    facts = {"id": locked.id, "host": host.settings.name, "prefix": locked.prefix, "new": new}
     print(console.as_json(facts) if args.json else locked.id)
     return 0

@@ -22,7 +22,7 @@ from clusterfn.config import writing
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.host_state import open_session
+from clusterfn.hosts.host_state import open_host
 from clusterfn.hosts.survey import survey
 from clusterfn.scheduler.job_script import read_template
 from clusterfn.scheduler.site import AdvanceAnswers
@@ -93,7 +93,7 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
         lambda root: make_root(connection, root),
     )  # fmt: skip
     make_root(connection, keys["root"])
-    environment = choices.environment(open_session(connection.host), args.environment, answers)
+    environment = choices.environment(open_host(connection.host), args.environment, answers)
     if keys["root"] != connection.host.root:
         # The agent that has surveyed the host made this folder, which no
         # job needs now. `rmdir` removes it only if empty.

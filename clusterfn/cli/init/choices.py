@@ -293,7 +293,7 @@ exit 0
 """
 
 
-def environment(session: HostState, choice: str | None, answers: Answers) -> str | None:
+def environment(host: HostState, choice: str | None, answers: Answers) -> str | None:
     """Return what to write as `environment:`; None where the host's own will do, or one is to be made.
 
     Raises:
@@ -303,11 +303,11 @@ def environment(session: HostState, choice: str | None, answers: Answers) -> str
     if choice == NONE:
         return None
     if choice:
-        say(f"Functions run with {session.environments.find(EnvironmentRequest(choice)).interpreter.path}.")
+        say(f"Functions run with {host.environments.find(EnvironmentRequest(choice)).interpreter.path}.")
         return choice
-    own = _own(session.connection)
+    own = _own(host.connection)
     if own is None:
-        return _elsewhere(session, answers)
+        return _elsewhere(host, answers)
     say(f"Functions run with {own}, the same version as yours.")
     return None
 
@@ -322,8 +322,8 @@ def _own(connection: HostConnection) -> str | None:
         return None
 
 
-def _elsewhere(session: HostState, answers: Answers) -> str | None:
-    paths = find_pythons(session.connection)
+def _elsewhere(host: HostState, answers: Answers) -> str | None:
+    paths = find_pythons(host.connection)
     if not paths:
         say(f"The host has no {PYTHON}: your first call builds an environment for what its function imports.")
         return None
@@ -332,7 +332,7 @@ def _elsewhere(session: HostState, answers: Answers) -> str | None:
         say(f"  {number}  python:{path}")
     question = f"Environment that runs your functions (a number; {NONE}: one is built for what they import, {_NEEDS})"
     default = f"python:{paths[0]}"
-    typed = answers.text(question, "--environment", default, lambda it: _try(session, parse_answer(it, paths)))
+    typed = answers.text(question, "--environment", default, lambda it: _try(host, parse_answer(it, paths)))
     chosen = parse_answer(typed, paths)
     return None if chosen == NONE else chosen
 
@@ -344,13 +344,13 @@ def parse_answer(typed: str, paths: Sequence[str]) -> str:
     return f"python:{typed}" if typed.startswith(("/", "~/")) and not names_a_file(typed) else typed
 
 
-def _try(session: HostState, text: str) -> None:
+def _try(host: HostState, text: str) -> None:
     """Raise ConfigError if that is no environment, or does not exist."""
     if text == NONE or (names_a_file(text) and Path(split_file(text)[0]).expanduser().is_file()):
         return
-    existing.parse_existing(text, session.host)
+    existing.parse_existing(text, host.settings)
     try:
-        session.environments.find(EnvironmentRequest(text))
+        host.environments.find(EnvironmentRequest(text))
     except EnvironmentBuildError as error:
         raise ConfigError(error.message, hint=error.hint) from error
 

@@ -91,12 +91,12 @@ class DaskSettings:
             there, here = (".".join(map(str, each)) for each in (version, CALLER))
             problem = f"dask needs the same Python on both sides: the environment has {there}, this is {here}"
             hint = f"use an environment with Python {here}"
-            raise ConfigError(problem, host=prepared.session.host.name, hint=hint)
+            raise ConfigError(problem, host=prepared.host.settings.name, hint=hint)
         job, tls_config = prepared.job, self.security.get_tls_config_for_role("client")
         settings = {
             "program": posixpath.join(job.bridge, _PROGRAM), "path": list(job.sys_path),
             "versions": {name: metadata.version(name) for name in _PACKAGES},
-            "is_one_machine": not prepared.session.scheduler.has_nodes,
+            "is_one_machine": not prepared.host.scheduler.has_nodes,
         }  # fmt: skip
         tls = json.dumps({"cert": tls_config["cert"], "key": tls_config["key"]})
         env = {**job.env, dask_program.SETTINGS: json.dumps(settings)}
@@ -139,7 +139,7 @@ class SchedulerJob:
         self._listener = listen_on(IP, 0)
         self.address = "tls://{}:{}".format(*self._listener.getsockname()[:2])
         try:
-            found = await_holder(self.job, prepared.session)
+            found = await_holder(self.job, prepared.host)
         except BaseException:
             # Ctrl-C may come while the job waits in the queue.
             self._listener.close()

@@ -26,7 +26,7 @@ from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop, spoken_wait
-from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.hosts.host_state import CALLER, HostState, open_host
 from clusterfn.hosts.transports import held_connections
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class KernelJob:
     """
 
     job: Job[Any]
-    session: HostState
+    host: HostState
     address: str
     join: Sequence[str] = ()
     adopts: str = ""
@@ -156,7 +156,7 @@ def host_with_way(name: str | None, title: str, instead: str) -> Host:
         ConfigError: No host has that name, or its scheduler has no way into a running job.
     """
     host, _ = config_file.load().resolve(name)
-    rules = open_session(host).scheduler_rules
+    rules = open_host(host).scheduler_rules
     if rules.has_nodes and not rules.join_command("0"):
         problem = f"{title} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}"
         raise ConfigError(problem, hint=f"choose another host; for this one use {instead}")
@@ -196,10 +196,10 @@ class JobSearch:
             raise ClusterfnError(str(refused.get("refused")), hint="start the kernel again in a few seconds")
         try:
             host = host_for_kernel(self._options.host)
-            self._job, session = self._earlier(host) or self._start()
+            self._job, host_state = self._earlier(host) or self._start()
             if self._is_withdrawn:
                 self.withdraw()
-            return await_holder(self._job, session, self._adopts)
+            return await_holder(self._job, host_state, self._adopts)
         except ClusterfnError as error:
             if not self._is_withdrawn:
                 self.record.refuse(error.message)
@@ -228,7 +228,7 @@ class JobSearch:
         if not isinstance(job, Job) or job.done():
             return None
         self._keep(job)
-        return job, open_session(host)
+        return job, open_host(host)
 
     def _keep(self, job: Job[Any]) -> None:
         self.record.write(host=job.host, id=job.id, launch=self._launch, pid=os.getpid())
@@ -240,7 +240,7 @@ class JobSearch:
             raise ClusterfnError("it was shut down before its job was sent")
         job = send_held(prepared, held)
         self._keep(job)
-        return job, prepared.session
+        return job, prepared.host
 
 
 def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
@@ -256,13 +256,13 @@ def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
     return job
 
 
-def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJob:
+def await_holder(job: Job[Any], host: HostState, adopts: str = "") -> KernelJob:
     """Wait until the holder has said where it listens, or the job has ended; say why it waits.
 
     Raises:
         ClusterfnError: The job has ended before that.
     """
-    coming = session.connection.wait(posixpath.join(job.folder, layout.KERNEL))
+    coming = host.connection.wait(posixpath.join(job.folder, layout.KERNEL))
     either = [job, loop.start(_arrival(coming))]
     statuses: dict[str, str] = {}
     # Without a limit, Windows would hold Ctrl-C back.
@@ -271,11 +271,11 @@ def await_holder(job: Job[Any], session: HostState, adopts: str = "") -> KernelJ
     if not coming.done():
         coming.cancel()
         raise reason_of_end(job)
-    with reading(session.host.name, layout.KERNEL):
+    with reading(host.settings.name, layout.KERNEL):
         facts = json.loads(coming.result(0))
         address, submission, attach = str(facts["socket"]), str(facts["submission"]), [*map(str, facts["attach"])]
-    way = session.scheduler.join_command(submission) if session.scheduler.has_nodes else ()
-    return KernelJob(job, session, address, (*way, *attach) if way else (), adopts)
+    way = host.scheduler.join_command(submission) if host.scheduler.has_nodes else ()
+    return KernelJob(job, host, address, (*way, *attach) if way else (), adopts)
 
 
 async def _arrival(coming: Reply[bytes]) -> None:

@@ -125,7 +125,7 @@ class NearEnd:
         """Wait a moment until the host has what was sent last: our acknowledgement ends the job."""
         if self._job is not None and self._is_greeted:
             with contextlib.suppress(ClusterfnError):
-                self._job.session.connection.ping().result(_FLUSH_S)
+                self._job.host.connection.ping().result(_FLUSH_S)
 
     def close(self) -> None:
         """Close all connections once `run` has returned, if this process continues."""
@@ -317,8 +317,8 @@ class NearEnd:
 
 def link_to(job: KernelJob, post: Callable[[str, Any], None]) -> HolderLink:
     """Return the link to the holder of a job."""
-    session = job.session
-    return HolderLink(lambda: session.connection, job.address, post, job.join, session.scheduler.unset)
+    host = job.host
+    return HolderLink(lambda: host.connection, job.address, post, job.join, host.scheduler.unset)
 
 
 def exit_at_once(code: int) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 IP = "127.0.0.1"
 
 
-def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | None) -> int:
+def open_tunnel(job: Job[Any], host: HostState, port: int, local_port: int | None) -> int:
     """Carry connections until Ctrl-C, or until the job has ended; return the exit code.
 
     Args:
@@ -44,8 +44,8 @@ def open_tunnel(job: Job[Any], session: HostState, port: int, local_port: int | 
     listener = _listen("--local-port", local_port, port)
     number = listener.getsockname()[1]
     console.tell(f"http://{IP}:{number} is port {port} of {job.name} ({job.id[:SHORT]}) on {job.host}; Ctrl-C ends it")
-    program = session.bridge.words(layout.SUPERVISE, "tunnel", str(port))
-    found = KernelJob(job, session, "", (*way_to_node(job, session), *program))
+    program = host.bridge.words(layout.SUPERVISE, "tunnel", str(port))
+    found = KernelJob(job, host, "", (*way_to_node(job, host), *program))
     proxy = NearEnd("the job", {ONLY: listener}, lambda: found, console.warn)
     proxy.last_word = ""
     job.add_done_callback(lambda _: proxy.events.post("terminate"))
@@ -67,22 +67,22 @@ def _listen(option: str, port: int | None, usual: int = 0) -> socket.socket:
         raise ConfigError(problem, hint=f"leave out {option}, or name another one") from error
 
 
-def way_to_node(job: Job[Any], session: HostState) -> Sequence[str]:
+def way_to_node(job: Job[Any], host: HostState) -> Sequence[str]:
     """Return the command that starts a program beside a job that runs; () where the agent does so itself.
 
     Raises:
         ConfigError: The scheduler has no such command.
     """
-    if not session.scheduler.has_nodes:
+    if not host.scheduler.has_nodes:
         return ()
-    (claim,) = remote_files.read_each(session.connection, [posixpath.join(job.folder, layout.CLAIM)])
-    join = session.scheduler.join_command((claim or b"").decode("ascii", "replace").strip())
+    (claim,) = remote_files.read_each(host.connection, [posixpath.join(job.folder, layout.CLAIM)])
+    join = host.scheduler.join_command((claim or b"").decode("ascii", "replace").strip())
     if not join:
         hint = (
             f"clusterfn stack {job.id[:SHORT]} shows where the job is; for a port, have the job listen on its node's "
         )
         raise ConfigError(
-            f"{job.name} runs on a compute node, and {session.scheduler.title} starts no program beside it",
+            f"{job.name} runs on a compute node, and {host.scheduler.title} starts no program beside it",
             host=job.host, job=job.id, hint=f"{hint}own address, and use ssh -L",
         )  # fmt: skip
     return join

@@ -85,7 +85,7 @@ def on_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HostState, FakeTr
     monkeypatch.setattr(link, "PAUSE_LAST_S", 0.01)
     transport = FakeTransport(agent(silent))
     monkeypatch.setattr(connection, "transport_for", lambda host: transport)
-    session = HostState(HOST._replace(name=f"lab8-{os.urandom(4).hex()}"))
-    opened = session.connection
-    yield session, transport
+    host_state = HostState(HOST._replace(name=f"lab8-{os.urandom(4).hex()}"))
+    opened = host_state.connection
+    yield host_state, transport
     opened.close()

@@ -90,7 +90,7 @@ def test_values_that_come_at_once_share_the_memory_that_is_free(monkeypatch):
 
 @pytest.mark.parametrize(("kind", "state"), [("returned", "RETURNED"), ("raised", "RAISED"), ("lost", "DIED")])
 def test_a_job_ends_as_its_outcome_says_though_its_value_has_no_room_here(little_memory, kind, state):
-    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=FollowWindow())
+    session = Mock(root="/root", settings=Mock(result_policy=ResultPolicy), follow_window=FollowWindow())
     tracker = Tracker(session, "7f3a000011112222", "train")
     job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
     reply = session.connection.follow.return_value = Reply(lambda: None)

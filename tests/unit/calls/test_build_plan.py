@@ -137,7 +137,7 @@ def test_a_host_that_lacks_what_nobody_named_is_reported_as_such(answer: Any, mo
     monkeypatch.setattr(environment_upload, "plan_document", lambda *_: {})
     monkeypatch.setattr(environment_upload, "zstd_wheel", lambda _: None)
     monkeypatch.setattr(environment_upload.environment_builder, "run_builder", lambda *_, **__: [answer])
-    session: Any = SimpleNamespace(missing=list, host=HOST)
+    session: Any = SimpleNamespace(missing=list, settings=HOST)
 
     with pytest.raises(HostError, match="tensor01 sent which archives it lacks in a form"):
         environment_upload.upload_missing(session, locked(package("torch")), print, print)

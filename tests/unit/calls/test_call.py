@@ -42,17 +42,17 @@ def host(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     known = SimpleNamespace(expected=None, version=CALLER)
     facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
-    known.session = SimpleNamespace(
+    known.host = SimpleNamespace(
         root="/root", bridge=SimpleNamespace(folder="/root/bridge/x"), host=LOCAL,
         connection=SimpleNamespace(facts=facts),
         scheduler_rules=scheduler_for(LOCAL),
     )  # fmt: skip
-    known.session.capacity = SimpleNamespace(enough=lambda resources: None)
-    known.session.environments = SimpleNamespace(
+    known.host.capacity = SimpleNamespace(enough=lambda resources: None)
+    known.host.environments = SimpleNamespace(
         expected_python=lambda request: known.expected,
         find=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
     )
-    monkeypatch.setattr("clusterfn.calls.call.open_session", lambda host: known.session)
+    monkeypatch.setattr("clusterfn.calls.call.open_host", lambda host: known.host)
     return known
 
 
@@ -120,7 +120,7 @@ def test_a_note_that_clusterfn_yml_hides_is_not_said(monkeypatch, capsys, tmp_pa
 
 
 def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_asked(host):
-    host.session = None
+    host.host = None
 
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         cluster(double)()

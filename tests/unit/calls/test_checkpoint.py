@@ -34,7 +34,7 @@ def session(root):
         done = subprocess.run(argv, capture_output=True, check=True)
         return SimpleNamespace(result=lambda timeout: SimpleNamespace(out=done.stdout))
 
-    return SimpleNamespace(host=SimpleNamespace(name="here"), root=str(root), connection=SimpleNamespace(run=run))
+    return SimpleNamespace(settings=SimpleNamespace(name="here"), root=str(root), connection=SimpleNamespace(run=run))
 
 
 def ends(job):

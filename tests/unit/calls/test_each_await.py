@@ -72,7 +72,7 @@ def cancel(world: World, wait: Wait) -> None:
 def take_too_long(world: World, wait: Wait) -> None:
     assert wait.request is not None
     error = refused("timeout", "it did not end within 60 s")
-    error.host = world.session.host.name
+    error.host = world.host.settings.name
     wait.request.reject(error)
 
 
@@ -99,7 +99,7 @@ def test_a_fault_where_a_call_waits_ends_the_job_with_an_error_in_words_and_leav
             world.finish()
 
             error = world.job.exception(0)
-            assert isinstance(error, ClusterfnError) and error.message and error.host == world.session.host.name
+            assert isinstance(error, ClusterfnError) and error.message and error.host == world.host.settings.name
             assert world.job.state != "UNKNOWN" or (isinstance(error, HostError) and (fault is lose or was_outcome))
             assert world.left == []
     assert [record.getMessage() for record in caplog.records] == []

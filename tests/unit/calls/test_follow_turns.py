@@ -18,15 +18,15 @@ from clusterfn.config import config_file
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import host_state, loop
 from clusterfn.hosts.connection import Reply
-from clusterfn.hosts.host_state import open_session
+from clusterfn.hosts.host_state import open_host
 from clusterfn.hosts.rpc.requests import Followed
 from tests.fakes.slurm_hosts import SlurmHosts
 from tests.waiting import WAIT_S, until
 
 
-def made(session: Any, digit: int = 0) -> tuple[Tracker, Job[int]]:
+def made(host: Any, digit: int = 0) -> tuple[Tracker, Job[int]]:
     """A job of that host, and what follows it."""
-    tracker = Tracker(session, f"7f3a00001111222{digit}", "train")
+    tracker = Tracker(host, f"7f3a00001111222{digit}", "train")
     job: Job[int] = Job("7f3a", "train", "tensor01", tracker.folder, tracker)
     tracker.entry = entry_of(job)
     return tracker, job
@@ -68,7 +68,7 @@ def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_follow
     jobs = [Executor(name).submit(abs, -1) for _ in range(1500)]
     until(lambda: node.asked["sbatch"] == 1500)
 
-    open_session(config_file.load().resolve(name)[0]).connection.close()
+    open_host(config_file.load().resolve(name)[0]).connection.close()
 
     assert {type(job.exception(150)) for job in jobs} == {type(jobs[0].exception(150))}
     assert isinstance(jobs[-1].exception(0), ClusterfnError)
@@ -78,11 +78,11 @@ def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
-    session = Mock(root="/root", host=Mock(result_policy=ResultPolicy), follow_window=host_state.FollowWindow())
+    host = Mock(root="/root", settings=Mock(result_policy=ResultPolicy), follow_window=host_state.FollowWindow())
     files: list[Followed] = []
-    session.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
-    tracker, _ = made(session)
-    session.follow_window.enter("another")
+    host.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
+    tracker, _ = made(host)
+    host.follow_window.enter("another")
     tracker.follow(in_turn=True)
     is_shown, shown = threading.Event(), Mock()
     loop.call(is_shown.wait, WAIT_S)  # the turn of the job comes after that
@@ -90,7 +90,7 @@ def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of
     tracker.watch_output(shown)
     is_shown.set()
 
-    until(lambda: session.connection.follow.call_count == 2)
+    until(lambda: host.connection.follow.call_count == 2)
     for each in files:
         if each.path.endswith("/stdout"):
             each.on_data(b"epoch 1")
@@ -102,8 +102,8 @@ def test_a_refused_job_keeps_no_place_among_those_that_are_followed(
 ) -> None:
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
-    session = open_session(config_file.load().resolve(name)[0])
-    *trackers, late = [made(session, digit)[0] for digit in range(4)]
+    host = open_host(config_file.load().resolve(name)[0])
+    *trackers, late = [made(host, digit)[0] for digit in range(4)]
     trackers[0].follow(in_turn=True)
 
     trackers[1].end()  # refused, before its caller comes to the next line

@@ -237,16 +237,16 @@ def look(tracker, seen):
 def elements_on_slurm(monkeypatch):
     """The tracker of a group of three elements, what its submissions answer, and what it asked about those missing."""
     sent, asked = answered(Started("77")), []
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     job = SimpleNamespace(
         id="7f3a", name="f", root="/root", bridge="b", group=Group(3, 1, 3, 1), resources=Mock(),
         results=ResultPolicy(),
     )  # fmt: skip
     monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
     monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(Started("77")), sent)[1])
-    session.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)
-    session.connection.wait = session.connection.follow = lambda *_, **__: Reply(lambda: None)
-    return GroupTracker(session, job, group(3)[0], SchedulerLimits()), sent, asked
+    host.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)
+    host.connection.wait = host.connection.follow = lambda *_, **__: Reply(lambda: None)
+    return GroupTracker(host, job, group(3)[0], SchedulerLimits()), sent, asked
 
 
 def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_where_it_waits(elements_on_slurm, capsys):
@@ -262,15 +262,15 @@ def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_whe
 @pytest.mark.parametrize(("kind", "is_believed"), [("payload", False), ("raised", True)])
 def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_on_slurm, kind, is_believed):
     tracker, _, _ = elements_on_slurm
-    tracker.session.contents = HostContents()
-    tracker.session.contents.add(["/root/blobs/a"])
+    tracker.host.contents = HostContents()
+    tracker.host.contents.add(["/root/blobs/a"])
     line = {"index": 0, "kind": kind, "attempt": 1, "final": True, "message": "the blob a was altered", "offset": 0}
 
     tracker.item_results.take_lines(ItemStream(1, 1), json.dumps(line).encode() + b"\n")
     tracker.item_results.close()
 
     until(lambda: tracker.group.ended(0) is not None)
-    assert ("/root/blobs/a" in tracker.session.contents) == is_believed
+    assert ("/root/blobs/a" in tracker.host.contents) == is_believed
 
 
 def test_a_scheduler_that_answers_again_is_not_called_unreachable_any_more(elements_on_slurm):
@@ -295,11 +295,11 @@ def test_the_scheduler_is_asked_about_a_group_once_it_has_accepted_it(elements_o
     )
     tracker.start(range(1, 4))
     settle()
-    before = tracker.session.watch.add.call_count
+    before = tracker.host.watch.add.call_count
 
     accepted[0].taken(Started("77"))
 
-    assert (before, tracker.session.watch.add.call_count) == (0, 1)
+    assert (before, tracker.host.watch.add.call_count) == (0, 1)
 
 
 def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slurm):
@@ -324,8 +324,8 @@ def told_elements(elements_on_slurm):
     tracker, _, _ = elements_on_slurm
     told, concluded = SimpleNamespace(out=b"", err=b"", note=b""), []
 
-    tracker.session.connection.run = lambda argv, **_: printed(told.note if argv[0] == "find" else told.out, told.err)
-    tracker.session.bridge.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or printed()
+    tracker.host.connection.run = lambda argv, **_: printed(told.note if argv[0] == "find" else told.out, told.err)
+    tracker.host.bridge.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or printed()
     tracker.start(range(1, 4))
     settle()
     return tracker, told, concluded
@@ -371,7 +371,7 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
     doubt = SubmitError("sbatch did not answer in time", evidence=["Socket timed out"])
     started = Started("", doubt)
     monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(started), answered(started))[1])
-    other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.start(range(1, 4))
     settle()
 
@@ -385,7 +385,7 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
 
 def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told_elements):
     tracker, _, concluded = told_elements
-    other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
 
     for _ in range(3):
@@ -397,9 +397,9 @@ def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told
 
 def test_elements_that_may_wait_in_the_agent_of_another_program_are_not_given_up(told_elements):
     tracker, told, concluded = told_elements
-    tracker.session.scheduler = Bare("boot")
-    tracker.session.connection.facts.machine = "m-1"
-    other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
+    tracker.host.scheduler = Bare("boot")
+    tracker.host.connection.facts.machine = "m-1"
+    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
     told.note = b"/root/machines/m-1/starting"
     for _ in range(9):
@@ -414,10 +414,10 @@ def test_elements_that_may_wait_in_the_agent_of_another_program_are_not_given_up
 
 def test_elements_that_have_not_begun_do_not_end_the_group_of_one_that_has(told_elements):
     tracker, _, concluded = told_elements
-    tracker.session.scheduler = Bare("boot")
-    tracker.session.connection.facts.machine = "m-1"
-    tracker.session.connection.have = lambda _: answered([True])
-    other = GroupTracker(tracker.session, tracker.job, group(3)[0], SchedulerLimits())
+    tracker.host.scheduler = Bare("boot")
+    tracker.host.connection.facts.machine = "m-1"
+    tracker.host.connection.have = lambda _: answered([True])
+    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
     other.element_tasks[1].begun = True
 
@@ -496,10 +496,10 @@ def in_two_arrays(elements_on_slurm, monkeypatch):
         answers = {"first": printed(b"77"), "second": printed(b"", FULL, 1), "find": printed()}
         return answers.get(argv[0]) or printed(told.out, told.err)
 
-    session = tracker.session
-    session.connection.run, session.host = run, SLURM
-    session.connection.put = lambda path, *_, **__: written.append(path) or answered(True)
-    session.bridge.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or printed()
+    host = tracker.host
+    host.connection.run, host.settings = run, SLURM
+    host.connection.put = lambda path, *_, **__: written.append(path) or answered(True)
+    host.bridge.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or printed()
     both = [(range(1, 3), Submission("run", ("first",), "/")), (range(3, 4), Submission("run", ("second",), "/"))]
     monkeypatch.setattr(Slurm, "elements", lambda *_: both)
     tracker.start(range(1, 4))

@@ -113,7 +113,7 @@ def box_that_lists(pages: Iterator[bytes]) -> Any:
     def supervise(*_: str) -> Reply[Completed]:
         return answered(Completed(0, None, next(pages), b""))
 
-    return SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", host=SimpleNamespace(name="box"))
+    return SimpleNamespace(bridge=SimpleNamespace(supervise=supervise), root="/r", settings=SimpleNamespace(name="box"))
 
 
 @pytest.mark.parametrize(

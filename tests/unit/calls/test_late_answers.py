@@ -24,7 +24,7 @@ FULL = said(err="sbatch: error: AssocMaxSubmitJobLimit", rc=1)
 
 def asked(world: World, what: str) -> Request:
     """Return the open request of that kind, once there is one."""
-    found: Request = until(lambda: next((r for r in list(world.session.held.open.values()) if r.what == what), None))
+    found: Request = until(lambda: next((r for r in list(world.host.held.open.values()) if r.what == what), None))
     return found
 
 
@@ -96,7 +96,7 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_job(
     world.lose()
     world.settle()
 
-    contents: Any = world.session.contents
+    contents: Any = world.host.contents
     assert contents.forget.called != is_believed
 
 
@@ -108,7 +108,7 @@ def test_a_job_that_its_scheduler_never_took_leaves_no_folder(monkeypatch: pytes
     never = {"kind": layout.LOST, "stage": "submit", "message": "SLURM does not know the job"}
     world.answer(asked(world, "follow"), json.dumps(never).encode())
     world.settle()
-    open_requests = [each.what for each in world.session.held.open.values()]
+    open_requests = [each.what for each in world.host.held.open.values()]
     world.lose()
     world.settle()
 
@@ -121,9 +121,9 @@ def test_an_environment_for_other_gpus_is_given_up_before_its_job_has_the_error(
     stage: str, is_chosen_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, seen = World(SLURM, monkeypatch), []
-    session: Any = world.session
-    session.environments = Mock()
-    world.job.add_done_callback(lambda _: seen.append(session.environments.forget.called))
+    host: Any = world.host
+    host.environments = Mock()
+    world.job.add_done_callback(lambda _: seen.append(host.environments.forget.called))
 
     ended = {"kind": layout.ENVIRONMENT, "stage": stage, "message": "PyTorch does not run on the GPUs of n1"}
     world.answer(asked(world, "follow"), json.dumps(ended).encode())

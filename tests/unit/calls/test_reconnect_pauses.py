@@ -134,8 +134,8 @@ DEATHS: dict[str, tuple[Exception | agent, type[ClusterfnError], str]] = {
 def test_a_waiting_caller_learns_at_once_why_the_connection_has_ended_for_good(
     on_fake: tuple[HostState, FakeTransport], waiter: Callable[[HostState], Any], reason: str
 ) -> None:
-    session, transport = on_fake
-    waits = waiter(session)
+    host, transport = on_fake
+    waits = waiter(host)
     how, error, words = DEATHS[reason]
     if isinstance(how, agent):
         transport.program = how

@@ -41,11 +41,11 @@ class Request(Future):
 
 @pytest.mark.parametrize("has_nodes", [False, True])
 def test_a_call_waits_for_the_disk_of_a_cluster_only(has_nodes):
-    session = Mock(root="/root", contents=HostContents(), missing=set, scheduler=Mock(has_nodes=has_nodes))
+    host = Mock(root="/root", contents=HostContents(), missing=set, scheduler=Mock(has_nodes=has_nodes))
 
-    submit.send_contents(session, payload.pack(len, (bytes(2 << 20),), {}))
+    submit.send_contents(host, payload.pack(len, (bytes(2 << 20),), {}))
 
-    assert session.connection.put.call_args.kwargs["sync"] is has_nodes
+    assert host.connection.put.call_args.kwargs["sync"] is has_nodes
 
 
 def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_path):
@@ -53,10 +53,10 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     argument.write_bytes(b"data")
     sent = Mock(exception=lambda *_: None)
     upload = Mock(side_effect=lambda: argument.read_bytes() and sent)
-    session = Mock(contents=HostContents(), host=SimpleNamespace(name="lab8"))
-    uploads = submit.Uploads(session.contents.send("/root/files/a", upload), {"/root/files/a": upload})
-    submit.send_folder(session, SimpleNamespace(folder="/root/jobs/x"), Mock(), [], uploads)
-    needed = session.connection.put_tree.call_args.kwargs["needs"]
+    host = Mock(contents=HostContents(), settings=SimpleNamespace(name="lab8"))
+    uploads = submit.Uploads(host.contents.send("/root/files/a", upload), {"/root/files/a": upload})
+    submit.send_folder(host, SimpleNamespace(folder="/root/jobs/x"), Mock(), [], uploads)
+    needed = host.connection.put_tree.call_args.kwargs["needs"]
 
     argument.unlink()
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
 def refuse(tracker, error):
     refused = Reply(lambda: None)
     refused.reject(error)
-    loop.begin(submit.see_started(tracker.session, refused, tracker))
+    loop.begin(submit.see_started(tracker.host, refused, tracker))
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def removal():
 @pytest.fixture
 def tracker(removal):
     connection = SimpleNamespace(run=lambda argv: removal)
-    return Tracker(Mock(root="/root", connection=connection, host=SimpleNamespace(name="cluster")), "7f3a", "train")
+    return Tracker(Mock(root="/root", connection=connection, settings=SimpleNamespace(name="cluster")), "7f3a", "train")
 
 
 @pytest.mark.parametrize("kind", [SubmitError, Unsatisfiable])
@@ -111,10 +111,10 @@ def test_the_folder_of_a_job_that_may_run_stays(tracker, removal, error):
     ],
 )
 def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, started):
-    session = Mock(scheduler=Slurm(SLURM, "ada"))
-    session.connection.run.return_value = printed(b"", err, status)
+    host = Mock(scheduler=Slurm(SLURM, "ada"))
+    host.connection.run.return_value = printed(b"", err, status)
 
-    submitted = submit.start(session, Submission("run", ("sbatch",), "/"), (), WaitingJob())
+    submitted = submit.start(host, Submission("run", ("sbatch",), "/"), (), WaitingJob())
 
     assert (submitted.exception(WAIT_S) is None) == started
     assert not started or submitted.result().doubt is not None
@@ -122,14 +122,14 @@ def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, sta
 
 def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
     asked = []
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
-    session.bridge.supervise.side_effect = lambda *_, **__: (
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    host.bridge.supervise.side_effect = lambda *_, **__: (
         asked.append("conclude") or Mock(result=lambda _: SimpleNamespace(rc=0, out=b'{"won": true}', err=b""))
     )
-    session.connection.run.side_effect = lambda argv, **_: (
+    host.connection.run.side_effect = lambda argv, **_: (
         asked.append(argv) or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
     )
-    tracker = Tracker(session, "7f3a000011112222", "f")
+    tracker = Tracker(host, "7f3a000011112222", "f")
     tracker.starting = [starting := Future()]
     starting.add_done_callback(lambda _: asked.append("sbatch has answered"))
     threading.Timer(0.1, starting.set_result, (None,)).start()
@@ -144,11 +144,11 @@ def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
     ("scheduler_id", "looks"), [("7", 2), ("", 4)], ids=["in the queue", "another process may be submitting it"]
 )
 def test_a_job_is_missed_after_some_looks_in_a_row(scheduler_id, looks):
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
-    tracker = Tracker(session, "7f3a000011112222", "f")
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    tracker = Tracker(host, "7f3a000011112222", "f")
     tracker.scheduler_id = scheduler_id
 
-    session.connection.have.return_value = Reply(lambda: None)
+    host.connection.have.return_value = Reply(lambda: None)
 
     def look(seen):
         tracker.liveness.scheduler_said(seen)
@@ -159,30 +159,30 @@ def test_a_job_is_missed_after_some_looks_in_a_row(scheduler_id, looks):
     look(SlurmState(RUNNING, "RUNNING", "None", "7"))
     for _ in range(looks - 1):
         look(None)
-    assert not session.connection.have.called
+    assert not host.connection.have.called
 
     look(None)
-    assert session.connection.have.called
+    assert host.connection.have.called
 
 
 def test_a_job_that_can_never_start_is_concluded_at_the_second_look_and_only_then():
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", host=SimpleNamespace(name="hpc"))
-    session.bridge.supervise.side_effect = lambda *_, **__: printed(b'{"attempt": null}')
-    tracker, asked = Tracker(session, "7f3a000011112222", "f"), []
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", settings=SimpleNamespace(name="hpc"))
+    host.bridge.supervise.side_effect = lambda *_, **__: printed(b'{"attempt": null}')
+    tracker, asked = Tracker(host, "7f3a000011112222", "f"), []
     for _ in range(3):
         tracker.liveness.scheduler_said(SlurmState(PENDING, "PENDING", "QOSMaxGRESPerJob", "7"))
         settle()
-        asked.append(session.bridge.supervise.call_count)
+        asked.append(host.bridge.supervise.call_count)
 
     assert asked == [0, 1, 1]
 
 
 def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a_row():
     said = [b"no words", b'{"attempt": null}', b"no words", b"no words"]
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", host=SimpleNamespace(name="hpc"))
-    session.bridge.supervise.side_effect = lambda *_, **__: printed(said.pop(0))
-    session.connection.have.side_effect = lambda _: answered([True])
-    tracker, entry = Tracker(session, "7f3a000011112222", "f"), Mock(host="hpc", id="7f3a")
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", settings=SimpleNamespace(name="hpc"))
+    host.bridge.supervise.side_effect = lambda *_, **__: printed(said.pop(0))
+    host.connection.have.side_effect = lambda _: answered([True])
+    tracker, entry = Tracker(host, "7f3a000011112222", "f"), Mock(host="hpc", id="7f3a")
     tracker.entry, given_up = entry, []
     for _ in range(4):
         loop.start(tracker.liveness.conclusion.conclude_or_give_up(SchedulerVerdict("lost", "it is gone"))).result(
@@ -192,7 +192,7 @@ def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a
         given_up.append(entry.fail.called)
 
     assert given_up == [False, False, False, True]
-    assert session.contents.forget.called, "the bridge itself may be missing there"
+    assert host.contents.forget.called, "the bridge itself may be missing there"
 
 
 @pytest.mark.parametrize(
@@ -202,12 +202,12 @@ def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a
 )
 def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue(answer, asked_of_slurm):
     concluded, cancelled, asked = Reply(lambda: None), printed(), []
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
-    session.bridge.supervise.return_value = concluded
-    session.connection.run.side_effect = lambda argv, **_: asked.append(argv[0]) or cancelled
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
+    host.bridge.supervise.return_value = concluded
+    host.connection.run.side_effect = lambda argv, **_: asked.append(argv[0]) or cancelled
     verdict = SchedulerVerdict("unsatisfiable", "it asks for too much", withdraw=True)
 
-    Tracker(session, "7f3a000011112222", "f").liveness.conclusion.conclude_and_cancel(verdict)
+    Tracker(host, "7f3a000011112222", "f").liveness.conclusion.conclude_and_cancel(verdict)
     told = SimpleNamespace(rc=0, out=answer, err=b"")
     threading.Timer(0.1, lambda: concluded.resolve(told)).start()
     exit_flush.finish_all()
@@ -222,7 +222,7 @@ def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue(ans
     ids=["this program", "another one", "the same number on another machine"],
 )  # fmt: skip
 def test_a_job_that_waits_for_a_gpu_of_this_program_says_so(is_this_machine, pid, named):
-    tracker = Tracker(Mock(root="/root", host=Mock(is_this_machine=is_this_machine)), "7f3a000011112222", "f")
+    tracker = Tracker(Mock(root="/root", settings=Mock(is_this_machine=is_this_machine)), "7f3a000011112222", "f")
     tracker.queue_reason = f"1 in use without a lease: python3 (pid {pid}, ada); waiting for 1"
 
     assert tracker.waiting_reason == f"1 in use without a lease: python3 ({named}); waiting for 1"
@@ -230,8 +230,8 @@ def test_a_job_that_waits_for_a_gpu_of_this_program_says_so(is_this_machine, pid
 
 @pytest.mark.parametrize(("phase", "state"), [(RUNNING, "RUNNING"), (FINAL, "SUSPENDED")])
 def test_a_suspended_job_runs_again_once_its_scheduler_says_so(phase, state):
-    session = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", follow_window=FollowWindow())
-    tracker = Tracker(session, "7f3a000011112222", "f")
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", follow_window=FollowWindow())
+    tracker = Tracker(host, "7f3a000011112222", "f")
     job = Job("7f3a000011112222", "f", "hpc", tracker.folder, tracker)
     tracker.entry = entry = entry_of(job)
     entry.set_state("SUSPENDED", "by an administrator")

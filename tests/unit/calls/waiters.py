@@ -37,10 +37,10 @@ class Garbling(agent):
             far.write(b"Warning: your quota is nearly used up\n")
 
 
-def followed(session: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
+def followed(host: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
     """A job that runs on that host, as it is followed after it was sent."""
-    tracker = Tracker(session, job_id, "train")
-    job: Job[Any] = Job(job_id, "train", session.host.name, tracker.folder, tracker)
+    tracker = Tracker(host, job_id, "train")
+    job: Job[Any] = Job(job_id, "train", host.settings.name, tracker.folder, tracker)
     tracker.entry = entry_of(job)
     tracker.follow()
     tracker.taken(Started("b0:1:2"))
@@ -49,32 +49,32 @@ def followed(session: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
     return job
 
 
-def in_a_group(session: HostState) -> JobGroup[Any, Any]:
+def in_a_group(host: HostState) -> JobGroup[Any, Any]:
     """A group of two items, one of which runs."""
     spec = JobSpec(
-        id="90aa" * 4, name="train", host=session.host, root=session.root, bridge=session.bridge.folder,
+        id="90aa" * 4, name="train", host=host.settings, root=host.root, bridge=host.bridge.folder,
         host_python="python3", resources=Resources(cores=1), interpreter=Interpreter("python3", (3, 11)),
         group=Group(count=2, chunk=1, elements=2, at_once=2),
     )  # fmt: skip
-    known = GroupState(spec.id, spec.name, session.host.name, "/jobs/90aa", 2)
-    tracker = GroupTracker(session, spec, known, SchedulerLimits())
+    known = GroupState(spec.id, spec.name, host.settings.name, "/jobs/90aa", 2)
+    tracker = GroupTracker(host, spec, known, SchedulerLimits())
     tracker.follow(range(1, 3))
     tracker.element_tasks[1].follow_now()
     tracker.queued()
     return JobGroup(known)
 
 
-def of_a_session(session: HostState) -> SessionCallJob[Any]:
+def of_a_session(host: HostState) -> SessionCallJob[Any]:
     """A call of a session of that host, which nothing follows yet."""
-    held = followed(session, "c0de" * 4)
-    holder, stream = entry_of(held).tracker, CallStream(session, held.folder, print)
+    held = followed(host, "c0de" * 4)
+    holder, stream = entry_of(held).tracker, CallStream(host, held.folder, print)
     tracker = SessionCallTracker(holder, 1, "train", live=False, stream=stream)
     return SessionCallJob(held, tracker)
 
 
-def in_a_session(session: HostState) -> SessionCallJob[Any]:
+def in_a_session(host: HostState) -> SessionCallJob[Any]:
     """A call that a session of that host serves."""
-    call = of_a_session(session)
+    call = of_a_session(host)
     call.tracker.follow()
     return call
 

@@ -59,10 +59,10 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 
 
 @pytest.fixture
-def session(smi: object, tmp_path: Path) -> Iterator[HostState]:
-    session = HostState(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root")))
-    yield session
-    session.connection.close()
+def host(smi: object, tmp_path: Path) -> Iterator[HostState]:
+    host = HostState(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root")))
+    yield host
+    host.connection.close()
 
 
 @pytest.mark.parametrize(
@@ -71,24 +71,24 @@ def session(smi: object, tmp_path: Path) -> Iterator[HostState]:
      "echo '²²²'", "echo 'No devices were found'; exit 6"],
 )  # fmt: skip
 def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
-    session: HostState, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
+    host: HostState, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
 ):
     monkeypatch.setattr(host_capacity, "PATIENCE_S", 0.5 if failure == "sleep 20" else 60.0)
     smi(failure)
-    session.capacity.enough(Resources(gpus=1))  # the supervisor asks nvidia-smi itself, and reports the failure
+    host.capacity.enough(Resources(gpus=1))  # the supervisor asks nvidia-smi itself, and reports the failure
 
     monkeypatch.setattr(host_capacity, "PATIENCE_S", 60.0)
     smi(TABLE)
     with pytest.raises(Unsatisfiable, match="gpus=2 is more than here has: 1"):
-        session.capacity.enough(Resources(gpus=2))
+        host.capacity.enough(Resources(gpus=2))
 
 
-def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: HostState, smi: Callable[[str], None]):
+def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(host: HostState, smi: Callable[[str], None]):
     with pytest.raises(Unsatisfiable, match="gpus=1 is more than here has: 0"):
-        session.capacity.enough(Resources(gpus=1))
+        host.capacity.enough(Resources(gpus=1))
 
     smi(TABLE)
-    session.capacity.enough(Resources(gpus=1))
+    host.capacity.enough(Resources(gpus=1))
 
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[Unknown Error]"])

@@ -65,7 +65,7 @@ def there() -> Forgetful:
 
 
 @pytest.fixture
-def session(there: Forgetful, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostState]:
+def host(there: Forgetful, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostState]:
     """What a program knows that has used the host before."""
     monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(there.answer)))
     state = HostState(Host("box", f"box-{os.urandom(4).hex()}", "bare", "clusterfn.yml:3"))
@@ -77,29 +77,29 @@ def session(there: Forgetful, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostS
 
 @pytest.mark.parametrize("said", [LOST, b"ModuleNotFoundError: No module named '_clusterfn.bridge'\n"])
 def test_what_asks_a_host_that_has_lost_the_bridge_gets_its_answer(
-    session: HostState, there: Forgetful, said: bytes
+    host: HostState, there: Forgetful, said: bytes
 ) -> None:
     there.has_bridge, there.partial = False, said
 
-    assert session.bridge.supervise("list", "/r").result(WAIT_S) == Completed(0, None, b'{"id": "x"}\n', b"")
+    assert host.bridge.supervise("list", "/r").result(WAIT_S) == Completed(0, None, b'{"id": "x"}\n', b"")
 
     there.has_bridge = False
-    assert environment_builder.run_builder(session, "list", "/r") == [{"id": "x"}]
+    assert environment_builder.run_builder(host, "list", "/r") == [{"id": "x"}]
     assert there.uploads == 3
 
 
-def test_a_host_that_keeps_nothing_is_asked_twice_and_no_more(session: HostState, there: Forgetful) -> None:
+def test_a_host_that_keeps_nothing_is_asked_twice_and_no_more(host: HostState, there: Forgetful) -> None:
     there.has_bridge = there.keeps = False
 
-    assert session.bridge.supervise("list", "/r").result(WAIT_S).err.endswith(LOST[-20:])
+    assert host.bridge.supervise("list", "/r").result(WAIT_S).err.endswith(LOST[-20:])
     assert there.runs == 3
 
 
-def test_the_bridge_of_another_version_is_not_sent(session: HostState, there: Forgetful) -> None:
+def test_the_bridge_of_another_version_is_not_sent(host: HostState, there: Forgetful) -> None:
     there.has_bridge = False
     other = bridge_bundle.bridge().digest[::-1]
 
-    assert session.bridge.supervise("conclude", "/r/jobs/7", bridge=f"/r/bridge/{other}").result(WAIT_S).rc == 2
+    assert host.bridge.supervise("conclude", "/r/jobs/7", bridge=f"/r/bridge/{other}").result(WAIT_S).rc == 2
     assert there.uploads == 1
 
 
