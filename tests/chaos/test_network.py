@@ -27,7 +27,7 @@ def cut(sent: Sent, proxy: DelayProxy, seconds: float) -> None:
     """The cable is cut, and the host stays away."""
     proxy.refuse()
     assert proxy.cut() >= 1
-    assert until(lambda: sent.session.connection.state.name == "reconnecting", 150), sent.session.connection.state
+    assert until(lambda: sent.host.connection.state.name == "reconnecting", 150), sent.host.connection.state
     time.sleep(seconds)
     proxy.refuse(refusing=False)
 
@@ -59,8 +59,8 @@ def test_nothing_is_lost_or_doubled(world: World, behind: DelayProxy, tmp_path: 
         sent.stands()
     assert any(TOLD.fullmatch(state) for state in talker.states), talker.states
     assert talker.job.status == "RETURNED"
-    assert talker.session.connection.state.name == "connected"
-    talker.session.connection.close()
+    assert talker.host.connection.state.name == "connected"
+    talker.host.connection.close()
 
 
 @pytest.mark.fault("28")
@@ -78,7 +78,7 @@ def test_a_session_whose_sshd_hangs_for_ever_is_replaced(here: Here) -> None:
     assert [line.split()[1] for line in sent.output.splitlines()] == [b"%d" % number for number in range(700)]
     sent.stands()
     assert until(lambda: not Path(f"/proc/{agent}").exists(), 150)
-    sent.session.connection.close()
+    sent.host.connection.close()
 
 
 @pytest.mark.fault("27")
@@ -87,7 +87,7 @@ def test_connection_closed_before_the_answer_leaves_the_job_alone(world: World, 
     behind.one_way_s = 0.3
     sent = Here(world).submit("speak", "bare-setup", lines=80, every=0.1)
     sent.await_at("start")
-    sent.session.connection.close()
+    sent.host.connection.close()
     assert sent.job.exception(150) is not None
     assert until(sent.there.finals, 150), sent.there.history()
     assert sent.stands()["notes"] == []

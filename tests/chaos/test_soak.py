@@ -14,7 +14,7 @@ from clusterfn import cluster
 from tests.chaos import holds
 from tests.chaos.onhost import until
 from tests.chaos.sharing import CARDS, Sharing, shared
-from tests.e2e.inside import session_of
+from tests.e2e.inside import host_of
 from tests.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(900)]
@@ -62,7 +62,7 @@ def _command(pid: int) -> str:
 
 def held() -> dict[str, int]:
     """What this process and its agent have open."""
-    agent = session_of("ada").connection.facts.pid
+    agent = host_of("ada").connection.facts.pid
     files = {f"files of {name}": len(os.listdir(f"/proc/{pid}/fd")) for name, pid in (("us", "self"), ("agent", agent))}
     return {**files, "threads": threading.active_count()}
 

@@ -9,6 +9,6 @@ from clusterfn.hosts.host_state import HostState, open_host
 PATIENT = "from clusterfn.calls import leaving\nleaving._SECOND_INTERRUPT_S = 60\n"
 
 
-def session_of(host: str) -> HostState:
+def host_of(host: str) -> HostState:
     """Return what this process knows of a host of clusterfn.yml; it connects where there is no connection."""
     return open_host(config_file.load().resolve(host)[0])

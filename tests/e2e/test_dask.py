@@ -26,7 +26,7 @@ import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
 from tests.bridge.host import command_of
 from tests.e2e.conftest import BOTH, ON_SLURM, lab_venv, local_host
-from tests.e2e.inside import session_of
+from tests.e2e.inside import host_of
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -236,7 +236,7 @@ def test_a_connection_that_breaks_loses_no_task_and_no_value(block):
     waiting = client.submit(slow, 3, 2.0, pure=False)
     large = client.map(many_bytes, range(4), size=4_000_000, pure=False)
     for _ in range(3):
-        connection = session_of("here").connection
+        connection = host_of("here").connection
         os.kill(connection.facts.pid, signal.SIGKILL)
         assert client.submit(remainder, 10, pure=False).result(WAIT_S) == 3
 

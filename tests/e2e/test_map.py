@@ -24,7 +24,7 @@ from clusterfn import (
 )
 from tests.bridge.host import is_running
 from tests.e2e.conftest import ON_BARE, ON_SLURM
-from tests.e2e.inside import PATIENT, session_of
+from tests.e2e.inside import PATIENT, host_of
 from tests.e2e.many_items import measure
 from tests.waiting import until
 
@@ -143,7 +143,7 @@ def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeyp
             raise ValueError(os.environ["SLURM_ARRAY_TASK_COUNT"])
         return int(os.environ["SLURM_ARRAY_TASK_COUNT"])
 
-    monkeypatch.setattr(session_of("slurm"), "limits", ["MaxArraySize = 3", "", ""])
+    monkeypatch.setattr(host_of("slurm"), "limits", ["MaxArraySize = 3", "", ""])
     group = cluster(host="slurm")(array_of).map(range(4), chunksize=1)
     assert group.wait(150) and {str(error) for error in group.failed.values()} == {"2"}
 

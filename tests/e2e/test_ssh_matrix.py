@@ -22,7 +22,7 @@ import pytest
 
 from clusterfn import cluster, errors
 from tests.e2e.conftest import MINOR
-from tests.e2e.inside import session_of
+from tests.e2e.inside import host_of
 from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.lab
@@ -96,7 +96,7 @@ def describe(lab: Any, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def there() -> Any:
     """This process's connection to the host `there`."""
-    return session_of("there").connection
+    return host_of("there").connection
 
 
 def logins(lab: Any, way: Way) -> list[int]:

@@ -192,7 +192,7 @@ MUTATIONS: list[Mutation] = [
          "        self.gone = 0 if",
          "scancel, waiting-later"),
     _one("a withdrawn job counts as started", "calls/job_tracker.py",
-         "won = parse_conclusion(answer, self.session.host, self.folder).get(\"won\") is True",
+         "won = parse_conclusion(answer, self.host.settings, self.folder).get(\"won\") is True",
          "won = False", "Job.cancel(), waiting-later"),
     _one("a waiting job is stopped like a running one", "calls/job_tracker.py",
          "        if not self.withdraw():", "        if True:",

@@ -55,7 +55,7 @@ def sent(host: str, path: Path) -> None:
 def test_a_host_that_cannot_be_asked_hides_no_job_of_another(tmp_path, monkeypatch):
     use(monkeypatch, config(tmp_path / "clusterfn.yml", away=None, gpu=root_with_job(tmp_path / "root")))
 
-    assert attach.find_job("7f3a", None)[0].host.name == "gpu"
+    assert attach.find_job("7f3a", None)[0].settings.name == "gpu"
 
 
 def test_a_job_that_is_nowhere_names_the_hosts_that_could_not_be_asked(tmp_path, monkeypatch):
@@ -95,7 +95,7 @@ def test_a_host_that_has_another_name_now_is_found(tmp_path, monkeypatch):
     sent("gpu", path)
     use(monkeypatch, config(path, renamed=tmp_path / "root"))
 
-    assert attach.find_job("7f3a", None)[0].host.name == "renamed"
+    assert attach.find_job("7f3a", None)[0].settings.name == "renamed"
 
 
 def test_a_name_that_means_another_host_now_does_not_hide_the_job(tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_a_name_that_means_another_host_now_does_not_hide_the_job(tmp_path, monk
     sent("gpu", path)
     use(monkeypatch, config(path, gpu=tmp_path / "successor", before=tmp_path / "root"))
 
-    assert attach.find_job("7f3a", None)[0].host.name == "before"
+    assert attach.find_job("7f3a", None)[0].settings.name == "before"
 
 
 def test_a_host_with_another_address_or_root_by_now_is_asked_there(tmp_path, monkeypatch):

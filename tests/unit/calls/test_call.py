@@ -43,7 +43,7 @@ def host(monkeypatch, tmp_path):
     known = SimpleNamespace(expected=None, version=CALLER)
     facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
     known.host = SimpleNamespace(
-        root="/root", bridge=SimpleNamespace(folder="/root/bridge/x"), host=LOCAL,
+        root="/root", bridge=SimpleNamespace(folder="/root/bridge/x"), settings=LOCAL,
         connection=SimpleNamespace(facts=facts),
         scheduler_rules=scheduler_for(LOCAL),
     )  # fmt: skip
@@ -120,7 +120,7 @@ def test_a_note_that_clusterfn_yml_hides_is_not_said(monkeypatch, capsys, tmp_pa
 
 
 def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_asked(host):
-    host.host = None
+    host.settings = None
 
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         cluster(double)()

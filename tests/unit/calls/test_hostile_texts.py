@@ -180,7 +180,7 @@ def test_an_answer_that_no_line_can_be_made_of_is_an_error_that_names_the_host(a
 
     host = SimpleNamespace(name="box", lease="socket", gpus_only=(), keep_days=1)
     bridge = SimpleNamespace(supervise=run, run=run)
-    box: Any = SimpleNamespace(bridge=bridge, root="/r", host=host, here=lambda when: when - 0.0)
+    box: Any = SimpleNamespace(bridge=bridge, root="/r", settings=host, here=lambda when: when - 0.0)
 
     with pytest.raises(HostError, match="box sent .* in a form that clusterfn cannot read"):
         ASKED[asked](box)

@@ -28,15 +28,15 @@ GB = 1 << 30
 LOCAL = Host("local", "", "local", "")
 
 
-def session(host: Host, **facts: Any) -> Any:
+def host_with(host: Host, **facts: Any) -> Any:
     """Of a host that has told these facts, and has eight cards."""
     connection = SimpleNamespace(facts=SimpleNamespace(**{"cpus": 64, "memory_bytes": 100 * GB, **facts}))
     capacity = SimpleNamespace(count_gpus_for=lambda asked: 8)
-    return SimpleNamespace(host=host, connection=connection, capacity=capacity)
+    return SimpleNamespace(settings=host, connection=connection, capacity=capacity)
 
 
 def at_once(host: Host, asked: Resources) -> int:
-    return mapping.on_machine(100, MapOptions(), mapping.machine_capacity(session(host), asked)).at_once
+    return mapping.on_machine(100, MapOptions(), mapping.machine_capacity(host_with(host), asked)).at_once
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_which_way_is_chosen_is_said(
     capfd: pytest.CaptureFixture[str], gpus: int, how: dict[str, int], group: Group, said: str
 ):
     sent = job(resources=Resources(gpus=gpus))
-    session = SimpleNamespace(scheduler=scheduler_for(sent.host))
-    one: Any = SimpleNamespace(job=sent, session=session, where="train on tensor01 (host='tensor01')")
+    host = SimpleNamespace(scheduler=scheduler_for(sent.host))
+    one: Any = SimpleNamespace(job=sent, host=host, where="train on tensor01 (host='tensor01')")
 
     mapping.say_how(one, group, MapOptions(**how))
 

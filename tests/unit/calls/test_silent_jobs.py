@@ -82,7 +82,7 @@ class Job:
     """A silent job, and its `Conclusion`."""
 
     def __init__(self, host: SlowHost, number: int) -> None:
-        self.session, self.folder, self.is_closed, self.scheduler_id = host, f"/root/jobs/{number}", False, ""
+        self.host, self.folder, self.is_closed, self.scheduler_id = host, f"/root/jobs/{number}", False, ""
         self.connection = host
         self.verdict: SchedulerVerdict | None = None
         self.job = self
@@ -92,7 +92,7 @@ class Job:
 
     async def conclude_or_give_up(self, verdict: SchedulerVerdict) -> None:
         self.verdict = verdict
-        await self.session.run(["conclude", self.folder])
+        await self.host.run(["conclude", self.folder])
         self.is_closed = True
 
 
@@ -237,7 +237,7 @@ def test_an_answer_that_cannot_be_read_is_the_evidence(answer: Completed, says: 
 def test_what_the_scheduler_says_of_another_job_with_the_number_is_no_word_about_this_one(folder: str) -> None:
     """A controller that has lost its state gives numbers again."""
     own, line = "7f3a000011112222", recorded("slurm-22.05.8/scontrol-kill.txt").replace("FAILED", "RUNNING")
-    tracker: Any = SimpleNamespace(session=SimpleNamespace(scheduler=Slurm(SLURM, "ada")), folder=folder.format(own))
+    tracker: Any = SimpleNamespace(host=SimpleNamespace(scheduler=Slurm(SLURM, "ada")), folder=folder.format(own))
 
     verdict = liveness.explain(tracker, line, "", "30")
 

@@ -33,7 +33,7 @@ class Site:
     is_connected = True
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.scheduler, self.host = Slurm(SLURM, "ada"), SLURM._replace(queue_timeout_s=None)
+        self.scheduler, self.settings = Slurm(SLURM, "ada"), SLURM._replace(queue_timeout_s=None)
         self.connection = self
         self.room, self.now = False, 0.0
         self.sent: list[str] = []

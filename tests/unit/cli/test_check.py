@@ -46,7 +46,7 @@ def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> 
     connection = SimpleNamespace(facts=facts, noise=noise)
     result = CheckState("cluster")
     result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
-    result.session = SimpleNamespace(connection=connection, root=ROOT.path, host=result.host)  # type: ignore[assignment]
+    result.host_state = SimpleNamespace(connection=connection, root=ROOT.path, settings=result.host)  # type: ignore[assignment]
     result.__dict__["site"] = site
     return result
 
@@ -119,8 +119,8 @@ def on_this_machine(where, root):
         ended = subprocess.run([word.replace(ROOT.path, str(root)) for word in argv], capture_output=True, check=True)
         return done(SimpleNamespace(out=ended.stdout))
 
-    vars(where.session.connection).update(run=run)
-    vars(where.session.connection.facts).update(machine="m-1", platform="linux")
+    vars(where.host_state.connection).update(run=run)
+    vars(where.host_state.connection.facts).update(machine="m-1", platform="linux")
     return where
 
 
@@ -389,7 +389,7 @@ class WaitingJob(Future):  # type: ignore[type-arg]
 def checked(monkeypatch: pytest.MonkeyPatch, job: WaitingJob) -> CheckState:
     """A machine without a scheduler, whose function is this job, and is waited for no longer than a moment."""
     where = found(Site(()))
-    where.session.scheduler = Bare()  # type: ignore[misc]
+    where.host_state.scheduler = Bare()  # type: ignore[misc]
     where.timeout_s = 0.01
     monkeypatch.setattr(function.call, "submit_call", lambda *_: job)
     return where

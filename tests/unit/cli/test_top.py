@@ -8,7 +8,7 @@ from clusterfn.cli import top
 
 GB = 2**30
 SESSION = SimpleNamespace(
-    host=SimpleNamespace(name="tensor01"), connection=SimpleNamespace(facts=SimpleNamespace(user="ada"))
+    settings=SimpleNamespace(name="tensor01"), connection=SimpleNamespace(facts=SimpleNamespace(user="ada"))
 )
 NOW = {"cores": 3.9, "memory_bytes": 12 * GB, "gpus": [{"uuid": "GPU-1", "memory_bytes": 20 * GB, "use_percent": 97}]}
 TRAIN = {

@@ -19,7 +19,7 @@ def capacity(limits: Limits) -> HostCapacity:
     facts = SimpleNamespace(cpus=4, memory_bytes=8 << 30, lacking=())
     rules, connection = SimpleNamespace(has_nodes=False), SimpleNamespace(facts=facts)
     box: Any = SimpleNamespace(
-        host=BOX._replace(limits=limits), scheduler=rules, scheduler_rules=rules, connection=connection
+        settings=BOX._replace(limits=limits), scheduler=rules, scheduler_rules=rules, connection=connection
     )
     return HostCapacity(box)
 

@@ -58,7 +58,7 @@ def test_a_program_that_waits_says_so_and_goes_on(connection: Any, monkeypatch: 
     for number in range(600):
         put(connection, number)
 
-    submit.await_room(SimpleNamespace(connection=connection, host=HOST))  # type: ignore[arg-type]
+    submit.await_room(SimpleNamespace(connection=connection, settings=HOST))  # type: ignore[arg-type]
 
     assert said == ["waiting to send more calls to lab8: it takes them slowly"]
 

@@ -66,7 +66,7 @@ def test_what_does_not_run_or_is_of_another_version_is_not_reported(tmp_path, mo
     assert choices.find_pythons(Here(tmp_path)) == []
 
 
-def session(home: Path) -> SimpleNamespace:
+def host_with(home: Path) -> SimpleNamespace:
     """One that may be asked for a named environment; asking for the host's own would have one made."""
 
     def environment(wanted):
@@ -75,33 +75,33 @@ def session(home: Path) -> SimpleNamespace:
         return SimpleNamespace(interpreter=SimpleNamespace(path="/x/bin/python"))
 
     host = SimpleNamespace(scheduler="bare")
-    return SimpleNamespace(environments=SimpleNamespace(find=environment), connection=Here(home), host=host)
+    return SimpleNamespace(environments=SimpleNamespace(find=environment), connection=Here(home), settings=host)
 
 
 def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path, capsys):
     put(tmp_path / "bin" / f"python{MINOR}")
 
-    assert choices.environment(session(tmp_path), None, Answers(yes=True)) is None
+    assert choices.environment(host_with(tmp_path), None, Answers(yes=True)) is None
     assert f"Functions run with {tmp_path}/bin/python{MINOR}" in capsys.readouterr().out
 
 
 def test_a_given_one_is_looked_for_at_once(tmp_path):
-    assert choices.environment(session(tmp_path), "conda:ml", Answers(yes=True)) == "conda:ml"
+    assert choices.environment(host_with(tmp_path), "conda:ml", Answers(yes=True)) == "conda:ml"
     with pytest.raises(EnvironmentBuildError):
-        choices.environment(session(tmp_path), "conda:gone", Answers(yes=True))
+        choices.environment(host_with(tmp_path), "conda:gone", Answers(yes=True))
 
 
 def test_the_first_that_is_found_is_proposed(tmp_path):
     put(tmp_path / ".conda" / "environments.txt", f"{put(tmp_path / 'e' / 'bin' / 'python').parents[1]}\n")
 
-    assert choices.environment(session(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
-    assert choices.environment(session(tmp_path), "none", Answers(yes=True)) is None
+    assert choices.environment(host_with(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
+    assert choices.environment(host_with(tmp_path), "none", Answers(yes=True)) is None
 
 
 def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(choices, "PYTHON", "python9.9")
 
-    assert choices.environment(session(tmp_path), None, Answers(yes=True)) is None
+    assert choices.environment(host_with(tmp_path), None, Answers(yes=True)) is None
     assert "The host has no python9.9" in capsys.readouterr().out
 
 
@@ -122,13 +122,13 @@ def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, 
     monkeypatch.setattr("sys.stdin", stdin)
 
     with pytest.raises(ConfigError, match="no usable answer"):
-        choices.environment(session(tmp_path), None, Answers(yes=False))
+        choices.environment(host_with(tmp_path), None, Answers(yes=False))
     assert capsys.readouterr().err.count("does not name an environment") == 3
 
     stdin = io.StringIO("yes\nconda:ml\n")
     stdin.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
-    assert choices.environment(session(tmp_path), None, Answers(yes=False)) == "conda:ml"
+    assert choices.environment(host_with(tmp_path), None, Answers(yes=False)) == "conda:ml"
 
 
 def test_the_systems_own_is_the_last_that_is_proposed(monkeypatch):

@@ -38,8 +38,8 @@ def awaited(job: Any, coming: Reply[bytes]) -> kernel_job.KernelJob:
     host = SimpleNamespace(name="lab8")
     scheduler = SimpleNamespace(has_nodes=True, join_command=lambda submission: ["srun", submission])
     connection = SimpleNamespace(wait=lambda path: coming)
-    session: Any = SimpleNamespace(connection=connection, host=host, scheduler=scheduler)
-    return kernel_job.await_holder(job, session)
+    host_state: Any = SimpleNamespace(connection=connection, settings=host, scheduler=scheduler)
+    return kernel_job.await_holder(job, host_state)
 
 
 def test_a_job_that_ends_before_its_holder_listens_says_why_and_is_asked_no_more(coming: Reply[bytes]) -> None:
