@@ -255,16 +255,14 @@ def start_afresh(out: int, err: int) -> None:
 def enter_own_group() -> None:
     """Leave the supervisor's process group, so that a function which ends its own group ends no supervisor.
 
-    Another process leads the group for a moment: a leader could not call setsid, as a function that daemonises does.
+    A child that has ended leads the group: a leader could not call setsid, as a function that daemonises does.
     """
-    own, leader = os.getpid(), os.fork()
+    leader = os.fork()
     if leader == 0:
-        die_with_parent(signal.SIGKILL, own)
-        signal.pause()
         os._exit(0)
+    # Until it is waited for, its pid names a group that can be entered.
     os.setpgid(leader, leader)
     os.setpgid(0, leader)
-    os.kill(leader, signal.SIGKILL)
     os.waitpid(leader, 0)
 
 
