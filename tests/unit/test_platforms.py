@@ -91,7 +91,12 @@ def test_what_is_remembered_lies_where_the_platform_keeps_it(
     assert hosts == ["lab8"] and (tmp_path / ledger / "jobs.jsonl").is_file()
 
 
-def test_a_call_on_a_windows_machine_itself_is_refused_in_one_sentence(run: Run) -> None:
+@pytest.mark.parametrize(
+    ("platform", "machine", "other_way"), [("win32", "a Windows machine", "WSL"), ("darwin", "a Mac", "")]
+)
+def test_a_call_on_the_machine_itself_is_rejected_in_one_sentence(
+    run: Run, platform: str, machine: str, other_way: str
+) -> None:
     text = """
 import json, os
 os.environ.pop("CLUSTERFN_CONFIG", None)
@@ -106,10 +111,10 @@ try:
 except ConfigError as error:
     print(json.dumps([error.message, error.host, error.hint]))
 """
-    message, host, hint = run("win32", text)
+    message, host, hint = run(platform, text)
 
-    assert (message, host) == ("Jobs cannot run on a Windows machine itself", "local")
-    assert "add a Linux host to clusterfn.yml" in hint and "WSL" in hint
+    assert (message, host) == (f"Jobs cannot run on {machine} itself", "local")
+    assert "add a Linux host to clusterfn.yml" in hint and other_way in hint
 
 
 def test_windows_has_no_control_master(run: Run, tmp_path: Path) -> None:
@@ -119,9 +124,9 @@ def test_windows_has_no_control_master(run: Run, tmp_path: Path) -> None:
 
 
 CALLS = """
-import contextlib, io, json, sys
+import _thread, contextlib, io, json, sys
 from pathlib import Path
-from clusterfn import File, attach, cluster, jobs
+from clusterfn import File, Session, attach, cluster, jobs
 from tests.programs import main
 
 @cluster(host="far", outputs=["left.txt"])
@@ -143,7 +148,18 @@ def fail():
 @cluster(host="far")
 def wait():
     import time
+    print("begun", flush=True)
     time.sleep(60)
+
+@cluster(host="far")
+def square(x):
+    return x * x
+
+class CtrlC(io.StringIO):
+    def write(self, text):
+        if "begun" in text:
+            _thread.interrupt_main()
+        return super().write(text)
 
 told = {}
 Path("text.txt").write_text("carried", encoding="utf-8")
@@ -161,6 +177,19 @@ told["listed"] = [each.name for each in jobs("far") if each.id == job.id]
 long = wait.submit()
 long.stop()
 told["stopped"] = type(long.exception(150)).__name__
+told["map"] = square.map(range(4)).results()
+with Session(host="far") as session:
+    told["session"] = list(session.map(square, [5, 6]))
+try:
+    with contextlib.redirect_stdout(CtrlC()), contextlib.redirect_stderr(io.StringIO()):
+        wait()
+except KeyboardInterrupt:
+    detached = next(job for job in jobs("far") if job.name == "wait")
+    told["interrupted"] = detached.state
+    attach(detached.id).stop()
+with contextlib.redirect_stdout(io.StringIO()) as out:
+    told["run"] = main(["run", "far", "--", "echo", "of a command"])
+told["command"] = out.getvalue()
 with contextlib.redirect_stdout(io.StringIO()) as out:
     told["check"] = main(["check", "far"])
 told["steps"] = out.getvalue()
@@ -184,9 +213,7 @@ def far(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(
-    "platform", ["win32 with an ssh", *(pytest.param(each, marks=pytest.mark.long) for each in ("win32", "darwin"))]
-)
+@pytest.mark.parametrize("platform", ["win32 with an ssh", "darwin", pytest.param("win32", marks=pytest.mark.long)])
 def test_functions_run_on_a_host_by_ssh(far: None, run: Run, platform: str) -> None:
     told = run(platform, CALLS)
 
@@ -194,5 +221,8 @@ def test_functions_run_on_a_host_by_ssh(far: None, run: Run, platform: str) -> N
     assert told["printed"] == "printed ada\n" and told["said"]
     assert told["raised"][0] == "as itself"
     assert (told["attached"], told["listed"], told["stopped"]) == ("bob", ["work"], "Cancelled")
-    assert told["check"] == 0 and "by paramiko" in told["steps"], told["steps"]
+    assert (told["map"], told["session"], told["interrupted"]) == ([0, 1, 4, 9], [25, 36], "RUNNING")
+    assert (told["run"], told["command"]) == (0, "of a command\n")
+    way = "by openssh" if platform == "darwin" else "by paramiko"
+    assert told["check"] == 0 and way in told["steps"], told["steps"]
     assert told["by ssh"] == (["as itself"] if "ssh" in platform else None)

@@ -234,8 +234,7 @@ class Suspension:
 
 def _was_stopped(worker: int) -> bool:
     """Whether the worker was stopped as well, and not the supervisor alone, which watches its time."""
-    # macOS does not say whether a process was stopped.
-    if not worker or not hasattr(os, "waitid"):
+    if not worker:
         return True
     try:
         changed = os.waitid(os.P_PID, worker, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)

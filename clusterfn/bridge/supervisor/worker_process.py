@@ -86,9 +86,7 @@ class WorkerProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def _is_child(self) -> bool:
-        """Whether it lives, or is still to be collected; without waitid (macOS), what is known of that must do."""
-        if not hasattr(os, "waitid"):
-            return True
+        """Whether it lives, or is still to be collected."""
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:

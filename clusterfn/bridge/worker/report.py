@@ -48,8 +48,8 @@ def receive_order(connection: _socket.socket) -> tuple[bytes, list[int]]:
 
 def peak_bytes() -> int:
     """Return the most memory that this process has had."""
-    # getrusage counts in kibibytes, and in bytes on macOS.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    # Linux counts in kibibytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Report:

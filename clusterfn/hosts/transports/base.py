@@ -207,6 +207,10 @@ def how_it_ended(code: int) -> str:
     return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
 
 
+# What a host needs of its system (/proc, sockets without a file) is there on Linux alone.
+_NOT_LINUX = {"win32": ("a Windows machine", ", or run this inside WSL"), "darwin": ("a Mac", "")}
+
+
 class LocalTransport(Transport):
     """Commands on this machine."""
 
@@ -217,7 +221,8 @@ class LocalTransport(Transport):
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Start `command`; see `Transport.open`."""
-        if sys.platform == "win32":
-            hint = "add a Linux host to clusterfn.yml (address: NAME, scheduler: bare), or run this inside WSL"
-            raise ConfigError("Jobs cannot run on a Windows machine itself", host=self.host, hint=hint)
+        if sys.platform in _NOT_LINUX:
+            machine, other_way = _NOT_LINUX[sys.platform]
+            hint = f"add a Linux host to clusterfn.yml (address: NAME, scheduler: bare){other_way}"
+            raise ConfigError(f"Jobs cannot run on {machine} itself", host=self.host, hint=hint)
         return ProcessStream(["/bin/sh", "-c", command])
