@@ -16,8 +16,9 @@ import pytest
 import clusterfn
 from clusterfn import DiskFull, HostDiskFull
 from clusterfn.bridge import layout
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench
 from tests.bridge.layout import layout_bridge
+from tests.processes import is_running
 from tests.waiting import until
 
 

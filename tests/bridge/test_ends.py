@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench
 from tests.bridge.layout import layout_bridge
+from tests.processes import is_running
 from tests.waiting import until
 
 SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(600)\n"

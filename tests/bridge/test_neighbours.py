@@ -16,10 +16,11 @@ import pytest
 
 from tests.bridge.apart import apart
 from tests.bridge.box import waiting_name
-from tests.bridge.host import Job, is_running
+from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
 from tests.bridge.neighbours import PYTHON, Neighbour
 from tests.bridge.test_queue import ended
+from tests.processes import is_running
 from tests.waiting import until
 
 NAP = "def f(s):\n    import time\n    time.sleep(s)\n    return s\n"

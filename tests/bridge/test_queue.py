@@ -17,8 +17,9 @@ import pytest
 from tests.bridge.apart import apart, rename
 from tests.bridge.box import Box
 from tests.bridge.group import Group
-from tests.bridge.host import Job, is_running
+from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
+from tests.processes import is_running
 from tests.waiting import until
 
 WAITS = 20  # the exit status of who is left to the queue

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench
+from tests.processes import is_running
 from tests.waiting import until
 
 ENDS_WITHIN_S = 50.0  # ten seconds on a quiet machine

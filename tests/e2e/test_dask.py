@@ -24,9 +24,9 @@ import pytest
 
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
-from tests.bridge.host import command_of
 from tests.e2e.conftest import BOTH, ON_SLURM, lab_venv, local_host
 from tests.e2e.inside import host_of
+from tests.processes import command_of, tagged
 from tests.waiting import WAIT_S, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -91,17 +91,7 @@ for each in (where, surroundings, slow, many_bytes, remainder):
 
 def pids_of(root: Path, earlier: Collection[str] = ()) -> set[int]:
     """The processes of all jobs below this root but the earlier ones."""
-    jobs = [job.name for job in (root / "jobs").iterdir() if job.name not in earlier]
-    tags = [f"CLUSTERFN_JOB={job}/".encode() for job in jobs]
-    found = set()
-    for folder in Path("/proc").iterdir():
-        try:
-            environ = (folder / "environ").read_bytes() if folder.name.isdigit() else b""
-        except OSError:
-            continue
-        if any(tag in environ for tag in tags):
-            found.add(int(folder.name))
-    return found
+    return set(tagged(*(job.name for job in (root / "jobs").iterdir() if job.name not in earlier)))
 
 
 def listening(pids: set[int]) -> set[tuple[str, int]]:

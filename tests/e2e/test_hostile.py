@@ -20,6 +20,7 @@ import pytest
 import clusterfn
 from clusterfn import Session, cluster, errors
 from tests.e2e.inside import host_of
+from tests.processes import named
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
@@ -156,7 +157,7 @@ def test_a_script_that_dies_before_its_first_heartbeat_is_noticed_though_the_age
     config = Path(os.environ["CLUSTERFN_CONFIG"])
     config.write_text(config.read_text() + "    setup: [sleep 600]\n")
     job = cluster(double).submit(1)
-    scripts = until(lambda: pids_with(f"{root}/jobs/{job.id}"))
+    scripts = until(lambda: named(f"{root}/jobs/{job.id}"))
     os.kill(host_of("here").connection.facts.pid, signal.SIGKILL)
     time.sleep(3)  # its successor looks at once, and finds it alive
 
@@ -165,12 +166,6 @@ def test_a_script_that_dies_before_its_first_heartbeat_is_noticed_though_the_age
 
     with pytest.raises(errors.WorkerLost, match="the job's processes are gone"):
         job.result(timeout=100)
-
-
-def pids_with(text: str) -> list[int]:
-    """The processes with this in their command line."""
-    found = subprocess.run(["pgrep", "-f", text], capture_output=True, text=True, check=False).stdout
-    return [int(pid) for pid in found.split()]
 
 
 def test_a_stream_that_cannot_show_a_character_costs_no_value(root, monkeypatch):

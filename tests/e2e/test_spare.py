@@ -20,6 +20,7 @@ import clusterfn
 from clusterfn import cluster
 from tests.bridge.test_template import SEEN
 from tests.e2e.conftest import local_host
+from tests.processes import command_line, named
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")
@@ -44,14 +45,8 @@ def call_until_forked(call: Callable[[], Any], is_forked: Callable[[Any], Any] =
 
 def template_of(root: Path) -> int:
     """Return the process of the template whose bridge is below this root; 0 if there is none."""
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"template" in words and b"jobs" in words and any(word.startswith(os.fsencode(root)) for word in words):
-            return pid
-    return 0
+    words = {pid: command_line(pid) for pid in named(root)}
+    return next((pid for pid in words if {b"template", b"jobs"} <= set(words[pid])), 0)
 
 
 @pytest.fixture(params=["here", pytest.param("py36", marks=pytest.mark.lab)])
