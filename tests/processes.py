@@ -39,6 +39,11 @@ def parent_of(pid: int) -> int:
     return int((_read(pid, "stat").rpartition(b")")[2].split() or [b"", b"0"])[1])
 
 
+def group_of(pid: int) -> int:
+    """Return its process group, or 0 if it has ended."""
+    return int((_read(pid, "stat").rpartition(b")")[2].split() or [b"0"] * 3)[2])
+
+
 def supervisor_of(folder: Path) -> int:
     """Return the supervisor that has claimed a job or an element last, whose folder this is."""
     lines = (folder / "processes").read_text().splitlines()

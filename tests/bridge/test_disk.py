@@ -19,7 +19,7 @@ from clusterfn.bridge import layout
 from tests.bridge.host import Bench
 from tests.bridge.layout import layout_bridge
 from tests.processes import is_running
-from tests.waiting import until
+from tests.waiting import stays, until
 
 
 @pytest.fixture
@@ -131,9 +131,7 @@ def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path
     until((tmp_path / "full").exists)
     worker = job.worker_pid()
     until(lambda: not is_running(worker))
-    time.sleep(1.0)
-
-    assert script.poll() is None
+    stays(lambda: script.poll() is None, 1.0)
     (small.root / "ballast").unlink()
 
     assert script.wait(150) == 10
@@ -146,9 +144,7 @@ def test_a_value_waits_for_room_on_the_disk_and_that_is_said(small: Bench, tmp_p
     job = small.job(source, str(small.root / "ballast"), str(tmp_path / "full"))
     script = job.start()
     until((tmp_path / "full").exists)
-    time.sleep(2.0)
-
-    assert script.poll() is None
+    stays(lambda: script.poll() is None, 2.0)
     (small.root / "ballast").unlink()
 
     script.wait(150)
@@ -239,7 +235,7 @@ def map_onto(disk: Path, path: Path) -> clusterfn.JobGroup[int]:
 def test_a_map_on_a_disk_that_has_room_again_soon_loses_nothing(own_disk: Path, tmp_path: Path, full_s: float):
     """A supervisor waits for room for a second here, and the client starts others for three."""
     group = map_onto(own_disk, tmp_path / "go")
-    time.sleep(full_s)
+    stays((own_disk / "ballast").exists, full_s)
     (own_disk / "ballast").unlink()
 
     if full_s > 1:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from clusterfn import cluster
 from tests.bridge.test_template import SEEN
 from tests.e2e.conftest import local_host
 from tests.processes import command_line, named
-from tests.waiting import until
+from tests.waiting import stays, until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")
 
@@ -238,8 +237,7 @@ def test_what_an_environment_does_when_it_starts_is_done_for_each_call(here: Pat
     jobs = []
     for _ in range(4):
         jobs.append(f.submit())
-        jobs[-1].result()
-        time.sleep(0.3)
+        stays(lambda: not jobs[-1].result(), 0.3)
 
     assert not any(job.result() for job in jobs)
     until(lambda: template_of(here) == 0)
@@ -289,9 +287,7 @@ def test_spare_off(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPa
 
     for _ in range(4):
         assert f() is False
-        time.sleep(0.3)
-
-    assert template_of(warm_root) == 0
+        stays(lambda: template_of(warm_root) == 0, 0.3)
 
 
 def test_nothing_of_it_outlives_the_connection(here: Path, run_script: Callable[..., Any]):
