@@ -17,7 +17,7 @@ import clusterfn
 from clusterfn import DiskFull, HostDiskFull
 from clusterfn.bridge import layout
 from tests.bridge.host import Bench
-from tests.bridge.layout import layout_bridge
+from tests.bridge.layout import IMPATIENT, PATIENT, be_impatient, layout_bridge
 from tests.processes import is_running
 from tests.waiting import stays, until
 
@@ -50,9 +50,6 @@ def kept_full(disk: Path) -> Iterator[None]:
         taking.join()
         for path in disk.glob("ballast*"):
             path.unlink()
-
-
-PATIENT, IMPATIENT = "ROOM_PAUSES_S = (0.5, 1.0, 2.0, 4.0) + (5.0,) * 10", "ROOM_PAUSES_S = (0.5, 0.5)"
 
 
 @pytest.fixture
@@ -171,10 +168,7 @@ def own_disk(tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, as_roo
     config.write_text(f"hosts:\n  {tmp_path.name}:\n" + "".join(f"    {line}\n" for line in lines))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     clusterfn.cluster(abs)(-1)
-    for path in root.glob("bridge/*/_clusterfn/bridge/layout.py"):
-        text = path.read_text()
-        assert PATIENT in text
-        path.write_text(text.replace(PATIENT, IMPATIENT.ljust(len(PATIENT))))
+    be_impatient(root)
     monkeypatch.setattr(layout, "ROOM_PAUSES_S", (0.5, 0.5, 1.0, 1.0))
     yield root
     subprocess.run(["umount", "-l", str(root)], check=True)
