@@ -264,21 +264,6 @@ def test_forked_calls_draw_numbers_of_their_own_from_generators_made_at_the_star
     assert len({each[1] for each in found}) == 6 and len({each[2] for each in found}) == 6
 
 
-def test_a_call_with_other_variables_has_an_interpreter_that_read_them(here: Path):
-    f = cluster(is_forked)
-    call_until_forked(f)
-
-    assert cluster(env={"PYTHONHASHSEED": "3"})(hash)("x") == cluster(env={"PYTHONHASHSEED": "3"})(hash)("x")
-    assert cluster(env={"TZ": "Asia/Tokyo"})(_zone)() == "JST"
-    assert cluster(env={"TZ": "Asia/Kolkata"})(_zone)() == "IST"
-
-
-def _zone() -> str:
-    import time
-
-    return time.tzname[0]
-
-
 def test_spare_off(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch):
     config = tmp_path / "clusterfn.yml"
     config.write_text(local_host(warm_root) + "    spare: off\n")
