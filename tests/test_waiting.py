@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_clocks import name_of
+
 TESTS = Path(__file__).parent
 LEAST_S = 60
 # Each method that waits, with the place of its limit among its arguments.
@@ -20,10 +22,6 @@ CLOCK = re.compile(r"\b(monotonic|perf_counter|time)\(\) - ")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 # The limit is the promise of a row.
 MEASURED = "faults/test_truth.py"
-
-
-def name_of(node: ast.AST | None) -> str:
-    return getattr(node, "attr", getattr(node, "id", getattr(node, "name", "")))
 
 
 def number(node: ast.AST | None) -> float:
@@ -60,7 +58,7 @@ def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
             above: list[ast.AST] = [node]
             while above[-1] in parents and not isinstance(above[-1], FUNCTIONS):
                 above.append(parents[above[-1]])
-            if not name_of(above[-1]).startswith("test_"):
+            if not getattr(above[-1], "name", "").startswith("test_"):
                 continue
             if name_of(node.func) == "sleep" and number(node.args[0]):
                 yield node.lineno, "wait for an event by `until`; where nothing may happen meanwhile, by `stays`"
