@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory
 # Where it is set, each of the thousands of processes that tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-long long-together long-alone report faults chaos \
+.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-hard test-long long-together long-alone report faults chaos \
 	test-jupyterlab dist bench bench-peers survey docs
 
 help:  ## this list
@@ -73,6 +73,46 @@ test-with-lab: whole-lab
 # Most tests on the lab wait: five processes keep two cores busy. tests/conftest.py says which tests share one.
 tests-side-by-side: venv
 	@$(BIN)/python -m pytest -q -n 5 --dist loadgroup --no-loadscope-reorder --durations=25 --durations-min=4
+
+# What a run may not depend on: tests/README.md. `make test-hard CONDITIONS=order TESTS=tests/unit` takes a part.
+TESTS = tests
+CONDITIONS = boot busy order elsewhere account twice
+.PHONY: $(CONDITIONS:%=hard-%)
+SUITE = -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+# One lab serves one run, and it counts as down in another time namespace.
+WITHOUT_LAB = $(SUITE) -m "not lab" -p no:cacheprovider
+
+test-hard: venv  ## the suite as root under each condition that it may not depend on; says under which it failed
+	@failed=; for condition in $(CONDITIONS); do echo "== $$condition"; \
+	$(MAKE) hard-$$condition || failed="$$failed $$condition"; done; \
+	if [ -z "$$failed" ]; then echo "green under: $(CONDITIONS)"; else echo "failed under:$$failed"; exit 1; fi
+
+hard-boot:  # a minute ago
+	@since=$$(( $$(cut -d. -f1 /proc/uptime) - 60 )); \
+	unshare --fork --time --monotonic -$$since --boottime -$$since $(BIN)/python $(WITHOUT_LAB) $(TESTS)
+
+hard-busy:  # as many other programs as cores
+	@trap 'kill $$(jobs -p)' EXIT; for core in $$(seq $$(nproc)); do while :; do :; done & done; \
+	$(BIN)/python $(SUITE) $(TESTS)
+
+hard-order:
+	@for seed in 1 2 3; do $(BIN)/python $(SUITE) --seed $$seed $(TESTS); done
+
+hard-elsewhere:  # blanks in paths, another home, umask, time zone and language
+	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; mkdir "$$folder/a home" "$$folder/a folder"; umask 027; \
+	HOME="$$folder/a home" TMPDIR="$$folder/a folder" TZ=Pacific/Kiritimati LC_ALL=C $(BIN)/python $(SUITE) $(TESTS)
+
+hard-account:  # not root's
+	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; chmod 755 $$folder; git clone -q . $$folder/clusterfn; \
+	chown -R nobody $$folder; cd $$folder/clusterfn; export HOME=$$folder TMPDIR=$$folder; \
+	setpriv --reuid=nobody --regid=nogroup --clear-groups --inh-caps=-all \
+	$(SHELL) -c '$(MAKE) venv && $(BIN)/python $(WITHOUT_LAB) $(TESTS)'
+
+hard-twice:  # beside another run, in clones of their own
+	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; \
+	for clone in one two; do git clone -q . $$folder/$$clone; $(MAKE) -C $$folder/$$clone venv; done; \
+	(cd $$folder/one && $(BIN)/python $(WITHOUT_LAB) $(TESTS)) & other=$$!; \
+	rc=0; (cd $$folder/two && $(BIN)/python $(WITHOUT_LAB) $(TESTS)) || rc=$$?; wait $$other && exit $$rc
 
 # Show what a command prints, and keep it as the report $(1). It grows in build/: tests send `benchmarks` as a package,
 # whose digest must not change meanwhile.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,7 @@ PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked `long` too (make test-long)")
+    parser.addoption("--seed", type=int, help="run files, and the tests of each, in a random order (make test-hard)")
 
 
 # Tests on the lab that share nothing with another group's: GPUs, limits of an sshd, a look at all of SLURM's queue.
@@ -81,6 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             name, _, parameters = item.name.partition("[")
             what = name.removeprefix("test_").replace("_", " ") + (f" ({parameters[:-1]})" if parameters else "")
             item.user_properties.append((PROPERTY, {"fault": fault.args[0], "what": what, "host": ""}))
+    if config.getoption("--seed") is not None:
+        shuffle(items, config.getoption("--seed"))
     items.sort(key=lambda item: group_of(item) not in ("lab", *APART))  # the groups that take longest begin first
     if config.getoption("--long"):
         for item in items:
@@ -91,6 +95,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Put files into a random order, and the tests of each, which share what was made for their file."""
+    dice = random.Random(seed)
+    places = {path: dice.random() for path in sorted({item.path for item in items})}
+    dice.shuffle(items)
+    items.sort(key=lambda item: places[item.path])
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,4 +1,7 @@
-"""What the kernel says of processes, read without the library that tests look at."""
+"""What the kernel says of processes, read without the library that tests look at.
+
+A machine runs others' processes, too. A test finds its own by a mark that only they have: a path of the test, a job.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,39 @@ import os
 from pathlib import Path
 
 
+def everyone() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def named(*words: object) -> list[int]:
+    """Return the processes that have these words next to one another in their command line."""
+    wanted = b"\0".join(os.fsencode(str(word)) for word in words)
+    return [pid for pid in everyone() if wanted in command_of(pid)]
+
+
+def tagged(*jobs: str) -> list[int]:
+    """Return the processes that run and have the tag of one of these jobs, or of attempts such as `id/1`."""
+    starts = tuple(f"CLUSTERFN_JOB={job}{'' if '/' in job else '/'}".encode() for job in jobs)
+    return [pid for pid in everyone() if _begins(_read(pid, "environ"), starts) and is_running(pid)]
+
+
+def _begins(variables: bytes, starts: tuple[bytes, ...]) -> bool:
+    return any(variable.startswith(starts) for variable in variables.split(b"\0"))
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is no zombie."""
+    return _read(pid, "stat").rpartition(b")")[2].split()[:1] not in ([], [b"Z"], [b"X"])
+
+
 def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    """Return its parent, or 0 if it has ended."""
+    return int((_read(pid, "stat").rpartition(b")")[2].split() or [b"", b"0"])[1])
+
+
+def group_of(pid: int) -> int:
+    """Return its process group, or 0 if it has ended."""
+    return int((_read(pid, "stat").rpartition(b")")[2].split() or [b"0"] * 3)[2])
 
 
 def supervisor_of(folder: Path) -> int:
@@ -36,14 +70,23 @@ def descendants_of(pid: int) -> set[int]:
     return found
 
 
+def command_of(pid: int) -> bytes:
+    """Return the words by which it was started, each with a NUL behind it; none if it has ended."""
+    return _read(pid, "cmdline")
+
+
 def command_line(pid: int) -> list[bytes]:
-    """Return the words by which it was started; none if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-    except OSError:
-        return []
+    """Return the words by which it was started; none if it has ended."""
+    return command_of(pid).split(b"\0")[:-1]
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
-    return dict(each.split("=", 1) for each in text.split("\0") if "=" in each)
+    variables = _read(pid, "environ").decode(errors="replace").split("\0")
+    return dict(variable.split("=", 1) for variable in variables if "=" in variable)
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has ended
+        return b""

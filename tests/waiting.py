@@ -27,6 +27,20 @@ def until(look: Callable[[], Any], what: str = "") -> Any:
         time.sleep(max(0.005, 3 * (time.monotonic() - began)))  # some look at every process
 
 
+def stays(look: Callable[[], Any], seconds: float, what: str = "") -> None:
+    """Let time pass in which nothing may happen, or a state has to last: `look` is true all the while.
+
+    Raises:
+        AssertionError: It was not.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        assert look(), f"not for {seconds} s: {what or look}"
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(0.01)
+
+
 def replace_here(patch: pytest.MonkeyPatch, module: Any, name: str, replacement: Callable[..., Any]) -> None:
     """Replace a function for the calling thread alone: threads that other tests left pause and read clocks, too."""
     real, here = getattr(module, name), threading.get_ident()

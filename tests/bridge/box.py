@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.bridge.apart import Apart
 from tests.bridge.host import Bench, Job
+from tests.processes import command_line, named, parent_of
 from tests.programs import python_program
 from tests.waiting import until
 
@@ -188,21 +189,6 @@ class Box:
     def spoolers(self) -> list[int]:
         """Pids of the spoolers of this root."""
         root = os.fsencode(self.bench.root)
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"spool" in words and root in words:
-                found.append(int(pid))
+        found = [pid for pid in named(self.bench.root) if {b"spool", root} <= set(command_line(pid))]
         # A child of a spooler looks like one until it execs.
-        return [pid for pid in found if parent_of(pid) not in (None, *found)]
-
-
-def parent_of(pid: int) -> int | None:
-    """The pid of its parent; None if it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
+        return [pid for pid in found if parent_of(pid) not in (0, *found)]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bridge.apart import Apart
+from tests.processes import tagged
 from tests.waiting import until
 
 # Mechanisms, 1: the script of a job, in its shortest form.
@@ -110,22 +111,6 @@ def obey_modes() -> None:
     """Let the modes of files hold for this process and its children even if they are root's."""
     for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def command_of(pid: int) -> bytes:
-    """The words by which a process was started, each with a NUL behind it; none if it has just ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 class Job:
@@ -222,16 +207,7 @@ class Job:
 
     def tagged(self) -> list[int]:
         """Living processes that carry this job's tag."""
-        wanted = f"CLUSTERFN_JOB={self.id}/".encode()
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return [pid for pid in pids if _carries(pid, wanted) and is_running(pid)]
-
-
-def _carries(pid: int, wanted: bytes) -> bool:
-    try:
-        return any(part.startswith(wanted) for part in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-    except OSError:
-        return False
+        return tagged(self.id)
 
 
 class Bench:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from tests.processes import command_line
+from tests.processes import named
 from tests.waiting import until
 
 REMEMBERS_S = 4
@@ -62,13 +62,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> It
         subprocess.run(["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "sh", "-c", both], check=True)
         holder.kill()
     subprocess.run(["umount", "-l", str(root)], check=True)
-    until(lambda: not serving(root))
-
-
-def serving(root: Path) -> list[int]:
-    """The processes that serve a mount there."""
-    everyone = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [pid for pid in everyone if os.fsencode(root) in command_line(pid)]
+    until(lambda: not named(root))
 
 
 def namespace(size: int) -> tuple[str, bytes]:

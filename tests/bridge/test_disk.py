@@ -16,9 +16,10 @@ import pytest
 import clusterfn
 from clusterfn import DiskFull, HostDiskFull
 from clusterfn.bridge import layout
-from tests.bridge.host import Bench, is_running
-from tests.bridge.layout import layout_bridge
-from tests.waiting import until
+from tests.bridge.host import Bench
+from tests.bridge.layout import IMPATIENT, PATIENT, be_impatient, layout_bridge
+from tests.processes import is_running
+from tests.waiting import stays, until
 
 
 @pytest.fixture
@@ -49,9 +50,6 @@ def kept_full(disk: Path) -> Iterator[None]:
         taking.join()
         for path in disk.glob("ballast*"):
             path.unlink()
-
-
-PATIENT, IMPATIENT = "ROOM_PAUSES_S = (0.5, 1.0, 2.0, 4.0) + (5.0,) * 10", "ROOM_PAUSES_S = (0.5, 0.5)"
 
 
 @pytest.fixture
@@ -130,9 +128,7 @@ def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path
     until((tmp_path / "full").exists)
     worker = job.worker_pid()
     until(lambda: not is_running(worker))
-    time.sleep(1.0)
-
-    assert script.poll() is None
+    stays(lambda: script.poll() is None, 1.0)
     (small.root / "ballast").unlink()
 
     assert script.wait(150) == 10
@@ -145,9 +141,7 @@ def test_a_value_waits_for_room_on_the_disk_and_that_is_said(small: Bench, tmp_p
     job = small.job(source, str(small.root / "ballast"), str(tmp_path / "full"))
     script = job.start()
     until((tmp_path / "full").exists)
-    time.sleep(2.0)
-
-    assert script.poll() is None
+    stays(lambda: script.poll() is None, 2.0)
     (small.root / "ballast").unlink()
 
     script.wait(150)
@@ -174,10 +168,7 @@ def own_disk(tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, as_roo
     config.write_text(f"hosts:\n  {tmp_path.name}:\n" + "".join(f"    {line}\n" for line in lines))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     clusterfn.cluster(abs)(-1)
-    for path in root.glob("bridge/*/_clusterfn/bridge/layout.py"):
-        text = path.read_text()
-        assert PATIENT in text
-        path.write_text(text.replace(PATIENT, IMPATIENT.ljust(len(PATIENT))))
+    be_impatient(root)
     monkeypatch.setattr(layout, "ROOM_PAUSES_S", (0.5, 0.5, 1.0, 1.0))
     yield root
     subprocess.run(["umount", "-l", str(root)], check=True)
@@ -238,7 +229,7 @@ def map_onto(disk: Path, path: Path) -> clusterfn.JobGroup[int]:
 def test_a_map_on_a_disk_that_has_room_again_soon_loses_nothing(own_disk: Path, tmp_path: Path, full_s: float):
     """A supervisor waits for room for a second here, and the client starts others for three."""
     group = map_onto(own_disk, tmp_path / "go")
-    time.sleep(full_s)
+    stays((own_disk / "ballast").exists, full_s)
     (own_disk / "ballast").unlink()
 
     if full_s > 1:

@@ -6,14 +6,14 @@ import os
 import re
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench
 from tests.bridge.layout import layout_bridge
-from tests.waiting import until
+from tests.processes import is_running
+from tests.waiting import stays, until
 
 SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(600)\n"
 
@@ -91,7 +91,7 @@ def test_sigterm_with_a_request_is_a_cancellation(bench: Bench, tmp_path: Path, 
 
     for pid in (supervisor, worker):
         os.kill(pid, signal.SIGTERM)
-    time.sleep(0.2)
+    stays(lambda: not job.has_outcome(), 0.2)
     (job.folder / "cancel").touch()  # arrives later than the signal, as on a network file system
 
     until(job.has_outcome)

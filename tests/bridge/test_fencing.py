@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench
 from tests.bridge.layout import layout_bridge
+from tests.processes import is_running
 from tests.waiting import until
 
 COUNT = "def f(path):\n    import time\n    open(path, 'a').write('ran\\n')\n    time.sleep(0.5)\n    return 1\n"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.group import Group, once
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench
 from tests.bridge.layout import layout_bridge
 from tests.interpreters import interpreter
-from tests.processes import supervisor_of
+from tests.processes import is_running, supervisor_of
 from tests.waiting import until
 
 

@@ -41,16 +41,6 @@ def test_what_nvidia_smi_said_is_reported(box: Box, mode, kind, words):
     assert words in outcome["message"]
 
 
-@pytest.mark.long
-def test_a_hanging_nvidia_smi_is_reported(box: Box):
-    box.say("hang")
-
-    outcome = box.run(box.job(1))
-
-    assert (outcome["kind"], outcome["stage"]) == ("environment", "lease")
-    assert "did not answer within 30 s" in outcome["message"]
-
-
 def test_gpus_that_other_users_use_are_passed_over(box: Box):
     box.say(cards=4, used={"0": 812}, apps={"2": os.getpid()})
     job = box.job(2)

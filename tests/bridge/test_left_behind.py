@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from tests.bridge.host import Bench, clean_environ, is_running, obey_modes
+from tests.bridge.host import Bench, clean_environ, obey_modes
+from tests.processes import is_running, named
 from tests.waiting import until
 
 THREAD = """def f():
@@ -27,7 +28,7 @@ def test_a_child_that_ignores_sigterm_and_changed_its_tag_is_ended(bench: Bench)
     job = bench.job(source, command, grace_s=0.2)
 
     assert job.run()["kind"] == "returned"
-    assert subprocess.run(["pgrep", "-fx", sleeps]).returncode == 1
+    assert not named(*sleeps.split())
 
 
 def test_a_thread_that_stays_does_not_delay_the_value(bench: Bench):

@@ -48,6 +48,15 @@ def f(x):
         kept, main.kept = packed("global.gz"), packed("main.gz")
         cycle = [Last()]
         cycle.append(cycle)
+        import sqlite3
+        main.base = sqlite3.connect(os.path.join(folder, "kept.db"))
+        main.base.execute("PRAGMA journal_mode=WAL"); main.base.execute("CREATE TABLE t (x)"); main.base.commit()
+
+        class Asked(type):
+            def __getattribute__(kind, name):
+                raise RuntimeError(name)
+
+        main.asked = Asked("Kept", (), {{}})()
     else:
         threading.Thread(target=time.sleep, args=(600,), name="loader").start()
     return "_clusterfn.bridge.worker.template" in sys.modules
@@ -112,3 +121,5 @@ def test_what_a_call_leaves_to_its_end_is_done(bench: Bench, tmp_path: Path, run
     assert sorted(ran.printed["stdout"].splitlines()) == ["C code", "a thread", "an exit function"]
     names = ("global.gz", "main.gz", "finalizer.gz")
     assert {name: gzip.decompress((ran.folder / name).read_bytes()) for name in names} == dict.fromkeys(names, b"kept")
+    assert [path.name for path in ran.folder.glob("kept.db*")] == ["kept.db"], "it was not closed"
+    assert "Traceback" not in ran.printed["stderr"]

@@ -16,10 +16,11 @@ import pytest
 
 from tests.bridge.apart import apart
 from tests.bridge.box import waiting_name
-from tests.bridge.host import Job, is_running
+from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
 from tests.bridge.neighbours import PYTHON, Neighbour
 from tests.bridge.test_queue import ended
+from tests.processes import is_running
 from tests.waiting import until
 
 NAP = "def f(s):\n    import time\n    time.sleep(s)\n    return s\n"
@@ -106,7 +107,7 @@ def play(ada: Neighbour, steal: Callable[[list[str]], contextlib.AbstractContext
     return Scene(jobs, [taken[job.id] - since for job, since in zip(jobs, [began, began, began, came])])
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_who_takes_every_name_of_another_user_first_keeps_none_of_their_jobs_waiting(street, again, table):
     ada, mal = street(ADA), street(MAL)
     alone = play(ada, lambda names: contextlib.nullcontext())

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ import pytest
 from tests.bridge.apart import apart, rename
 from tests.bridge.box import Box
 from tests.bridge.group import Group
-from tests.bridge.host import Job, is_running
+from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
-from tests.waiting import until
+from tests.processes import is_running
+from tests.waiting import stays, until
 
 WAITS = 20  # the exit status of who is left to the queue
 NAP = "def f(s):\n    import time\n    time.sleep(s)\n    return s\n"
@@ -162,8 +162,7 @@ def test_who_gives_its_gpus_back_for_another_user_is_in_line_before_anybody_look
     until(lambda: f"gpu/{box.uuid(0)}" in box.apart.names())
     with box.mark("door"):  # a younger job is being admitted
         gate.unlink()
-        time.sleep(0.5)
-        assert not box.tickets() and f"gpu/{box.uuid(0)}" in box.apart.names()
+        stays(lambda: not box.tickets() and f"gpu/{box.uuid(0)}" in box.apart.names(), 0.5)
 
     until(lambda: box.tickets() == {job.id})
     until(lambda: f"gpu/{box.uuid(0)}" not in box.apart.names())

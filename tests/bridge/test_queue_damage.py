@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import Job, is_running
+from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
 from tests.bridge.test_queue import WAITS, ended, kill, let_go, running
+from tests.processes import is_running, named
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
@@ -165,9 +166,7 @@ def test_a_job_whose_end_cannot_be_published_keeps_nobody_else_waiting(box: Box)
 
 def readers_of(job: Job) -> list[int]:
     """Pids of those that read its spec.json: whoever starts it or publishes its end."""
-    words = (b"conclude\0" + os.fsencode(job.folder), b"run\0" + os.fsencode(job.folder))
-    found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if any(word in read(path) for word in words)]
-    return [int(path.parent.name) for path in found]
+    return [*named("conclude", job.folder), *named("run", job.folder)]
 
 
 def test_a_job_whose_script_cannot_be_started_keeps_nobody_else_waiting(box: Box):
@@ -223,7 +222,7 @@ def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting_and_is_withdrawn_at_o
     assert not bad.has_outcome()
     (bad.folder / "cancel").touch()
     assert ended(bad) == ["cancelled"]
-    for pid in scripts_of(bad):
+    for pid in named(bad.folder / "job.sh"):
         os.killpg(pid, signal.SIGKILL)
 
 
@@ -240,7 +239,7 @@ def test_a_job_whose_setup_hangs_gives_the_only_gpu_up_and_can_still_be_ended(
     script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 600\n", 1))
     box.queued(good)
     let_go(first)
-    until(lambda: scripts_of(bad))
+    until(lambda: named(bad.folder / "job.sh"))
     try:
         assert ended(good) == ["returned"]
         until(lambda: not any(name.startswith("wait/") and bad.id in name for name in box.apart.names()))
@@ -256,26 +255,12 @@ def test_a_job_whose_setup_hangs_gives_the_only_gpu_up_and_can_still_be_ended(
 
         assert ended(bad) == [end]
         until(lambda: not box.tickets())
-        assert scripts_of(bad)
+        assert named(bad.folder / "job.sh")
     finally:
-        for pid in scripts_of(bad):
+        for pid in named(bad.folder / "job.sh"):
             os.killpg(pid, signal.SIGKILL)
 
 
-def scripts_of(job: Job) -> list[int]:
-    """Pids of what the spooler has started."""
-    words = os.fsencode(job.folder / "job.sh")
-    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if words in read(path)]
-
-
-def read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:  # it has ended
-        return b""
-
-
-@pytest.mark.fault("36")
 def test_queue_timeout_is_not_measured_by_a_clock_that_is_set(box: Box):
     first, second = running(box, box.job(2, 600)), box.job(1, queue_timeout_s=600.0)
     box.queued(second)

@@ -16,6 +16,7 @@ from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
 from tests.bridge.test_queue import WAITS, ended
 from tests.builder import toys
+from tests.processes import named
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
@@ -95,15 +96,6 @@ def test_an_environment_that_cannot_be_made_ends_each_job_that_waits_for_it_with
     assert not box.tickets() and not box.order()
 
 
-def processes_of(job: Job) -> list[str]:
-    """The command lines that name a job."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found.append(path.read_bytes().replace(b"\0", b" ").decode())
-    return [line for line in found if str(job.folder) in line]
-
-
 @pytest.mark.parametrize("how", ["cancel", pytest.param("conclude", marks=pytest.mark.long)])
 def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_on_with_it(
     box: Box, environments: Environments, how: str
@@ -118,7 +110,7 @@ def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_
     else:
         first.call("conclude", stdin=json.dumps({"kind": "cancelled", "message": "no", "withdraw": True}))
     assert ended(first) == ["cancelled"]
-    until(lambda: processes_of(first) == [])
+    until(lambda: named(first.folder) == [])
     environments.finish()
 
     assert ended(second) == ["returned"], second.log()
@@ -151,19 +143,6 @@ def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_w
             os.killpg(int(hangs.read_text()), signal.SIGKILL)
 
 
-def supervisors(job: Job) -> list[int]:
-    """Pids of what its script runs."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[-3:-1] == [b"run", os.fsencode(job.folder)]:
-            found.append(int(path.parent.name))
-    return found
-
-
 def test_a_supervisor_killed_while_it_makes_an_environment_is_followed_by_one_that_runs_the_job(
     box: Box, environments: Environments
 ):
@@ -171,7 +150,7 @@ def test_a_supervisor_killed_while_it_makes_an_environment_is_followed_by_one_th
     box.queued(job)
     until(lambda: "activate" in box.reason(job))
 
-    (pid,) = supervisors(job)
+    (pid,) = named("run", job.folder)
     os.kill(pid, signal.SIGKILL)
     environments.finish()
 

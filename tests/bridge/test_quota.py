@@ -16,6 +16,7 @@ import pytest
 import clusterfn
 from clusterfn import HostDiskFull
 from tests.bridge.host import Bench
+from tests.bridge.layout import IMPATIENT, PATIENT, layout_bridge
 
 LIMIT_BYTES = 16 << 20
 # Fills what is left, then raises, or exits.
@@ -66,9 +67,10 @@ def limited(tmp_path: Path, as_root: None) -> Iterator[Path]:
 
 
 @pytest.fixture
-def small(bridge: Path, bench: Bench, limited: Path) -> Bench:
-    """Jobs below a root with a quota."""
-    return Bench(limited, bridge, bench.host, bench.python)
+def small(bench: Bench, limited: Path, tmp_path: Path) -> Bench:
+    """Jobs below a root with a quota, which wait a second for room."""
+    impatient = layout_bridge(tmp_path / "impatient", ("layout.py", PATIENT, IMPATIENT))
+    return Bench(limited, impatient, bench.host, bench.python)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from tests.bridge.cards import machine
 from tests.bridge.group import ITEM, Group
-from tests.bridge.host import Bench, Job, is_running
-from tests.processes import supervisor_of
+from tests.bridge.host import Bench, Job
+from tests.processes import is_running, supervisor_of
 from tests.waiting import until
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later"

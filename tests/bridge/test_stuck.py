@@ -7,15 +7,13 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import Bench, is_running
+from tests.bridge.host import Bench
+from tests.processes import is_running
 from tests.waiting import until
-
-ENDS_WITHIN_S = 50.0  # ten seconds on a quiet machine
 
 
 def state_of(pid: int) -> str:
@@ -59,12 +57,10 @@ def test_a_job_that_does_not_end_when_asked_to_is_ended_by_who_asks(bench: Bench
     os.kill(script.pid, signal.SIGKILL if "killed" in what else signal.SIGSTOP)
     script.poll()
     (job.folder / "cancel").touch()
-    began = time.monotonic()
 
     told = json.loads(job.call("end").stdout)
 
     assert told == {"left": []}
-    assert time.monotonic() - began < ENDS_WITHIN_S
     assert job.outcome()["kind"] == "cancelled"
     script.wait(150)
     until(lambda: job.tagged() == [])

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.supervisor import environ, worker_process
-from tests.bridge.host import Bench, command_of, obey_modes
+from tests.bridge.host import Bench, obey_modes
 from tests.bridge.layout import layout_bridge
+from tests.processes import command_of
 from tests.waiting import until
 
 ENV = "def f():\n    import os\n    return os.environ.get('MINE')\n"

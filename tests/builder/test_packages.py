@@ -21,6 +21,7 @@ from tests.builder.host import Host, entry
 from tests.builder.toys import MINOR, PLACEHOLDER, SITE
 from tests.interpreters import interpreter
 from tests.lab.condapackage import MOMENT, Entry, Package, write
+from tests.processes import named
 
 SCRIPT = f"#!{PLACEHOLDER}/bin/python\nprint('{PLACEHOLDER}')\n".encode()
 
@@ -180,16 +181,8 @@ def test_an_activation_script_that_hangs_is_ended_with_all_that_it_started(
     assert answer.last["at"] == "script"
     assert "the environment cannot be activated: it " in answer.last["message"]
     assert "6 s, and was ended" in answer.last["message"]
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if f"left-by-{shelf.parent.name}" in words(path)]
+    assert not named(f"left-by-{shelf.parent.name}")
     assert not os.path.lexists(host.prefix(plan)) and host.leftovers() == []
-
-
-def words(path: Path) -> str:
-    """A process's command line; "" if it has ended."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def test_an_environment_that_does_not_import_what_was_asked_for(host: Host, shelf: Path, python: dict):

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.host import clean_environ, is_running
+from tests.bridge.host import clean_environ
 from tests.builder import toys
 from tests.builder.host import Answer, Host, entry
+from tests.processes import is_running
 from tests.waiting import until
 
 SETUP = "from setuptools import Extension, setup\n"

@@ -21,6 +21,7 @@ from tests.chaos.reaper import job_of, kind_of, words_of
 from tests.lab import layout
 from tests.lab.handle import SlurmControls
 from tests.lab.network import DelayProxy
+from tests.processes import everyone
 
 Act = Callable[[random.Random], "str | None"]
 
@@ -82,7 +83,7 @@ def of_process(kind: str, is_ours: Callable[[int, list[bytes]], bool]) -> Act:
     """
 
     def act(rng: random.Random) -> str | None:
-        there = [(pid, words) for pid in _pids() if kind_of(words := words_of(pid)) == kind and is_ours(pid, words)]
+        there = [(pid, words) for pid in everyone() if kind_of(words := words_of(pid)) == kind and is_ours(pid, words)]
         if not there:
             return None
         pid, words = rng.choice(there)
@@ -115,7 +116,7 @@ class Agents:
 
     def serving(self) -> list[int]:
         """Those that serve a client now."""
-        return [pid for pid in _pids() if kind_of(words_of(pid)) == "agent" and self.is_ours(pid, [])]
+        return [pid for pid in everyone() if kind_of(words_of(pid)) == "agent" and self.is_ours(pid, [])]
 
     def living(self) -> list[str]:
         """All that were seen and have not ended, in words."""
@@ -149,10 +150,6 @@ def kill(pid: int) -> bool:
         os.kill(pid, signal.SIGKILL)
         return True
     return False
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 class Administrator:

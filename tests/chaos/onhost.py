@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.processes import supervisor_of
+from tests.processes import command_of, everyone, is_running, parent_of, supervisor_of, tagged
 
 _RESERVED = 131072
 
@@ -66,15 +66,15 @@ class JobOnHost:
     def pids(self) -> dict[str, int]:
         """script, supervisor and worker, as far as they live. The script's working directory is the job's folder."""
         found: dict[str, int] = {}
-        for pid in _newest():
-            words = _cmdline(pid)
+        for pid in sorted(everyone(), reverse=True):
+            words = command_of(pid)
             if b"worker.py" in words and self.id.encode() in words:
                 found["worker"] = pid
             elif (b"job.sh" in words or b"slurm_script" in words) and _cwd(pid) == str(self.folder):
                 found["script"] = pid
         with contextlib.suppress(OSError, StopIteration):
             supervisor = supervisor_of(self.folder)
-            found.update({"supervisor": supervisor} if _lives(supervisor) else {})
+            found.update({"supervisor": supervisor} if is_running(supervisor) else {})
         return found
 
     def by_event(self) -> dict[str, int]:
@@ -90,8 +90,7 @@ class JobOnHost:
 
     def tagged(self) -> list[str]:
         """Those that carry its tag."""
-        tag = f"CLUSTERFN_JOB={self.id}/".encode()
-        return [f"{pid} {_cmdline(pid)!r}" for pid in _newest() if _lives(pid) and _has(pid, tag)]
+        return [f"{pid} {command_of(pid)!r}" for pid in tagged(self.id)]
 
     # how it ended
 
@@ -132,7 +131,7 @@ _WORDS = {
 def processes_of(jobs: Iterable[JobOnHost]) -> list[str]:
     """The same of many jobs, in one look at all processes."""
     ids = {job.id.encode() for job in jobs}
-    return [f"{pid} {_cmdline(pid)!r}" for pid in _newest() if _belongs(pid, ids)]
+    return [f"{pid} {command_of(pid)!r}" for pid in sorted(everyone(), reverse=True) if _belongs(pid, ids)]
 
 
 def until(look: Callable[[], Any], limit_s: float, pause_s: float = 0.02) -> Any:
@@ -153,18 +152,12 @@ def until_none(look: Callable[[], list[str]], limit_s: float) -> list[str]:
     return found
 
 
-def parent_of(pid: int) -> int:
-    """Its parent; 0 if it is gone."""
-    stat = _read(Path(f"/proc/{pid}/stat"))
-    return int(stat.rpartition(b")")[2].split()[1]) if stat else 0
-
-
 def session_of(agent: int) -> list[int]:
     """The sshd processes that serve an agent, nearest first; not the one that listens."""
     found = []
     pid = parent_of(agent)
     while pid > 1:
-        if _read(Path(f"/proc/{pid}/comm")).strip() == b"sshd" and b"listener" not in _cmdline(pid):
+        if _read(Path(f"/proc/{pid}/comm")).strip() == b"sshd" and b"listener" not in command_of(pid):
             found.append(pid)
         pid = parent_of(pid)
     return found
@@ -184,33 +177,16 @@ def stopped(pids: Collection[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-def _newest() -> Iterator[int]:
-    yield from sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
-
-
 def _belongs(pid: int, jobs: Collection[bytes]) -> bool:
-    if not _lives(pid):
+    if not is_running(pid):
         return False
-    words = _cmdline(pid)
+    words = command_of(pid)
     ours = b"job.sh" in words or b"supervise.py" in words or b"worker.py" in words
     if ours and any(job in words for job in jobs):
         return True
     tag = b"CLUSTERFN_JOB="
     entries = _read(Path(f"/proc/{pid}/environ")).split(b"\0")
     return any(entry[len(tag) :].split(b"/")[0] in jobs for entry in entries if entry.startswith(tag))
-
-
-def _lives(pid: int) -> bool:
-    stat = _read(Path(f"/proc/{pid}/stat"))
-    return bool(stat) and stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-
-
-def _has(pid: int, tag: bytes) -> bool:
-    return any(entry.startswith(tag) for entry in _read(Path(f"/proc/{pid}/environ")).split(b"\0"))
-
-
-def _cmdline(pid: int) -> bytes:
-    return _read(Path(f"/proc/{pid}/cmdline"))
 
 
 def _cwd(pid: int) -> str:

@@ -14,9 +14,8 @@ import signal
 import threading
 from collections.abc import Mapping
 
-from tests.chaos.onhost import parent_of
 from tests.lab import OwnBox
-from tests.processes import command_line
+from tests.processes import command_line, parent_of
 
 KINDS = ("supervisor", "worker", "agent", "spooler")
 _JOB = re.compile(rb"/jobs/([0-9a-f]{16})(?:/elements/([0-9]+))?")

@@ -48,6 +48,7 @@ CHOSEN = (
 
 
 @pytest.mark.fault("24 25 26 27")
+@pytest.mark.long
 @pytest.mark.timeout(900)  # a stage or an end that does not come is told after four minutes each
 def test_each_job_runs_once_and_ends_once_whatever_is_killed_when(
     world: World, new_lane: Callable[[], Lane], table: Callable[[str], None]

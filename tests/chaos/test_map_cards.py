@@ -60,6 +60,7 @@ def cards_of(names: frozenset[str], uid: int) -> int:
     return sum(int(part[4]) for part in parts)
 
 
+@pytest.mark.long
 def test_a_group_leaves_half_of_the_gpus_to_who_waits_and_has_them_again(sharing: Sharing) -> None:
     watcher = Watcher(sharing.box)
     ada = sharing.uid("ada")

@@ -82,6 +82,7 @@ def test_a_session_whose_sshd_hangs_for_ever_is_replaced(here: Here) -> None:
 
 
 @pytest.mark.fault("27")
+@pytest.mark.long
 def test_connection_closed_before_the_answer_leaves_the_job_alone(world: World, behind: DelayProxy) -> None:
     """The host has started the job, and the client will never hear of it: the job's folder is the job's."""
     behind.one_way_s = 0.3

@@ -170,7 +170,7 @@ def parts_of_a_day_later(storm: Storm, world: World, new_client: Callable[[], La
     large = {**words["args"], "ballast": 3_000_000, "ending": "returns"}
     late.order("submit", order.id, BARE, call="storm", args=large)
     assert late.hear(order.id, "state"), "the call a day later"
-    until(lambda: not parts_of(world), 20.0, 0.2)  # its agent looks once it is idle
+    until(lambda: not parts_of(world), 150, 0.2)  # its agent looks once it is idle
     late.close()
     return [str(path) for path in parts_of(world)]
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from clusterfn import HostError
-from tests.bridge.host import is_running
 from tests.contract.conftest import ODD, Connect, mode_of
+from tests.processes import is_running
 from tests.waiting import WAIT_S, until
 
 # programs in a fork of the agent

@@ -17,6 +17,7 @@ import pytest
 
 from clusterfn import AuthenticationError, HostError, HostKeyError, Unreachable
 from tests.contract.conftest import Connect
+from tests.processes import everyone, group_of
 from tests.programs import main
 from tests.waiting import WAIT_S, until
 
@@ -135,4 +136,4 @@ def test_nothing_is_left_when_a_stream_is_closed(by_ssh: Any, open_to: Any) -> N
 
     stream.close()
 
-    until(lambda: subprocess.run(["pgrep", "-g", str(pid)], capture_output=True).returncode == 1)
+    until(lambda: pid not in map(group_of, everyone()))

@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+import clusterfn
+from clusterfn.bridge import layout
+
 REPOSITORY = Path(__file__).parents[2]
 MINOR = f"3.{sys.version_info[1]}"
 NUMPY = "1.26.4" if MINOR == "3.9" else "2.1.3"  # of the lab's channel
@@ -178,11 +181,18 @@ def here(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.fixture
-def small(here: Path) -> Iterator[Path]:
-    """The root of this machine, on a disk that can be filled."""
+def small(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The root of this machine, on a disk that can be filled; calls wait a second or two for room."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it mounts a small file system")
+    from tests.bridge.layout import be_impatient  # not on Windows
+
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "none", str(here)], check=True)
+    config = Path(os.environ["CLUSTERFN_CONFIG"])
+    config.write_text(f"{config.read_text()}    spare: off\n")  # forks would know the limits of before
+    clusterfn.cluster(abs)(-1)
+    be_impatient(here)
+    monkeypatch.setattr(layout, "ROOM_PAUSES_S", (0.5, 0.5, 1.0))
     yield here
     subprocess.run(["umount", "-l", str(here)], check=True)
 

@@ -9,7 +9,6 @@ import concurrent.futures
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from clusterfn.calls.job import entry_of
 from clusterfn.config.options import parse_options
 from tests.e2e.conftest import MINOR
 from tests.lab import Cable
-from tests.waiting import until
+from tests.waiting import stays, until
 
 pytestmark = pytest.mark.lab
 
@@ -129,8 +128,7 @@ def test_five_seconds_without_a_cable_are_not_even_noticed(far: Far) -> None:
     agent = first.connection.facts.pid
     far.cable.down()
     second = far.talk(3, 0.0)
-    time.sleep(5)
-    assert not second.runs.exists()
+    stays(lambda: not second.runs.exists(), 5)
     far.cable.up()
 
     first.is_whole()

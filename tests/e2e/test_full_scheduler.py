@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import clusterfn
 from tests.e2e.conftest import MINOR
 from tests.lab import Lab
 from tests.lab.own_slurm import OwnSlurm
-from tests.waiting import WAIT_S, until
+from tests.waiting import WAIT_S, stays, until
 
 pytestmark = pytest.mark.lab
 # As a limit of an association or a QOS does it (`test_qos`): sbatch says its name, then why it fails.
@@ -93,9 +92,8 @@ def test_a_call_that_waits_for_room_can_be_cancelled_and_leaves_nothing(site, ma
 
     assert job.cancel()
     may_have(1)
-    time.sleep(3)
 
-    assert job.state == "CANCELLED" and queued(site) == before
+    stays(lambda: job.state == "CANCELLED" and queued(site) == before, 3)
 
 
 def test_elements_of_a_map_go_in_arrays_as_large_as_there_is_room(site, may_have):

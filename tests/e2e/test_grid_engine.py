@@ -129,6 +129,7 @@ def test_a_job_that_qmod_suspends_has_all_of_its_time(root: Path, lab: Any) -> N
     assert job.usage["wall_s"] < 20
 
 
+@pytest.mark.long
 def test_a_job_that_qdel_killed_is_reported_by_the_accounting(root: Path, lab: Any) -> None:
     job = there(sleep).submit(60)
     until(lambda: "began" in job.logs())

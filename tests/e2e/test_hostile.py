@@ -20,7 +20,8 @@ import pytest
 import clusterfn
 from clusterfn import Session, cluster, errors
 from tests.e2e.inside import host_of
-from tests.waiting import until
+from tests.processes import named
+from tests.waiting import stays, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
@@ -88,7 +89,7 @@ LOSSES = [everything, the_bridge, the_blobs, a_file_of_the_bridge, bytes_of_the_
 def test_what_a_host_has_lost_is_sent_again_and_the_call_runs(root, lose):
     f, large = cluster(lambda data, x: len(data) + x), b"x" * (1 << 20)
     assert f(large, 1) == len(large) + 1
-    time.sleep(0.2)  # a host checks its bridge no more often than it has time for
+    stays(root.exists, 0.2)  # a host checks its bridge no more often than it has time for
 
     lose(root)
 
@@ -156,21 +157,15 @@ def test_a_script_that_dies_before_its_first_heartbeat_is_noticed_though_the_age
     config = Path(os.environ["CLUSTERFN_CONFIG"])
     config.write_text(config.read_text() + "    setup: [sleep 600]\n")
     job = cluster(double).submit(1)
-    scripts = until(lambda: pids_with(f"{root}/jobs/{job.id}"))
+    scripts = until(lambda: named(f"{root}/jobs/{job.id}"))
     os.kill(host_of("here").connection.facts.pid, signal.SIGKILL)
-    time.sleep(3)  # its successor looks at once, and finds it alive
+    stays(lambda: not job.done(), 3)  # the successor looks at once, and finds it alive
 
     for each in scripts:
         os.killpg(os.getpgid(each), signal.SIGKILL)
 
     with pytest.raises(errors.WorkerLost, match="the job's processes are gone"):
         job.result(timeout=100)
-
-
-def pids_with(text: str) -> list[int]:
-    """The processes with this in their command line."""
-    found = subprocess.run(["pgrep", "-f", text], capture_output=True, text=True, check=False).stdout
-    return [int(pid) for pid in found.split()]
 
 
 def test_a_stream_that_cannot_show_a_character_costs_no_value(root, monkeypatch):

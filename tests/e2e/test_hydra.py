@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from tests.e2e.conftest import ON_BARE, lab_venv
+from tests.e2e.conftest import BOTH, lab_venv
 
 APP = """
 import os
@@ -109,7 +109,8 @@ def test_a_wrong_option_is_named_before_anything_is_sent(here: Path, app: Path):
 
 
 @pytest.mark.lab
-@ON_BARE
+@pytest.mark.long
+@BOTH
 def test_a_multirun_on_a_host_of_the_lab(hosts, lab, host: str, app: Path):
     environment = f"venv:{lab_venv(lab, 'hydra', 'hydra-core')}"
 

@@ -21,7 +21,7 @@ import nbformat
 import pytest
 
 from tests.e2e.conftest import lab_venv, local_host
-from tests.waiting import until
+from tests.waiting import stays, until
 
 pytestmark = [pytest.mark.long, pytest.mark.browser]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -309,7 +309,7 @@ def test_a_kernel_on_a_host_is_used_interrupted_restarted_and_stopped(open_noteb
     notebook.run(5)
     notebook.wait_for(5, "3")
     cable.down()
-    time.sleep(60)
+    stays(lambda: "699" not in notebook.output(5).first.inner_text(), 60)
     cable.up()
     notebook.wait_for(5, "699")
     assert notebook.output(5).first.inner_text().split() == [str(number) for number in range(700)]

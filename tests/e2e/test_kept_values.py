@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import clusterfn
 from clusterfn import ConfigError, cluster
 from tests.e2e.conftest import MINOR
 from tests.lab.network import DelayProxy
-from tests.waiting import until
+from tests.waiting import stays, until
 
 MB = 1 << 20
 
@@ -171,5 +170,4 @@ def test_a_value_goes_through_three_jobs_without_passing_this_machine(hosts, lab
         assert third.result(150) == size + MB
         assert cluster(memory="1GB")(size_of).submit(second).result(150) == size + MB
 
-        time.sleep(0.2)
-        assert wire.bytes_up + wire.bytes_down - before < MB
+        stays(lambda: wire.bytes_up + wire.bytes_down - before < MB, 0.2)

@@ -22,10 +22,10 @@ from clusterfn import (
     WorkerLost,
     cluster,
 )
-from tests.bridge.host import is_running
 from tests.e2e.conftest import ON_BARE, ON_SLURM
 from tests.e2e.inside import PATIENT, host_of
 from tests.e2e.many_items import measure
+from tests.processes import is_running
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab

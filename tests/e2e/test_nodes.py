@@ -5,28 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from clusterfn import ConfigError, NodeFailed, WorkerLost, cluster
+from tests.processes import tagged
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 on_two = cluster(host="slurm", nodes=2, memory="1GB", time="10min")
-
-
-def processes_of(job_id):
-    """Pids of the processes that carry the tag of a job, wherever in the lab they run."""
-    tag = b"CLUSTERFN_JOB=%s/" % job_id.encode()
-    return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit() and tag in _environ(entry)]
-
-
-def _environ(entry):
-    try:
-        return (entry / "environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def meets():
@@ -151,7 +138,7 @@ def test_a_stopped_job_leaves_nothing_on_any_node(hosts):
     job.stop()
 
     assert type(job.exception(150)).__name__ == "Cancelled"
-    until(lambda: not processes_of(job.id))
+    until(lambda: not tagged(job.id))
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.long)])
@@ -164,7 +151,7 @@ def test_the_death_of_a_supervisor_ends_the_job_on_all_nodes(hosts, rank):
     assert type(error) is WorkerLost, error
     assert "supervisor" in error.message and error.stage == "supervisor"
     assert rank == 0 or "n2" in "\n".join(error.evidence)
-    until(lambda: not processes_of(job.id))
+    until(lambda: not tagged(job.id))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +175,7 @@ def test_what_passes_on_one_node_is_tried_again_on_all(hosts, how, told):
 
     assert job.result(150) == 2
     assert job.notes == (f"attempt 1 failed: {told}; retried (1 of 1)",)
-    until(lambda: not processes_of(job.id))
+    until(lambda: not tagged(job.id))
 
 
 def test_an_srun_that_cannot_start_says_why(hosts, lab, tmp_path, monkeypatch):
@@ -253,4 +240,4 @@ def test_each_item_of_a_map_has_nodes_and_tasks_of_its_own(hosts, tasks):
         assert [each["RANK"] for each in told] == [*map(str, range(2 * tasks))]
         assert len({each["node"] for each in told}) == 2
     assert isinstance(failed, ValueError) and str(failed) == "of one task"
-    until(lambda: not processes_of(group.id))
+    until(lambda: not tagged(group.id))

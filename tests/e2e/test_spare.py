@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ import clusterfn
 from clusterfn import cluster
 from tests.bridge.test_template import SEEN
 from tests.e2e.conftest import local_host
-from tests.waiting import until
+from tests.processes import command_line, named
+from tests.waiting import stays, until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")
 
@@ -44,14 +44,8 @@ def call_until_forked(call: Callable[[], Any], is_forked: Callable[[Any], Any] =
 
 def template_of(root: Path) -> int:
     """Return the process of the template whose bridge is below this root; 0 if there is none."""
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"template" in words and b"jobs" in words and any(word.startswith(os.fsencode(root)) for word in words):
-            return pid
-    return 0
+    words = {pid: command_line(pid) for pid in named(root)}
+    return next((pid for pid in words if {b"template", b"jobs"} <= set(words[pid])), 0)
 
 
 @pytest.fixture(params=["here", pytest.param("py36", marks=pytest.mark.lab)])
@@ -243,8 +237,7 @@ def test_what_an_environment_does_when_it_starts_is_done_for_each_call(here: Pat
     jobs = []
     for _ in range(4):
         jobs.append(f.submit())
-        jobs[-1].result()
-        time.sleep(0.3)
+        stays(lambda: not jobs[-1].result(), 0.3)
 
     assert not any(job.result() for job in jobs)
     until(lambda: template_of(here) == 0)
@@ -271,21 +264,6 @@ def test_forked_calls_draw_numbers_of_their_own_from_generators_made_at_the_star
     assert len({each[1] for each in found}) == 6 and len({each[2] for each in found}) == 6
 
 
-def test_a_call_with_other_variables_has_an_interpreter_that_read_them(here: Path):
-    f = cluster(is_forked)
-    call_until_forked(f)
-
-    assert cluster(env={"PYTHONHASHSEED": "3"})(hash)("x") == cluster(env={"PYTHONHASHSEED": "3"})(hash)("x")
-    assert cluster(env={"TZ": "Asia/Tokyo"})(_zone)() == "JST"
-    assert cluster(env={"TZ": "Asia/Kolkata"})(_zone)() == "IST"
-
-
-def _zone() -> str:
-    import time
-
-    return time.tzname[0]
-
-
 def test_spare_off(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch):
     config = tmp_path / "clusterfn.yml"
     config.write_text(local_host(warm_root) + "    spare: off\n")
@@ -294,9 +272,7 @@ def test_spare_off(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPa
 
     for _ in range(4):
         assert f() is False
-        time.sleep(0.3)
-
-    assert template_of(warm_root) == 0
+        stays(lambda: template_of(warm_root) == 0, 0.3)
 
 
 def test_nothing_of_it_outlives_the_connection(here: Path, run_script: Callable[..., Any]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import clusterfn
 from tests.e2e.conftest import MINOR
 from tests.lab import Lab
 from tests.lab.own_slurm import OwnSlurm
-from tests.waiting import WAIT_S, until
+from tests.waiting import WAIT_S, stays, until
 
 pytestmark = pytest.mark.lab
 PAUSE_S = 8.0
@@ -62,7 +61,7 @@ def test_a_suspended_job_has_all_of_its_time(site, call):
     until(lambda: job.state == "SUSPENDED")
     seen = job.status
     listed = subprocess.run([sys.executable, "-m", "clusterfn", "jobs"], capture_output=True, text=True, check=True)
-    time.sleep(PAUSE_S)
+    stays(lambda: job.state == "SUSPENDED", PAUSE_S)
     site.run("scontrol", "resume", number)
     until(lambda: job.state == "RUNNING")
     resumed = job.status

@@ -25,7 +25,7 @@ from tests.e2e.round_trips import behind
 from tests.fixtures.waiting_call import calls_on
 from tests.lab import DelayProxy
 from tests.lab.own_slurm import ALIAS, OwnSlurm
-from tests.processes import supervisor_of
+from tests.processes import named, supervisor_of
 from tests.programs import main
 from tests.waiting import until
 
@@ -76,7 +76,7 @@ class Scene:
     def controller(self) -> list[int]:
         """The controller of its SLURM."""
         assert self.slurm is not None
-        return pids_of("/usr/sbin/slurmctld", "-D", "-f", str(self.slurm.conf))
+        return named("/usr/sbin/slurmctld", "-D", "-f", str(self.slurm.conf))
 
     def controller_answers(self) -> bool:
         assert self.slurm is not None
@@ -160,16 +160,6 @@ def controller_gone(scene: Scene) -> Iterator[None]:
     until(scene.controller_answers)
 
 
-def pids_of(*words: str) -> list[int]:
-    """Processes that have these words next to one another in their command line."""
-    wanted, found = b"\0".join(map(os.fsencode, words)), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            if b"\0" + wanted + b"\0" in b"\0" + (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return found
-
-
 STATES: dict[str, Callable[[Scene, Any], contextlib.AbstractContextManager[None]]] = {
     "agent stopped": lambda scene, _: stopped(scene.agents),
     "supervisor stopped": lambda scene, _: stopped([scene.supervisor]),
@@ -178,7 +168,7 @@ STATES: dict[str, Callable[[Scene, Any], contextlib.AbstractContextManager[None]
     "host gone": lambda scene, _: gone(scene),
     "root removed": lambda scene, _: moved_away(scene.root),
     "disk full": lambda scene, lab: full(lab, scene.root),
-    "spooler gone": lambda scene, _: killed(pids_of("spool", str(scene.root))),
+    "spooler gone": lambda scene, _: killed(named("spool", str(scene.root))),
     "controller stopped": lambda scene, _: stopped(scene.controller()),
     "controller gone": lambda scene, _: controller_gone(scene),
     "clock jump": lambda *_: contextlib.nullcontext(),  # by those that call

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import clusterfn
 from clusterfn import Job
+from tests.processes import named
 
 if TYPE_CHECKING:
     from tests.faults.case import Case
@@ -150,7 +151,7 @@ def lose_node(case: Case) -> None:
     found = re.search(r" NodeList=(\S+)", lab.slurm.run("scontrol", "-o", "show", "job", scheduler_id(case)).stdout)
     assert found and case.job
     daemon = lab.slurmd(found[1])
-    step = _slurmstepd(scheduler_id(case))
+    step = named(f"slurmstepd: [{scheduler_id(case)}.")
     daemon.kill()
     for pid in step:
         os.kill(pid, signal.SIGKILL)
@@ -177,15 +178,6 @@ def kill_slurmd(case: Case) -> None:
     finally:
         daemon.start()
         lab.slurm.heal()
-
-
-def _slurmstepd(number: str) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if path.read_bytes().startswith(f"slurmstepd: [{number}.".encode()):
-                found.append(int(path.parent.name))
-    return found
 
 
 def controller_dies(seconds: float) -> Action:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import clusterfn
 from clusterfn import ClusterFunction, Job
-from tests.processes import parent_of, supervisor_of
+from tests.processes import command_of, is_running, named, parent_of, supervisor_of, tagged
 
 if TYPE_CHECKING:
     from tests.faults.hosts import World
@@ -255,16 +255,14 @@ class Case:
     def processes(self) -> list[int]:
         """Living processes of this job: those that carry its tag, and those that name it in their arguments."""
         assert self.job is not None
-        tag, word = f"CLUSTERFN_JOB={self.job.id}/".encode(), self.job.id.encode()
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _belongs(pid, tag, word)]
+        programs = (b"job.sh", b"supervise.py", b"slurm_script")
+        naming = [pid for pid in named(self.job.id) if any(each in command_of(pid) for each in programs)]
+        return list({*tagged(self.job.id), *filter(is_running, naming)})
 
     def command(self, pid: int) -> str:
         """What a process is, for a failed assertion."""
-        try:
-            said = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            return f"{pid} (parent {parent_of(pid)}): {said}"
-        except OSError:
-            return f"{pid} (gone)"
+        said = command_of(pid).replace(b"\0", b" ").decode(errors="replace")
+        return f"{pid} (parent {parent_of(pid)}): {said}" if said else f"{pid} (gone)"
 
     def attached(self) -> BaseException | None:
         """What a second reader gets."""
@@ -279,21 +277,3 @@ class Case:
 
 def _has_outcome(attempt: Path) -> bool:
     return (attempt / "outcome.json").exists()
-
-
-def _belongs(pid: int, tag: bytes, word: bytes) -> bool:
-    try:
-        arguments = _read(f"/proc/{pid}/cmdline")
-        if not arguments:  # a thread of the kernel, or dead
-            return False
-        ours = word in arguments and any(name in arguments for name in (b"job.sh", b"supervise.py", b"slurm_script"))
-        if not ours and not any(part.startswith(tag) for part in _read(f"/proc/{pid}/environ").split(b"\0")):
-            return False
-        return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in b"ZX"
-    except OSError:
-        return False
-
-
-def _read(name: str) -> bytes:
-    with Path(name).open("rb") as file:
-        return file.read()

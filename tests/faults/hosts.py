@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab import Lab, layout
+from tests.processes import named, tagged
 
 PYTHON = layout.PYTHONS / "3.11" / "bin" / "python"
 CGROUPS = Path("/sys/fs/cgroup/memory")
@@ -163,12 +164,9 @@ class World:
     def end(self, name: str, job_id: str) -> None:
         """End what a failed case has left running, by SLURM and by hand."""
         self.lab.slurm.run("scancel", f"--name={name}.{job_id}")
-        word = job_id.encode()
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                said = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
-                if word in said:
-                    os.kill(int(path.name), signal.SIGKILL)
+        for pid in {*named(job_id), *tagged(job_id)}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> None:
         """Everything that this session has left on the hosts."""

@@ -356,7 +356,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "disk full in the function", "3c 31", calls.fills_disk, ("raise",), errors.DiskFull, hosts=("tiny",),
-        text=("No space left", "df -h"), stage="function", send=do.on_tiny, alone="tiny",
+        text=("No space left", "df -h"), stage="function", send=do.on_tiny, alone="tiny", long=True,
     ),
     Row(
         "disk full, then dies", "3c 31", calls.fills_disk, ("die",), errors.DiskFull, hosts=("tiny",),
@@ -364,7 +364,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "value does not fit", "3c 31", calls.large, (20,), errors.DiskFull, hosts=("tiny",), stage="result",
-        text=("the value could not be written", "No space left"), send=do.on_tiny, alone="tiny",
+        text=("the value could not be written", "No space left"), send=do.on_tiny, alone="tiny", long=True,
     ),
     Row(
         "read-only home", "3c 34", calls.returns, expect=errors.HostError, hosts=("readonly",),

@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.processes import tagged
+
 from . import accounts, cable, grid_engine, layout, newcomer, own_slurm, ownbox
 from .cable import Cable
 from .gpubox import GpuBox
@@ -231,16 +233,7 @@ class Lab:
 
     def processes(self, tag: str) -> list[int]:
         """Live processes of any account whose environment holds CLUSTERFN_JOB=tag."""
-        wanted = b"CLUSTERFN_JOB=" + tag.encode()
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                variables = (folder / "environ").read_bytes().split(b"\0")
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-            if wanted in variables and stat_fields(int(folder.name))[:1] != ["Z"]:
-                found.append(int(folder.name))
-        return sorted(found)
+        return sorted(tagged(tag))
 
     def wipe(self, account: str) -> None:
         """Kill every process of an account and empty its home (but .bashrc), for tests that need a clean host."""

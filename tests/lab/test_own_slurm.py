@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,24 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab
+from tests.processes import named
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
 
 
-def told() -> str:
-    """The command lines of all processes."""
-    return subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-
-
 def test_nothing_of_it_is_left(lab: Lab) -> None:
     with lab.own_slurm() as own:
         own.root.mkdir()
-        lines = [f"setsid {each} </dev/null >/dev/null 2>&1 &" for each in ("sleep 1234", "srun sleep 1235")]
+        first, second = (f"sleep {number}.{os.getpid()}" for number in (1234, 1235))  # as no other program does
+        lines = [f"setsid {each} </dev/null >/dev/null 2>&1 &" for each in (first, f"srun {second}")]
         assert own.ssh(" ".join(lines)).returncode == 0
-        until(lambda: "\nsleep 1234" in told() and "bin/sleep 1235" in told())
+        until(lambda: named(*first.split()) and named(*second.split()))
     assert not own.folder.exists() and not own.root.exists()
-    assert str(own.folder) not in told() and "sleep 1234" not in told() and "sleep 1235" not in told()
+    assert not named(own.folder) and not named(*first.split()) and not named(*second.split())
 
 
 def test_it_ends_with_a_test_that_is_killed_and_the_next_one_removes_its_files(lab: Lab) -> None:
@@ -37,6 +35,6 @@ def test_it_ends_with_a_test_that_is_killed_and_the_next_one_removes_its_files(l
     done = subprocess.run(argv, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     folder = Path(done.stdout.strip())
     assert folder.name.startswith("own-slurm-")
-    until(lambda: str(folder) not in told())
+    until(lambda: not named(folder))
     with lab.own_slurm(nodes=1):
         assert not folder.exists()

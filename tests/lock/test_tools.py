@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.lock.conftest import Bench
+from tests.processes import is_running
 from tests.waiting import until
 
 pytestmark = pytest.mark.lab
@@ -65,10 +66,3 @@ def test_a_long_solve_says_what_it_waits_for_and_leaves_no_temporary_files(
     assert list(temporary.iterdir()) == []
     assert any(line.startswith("still solving environment.yml (") for line in bench.said)
     assert any(line.endswith(": conda's packages") for line in bench.said), bench.said
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

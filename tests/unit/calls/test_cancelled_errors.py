@@ -15,7 +15,7 @@ import pytest
 from clusterfn import Cancelled, HostError, Job, ResultError
 from tests.sent import prepared
 from tests.unit.calls.groups import Following, job
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, stays
 
 
 async def in_loop(job: Job[Any]) -> Any:
@@ -107,8 +107,7 @@ def test_a_call_that_takes_the_value_of_a_job_waits_though_a_display_shows_it() 
     entry.listen(lambda kind, what: None)
     waiting = threading.Thread(target=prepared(print, (shown,), host="tensor01").inputs[0].source.await_end)
     waiting.start()
-    waiting.join(0.2)
-    assert waiting.is_alive()
+    stays(waiting.is_alive, 0.2)
 
     entry.lose(HostError("the connection has ended", host="tensor01"))
     waiting.join(WAIT_S)

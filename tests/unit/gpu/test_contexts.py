@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
@@ -57,25 +58,25 @@ async def in_async_block(context, *, error=None):
 # Memory is given back on success and on failure
 
 
-@pytest.mark.parametrize("error", [None, ValueError("bad"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
-def test_memory_is_given_back_once_after_success_and_failure(torch, error):
-    if error is None:
-        with gpu.gpu_memory_context():
-            assert torch.cuda.asked == []
-    else:
-        with pytest.raises(type(error)), gpu.gpu_memory_context():
+async def in_plain_block(context, *, error=None):
+    with context as model:
+        if error is not None:
             raise error
+        return model
 
-    assert torch.cuda.asked == ["empty_cache"]
+
+BLOCKS = [
+    (in_plain_block, gpu.gpu_memory_context, [None, ValueError("bad"), KeyboardInterrupt(), SystemExit(3)]),
+    (in_async_block, gpu.async_gpu_memory_context, [None, ValueError("bad"), asyncio.CancelledError()]),
+]
 
 
-@pytest.mark.parametrize("error", [None, ValueError("bad"), asyncio.CancelledError()], ids=repr)
-def test_the_same_with_async(torch, error):
-    if error is None:
-        asyncio.run(in_async_block(gpu.async_gpu_memory_context()))
-    else:
-        with pytest.raises(type(error)):
-            asyncio.run(in_async_block(gpu.async_gpu_memory_context(), error=error))
+@pytest.mark.parametrize(
+    ("block", "context", "error"), [(*each, error) for *each, errors in BLOCKS for error in errors], ids=repr
+)
+def test_memory_is_given_back_once_after_success_and_failure(torch, block, context, error):
+    with pytest.raises(type(error)) if error else contextlib.nullcontext():
+        asyncio.run(block(context(), error=error))
 
     assert torch.cuda.asked == ["empty_cache"]
 
@@ -157,26 +158,6 @@ def test_the_same_with_async_whatever_the_method_is(torch, error, method):
         assert model.closed == [method]
 
     assert torch.cuda.asked == ["empty_cache"] * 2
-
-
-def test_a_model_that_nobody_holds_is_gone_before_memory_is_given_back(torch, monkeypatch):
-    references, found = [], []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append([each() for each in references]))
-
-    def use(model):
-        references.append(weakref.ref(model))
-
-    with gpu.sync_model_context(Model) as model:
-        use(model)
-        del model
-
-    async def with_async():
-        async with gpu.model_context(Model) as model:
-            use(model)
-            del model
-
-    asyncio.run(with_async())
-    assert found == [[None], [None, None]]
 
 
 @pytest.mark.parametrize("method", ["fail", "afail"])

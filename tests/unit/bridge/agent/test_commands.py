@@ -10,6 +10,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import HostConnection, connect
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="agents run on Unix")
 
@@ -30,7 +31,7 @@ def host(tmp_path: Path, **keys: object) -> Host:
 
 
 def says(connection: HostConnection) -> bytes:
-    return connection.run(["sbatch"]).result(30).out
+    return connection.run(["sbatch"]).result(WAIT_S).out
 
 
 def test_the_hello_brings_folders_and_variables_and_says_what_is_lacking(
@@ -45,7 +46,9 @@ def test_the_hello_brings_folders_and_variables_and_says_what_is_lacking(
     assert without.facts.lacking == ("sbatch",)
     assert told.facts.lacking == ()
     assert says(told) == b"/a\n"
-    without.use_commands(host(tmp_path, scheduler_path=(str(folder),), scheduler_env={"SLURM_CONF": "/b"})).result(30)
+    without.use_commands(host(tmp_path, scheduler_path=(str(folder),), scheduler_env={"SLURM_CONF": "/b"})).result(
+        WAIT_S
+    )
     assert (without.facts.lacking, without.facts.have) == ((), (True,))
     assert says(without) == b"/b\n"
     for each in (without, told):

@@ -57,7 +57,7 @@ def test_nothing_is_read_while_too_much_is_not_acknowledged(watcher, pair):
 
     stream.take(FrameSplitter().feed(b"\x02" + bytes(4) + (1).to_bytes(8, "big") + bytes(4)))
     carried.pause_if_full()
-    watcher.wait(1)
+    watcher.wait(WAIT_S)
     assert frames_of(stream) == [(DATA, 1, b"later")]
     carried.close()
 
@@ -75,7 +75,7 @@ def test_a_socket_that_another_handler_has_closed_is_left_alone(watcher):
     for end in (one, other):
         end.send(b"x")
         watcher.watch(end, READ, close_both)
-    watcher.wait(1)
+    watcher.wait(WAIT_S)
 
     assert seen == [1]
     watcher.forget(one)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from clusterfn.bridge.supervisor.classify_exit import classify_silence
 from tests.unit.bridge.session.serving import part
+from tests.waiting import stays
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="hosts are no Windows machines")
 SPEC = {
@@ -39,10 +39,8 @@ def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path
     attempt.event("starting")
 
     attempt.publish(call.Verdict("returned"))
-    time.sleep(0.03)
-    attempt.tick()
 
-    assert said == ["end"]
+    stays(lambda: attempt.tick() or said == ["end"], 0.03)
     assert sorted(os.listdir(folder)) == ["outcome.json", "work"]
 
 

@@ -20,7 +20,7 @@ from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import QuotaLeft, Site, SurveyedGpus, Volume, parse_quotas, read_site
 from clusterfn.scheduler.site import Section
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
-from tests.bridge.host import is_running
+from tests.processes import is_running
 from tests.waiting import until
 
 KB, GB = 1024, 2**30
