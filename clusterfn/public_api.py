@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge.attributes import attribute, signature_of
 from clusterfn.config import options as call_options
 from clusterfn.config.notes import is_verbose
-from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
+from clusterfn.errors import ClusterfnError, ConfigError, JobError, MapError, SweepError
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
@@ -142,6 +142,29 @@ def check_arguments(
             where = call_options.where_to_write(option, owner, plain.__name__)
             message += f"; {option}= is an option of clusterfn: {where}"
         raise TypeError(message) from None
+
+
+def check_values(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:
+    """Reject calls of a command with a value that a shell would read as code.
+
+    What a file or the value of another job becomes is known only in the job.
+
+    Raises:
+        ConfigError: There is such a value.
+    """
+    if attribute(function, "command_line") is None:
+        return
+    # This import is late, because few calls run a command.
+    from clusterfn.bridge.worker.command_line import WRITE_PLAIN, NotPlain, fill_command
+
+    command, names = function.args  # type: ignore[attr-defined]
+    for args in calls:
+        given = {**dict(zip(names, args)), **constants}
+        values = {name: value for name, value in given.items() if isinstance(value, (str, int, float))}
+        try:
+            fill_command(command, values)
+        except NotPlain as error:
+            raise ConfigError(str(error), hint=WRITE_PLAIN) from None
 
 
 def check_calls(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:

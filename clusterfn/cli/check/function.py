@@ -18,9 +18,9 @@ from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.environment_kinds import names_an_image
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
+from clusterfn.environment import torch_build
 from clusterfn.errors import ClusterfnError, did_you_mean
 from clusterfn.hosts import loop
 from clusterfn.hosts.environment_choice import EnvironmentRequest
@@ -63,13 +63,17 @@ def modules(state: CheckState) -> str:
 
 def environment(state: CheckState) -> str:
     interpreter = state.host_state.environments.find(EnvironmentRequest(state.environment, gpus=state.gpus)).interpreter
-    text = state.environment or state.host.environment or ""
-    # The script that enters an image is in a folder whose name says nothing.
-    place = text if names_an_image(text) else interpreter.path
     here = f"yours is {CALLER[0]}.{CALLER[1]}: functions are sent as source"
     if interpreter.version == CALLER:
         here = "the same as yours"
-    return f"{place} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
+    torch, cuda = interpreter.torch
+    build = f"; PyTorch {torch} for CUDA {cuda or 'none'}" if torch else ""
+    found = f"{interpreter.title} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here}{build})"
+    driver, table = state.site.gpus.driver if state.site.gpus else "", torch_build.load_table()
+    if cuda and driver and not table.runs_driver(cuda, driver):
+        needs = f"CUDA {cuda} needs driver {table.least_driver(cuda)} or newer, and the host has {driver}"
+        raise StepWarning(f"{found}; {needs}", f"use a PyTorch for CUDA {torch_build.newest_cuda(driver)} or older")
+    return found
 
 
 def function(state: CheckState) -> str:
@@ -117,11 +121,11 @@ def pytorch(state: CheckState) -> str:
         raise StepFailed(str(late), "wait longer with --timeout; the job was stopped") from late
     if probe is None:
         raise StepFailed("the environment has no PyTorch", "name one with --environment, or leave out --gpus")
-    node, version, cuda, available, count, capability, total = probe
+    node, version, cuda, available, count, capability, total, why = probe
     build = f"PyTorch {version} for CUDA {cuda}"
     if not available or count < state.gpus:
         sees = f"sees {count} of {state.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
-        raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
+        raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}", [why] if why else ())
     if total != _TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {_TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {counted(count, 'GPU')}, compute capability {capability}"
@@ -129,7 +133,7 @@ def pytorch(state: CheckState) -> str:
 
 # The correct result of the calculation below.
 _TOTAL = 4.0
-_OnGpu = tuple[str, str, str, bool, int, str, float]
+_OnGpu = tuple[str, str, str, bool, int, str, float, str]
 
 
 def _gpu_kernel() -> Callable[[], _OnGpu | None]:
@@ -146,10 +150,15 @@ def _gpu_kernel() -> Callable[[], _OnGpu | None]:
         torch = importlib.import_module("torch")
         build = platform.node(), torch.__version__, torch.version.cuda
         if not torch.cuda.is_available():
-            return (*build, False, 0, "", 0.0)
+            why = ""
+            try:
+                torch.cuda.init()
+            except (AssertionError, RuntimeError) as error:
+                why = str(error)
+            return (*build, False, 0, "", 0.0, why)
         capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
         ones = torch.ones(2, device="cuda")
-        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()))
+        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()), "")
 
     return kernel
 
