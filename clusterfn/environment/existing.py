@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.config import environment_kinds
+from clusterfn.config import environment_kinds, option_checks
 from clusterfn.config.environment_kinds import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Host, Interpreter
@@ -147,6 +147,7 @@ def parse_existing(text: str | None, host: Host) -> ExistingEnvironment:
         )
     if kind in ENVIRONMENT_KINDS and value:
         if ENVIRONMENT_KINDS[kind].images:
+            option_checks.environment(text, "environment")
             return ExistingEnvironment(kind, value, command=host.container, binds=host.binds)
         return ExistingEnvironment(kind, value)
     what = f"environment={text!r} does not name an environment that this version can use"

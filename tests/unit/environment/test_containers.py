@@ -11,7 +11,8 @@ import pytest
 
 from clusterfn.environment.containers import KINDS, make_script
 
-PROGRAMS = {"apptainer": "apptainer", "singularity": "singularity", "charliecloud": "ch-run", "container": "shifter"}
+PROGRAMS = {"apptainer": "apptainer", "singularity": "singularity", "charliecloud": "ch-run", "bwrap": "bwrap",
+            "container": "shifter"}  # fmt: skip
 _RECORD = '#!/bin/sh\n[ "$1" != --help ] || { echo "$HELP"; exit; }\nprintf "%s\\n" "$@" >"$RECORD"\n'
 
 
@@ -101,14 +102,35 @@ def test_no_word_of_a_host_s_own_runtime_is_evaluated(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
+def test_a_slash_behind_a_folder_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "rootfs" / "usr").mkdir(parents=True)
+    (tmp_path / "rootfs" / "dev").mkdir()
+
+    said, slashed = (called("bwrap", tmp_path, image=f"{tmp_path}/rootfs{end}")[0] for end in ("", "//"))
+
+    assert said == slashed and said.count("/dev") == 2
+    at = said.index(f"{tmp_path}/rootfs/usr")
+    assert said[at - 1 : at + 2] == ["--ro-bind", f"{tmp_path}/rootfs/usr", "/usr"]
+
+
 @pytest.mark.parametrize(
-    ("binds", "image", "message"),
-    [(["/no/data"], "", "binds: names /no/data"), ([], "/no/image.sif", "/no/image.sif does not exist")],
+    ("kind", "binds", "image", "message"),
+    [
+        ("apptainer", ["/no/data"], "", "binds: names /no/data"),
+        ("apptainer", [], "/no/image.sif", "/no/image.sif does not exist"),
+        ("apptainer", ["$NOWHERE/data"], "", "$NOWHERE is not set on the host"),
+        ("apptainer", [], "${NOWHERE}/image.sif", "${NOWHERE} is not set on the host"),
+        ("apptainer", ["$COLON"], "", "has a colon or a comma in its name"),
+        ("charliecloud", ["$COLON"], "", "has a colon or a comma in its name"),
+        ("bwrap", [], "", "image.sif is a file, and bwrap enters a folder"),
+    ],
 )
-def test_what_is_not_there_ends_the_script_with_one_line(
-    tmp_path: Path, binds: list[str], image: str, message: str
+def test_what_cannot_be_ends_the_script_with_one_line(
+    tmp_path: Path, kind: str, binds: list[str], image: str, message: str
 ) -> None:
-    said, ran = called("apptainer", tmp_path, binds, image)
+    odd = tmp_path / "a:b"
+    odd.mkdir()
+    said, ran = called(kind, tmp_path, binds, image, COLON=str(odd))
 
     assert said == [] and ran.returncode == 127
     assert len(ran.stderr.splitlines()) == 1 and message in ran.stderr
