@@ -13,11 +13,21 @@ from clusterfn.environment.containers import KINDS, make_script
 
 PROGRAMS = {"apptainer": "apptainer", "singularity": "singularity", "charliecloud": "ch-run", "bwrap": "bwrap",
             "container": "shifter"}  # fmt: skip
-_RECORD = '#!/bin/sh\n[ "$1" != --help ] || { echo "$HELP"; exit; }\nprintf "%s\\n" "$@" >"$RECORD"\n'
+_RECORD = """#!/bin/sh
+[ "$1" != --help ] || { echo "$HELP"; exit; }
+printf "%s\\n" "$@" >"$RECORD"
+echo "$CLUSTERFN_IMAGE from $CLUSTERFN_PYTHON" >"$RECORD.variables"
+exit ${STATUS:-0}
+"""
 
 
 def called(
-    kind: str, tmp_path: Path, binds: Sequence[str] = (), image: str = "", **more: str
+    kind: str,
+    tmp_path: Path,
+    binds: Sequence[str] = (),
+    image: str = "",
+    words: Sequence[str] = ("--image={image}",),
+    **more: str,
 ) -> tuple[list[str], subprocess.CompletedProcess[str]]:
     """What the runtime got for `python3 -c pass`, in an own home, and how the script ended."""
     programs, home, image_file = tmp_path / "bin", tmp_path / "home", tmp_path / "image.sif"
@@ -27,7 +37,8 @@ def called(
     program = programs / PROGRAMS[kind]
     program.write_text(_RECORD)
     program.chmod(0o755)
-    script = make_script(kind, image or str(image_file), ("shifter", "--image={image}"), binds, str(tmp_path / "root"))
+    script = make_script(kind, image or str(image_file), ("shifter", *words), binds, str(tmp_path / "root"))
+    script = script.replace("/dev/nvidiactl", str(tmp_path / "card"))
     env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(home), "RECORD": str(tmp_path / "said"), **more}
     ran = subprocess.run(
         ["/bin/sh", "-c", script, "sh", "-c", "pass"], env=env, cwd=home, text=True, capture_output=True, check=False
@@ -38,20 +49,22 @@ def called(
 
 @pytest.mark.parametrize("kind", ["apptainer", "singularity"])
 def test_apptainer_gets_the_folder_the_root_and_the_image(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "card").touch()
     said, _ = called(kind, tmp_path)
     root, home = tmp_path / "root", tmp_path / "home"
 
-    gpus = ["--rocm"] if Path("/dev/kfd").exists() else []
-    gpus += ["--nv"] if Path("/dev/nvidiactl").exists() else []
+    gpus = ["--rocm", "--nv"] if Path("/dev/kfd").exists() else ["--nv"]
+    assert (tmp_path / "said.variables").read_text() == f"{tmp_path / 'image.sif'} from sh\n"
     assert said == ["exec", "--pwd", str(home), *gpus, "--bind", f"{root}:{root}", str(tmp_path / "image.sif"),
                     "python3", "-c", "pass"]  # fmt: skip
 
 
 def test_charliecloud_shows_the_home_too_and_makes_folders_where_it_can(tmp_path: Path) -> None:
-    said, _ = called("charliecloud", tmp_path)
+    (tmp_path / "scratch").mkdir()
+    said, _ = called("charliecloud", tmp_path, TMPDIR=str(tmp_path / "scratch"))
     assert said[0] == f"--cd={tmp_path / 'home'}" and "--write" in said
-    assert {f"--bind={tmp_path / name}:{tmp_path / name}" for name in ("root", "home")} <= set(said)
-    assert said[-3:] == ["python3", "-c", "pass"]
+    assert {f"--bind={tmp_path / name}:{tmp_path / name}" for name in ("root", "home", "scratch")} <= set(said)
+    assert said[-5] == "/usr/bin/env" and said[-4].startswith("PATH=/") and said[-3:] == ["python3", "-c", "pass"]
 
     newer, _ = called("charliecloud", tmp_path, HELP="  -W, --write-fake[=SIZE]")
     assert "--write-fake" in newer and "--write" not in newer
@@ -94,6 +107,11 @@ def test_no_name_of_an_image_is_evaluated(tmp_path: Path, name: str) -> None:
 
 
 def test_no_word_of_a_host_s_own_runtime_is_evaluated(tmp_path: Path) -> None:
+    words = ["$(touch gone)", "a b", "it's {image}"]
+    said, _ = called("container", tmp_path, image="docker://x", words=words)
+    assert said[:3] == ["$(touch gone)", "a b", "it's docker://x"]
+    assert not (tmp_path / "home" / "gone").exists()
+
     script = make_script("container", "/", ("$(touch gone)`touch gone`", "{image}"), (), "")
 
     ran = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, text=True, capture_output=True, check=False)
@@ -102,15 +120,29 @@ def test_no_word_of_a_host_s_own_runtime_is_evaluated(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
-def test_a_slash_behind_a_folder_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "rootfs" / "usr").mkdir(parents=True)
-    (tmp_path / "rootfs" / "dev").mkdir()
+def test_bubblewrap_shows_what_is_in_a_folder_with_a_slash_behind_it_or_without(tmp_path: Path) -> None:
+    image = tmp_path / "rootfs"
+    for folder in ("usr/bin", "dev", "home/ada"):
+        (image / folder).mkdir(parents=True)
+    (image / "bin").symlink_to("usr/bin")
 
-    said, slashed = (called("bwrap", tmp_path, image=f"{tmp_path}/rootfs{end}")[0] for end in ("", "//"))
+    said, slashed = (called("bwrap", tmp_path, image=f"{image}{end}")[0] for end in ("", "//"))
 
-    assert said == slashed and said.count("/dev") == 2
-    at = said.index(f"{tmp_path}/rootfs/usr")
-    assert said[at - 1 : at + 2] == ["--ro-bind", f"{tmp_path}/rootfs/usr", "/usr"]
+    assert said == slashed
+    assert said[:11] == ["--dev-bind", "/dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys",
+                         "--bind", "/tmp", "/tmp"]  # fmt: skip
+    shown = {tuple(said[place : place + 3]) for place, word in enumerate(said) if word in ("--ro-bind", "--symlink")}
+    assert shown == {("--ro-bind", "/sys", "/sys"), ("--ro-bind", f"{image}/usr", "/usr"),
+                     ("--ro-bind", f"{image}/home/ada", "/home/ada"), ("--symlink", "usr/bin", "/bin")}  # fmt: skip
+    at = said.index("--chdir")
+    assert said[at + 1 : at + 3] == [str(tmp_path / "home"), "/usr/bin/env"] and said[at + 3].startswith("PATH=/")
+
+
+def test_a_signal_inside_of_bubblewrap_is_one_outside(tmp_path: Path) -> None:
+    (tmp_path / "rootfs").mkdir()
+    ends = [called("bwrap", tmp_path, image=f"{tmp_path}/rootfs", STATUS=status)[1] for status in ("0", "3", "139")]
+
+    assert [ran.returncode for ran in ends] == [0, 3, -11]
 
 
 @pytest.mark.parametrize(
