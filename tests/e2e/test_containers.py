@@ -6,6 +6,8 @@ bubblewrap, Charliecloud and Apptainer run here as an ordinary account, with ima
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from clusterfn import Cancelled, ConfigError, File, KilledBySignal, OutOfMemory, Session, cluster, command
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError
 from tests.e2e.conftest import MINOR, RANKS, Hosts
+from tests.e2e.terminal import Terminal
 from tests.fixtures.calls.actor_model import Model
 from tests.lab import apptainer
 from tests.lab.layout import IMAGES
@@ -132,6 +135,20 @@ def test_a_folder_of_the_host_is_shown_where_binds_says_so(
 
     with pytest.raises(ValueError, match="42"):
         read("/mnt/data")
+
+
+def test_a_shell_of_a_host_is_in_the_image(hosts: Hosts, tmp_path: Path) -> None:
+    image = f"bwrap:{IMAGES}/python3.13"
+    terminal = Terminal(["/bin/sh"], tmp_path, {**os.environ, "SHELL": "/bin/sh"})
+    try:
+        terminal.type(f"'{sys.executable}' -m clusterfn shell tensor01 --environment {image}; echo status=$?")
+        terminal.wait_for(re.escape(f"({os.uname().nodename}) $ "))
+        terminal.type("python3 --version; ls -d /opt/clusterfn-lab/python; exit 4")
+        terminal.wait_for("Python 3.13")
+        terminal.wait_for("ls: cannot access")
+        terminal.wait_for("status=4")
+    finally:
+        os.kill(terminal.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
