@@ -373,7 +373,7 @@ def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():
 def test_a_driver_that_is_too_old_for_the_pytorch_of_an_environment_is_a_warning(driver, warned):
     image = Interpreter("/s", (3, 12), {}, "apptainer:/x.sif", ("2.7.1", "12.6"))
     where = found(Site((), gpus=SurveyedGpus(("NVIDIA A100",), driver=driver) if driver else None))
-    where.session.environments = SimpleNamespace(find=lambda _: SimpleNamespace(interpreter=image))
+    where.host_state.environments = SimpleNamespace(find=lambda _: SimpleNamespace(interpreter=image))
     if not warned:
         assert function.environment(where).endswith("; PyTorch 2.7.1 for CUDA 12.6)")
         return
