@@ -145,13 +145,7 @@ def check_arguments(
 
 
 def check_values(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:
-    """Reject calls of a command with a value that a shell would read as code.
-
-    What a file or the value of another job becomes is known only in the job.
-
-    Raises:
-        ConfigError: There is such a value.
-    """
+    """Raise ConfigError for a command with a value that a shell would read as code; files are known only in the job."""
     if attribute(function, "command_line") is None:
         return
     # This import is late, because few calls run a command.
@@ -160,9 +154,8 @@ def check_values(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]],
     command, names = function.args  # type: ignore[attr-defined]
     for args in calls:
         given = {**dict(zip(names, args)), **constants}
-        values = {name: value for name, value in given.items() if isinstance(value, (str, int, float))}
         try:
-            fill_command(command, values)
+            fill_command(command, {name: each for name, each in given.items() if isinstance(each, (str, int, float))})
         except NotPlain as error:
             raise ConfigError(str(error), hint=WRITE_PLAIN) from None
 

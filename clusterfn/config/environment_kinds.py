@@ -157,8 +157,6 @@ def why_no_image(text: str) -> tuple[str, str]:
     Example:
         >>> why_no_image("bwrap:images/ml")
         ('it needs an absolute path', 'write the path on the host: "bwrap:/folder"')
-        >>> why_no_image("bwrap:~/images/ml"), why_no_image("podman:ubuntu")[0][:30]
-        (('', ''), 'another process starts its pro')
     """
     kind, _, image = text.partition(":")
     pattern = ENVIRONMENT_KINDS[kind].images if kind in ENVIRONMENT_KINDS else ""

@@ -19,8 +19,7 @@ from clusterfn.scheduler.job_script import LEADING_VARIABLE, quote, quote_path
 REFUSED = "clusterfn: "
 NOT_IN_PATH = "is not in PATH of the host"
 _CANNOT_ENTER = '{"done": "environment", "message": "the image cannot be entered"}'
-# What runtimes print where they cannot start, and what to do then: bubblewrap and Charliecloud in their own words, the
-# kernel in its own for a program of another processor.
+# What runtimes and the kernel say where a container cannot start, and what to do then.
 HINTS = (
     ("namespace|uid map", "this account may not create user namespaces there: ask the administrator to allow it"),
     ("Exec format error|architecture", "the image is for another processor: get the one that `uname -m` there names"),

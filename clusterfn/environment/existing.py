@@ -106,14 +106,10 @@ def activated(prefix):
 has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "activate.d"))
 def torch():
     import re
-    for folder in sys.path:
-        try:
-            with open(os.path.join(folder, "torch", "version.py")) as file:
-                found = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^'\n]*)'", file.read(), re.M))
-        except (OSError, ValueError):
-            continue
-        return [found.get("__version__", ""), found.get("cuda", "")]
-    return ["", ""]
+    files = [os.path.join(folder, "torch", "version.py") for folder in sys.path]
+    text = next((open(file, errors="replace").read() for file in files if os.access(file, os.R_OK)), "")
+    found = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^'\n]*)'", text, re.M))
+    return [found.get("__version__", ""), found.get("cuda", "")]
 def lacks(name):
     import importlib.util
     return importlib.util.find_spec(name) is None

@@ -41,12 +41,7 @@ def quote(value: str) -> str:
 
 
 def quote_path(path: str) -> str:
-    """Return `path` as one word, in which `~/` and a variable at its beginning are those of the host.
-
-    Example:
-        >>> quote_path("~/x"), quote_path("$SCRATCH/x"), quote_path("/a$b")
-        ('"$HOME"/x', '"${SCRATCH}"/x', "'/a$b'")
-    """
+    """Return `path` as one word, in which `~/` and a variable at its beginning are those of the host."""
     if variable := LEADING_VARIABLE.match(path):
         begin, rest = f"${{{variable[2]}}}", path[variable.end() :]
     elif path == "~" or path.startswith("~/"):

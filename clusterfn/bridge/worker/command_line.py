@@ -75,11 +75,7 @@ def fill_words(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
 
 
 def fill_command(command: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command, or its one line for a shell, with the values in their places.
-
-    Raises:
-        NotPlain: A value would become code.
-    """
+    """Return the words of a command, or its one line for a shell, with the values in their places; raise as `fill`."""
     if command["line"]:
         return [fill(command["line"], values, is_code=True)]
     return fill_words(command["words"], values)

@@ -121,11 +121,11 @@ def pytorch(state: CheckState) -> str:
         raise StepFailed(str(late), "wait longer with --timeout; the job was stopped") from late
     if probe is None:
         raise StepFailed("the environment has no PyTorch", "name one with --environment, or leave out --gpus")
-    node, version, cuda, available, count, capability, total, why = probe
+    node, version, cuda, available, count, capability, total = probe
     build = f"PyTorch {version} for CUDA {cuda}"
     if not available or count < state.gpus:
         sees = f"sees {count} of {state.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
-        raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}", [why] if why else ())
+        raise StepFailed(f"{build} {sees} on {node}", f"run nvidia-smi in a job on {state.name}")
     if total != _TOTAL:
         raise StepFailed(f"{build} computes {total} instead of {_TOTAL} on {node}", "ask the administrator")
     return f"{build} calculated on {node}: {counted(count, 'GPU')}, compute capability {capability}"
@@ -133,7 +133,7 @@ def pytorch(state: CheckState) -> str:
 
 # The correct result of the calculation below.
 _TOTAL = 4.0
-_OnGpu = tuple[str, str, str, bool, int, str, float, str]
+_OnGpu = tuple[str, str, str, bool, int, str, float]
 
 
 def _gpu_kernel() -> Callable[[], _OnGpu | None]:
@@ -150,15 +150,10 @@ def _gpu_kernel() -> Callable[[], _OnGpu | None]:
         torch = importlib.import_module("torch")
         build = platform.node(), torch.__version__, torch.version.cuda
         if not torch.cuda.is_available():
-            why = ""
-            try:
-                torch.cuda.init()
-            except (AssertionError, RuntimeError) as error:
-                why = str(error)
-            return (*build, False, 0, "", 0.0, why)
+            return (*build, False, 0, "", 0.0)
         capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
         ones = torch.ones(2, device="cuda")
-        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()), "")
+        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()))
 
     return kernel
 

@@ -238,8 +238,7 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
 
 # SLURM reports this number, which is not that of a signal, for a script whose output file cannot be opened.
 _NO_LOG = "53"
-# The status of a shell for a program that is not there.
-_NOT_FOUND = "127"
+_NOT_FOUND = "127"  # the status of a shell for a program that is not there
 _NO_PYTHON = "set `python:` of the host to a Python 3.6 or newer that the node has, or the image of `container-image`"
 _LOOK = "read scheduler.log of the job; then call the function again"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import subprocess
 
@@ -197,13 +198,10 @@ def test_what_cannot_run_is_rejected_with_what_to_do(project, line, problem, hin
 )  # fmt: skip
 def test_a_value_that_a_shell_would_read_as_code_is_rejected_before_it_is_sent(project, line, value, is_taken):
     called = clusterfn.command(line)
-    for call in (lambda: check_values(called.__wrapped__, [("1",), (value,)], {}),
-                 lambda: check_values(called.__wrapped__, [()], {"x": value})):  # fmt: skip
-        if is_taken:
-            call()
-        else:
-            with pytest.raises(ConfigError, match="would not read the value .* of {x} as one word"):
-                call()
+    for calls, constants in (([("1",), (value,)], {}), ([()], {"x": value})):
+        rejects = pytest.raises(ConfigError, match="would not read the value .* of {x} as one word")
+        with contextlib.nullcontext() if is_taken else rejects:
+            check_values(called.__wrapped__, calls, constants)
 
 
 def test_a_script_that_calls_srun_needs_slurm_or_a_srun_of_its_own(project, tmp_path, monkeypatch):
