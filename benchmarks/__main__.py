@@ -15,7 +15,7 @@ from benchmarks.peers import measure as peers
 from benchmarks.place import Place, made
 from benchmarks.report import Row, reason_of, table, write
 
-ROWS = ("latency", "round-trips", "transfers")
+ROWS = ("latency", "round-trips", "transfers", "containers")
 
 
 def main(wanted: Sequence[str]) -> None:
@@ -53,10 +53,12 @@ def _sections(place: Place, name: str) -> dict[str, Callable[[], list[Row] | str
         },
         "round-trips": {},
         "transfers": {},
+        "containers": {},
     }
     if lab:
         found["latency"]["Round trips, 50 ms each"] = lambda: calls.round_trips(place)
         found["latency"]["SLURM"] = lambda: calls.slurm(place, lab)
+        found["containers"]["Containers"] = lambda: calls.containers(place)
         found["round-trips"]["Round trips"] = lambda: round_trips.table(lab)
         found["transfers"][transfers.TITLE] = lambda: transfers.table(place, lab)
     return found[name]

@@ -11,6 +11,7 @@ from benchmarks.measure import Sample, Series, in_turns, total
 from benchmarks.place import MINOR, ROUND_TRIP_S, Asked, Place
 from benchmarks.report import Row
 from tests.lab.handle import Lab
+from tests.lab.layout import IMAGES
 
 ROUNDS = 15
 _ALL = "python + paramiko + connect + all starts"
@@ -150,6 +151,28 @@ def sessions(place: Place, lab: Lab | None) -> list[Row]:
         Row.versus("call in a session over SSH", taken["one"], goal, "3 lines + 7 ms", limit=1.0),
         Row("call in a session on a SLURM node", taken["node"], limit=8),
         *rows,
+    ]
+
+
+def containers(place: Place) -> list[Row]:
+    """A warm call and an item of a map in bubblewrap, against the same outside; both with this minor of Python."""
+    with contextlib.ExitStack() as stack:
+        asked = {
+            name: Asked(place, place.script("container.py", "bare", image))
+            for name, image in {"inside": f"bwrap:{IMAGES}/python{MINOR}", "outside": ""}.items()
+        }
+        for process in asked.values():
+            stack.callback(process.close)
+            process.ask("call")
+        parts: dict[str, Sample] = {
+            f"{what} {name}": lambda process=process, what=what: float(process.ask(what))  # type: ignore[misc]
+            for what in ("call", "map")
+            for name, process in asked.items()
+        }
+        taken = in_turns(parts, 7)
+    return [
+        Row.versus("warm call in bubblewrap", taken["call inside"], taken["call outside"], "outside"),
+        Row.versus("item of a map in bubblewrap", taken["map inside"], taken["map outside"], "outside", limit=1.2),
     ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge.attributes import attribute, signature_of
 from clusterfn.config import options as call_options
 from clusterfn.config.notes import is_verbose
-from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
+from clusterfn.errors import ClusterfnError, ConfigError, JobError, MapError, SweepError
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
@@ -142,6 +142,22 @@ def check_arguments(
             where = call_options.where_to_write(option, owner, plain.__name__)
             message += f"; {option}= is an option of clusterfn: {where}"
         raise TypeError(message) from None
+
+
+def check_values(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a command with a value that a shell would read as code; files are known only in the job."""
+    if attribute(function, "command_line") is None:
+        return
+    # This import is late, because few calls run a command.
+    from clusterfn.bridge.worker.command_line import WRITE_PLAIN, NotPlain, fill_command
+
+    command, names = function.args  # type: ignore[attr-defined]
+    for args in calls:
+        given = {**dict(zip(names, args)), **constants}
+        try:
+            fill_command(command, {name: each for name, each in given.items() if isinstance(each, (str, int, float))})
+        except NotPlain as error:
+            raise ConfigError(str(error), hint=WRITE_PLAIN) from None
 
 
 def check_calls(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], constants: Mapping[str, Any]) -> None:

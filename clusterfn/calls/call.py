@@ -36,7 +36,7 @@ from clusterfn.hosts.host_state import CALLER, HostState, open_host
 from clusterfn.packing import notes
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import Place
-from clusterfn.public_api import check_arguments
+from clusterfn.public_api import check_arguments, check_values
 from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def prepare(
     """Find the host and the environment, pack the call, and check all of it; raises as `prepare_packed`."""
     # A call with wrong arguments fails here, and not on the host after minutes in a queue.
     check_arguments(function, args, kwargs)
+    check_values(function, [args], kwargs)
     prepared = prepare_packed(
         function, lambda target, place: payloads.pack(function, args, kwargs, target, imports, place), options
     )

@@ -36,7 +36,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
 from clusterfn.packing.dependencies import Place, as_lists
-from clusterfn.public_api import check_calls
+from clusterfn.public_api import check_calls, check_values
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def run(
     _check(on_error, options)
     calls = _calls_of(iterables, name)
     check_calls(function, calls, constants or {})
+    check_values(function, calls, constants or {})
     name = options.name or job_name(name)
     names = given_labels or labels.labels(labels.rows_to_show(function, calls))
     if not calls:

@@ -139,14 +139,21 @@ class Uploads(NamedTuple):
 
 def send_needs(host: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
     """Send what the host lacks: the bridge, these folders of the environment, modules, files, buffers."""
-    bridge, before = host.bridge.folder, host.bridge.lay_out()
-    uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(host.bridge.put, bridge)}
+    bridge, scripts = host.bridge.folder, send_scripts(host, folders)
+    before = [*host.bridge.lay_out(), *scripts.before]
+    lay_out: Callable[[], Reply[bool]] = functools.partial(host.bridge.put, bridge)
+    contents = send_contents(host, payload)
+    return Uploads([*before, *contents.before], {bridge: lay_out, **scripts.uploads, **contents.uploads}, bridge)
+
+
+def send_scripts(host: HostState, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
+    """Send these folders of an environment, whose files are programs."""
+    before, uploads = list[Reply[Any]](), dict[str, Callable[[], Reply[bool]]]()
     for path, folder in folders.items():
         files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
         uploads[path] = functools.partial(host.connection.put_tree, path, files)
         before += host.contents.send(path, uploads[path])
-    contents = send_contents(host, payload)
-    return Uploads([*before, *contents.before], {**uploads, **contents.uploads}, bridge)
+    return Uploads(before, uploads)
 
 
 def send_contents(host: HostState, payload: Payload) -> Uploads:
@@ -292,7 +299,7 @@ def describe(host: HostState, job: JobSpec, payload: Payload) -> str:
     missing = host.missing(list(contents)) if contents else set()
     lines = [
         f"# job {job.name} on {job.host.name} ({job.host.scheduler}), in {layout.job_dir(job.root, job.id)}",
-        f"# environment: {job.interpreter.path} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
+        f"# environment: {job.interpreter.title} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
         "",
         "# files sent with the job",
         *(

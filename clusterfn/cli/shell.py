@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import environment_upload
+from clusterfn.calls import environment_upload, submit
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.environment_upload import BuildDisplay
@@ -31,6 +31,7 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.transports import openssh, shared_login
 from clusterfn.hosts.transports.ssh_config import resolve
 from clusterfn.integrations.jupyter import tunnel as tunnels
+from clusterfn.scheduler import job_script
 from clusterfn.scheduler.job_script import command_line
 
 _TIMEOUT_S = 60.0
@@ -42,10 +43,11 @@ def shell(args: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("shell needs a terminal", hint="clusterfn run and clusterfn pull work without one")
     join: Sequence[str] = ()
+    loading = ""
     names_host = not args.words or (len(args.words) == 1 and args.words[0] in config_file.load().hosts)
     if names_host:
         host = target.host_state(next(iter(args.words), None), "shell")
-        words = ["", _environment_of(host, args.environment)]
+        words, loading = ["", _environment_of(host, args.environment)], job_script.modules_setup(host.settings)
     elif args.environment:
         raise ConfigError("a job has its own environment", hint="leave out --environment, or name a HOST alone")
     else:
@@ -54,6 +56,8 @@ def shell(args: argparse.Namespace) -> int:
     for reply in host.bridge.lay_out():
         reply.result(_TIMEOUT_S)
     argv = [*join, *host.bridge.words(layout.SUPERVISE, "shell", *words)]
+    if loading:
+        argv = ["/bin/sh", "-c", f'{loading}\nexec "$@"', "sh", *argv]
     return subprocess.call(terminal_command(host, [*_with_commands(host), *argv] if join else argv))
 
 
@@ -74,7 +78,9 @@ def _environment_of(host: HostState, which: str | None) -> str:
     if ready.made is not None:
         with BuildDisplay() as display:
             environment_upload.build(host, ready.made, console.tell, display.show_build)
-    python, _, activation = ready.interpreter
+    for reply in submit.send_scripts(host, ready.folders).before:
+        reply.result(_TIMEOUT_S)
+    python, activation = ready.interpreter.path, ready.interpreter.activation
     return json.dumps({"python": python, "activation": activation, "env": dict(host.settings.env)})
 
 

@@ -36,13 +36,13 @@ class EnvironmentKind(NamedTuple):
         interpreters: Where its interpreter may be on the host, by what is behind the colon: absolute, below `~/`, or a
             name in PATH. The first that can be executed is used.
         if_missing: What to do where it is not there; `{value}` is what is behind the colon.
-        is_image: Whether it is a container's image, whose interpreter is inside.
+        images: For a container's image, whose interpreter is inside: the pattern of what may be behind the colon.
     """
 
     example: str
     interpreters: Callable[[str], Sequence[str]]
     if_missing: str = "find it on the host, and correct the path"
-    is_image: bool = False
+    images: str = ""
 
 
 def _in_folder(folder: str) -> Sequence[str]:
@@ -54,8 +54,13 @@ def _of_conda(name: str) -> Sequence[str]:
     return [*(posixpath.join(place, *parts, "bin", "python") for place in CONDA_PLACES), f"{CONDA_LIST}:{name}"]
 
 
-def _image(example: str) -> EnvironmentKind:
-    return EnvironmentKind(example, lambda image: [image], is_image=True)
+_ANY = r"[^\x00-\x1f\x7f]+"
+_ABSOLUTE = rf"(?:/|~/|\$(?:[A-Za-z_]|\{{)){_ANY}|/"
+_OR_ADDRESS = rf"{_ABSOLUTE}|[a-z][a-z0-9+.-]*:{_ANY}"
+
+
+def _image(example: str, images: str) -> EnvironmentKind:
+    return EnvironmentKind(example, lambda image: [image], images=images)
 
 
 ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {
@@ -66,12 +71,26 @@ ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {
         "name", _of_conda, 'run `conda env list` on the host, and name the folder of the environment: "prefix:/path"'
     ),
     # `environment.containers` knows how each runs a program in an image; `container` is the host's own `container:`.
-    "apptainer": _image("/image.sif"),
-    "singularity": _image("/image.sif"),
-    "charliecloud": _image("/folder"),
-    "bwrap": _image("/folder"),
-    "container": _image("image"),
+    "apptainer": _image("/image.sif", _OR_ADDRESS),
+    "singularity": _image("/image.sif", _OR_ADDRESS),
+    "charliecloud": _image("/folder", rf"{_ABSOLUTE}|\w{_ANY}"),
+    "bwrap": _image("/folder", _ABSOLUTE),
+    "container": _image("image", _ANY),
 }
+# Other names for them, by which people know them.
+_ALSO = {"sif": "apptainer", "ch-run": "charliecloud", "bubblewrap": "bwrap"}
+# Their programs are started by another process, which clusterfn can neither end nor measure.
+DAEMONS = ("docker", "podman", "nerdctl")
+NOT_BELOW = "another process starts its programs, so clusterfn could neither end nor measure them"
+USE_A_FILE = 'on the host, run `apptainer pull x.sif docker://IMAGE`, then name that file: "apptainer:/path/to/x.sif"'
+# Words that are no kind: why, and what to write.
+_NO_KINDS = {
+    **dict.fromkeys(DAEMONS, (NOT_BELOW, USE_A_FILE)),
+    **dict.fromkeys(("pyxis", "enroot"), ("SLURM itself starts a job in such an image",
+                    "write `slurm: {container-image: IMAGE}` below the host")),
+    **dict.fromkeys(("shifter", "sarus"), ("the host has to say how it is called",
+                    'write `container: [shifter, "--image={image}"]` below the host, and "container:IMAGE"')),
+}  # fmt: skip
 _NAMED = ("python", "venv", "prefix", "conda", "apptainer")
 *_others, _last = (f'"{word}:{ENVIRONMENT_KINDS[word].example}"' for word in _NAMED)
 NAME_ENVIRONMENT = f"name one on the host: {', '.join(_others)} or {_last}"
@@ -93,6 +112,7 @@ _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock|py))\s*\[(?P<parts
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
+_IMAGE_FILE = re.compile(r"[^:\0\n]+\.(?:sif|simg)")
 _IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 NOTIFY_KEYS = ("command", "after")
@@ -128,7 +148,22 @@ def names_an_image(text: str) -> bool:
         (True, False)
     """
     kind = ENVIRONMENT_KINDS.get(text.partition(":")[0])
-    return kind is not None and kind.is_image
+    return kind is not None and bool(kind.images)
+
+
+def why_no_image(text: str) -> tuple[str, str]:
+    """Return why a text cannot name the image of a container, and what to write instead; empty texts if it may.
+
+    Example:
+        >>> why_no_image("bwrap:images/ml")
+        ('it needs an absolute path', 'write the path on the host: "bwrap:/folder"')
+    """
+    kind, _, image = text.partition(":")
+    pattern = ENVIRONMENT_KINDS[kind].images if kind in ENVIRONMENT_KINDS else ""
+    if image and pattern and not re.fullmatch(pattern, image):
+        example = f'"{kind}:{ENVIRONMENT_KINDS[kind].example}"'
+        return "it needs an absolute path", f"write the path on the host: {example}"
+    return _NO_KINDS.get(kind, ("", "")) if image else ("", "")
 
 
 def split_file(text: str) -> tuple[str, tuple[str, ...]]:
@@ -168,17 +203,22 @@ def nearly_an_environment(text: str) -> str:
         ('conda:ml', 'python:/opt/ml/bin/python')
         >>> nearly_an_environment("~/.venv"), nearly_an_environment("/opt/ml/bin/python")
         ('python:~/.venv/bin/python', 'python:/opt/ml/bin/python')
+        >>> nearly_an_environment("/shared/pytorch.sif"), nearly_an_environment("Apptainer:/x.sif")
+        ('apptainer:/shared/pytorch.sif', 'apptainer:/x.sif')
         >>> nearly_an_environment("python3")
         'python:python3'
     """
     if _IN_PATH.fullmatch(text):
         return f"python:{text}"
+    if _IMAGE_FILE.fullmatch(text):
+        return f"apptainer:{text}"
     if text.startswith(("/", "~")):
         path = text.rstrip("/")
         if names_a_file(text) or nearly_a_file(text):
             return ""
         return f"python:{path}" if path.rpartition("/")[2].startswith("python") else f"python:{path}/bin/python"
     kind, _, rest = (part.strip() for part in text.partition(":"))
+    kind = _ALSO.get(kind.lower(), kind.lower())
     if kind not in ENVIRONMENT_KINDS or not rest:
         return ""
     if kind in ("venv", "prefix") and _INTERPRETER.search(rest):

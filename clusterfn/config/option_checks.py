@@ -19,6 +19,7 @@ from clusterfn.config.environment_kinds import (
     nearly_a_file,
     nearly_an_environment,
     python_version,
+    why_no_image,
 )
 from clusterfn.config.units import VARIABLE
 from clusterfn.errors import ConfigError, did_you_mean
@@ -146,6 +147,9 @@ def environment(value: Any, name: str) -> str:
         hint = f'name an interpreter by its path, {name}="python:/path/to/python", or write {python_package(version)}'
         raise ConfigError(f"{name}={text!r} names a version of Python, not an interpreter", hint=hint)
     meant = nearly_an_environment(text)
+    why, instead = why_no_image(meant or text)
+    if why:
+        raise ConfigError(f"{name}={text!r} cannot be used: {why}", hint=instead)
     if not meant and (text in ("current", OF_SCRIPT) or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest)):
         return text
     if meant := meant or nearly_a_file(text):

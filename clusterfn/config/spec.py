@@ -173,8 +173,17 @@ class Interpreter(NamedTuple):
         path: Absolute path there.
         version: (major, minor).
         activation: Variables that make it complete (PATH and others), see `ExistingEnvironment.read`.
+        image: The image that it enters, as `environment=` names it; "" for none.
+        torch: The version of its PyTorch, and for which CUDA that was built; "" for what it lacks.
     """
 
     path: str
     version: tuple[int, int]
     activation: Mapping[str, object] = {}
+    image: str = ""
+    torch: tuple[str, str] = ("", "")
+
+    @property
+    def title(self) -> str:
+        """What people know it by: the script that enters an image is in a folder whose name says nothing."""
+        return self.image or self.path

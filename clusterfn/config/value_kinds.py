@@ -6,6 +6,7 @@ Nothing here reads the disk or the network.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -190,7 +191,10 @@ def _container(value: Value) -> tuple[str, ...]:
     if value.kind != "list" or not value.values or not any("{image}" in each.text for each in value.values[1:]):
         hint = 'write a list of its words, [shifter, "--image={image}"]; python3 and its arguments come behind it'
         raise value.error("expected the words of a command with {image} among them", hint)
-    return value.as_lines()
+    words = value.as_lines()
+    if posixpath.basename(words[0]) in environment_kinds.DAEMONS:
+        raise value.error(f"{words[0]} cannot be used: {environment_kinds.NOT_BELOW}", environment_kinds.USE_A_FILE)
+    return words
 
 
 CONTAINER = Kind(_container, {"type": "array", "items": TEXT, "minItems": 2})
@@ -209,6 +213,9 @@ def _environment(value: Value) -> str:
         hint = 'write the path of an interpreter, `environment: "python:/path"`, or a file such as environment.yml'
         raise value.error(f'"{text}" names a version of Python, not an interpreter', hint)
     instead = environment_kinds.nearly_an_environment(text)
+    why, remedy = environment_kinds.why_no_image(instead or text)
+    if why:
+        raise value.error(f'"{text}" cannot be used: {why}', remedy)
     if not instead and re.fullmatch(r"[A-Za-z0-9][\w-]*", text) and text != "current":
         instead = f"conda:{text}"
     if instead:

@@ -9,19 +9,27 @@ are from the manuals of Apptainer 1.4 (`apptainer exec`), Charliecloud 0.31 (`ch
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clusterfn.bridge.layout import ENTERING_VARIABLE, IMAGE_VARIABLE
+from clusterfn.scheduler.job_script import LEADING_VARIABLE, quote, quote_path
 
 # The script that a missing runtime, image or folder ends says so behind this word; other failures are the runtime's.
 REFUSED = "clusterfn: "
 NOT_IN_PATH = "is not in PATH of the host"
 _CANNOT_ENTER = '{"done": "environment", "message": "the image cannot be entered"}'
+# What runtimes and the kernel say where a container cannot start, and what to do then.
+HINTS = (
+    ("namespace|uid map", "this account may not create user namespaces there: ask the administrator to allow it"),
+    ("Exec format error|architecture", "the image is for another processor: get the one that `uname -m` there names"),
+)
 # Charliecloud and bubblewrap keep the host's PATH, in which another `python3` may come first.
 _PATH = "/opt/conda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+# These signs separate folders and options on such a command line.
+_NO_COLON = 'case $from$to in *[:,]*) refuse "the folder $from has a colon or a comma in its name" ;; esac'
 
 
 class Runtime(NamedTuple):
@@ -49,7 +57,7 @@ def _apptainer(program: str) -> Runtime:
     return Runtime(
         program,
         'set -- "$image" python3 "$@"',
-        'set -- --bind "$from:$to" "$@"',
+        f'{_NO_COLON}\nset -- --bind "$from:$to" "$@"',
         f'{gpus}\nset -- exec --pwd "$PWD" "$@"',
         binds_home=True,
     )
@@ -61,7 +69,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     "charliecloud": Runtime(
         "ch-run",
         f'set -- "$image" -- /usr/bin/env PATH={_PATH} python3 "$@"',
-        'set -- --bind="$from:$to" "$@"',
+        f'{_NO_COLON}\nset -- --bind="$from:$to" "$@"',
         # A folder that the image lacks can be shown only where something may be written into it.
         "case $(ch-run --help 2>&1) in\n"
         '  *--write-fake*) set -- --write-fake "$@" ;;\n'
@@ -73,12 +81,14 @@ RUNTIMES: Mapping[str, Runtime] = {
         "bwrap",
         f'set -- --chdir "$PWD" /usr/bin/env PATH={_PATH} python3 "$@"',
         'set -- --bind "$from" "$to" "$@"',
+        '[ -d "$image" ] || refuse "$image is a file, and bwrap enters a folder"\n'
         # The root is in memory, and has what is in the image. So folders that the image lacks can be shown in it.
         "for file in passwd group hosts resolv.conf; do\n"
         '  set -- --ro-bind-try "/etc/$file" "/etc/$file" "$@"\n'
         "done\n"
-        'for path in "$image"/* "$image"/home/* "$image"/opt/* "$image"/mnt/* "$image"/srv/*; do\n'
-        '  to=${path#"${image%/}"} from=$path\n'
+        "root=${image%/}\n"
+        'for path in "$root"/* "$root"/home/* "$root"/opt/* "$root"/mnt/* "$root"/srv/*; do\n'
+        '  to=${path#"$root"} from=$path\n'
         '  [ -e "$path" ] || [ -L "$path" ] || continue\n'
         "  case $to in /dev | /proc | /sys | /tmp | /home | /opt | /mnt | /srv) continue ;; esac\n"
         '  if [ -L "$path" ]; then kind=--symlink from=$(readlink "$path"); else kind=--ro-bind; fi\n'
@@ -92,7 +102,6 @@ RUNTIMES: Mapping[str, Runtime] = {
 CUSTOM = "container"
 KINDS = (*RUNTIMES, CUSTOM)
 IMAGE = "{image}"
-_VARIABLE = re.compile(r"\$(\w+|\{\w+\})(?=/|$)")
 
 
 def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[str], root: str) -> str:
@@ -100,7 +109,7 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
 
     Args:
         kind: A word of `KINDS`.
-        image: A path, absolute or below `~/`, or what else the runtime takes, such as `docker://ubuntu`.
+        image: A path as `quote_path` takes it, or what else the runtime takes, such as `docker://ubuntu`; in one line.
         command: For CUSTOM, the words of `container:`; `{image}` in them is the image.
         binds: Folders of the host, each as `FOLDER` or `FOLDER:FOLDER_IN_THE_IMAGE`.
         root: The host's root, which each job needs; "" if it is not known yet.
@@ -109,8 +118,7 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
         >>> print(make_script("container", "/i.sif", ["srun-in", "{image}"], [], ""))
         #!/bin/sh
         # environment="container:/i.sif": each argument goes to the Python of this image.
-        image=/i.sif
-        export CLUSTERFN_IMAGE="$image" CLUSTERFN_PYTHON="$0"
+        export CLUSTERFN_PYTHON="$0"
         for word; do report=${last-} last=$word; done
         refuse() {
           echo "clusterfn: $1" >&2
@@ -120,17 +128,19 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
           esac
           exit 127
         }
+        image=/i.sif
+        export CLUSTERFN_IMAGE="$image"
         command -v srun-in >/dev/null 2>&1 || refuse 'srun-in is not in PATH of the host'
         [ -e "$image" ] || refuse "$image does not exist on the host"
         exec srun-in "$image" python3 "$@"
     """
     runtime = RUNTIMES.get(kind)
     program = runtime.program if runtime else command[0]
+    is_path = image.startswith(("/", "~/", "$"))
     lines = [
         "#!/bin/sh",
-        f'# environment="{kind}:{image}": each argument goes to the Python of this image.'.replace("\n", " "),
-        f"image={_word(image)}",
-        f'export {IMAGE_VARIABLE}="$image" {ENTERING_VARIABLE}="$0"',
+        f'# environment="{kind}:{image}": each argument goes to the Python of this image.',
+        f'export {ENTERING_VARIABLE}="$0"',
         # The supervisor's last two words to a worker are descriptors. The first one takes its report.
         "for word; do report=${last-} last=$word; done",
         "refuse() {",
@@ -141,12 +151,14 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
         "  esac",
         "  exit 127",
         "}",
-        f"command -v {shlex.quote(program)} >/dev/null 2>&1 || refuse {shlex.quote(f'{program} {NOT_IN_PATH}')}",
+        *_set("image", (image.rstrip("/") or "/") if is_path else image),
+        f'export {IMAGE_VARIABLE}="$image"',
+        f"command -v {quote(program)} >/dev/null 2>&1 || refuse {quote(f'{program} {NOT_IN_PATH}')}",
     ]
-    if image.startswith(("/", "~/", "$")):
+    if is_path:
         lines.append('[ -e "$image" ] || refuse "$image does not exist on the host"')
     if runtime is None:
-        words = " ".join('"$image"'.join(shlex.quote(part) if part else "" for part in word.split(IMAGE))
+        words = " ".join('"$image"'.join(quote(part) if part else "" for part in word.split(IMAGE))
                          for word in command)  # fmt: skip
         return "\n".join([*lines, f'exec {words} python3 "$@"'])
     lines.append(runtime.enter)
@@ -154,11 +166,12 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
     for bind in reversed(binds):
         source, _, target = bind.partition(":")
         lines += [
-            f"from={_word(source)} to={_word(target or source)}",
+            *_set("from", source),
+            *_set("to", target or source),
             '[ -e "$from" ] || refuse "binds: names $from, which does not exist on the host"',
             runtime.bind,
         ]
-    own = [_word(root)] if root else []
+    own = [quote_path(root)] if root else []
     own += ['"${TMPDIR:-}"'] + ([] if runtime.binds_home else ['"$HOME"'])
     lines += [
         f"for to in {' '.join(own)}; do",
@@ -174,12 +187,8 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
     return "\n".join(lines)
 
 
-def _word(text: str) -> str:
-    """Return the word of a shell for a path, in which `~/` and a leading variable are the host's."""
-    if text == "~" or text.startswith("~/"):
-        return f'"$HOME"{shlex.quote(text[1:]) if text[1:] else ""}'
-    variable = _VARIABLE.match(text)
-    if variable:
-        rest = text[variable.end() :]
-        return f'"${{{variable[1].strip("{}")}}}"{shlex.quote(rest) if rest else ""}'
-    return shlex.quote(text)
+def _set(variable: str, path: str) -> list[str]:
+    """Return the lines that set a variable of the script to a path of the host."""
+    begin = LEADING_VARIABLE.match(path)
+    known = [f"[ -n \"${{{begin[2]}:-}}\" ] || refuse '{begin[0]} is not set on the host'"] if begin else []
+    return [*known, f"{variable}={quote_path(path)}"]

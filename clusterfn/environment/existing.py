@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.config import environment_kinds
+from clusterfn.config import environment_kinds, option_checks
 from clusterfn.config.environment_kinds import CHOOSE_ENVIRONMENT, ENVIRONMENT_KINDS, NAME_ENVIRONMENT
 from clusterfn.config.host_text import reading, shaped
 from clusterfn.config.spec import Host, Interpreter
@@ -103,11 +104,17 @@ def activated(prefix):
     ours = {*start, *shells_own}
     return {name: value for name, separator, value in pairs if separator and name not in ours}
 has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "activate.d"))
+def torch():
+    import re
+    files = [os.path.join(folder, "torch", "version.py") for folder in sys.path]
+    text = next((open(file, errors="replace").read() for file in files if os.access(file, os.R_OK)), "")
+    found = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *'([^'\n]*)'", text, re.M))
+    return [found.get("__version__", ""), found.get("cuda", "")]
 def lacks(name):
     import importlib.util
     return importlib.util.find_spec(name) is None
 print(json.dumps({"path": script or sys.executable, "script": bool(script), "named": named,
-               "version": list(sys.version_info[:2]), "prefix": sys.prefix,
+               "version": list(sys.version_info[:2]), "prefix": sys.prefix, "torch": torch(),
                "missing": [name for name in needed if lacks(name)],
                "conda": conda, "venv": sys.prefix != sys.base_prefix,
                "set": activated(sys.prefix) if has_scripts else {}}))
@@ -132,10 +139,11 @@ def parse_existing(text: str | None, host: Host) -> ExistingEnvironment:
     if kind == containers.CUSTOM and not host.container:
         raise ConfigError(
             f"environment={text!r} is an image of a runtime that the host {host.name} does not name",
-            hint=f'write `container: [podman, run, "{containers.IMAGE}"]` below the host, with the words of yours',
+            hint=f'write `container: [shifter, "--image={containers.IMAGE}"]` below the host, with the words of yours',
         )
     if kind in ENVIRONMENT_KINDS and value:
-        if ENVIRONMENT_KINDS[kind].is_image:
+        if ENVIRONMENT_KINDS[kind].images:
+            option_checks.environment(text, "environment")
             return ExistingEnvironment(kind, value, command=host.container, binds=host.binds)
         return ExistingEnvironment(kind, value)
     what = f"environment={text!r} does not name an environment that this version can use"
@@ -210,6 +218,7 @@ class ExistingEnvironment(NamedTuple):
         with reading("the host", "what its interpreter says of itself"):
             path, prefix, missing = str(said["path"]), str(said["prefix"]), list(map(str, said["missing"]))
             major, minor = map(int, said["version"])
+            torch, cuda = map(str, said["torch"])
             shaped(said, {"named": bool, "script": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
         if missing:
             what = f"no environment was named, and {path} has no {', '.join(missing)}"
@@ -235,7 +244,8 @@ class ExistingEnvironment(NamedTuple):
         of_conda = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)}
         of_kind = of_conda if said["conda"] else {"VIRTUAL_ENV": prefix} if said["venv"] else {}
         activation = {"prepend": {"PATH": in_path}, "set": {**said["set"], **of_kind}, "unset": []}
-        return Interpreter(path, (major, minor), activation), folders
+        image = f"{self.kind}:{self.value}" if self.is_image else ""
+        return Interpreter(path, (major, minor), activation, image, (torch, cuda)), folders
 
     def _explain_image(self, rc: int | None, printed: bytes) -> EnvironmentBuildError:
         """Return the error for an image whose Python did not describe itself, from what was printed instead."""
@@ -247,7 +257,8 @@ class ExistingEnvironment(NamedTuple):
         elif refused:
             hint = "correct the path, in the words of the host"
         else:
-            hint = "on the host, run `python3 --version` in this image: it needs a python3 in its PATH"
+            usual = "on the host, run `python3 --version` in this image: it needs a python3 in its PATH"
+            hint = next((hint for words, hint in containers.HINTS if re.search(words, "\n".join(lines))), usual)
         reason = refused[len(containers.REFUSED) :] or f"its python3 did not run (exit {rc})"
         message = f"environment '{self.kind}:{self.value}': {reason}"
         return EnvironmentBuildError(

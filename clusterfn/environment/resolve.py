@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterfn.bridge import layout
-from clusterfn.config import places
+from clusterfn.config import option_checks, places
 from clusterfn.config.environment_kinds import (
     CHOOSE_ENVIRONMENT,
     NAME_ENVIRONMENT,
@@ -128,7 +128,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
     script = places.running_script()
     if text == OF_SCRIPT and script is not None:
         text = str(script)
-    if not text or not names_a_file(text):
+    if not text or not names_a_file(option_checks.environment(text, "environment")):
         raise ConfigError(f"environment={text!r} does not name an environment", hint=CHOOSE_ENVIRONMENT)
     # A relative path may begin at the working directory, or at the script.
     folders = [Path.cwd(), *([script.parent] if script else [])]

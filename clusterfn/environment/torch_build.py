@@ -168,7 +168,7 @@ def lock_with_torch(
             for sentence in [explain_torch(torch, known) + same, *cuda_warnings(torch.cuda or "", known)]:
                 once(sentence)
 
-    ours = replace(target, cuda=_newest_cuda(known.driver), torch=None if fixed else narrow)
+    ours = replace(target, cuda=newest_cuda(known.driver), torch=None if fixed else narrow)
     why = f"its PyTorch {before.version} does not run on the GPUs of {host}" if before and is_needed else ""
     try:
         return solver.lock_for(spec, ours, say, "" if fixed else why, check)
@@ -187,7 +187,7 @@ def needed_target(target: SolveTarget, gpus: GpuCapabilities | None) -> SolveTar
     """
     if gpus is None or gpus is UNKNOWN_GPUS:
         return target
-    return replace(target, cuda=_newest_cuda(gpus.driver))
+    return replace(target, cuda=newest_cuda(gpus.driver))
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ def runs_on(torch: str, build: str, gpus: GpuCapabilities) -> bool:
     return known.fits(row, gpus) if row else known.runs_driver(build, gpus.driver)
 
 
-def _newest_cuda(driver: str) -> str:
+def newest_cuda(driver: str) -> str:
     """Return the newest version of CUDA that a driver supports, "12.9" for 575.57.08."""
     known = load_table()
     own = [cuda for cuda, least in known.ships.items() if version(least) <= version(driver)]

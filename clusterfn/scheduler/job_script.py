@@ -1,4 +1,4 @@
-"""job.sh, and every quoting of a value for a shell, but in the script that enters an image (`environment.containers`).
+"""job.sh, and every quoting of a value for a shell.
 
 Pure: templates are read from the package, values are put in, nothing is written or run.
 """
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
 
 _HOLE = re.compile(r"@@([a-z]+)")
+# What a path of a host may begin with, for the host to fill in.
+LEADING_VARIABLE = re.compile(r"\$(\{)?([A-Za-z_]\w*)(?(1)\})(?=/|$)", re.ASCII)
 
 
 def quote(value: str) -> str:
@@ -36,6 +38,17 @@ def quote(value: str) -> str:
     if "\0" in value:
         raise ValueError(f"a NUL in {value!r}")
     return shlex.quote(value)
+
+
+def quote_path(path: str) -> str:
+    """Return `path` as one word, in which `~/` and a variable at its beginning are those of the host."""
+    if variable := LEADING_VARIABLE.match(path):
+        begin, rest = f"${{{variable[2]}}}", path[variable.end() :]
+    elif path == "~" or path.startswith("~/"):
+        begin, rest = "$HOME", path[1:]
+    else:
+        return quote(path)
+    return f'"{begin}"/{quote(rest[1:])}' if rest[1:] else f'"{begin}"{rest}'
 
 
 def command_line(argv: Iterable[str]) -> str:
@@ -89,8 +102,7 @@ def _checked(lines: Sequence[str]) -> list[str]:
 
 def _folders(folders: Iterable[str]) -> str:
     """Return the word for folders in PATH, in which `~/` is the home of the node."""
-    words = (f'"$HOME"/{quote(each[2:])}' if each.startswith("~/") else quote(each) for each in folders)
-    return ":".join(words)
+    return ":".join(map(quote_path, folders))
 
 
 def _folder(job: JobSpec) -> str:

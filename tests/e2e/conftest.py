@@ -28,6 +28,21 @@ BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
 # What does not differ between the two; the other one in test-long.
 ON_BARE = pytest.mark.parametrize("host", ["tensor01", pytest.param("slurm", marks=pytest.mark.long)])
 ON_SLURM = pytest.mark.parametrize("host", ["slurm", pytest.param("tensor01", marks=pytest.mark.long)])
+# A program of torchrun. Each line is one write, so that those of two ranks do not mix; and it does not end as Python
+# does, because gloo's threads sometimes abort that (docs/upstream.md).
+RANKS = """
+import os
+import torch
+import torch.distributed as distributed
+
+distributed.init_process_group("gloo")
+total = torch.ones(1) * (distributed.get_rank() + 1)
+distributed.all_reduce(total)
+line = f"rank {distributed.get_rank()} of {distributed.get_world_size()} {total.item()}\\n"
+os.write(1, line.encode())
+distributed.destroy_process_group()
+os._exit(0)
+"""
 ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import clusterfn
 from clusterfn import CommandFailed, File, ResultError
+from tests.e2e.conftest import RANKS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 TRAIN = """
@@ -352,20 +353,6 @@ def test_a_script_of_sbatch_starts_its_tasks_by_srun(hosts, project):
     assert "not taken from job.sbatch: --output=%x.out" in ran.stderr
 
 
-RANKS = """
-import os
-import sys
-import torch
-import torch.distributed as distributed
-
-distributed.init_process_group("gloo")
-total = torch.ones(1) * (distributed.get_rank() + 1)
-distributed.all_reduce(total)
-# In one write, so that the lines of two ranks do not mix.
-line = f"rank {distributed.get_rank()} of {distributed.get_world_size()} {total.item()}\\n"
-os.write(1, line.encode())
-distributed.destroy_process_group()
-"""
 REDUCES = """
 import os
 import torch

@@ -6,6 +6,8 @@ bubblewrap, Charliecloud and Apptainer run here as an ordinary account, with ima
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 
 from clusterfn import Cancelled, ConfigError, File, KilledBySignal, OutOfMemory, Session, cluster, command
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError
-from tests.e2e.conftest import MINOR, Hosts
+from tests.e2e.conftest import MINOR, RANKS, Hosts
+from tests.e2e.terminal import Terminal
 from tests.fixtures.calls.actor_model import Model
 from tests.lab import apptainer
 from tests.lab.layout import IMAGES
@@ -134,6 +137,20 @@ def test_a_folder_of_the_host_is_shown_where_binds_says_so(
         read("/mnt/data")
 
 
+def test_a_shell_of_a_host_is_in_the_image(hosts: Hosts, tmp_path: Path) -> None:
+    image = f"bwrap:{IMAGES}/python3.13"
+    terminal = Terminal(["/bin/sh"], tmp_path, {**os.environ, "SHELL": "/bin/sh"})
+    try:
+        terminal.type(f"'{sys.executable}' -m clusterfn shell tensor01 --environment {image}; echo status=$?")
+        terminal.wait_for(re.escape(f"({os.uname().nodename}) $ "))
+        terminal.type("python3 --version; ls -d /opt/clusterfn-lab/python; exit 4")
+        terminal.wait_for("Python 3.13")
+        terminal.wait_for("ls: cannot access")
+        terminal.wait_for("status=4")
+    finally:
+        os.kill(terminal.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("environment", "message", "hint"),
     [
@@ -214,16 +231,11 @@ def test_torchrun_trains_two_ranks_in_a_container(
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     project = tmp_path / "project"
     project.mkdir()
-    (project / "train.py").write_text(
-        "import torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "total = torch.ones(1) * (dist.get_rank() + 1)\n"
-        "dist.all_reduce(total)\n"
-        "print('sum', int(total), 'of', dist.get_world_size(), flush=True)\n"
-    )
+    (project / "train.py").write_text(RANKS)
     monkeypatch.chdir(project)
     torchrun = ["python3", "-m", "torch.distributed.run", "--nproc_per_node=2", "train.py"]
 
     command(torchrun, host=host, environment=f"charliecloud:{IMAGES}/python3.11", env={"PYTHONPATH": "/mnt"})()
 
-    assert capfd.readouterr().out.count("sum 3 of 2") == 2
+    printed = capfd.readouterr().out.splitlines()
+    assert sorted(printed) == ["rank 0 of 2 3.0", "rank 1 of 2 3.0"]

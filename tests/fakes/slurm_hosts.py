@@ -31,8 +31,7 @@ from tests.fakes.transport import FakeTransport, Far, agent
 
 _FOUND = {
     "path": "/usr/bin/python3", "version": list(sys.version_info[:2]), "prefix": "/usr", "named": True, "script": False,
-    "missing": [],
-    "conda": False, "venv": False, "set": {},
+    "missing": [], "torch": ["", ""], "conda": False, "venv": False, "set": {},
 }  # fmt: skip
 _OK = {"end": True, "ok": True}
 

@@ -43,6 +43,13 @@ def _tunnel(port: str) -> int:
     return far_end.carry_to_port(int(port))
 
 
+# Starts the user's shell in a container, and where that has none the usual one.
+_ENTER = """
+import os, sys
+for shell in (sys.argv[1:], ["/bin/sh", "-i"]):
+    if os.access(shell[0], os.X_OK):
+        os.execv(shell[0], shell)
+"""
 _WITHOUT_FILES = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"], "tcsh": ["-f"]}
 
 
@@ -56,6 +63,7 @@ def _start_shell(folder: str, facts: str) -> int:
         folder: Of the job; "" for an environment of the host.
         facts: Then its `python`, `activation` and `env`, as JSON.
     """
+    begin: "list[str]" = []
     if folder:
         job = JobFolder(folder)
         name = job.id[:4]
@@ -66,6 +74,9 @@ def _start_shell(folder: str, facts: str) -> int:
         # These variables belong to a job, and there is none.
         del environ["CUDA_VISIBLE_DEVICES"], environ["CLUSTERFN_CHECKPOINT"]
         where, name = os.path.expanduser("~"), os.uname().nodename
+        # A script that runs the interpreter, perhaps in a container, has nothing that a shell outside finds.
+        if spec["activation"]["prepend"]["PATH"] == []:
+            begin = [spec["python"], "-I", "-c", _ENTER]
     if where is None:
         return 1
     for variable in ("TERM", "LANG", "LC_ALL", "HOME", "USER", "LOGNAME"):
@@ -78,7 +89,8 @@ def _start_shell(folder: str, facts: str) -> int:
     environ["PS1"] = "(%s) $ " % name
     os.chdir(where)
     sys.stdout.flush()
-    os.execve(shell, [shell, *_WITHOUT_FILES.get(os.path.basename(shell), []), "-i"], environ)
+    argv = [*begin, shell, *_WITHOUT_FILES.get(os.path.basename(shell), []), "-i"]
+    os.execve(argv[0], argv, environ)
     # This is never reached, because the shell has taken the place of this process.
     return 1
 

@@ -26,9 +26,10 @@ from ..schedulers.registry import scheduler_of_job
 from ..supervisor import process_tree, publish
 from . import warning
 from .command_line import (
+    WRITE_PLAIN,
     NotPlain,
     fill,
-    fill_words,
+    fill_command,
     interpreter_of,
     launcher_variables,
     to_warn,
@@ -89,8 +90,7 @@ def run(command: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         try:
             argv = argv_of(command, values)
         except NotPlain as error:
-            hint = "use letters, digits and @%+=:,./- there, or pass the value as a word to a script"
-            raise CallRejected(COMMAND, str(error), hint, code=_NOT_STARTED[errno.EACCES]) from error
+            raise CallRejected(COMMAND, str(error), WRITE_PLAIN, code=_NOT_STARTED[errno.EACCES]) from error
         with open(command.get("stdin") or os.devnull, "rb") as stdin:
             _wait_for(argv, env, stdin, warn_by, shown(command, values), bool(command.get("alone")))
         return _result(command.get("result"), shown(command, values))
@@ -107,8 +107,8 @@ def argv_of(command: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
         shell = next((found for name in _SHELLS if (found := shutil.which(name))), "/bin/sh")
         # A program that fails at the beginning of a pipe would be hidden by the last one.
         pipes = ["-o", "pipefail"] if os.path.basename(shell) == "bash" else []
-        return [shell, *pipes, "-c", fill(command["line"], values, is_code=True)]
-    first, *rest = words = fill_words(command["words"], values)
+        return [shell, *pipes, "-c", *fill_command(command, values)]
+    first, *rest = words = fill_command(command, values)
     if (os.sep in first or first.endswith(".py")) and os.path.isfile(first):
         if first.endswith(".py"):
             return [sys.executable, *words]

@@ -25,6 +25,7 @@ _GIVE_CODE = ("ssh", "watch", "parallel", "tmux", "su")
 _HAS_CODE = re.compile(r"[-+]\w*c\w*")
 # No shell sees anything but text in such a value, wherever it is in a line.
 PLAIN = re.compile(r"[\w@%+=:,./-]+")
+WRITE_PLAIN = "use letters, digits and @%+=:,./- there, or pass the value as a word to a script"
 _LONGEST_FIRST_LINE = 4096
 # These are the options of accelerate that choose how it starts processes.
 _KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
@@ -71,6 +72,13 @@ def fill_words(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
         has_shell = has_shell or name in _SHELLS
         is_code = is_code or name in _GIVE_CODE or (has_shell and _HAS_CODE.fullmatch(name) is not None)
     return filled
+
+
+def fill_command(command: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command, or its one line for a shell, with the values in their places; raise as `fill`."""
+    if command["line"]:
+        return [fill(command["line"], values, is_code=True)]
+    return fill_words(command["words"], values)
 
 
 def interpreter_of(script: str) -> list[str]:

@@ -18,9 +18,9 @@ from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.environment_kinds import names_an_image
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
+from clusterfn.environment import torch_build
 from clusterfn.errors import ClusterfnError, did_you_mean
 from clusterfn.hosts import loop
 from clusterfn.hosts.environment_choice import EnvironmentRequest
@@ -63,13 +63,17 @@ def modules(state: CheckState) -> str:
 
 def environment(state: CheckState) -> str:
     interpreter = state.host_state.environments.find(EnvironmentRequest(state.environment, gpus=state.gpus)).interpreter
-    text = state.environment or state.host.environment or ""
-    # The script that enters an image is in a folder whose name says nothing.
-    place = text if names_an_image(text) else interpreter.path
     here = f"yours is {CALLER[0]}.{CALLER[1]}: functions are sent as source"
     if interpreter.version == CALLER:
         here = "the same as yours"
-    return f"{place} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
+    torch, cuda = interpreter.torch
+    build = f"; PyTorch {torch} for CUDA {cuda or 'none'}" if torch else ""
+    found = f"{interpreter.title} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here}{build})"
+    driver, table = state.site.gpus.driver if state.site.gpus else "", torch_build.load_table()
+    if cuda and driver and not table.runs_driver(cuda, driver):
+        needs = f"CUDA {cuda} needs driver {table.least_driver(cuda)} or newer, and the host has {driver}"
+        raise StepWarning(f"{found}; {needs}", f"use a PyTorch for CUDA {torch_build.newest_cuda(driver)} or older")
+    return found
 
 
 def function(state: CheckState) -> str:

@@ -303,7 +303,7 @@ def environment(host: HostState, choice: str | None, answers: Answers) -> str | 
     if choice == NONE:
         return None
     if choice:
-        say(f"Functions run with {host.environments.find(EnvironmentRequest(choice)).interpreter.path}.")
+        say(f"Functions run with {host.environments.find(EnvironmentRequest(choice)).interpreter.title}.")
         return choice
     own = _own(host.connection)
     if own is None:

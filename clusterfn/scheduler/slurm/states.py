@@ -232,11 +232,14 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
         hint = "`root:` must be on a file system that login node and compute nodes share"
         return layout.LOST, f"the node {facts.get('NodeList', '')} could not start the job", hint, "start"
     how = f"by signal {signal}" if signal not in ("", "0") else f"with status {code or '(unknown)'}"
-    return layout.LOST, f"the job's script ended {how} and left no result", _LOOK, "scheduler"
+    hint = _NO_PYTHON if code == _NOT_FOUND else _LOOK
+    return layout.LOST, f"the job's script ended {how} and left no result", hint, "scheduler"
 
 
 # SLURM reports this number, which is not that of a signal, for a script whose output file cannot be opened.
 _NO_LOG = "53"
+_NOT_FOUND = "127"  # the status of a shell for a program that is not there
+_NO_PYTHON = "set `python:` of the host to a Python 3.6 or newer that the node has, or the image of `container-image`"
 _LOOK = "read scheduler.log of the job; then call the function again"
 
 

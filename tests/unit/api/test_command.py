@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import subprocess
 
@@ -10,6 +11,7 @@ import pytest
 import clusterfn
 from clusterfn import ConfigError
 from clusterfn.bridge.worker.command_line import NotPlain, fill, fill_words
+from clusterfn.public_api import check_values
 
 
 @pytest.fixture
@@ -185,6 +187,21 @@ def test_what_cannot_run_is_rejected_with_what_to_do(project, line, problem, hin
 
     assert problem in caught.value.message
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "is_taken"),
+    [
+        ("echo {x} | cat", "1e-3", True), ("echo {x} | cat", "3; ls", False), ("echo {x}", "3; ls", True),
+        (["bash", "-c", "echo {x}"], "$(id)", False), ("cat {x} | wc", clusterfn.File("train.py"), True),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_shell_would_read_as_code_is_rejected_before_it_is_sent(project, line, value, is_taken):
+    called = clusterfn.command(line)
+    for calls, constants in (([("1",), (value,)], {}), ([()], {"x": value})):
+        rejects = pytest.raises(ConfigError, match="would not read the value .* of {x} as one word")
+        with contextlib.nullcontext() if is_taken else rejects:
+            check_values(called.__wrapped__, calls, constants)
 
 
 def test_a_script_that_calls_srun_needs_slurm_or_a_srun_of_its_own(project, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.cli.check import function
 from clusterfn.cli.check import host as steps
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.spec import Host
+from clusterfn.config.spec import Host, Interpreter
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.scheduler_commands import FoundCommands, LoginShellAnswer
@@ -367,6 +367,21 @@ def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():
     failed = fails(function.pytorch, where)
 
     assert str(failed) == "cluster has 8 GPUs, and --gpus asks for 9" and failed.hint == "write --gpus 8, or fewer"
+
+
+@pytest.mark.parametrize(("driver", "warned"), [("570.26", False), ("470.82", True), ("", False)])
+def test_a_driver_that_is_too_old_for_the_pytorch_of_an_environment_is_a_warning(driver, warned):
+    image = Interpreter("/s", (3, 12), {}, "apptainer:/x.sif", ("2.7.1", "12.6"))
+    where = found(Site((), gpus=SurveyedGpus(("NVIDIA A100",), driver=driver) if driver else None))
+    where.host_state.environments = SimpleNamespace(find=lambda _: SimpleNamespace(interpreter=image))
+    if not warned:
+        assert function.environment(where).endswith("; PyTorch 2.7.1 for CUDA 12.6)")
+        return
+    failed = fails(function.environment, where, StepWarning)
+
+    assert str(failed).startswith("apptainer:/x.sif (Python 3.12")
+    assert "CUDA 12.6 needs driver 525.60.13 or newer, and the host has 470.82" in str(failed)
+    assert failed.hint == "use a PyTorch for CUDA 11.0 or older"
 
 
 class WaitingJob(Future):  # type: ignore[type-arg]

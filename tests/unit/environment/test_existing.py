@@ -60,6 +60,36 @@ def test_a_script_that_was_named_is_what_jobs_run_and_stands_in_no_path(tmp_path
     assert in_path == [] and not made if is_run else str(Path(found.path).parent) in in_path
 
 
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("bwrap: No permissions to create new namespace, likely because…", "may not create user namespaces"),
+        ("FATAL: the image's architecture (arm64) could not run on the host's (amd64)", "for another processor"),
+        ("/usr/bin/env: 'python3': No such file or directory", "it needs a python3 in its PATH"),
+    ],
+)
+def test_why_an_image_does_not_start_decides_what_to_do(said, hint):
+    with pytest.raises(EnvironmentBuildError) as caught:
+        parse_existing("bwrap:/image", BARE).read(1, b"", said.encode(), "/root")
+
+    assert hint in caught.value.hint
+
+
+def test_an_environment_with_pytorch_says_which_and_for_which_cuda(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
+    (packages,) = tmp_path.glob("v/lib/python*/site-packages")
+    (packages / "torch").mkdir()
+    # What a wheel has there.
+    text = "__version__ = '2.7.1+cu126'\ndebug = False\ncuda: Optional[str] = '12.6'\nhip: Optional[str] = None\n"
+    (packages / "torch" / "version.py").write_text(text)
+    wanted = parse_existing(f"venv:{tmp_path}/v", BARE)
+    told = subprocess.run(wanted.probe(), capture_output=True, check=False)
+
+    found, _ = wanted.read(told.returncode, told.stdout, told.stderr, "/root")
+
+    assert found.torch == ("2.7.1+cu126", "12.6")
+
+
 @pytest.mark.parametrize("place", HOMES)
 def test_base_is_the_installation_itself(tmp_path, place):
     put(tmp_path, f"{place}/envs/ml")

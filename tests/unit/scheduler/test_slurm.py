@@ -250,6 +250,28 @@ def test_a_script_that_a_signal_ended_was_started(code, message):
     assert verdict.message.startswith(message)
 
 
+def test_a_node_or_an_image_without_the_python_of_the_login_node_is_told_from_other_ends():
+    line = "JobState=FAILED Reason=NonZeroExitCode ExitCode={}:0 NodeList=n1 TimeLimit=00:11:00"
+    verdicts = [
+        slurm.explain(Evidence(line.format(code), "job.sh: 54: /usr/bin/python3: not found")) for code in (127, 1)
+    ]
+
+    assert verdicts[0].hint.startswith("set `python:` of the host to a Python 3.6 or newer that the node has")
+    assert verdicts[1].hint.startswith("read scheduler.log")
+
+
+def test_pyxis_gets_the_image_and_its_folders_as_the_host_has_them():
+    """As its documentation has it: `sbatch --container-image=IMAGE --container-mounts=FOLDER:FOLDER script`."""
+    of_host = {"container-image": "/shared/pytorch.sqsh", "container-mounts": "/home:/home"}
+    made = SLURM._replace(scheduler_options=of_host)
+    sent = job(made.with_scheduler_options({"container-image": "docker://ubuntu"}))
+
+    words = Slurm(made, "ada").submission(sent).argv
+
+    assert {"--container-image=docker://ubuntu", "--container-mounts=/home:/home"} < set(words)
+    assert words[-1].endswith("/job.sh") and "--container-image=/shared/pytorch.sqsh" not in words
+
+
 @pytest.mark.parametrize(
     ("said", "hint"),
     [

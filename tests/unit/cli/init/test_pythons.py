@@ -14,6 +14,7 @@ import pytest
 from clusterfn.cli.init import choices
 from clusterfn.cli.init.choices import Answers
 from clusterfn.config.environment_kinds import CONDA_PLACES
+from clusterfn.config.spec import Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts have a POSIX shell")
@@ -72,7 +73,7 @@ def host_with(home: Path) -> SimpleNamespace:
     def environment(wanted):
         if wanted.text != "conda:ml":
             raise EnvironmentBuildError("none")
-        return SimpleNamespace(interpreter=SimpleNamespace(path="/x/bin/python"))
+        return SimpleNamespace(interpreter=Interpreter("/x/bin/python", (3, 11)))
 
     host = SimpleNamespace(scheduler="bare")
     return SimpleNamespace(environments=SimpleNamespace(find=environment), connection=Here(home), settings=host)
