@@ -47,7 +47,7 @@ def job_script(job: JobSpec) -> str:
     """Return the script that runs this job, the same for every scheduler."""
     folder, errors = layout.job_dir(job.root, job.id), layout.MODULE_ERRORS
     # The number of an element is the sum of the one given and that of the task in an array of any scheduler, or 0.
-    variables = [each.task_variable for each in SCHEDULERS.values()]
+    variables = [scheduler.task_variable for scheduler in SCHEDULERS.values()]
     task = reduce(lambda others, name: f"${{{name}:-{others}}}", reversed(variables), "0")
     element = fill("element.sh", {"job": _folder(job), "number": f"$(($1 + {task}))"}).rstrip("\n")
     module_errors = f"{_folder(job)}/{errors}" if job.group else quote(posixpath.join(folder, errors))
@@ -89,7 +89,7 @@ def _checked(lines: Sequence[str]) -> list[str]:
 
 def _folders(folders: Iterable[str]) -> str:
     """Return the word for folders in PATH, in which `~/` is the home of the node."""
-    words = (f'"$HOME"/{quote(each[2:])}' if each.startswith("~/") else quote(each) for each in folders)
+    words = (f'"$HOME"/{quote(folder[2:])}' if folder.startswith("~/") else quote(folder) for folder in folders)
     return ":".join(words)
 
 
@@ -122,7 +122,8 @@ def modules_check(host: Host, marker: str, has_nodes: bool) -> str:
 def modules_setup(host: Host) -> str:
     """Return the lines that load a host's modules as its jobs do; "" if it has none, and no lines of its own."""
     lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), ())
-    begin, end = "clusterfn_stage=setup\nclusterfn_said=$(mktemp) || exit 1", 'rm -f -- "$clusterfn_said"'
+    begin = "clusterfn_stage=setup\nclusterfn_said=$(mktemp) || exit 1"
+    end = 'rm -f -- "$clusterfn_said"'
     return f"{begin}\n{lines}\n{end}" if lines else ""
 
 
