@@ -24,7 +24,8 @@ from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.survey import Site, Volume
+from clusterfn.hosts.survey import Site
+from clusterfn.hosts.volumes import Volume
 from clusterfn.scheduler import kind_of_site, kinds_of_sites
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.site import AdvanceAnswers
@@ -125,9 +126,14 @@ _BARE = "bare"
 
 
 def keys(
-    site: Site, user: str, scheduler: str | None, root: str | None, site_options: AdvanceAnswers, answers: Answers,
+    site: Site,
+    user: str,
+    scheduler: str | None,
+    root: str | None,
+    site_options: AdvanceAnswers,
+    answers: Answers,
     try_root: Callable[[str], object] = len,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the host's lines, without its address and its environment.
 
     Args:
@@ -139,7 +145,8 @@ def keys(
         ConfigError: An answer does not fit the host.
     """
     word = scheduler or site.scheduler
-    offered, kind = site.schedulers.get(word), kind_of_site(word)
+    offered = site.schedulers.get(word)
+    kind = kind_of_site(word)
     if kind is not None and offered is None:
         problem = f"that host has no {kind.title}: {kind.program} is missing"
         hint = "leave --scheduler out, or name the folder of its commands with --scheduler-path"
@@ -170,7 +177,8 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
     if not site.signs:
         return site
     # A list, so that the check of an answer can replace the survey.
-    surveys, kinds = [site], kinds_of_sites().values()
+    surveys = [site]
+    kinds = kinds_of_sites().values()
     titles = " or ".join(kind.title for kind in kinds)
     programs = " or ".join(kind.commands.programs[0] for kind in kinds)
 
@@ -244,7 +252,7 @@ def say_site(site: Site) -> None:
     commands = site.login.schedulers.get(site.scheduler)
     if commands is not None and commands.keys():
         lines.append(f"its commands were found {commands.how}: {commands.in_words()}")
-    lines += [f"{each.name} ({each.path}, {each.kind}): {_room(each)}" for each in site.volumes]
+    lines += [f"{volume.name} ({volume.path}, {volume.kind}): {_room(volume)}" for volume in site.volumes]
     if site.gpus is not None and site.gpus.trouble:
         lines.append(f"nvidia-smi fails: {site.gpus.trouble}")
     elif site.gpus is not None:
