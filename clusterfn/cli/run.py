@@ -172,7 +172,7 @@ def _describe_script(args: argparse.Namespace) -> str:
 
 def _prepared(
     args: argparse.Namespace, values: Mapping[str, Sequence[str]], stdin: str | None = None
-) -> tuple[PreparedCommand, str]:  # fmt: skip
+) -> tuple[PreparedCommand, str]:
     """Return the command as a function, and how people read it.
 
     Args:
@@ -186,7 +186,8 @@ def _prepared(
         script = Path(args.target)
         # The configuration is also searched next to the script, as for a script that Python runs itself.
         config_file.running(script)
-        text, title = CommandText(tuple(words), "", ()), args.target
+        text = CommandText(tuple(words), "", ())
+        title = args.target
     else:
         text = line_of_one_word(words[0]) if len(words) == 1 else CommandText(tuple(words), "", ())
         title = command_as_shown(text)
@@ -194,7 +195,7 @@ def _prepared(
         if name not in places_in(words):
             hint = f"write it where its value goes: {title} --{name} {{{name}}}"
             raise ConfigError(f"the command has no place {{{name}}}", hint=hint)
-        odd = next((each for each in texts if text.line and not PLAIN.fullmatch(each)), None)
+        odd = next((word for word in texts if text.line and not PLAIN.fullmatch(word)), None)
         if odd is not None:
             hint = "use letters, digits and @%+=:,./- there, or leave out the quotes around the command"
             raise ConfigError(f"a shell would not read the value {odd!r:.60} of {{{name}}} as one word", hint=hint)
@@ -232,7 +233,7 @@ def columns(texts: list[str]) -> dict[str, list[str]]:
 
 def _run_for_each(
     called: ClusterFunction[..., Any], columns: dict[str, list[str]], args: argparse.Namespace, title: str
-) -> int:  # fmt: skip
+) -> int:
     """Run the command for each combination of values; return 1 if one fails."""
     rows = list(itertools.product(*columns.values()))
     limit = {} if args.max_parallel is None else {"max_parallel": args.max_parallel}
@@ -260,7 +261,7 @@ def _run_for_each(
         print(console.as_json(outcomes))
     elif args.result:
         for row, value in zip(rows, values):
-            labels = " ".join(f"{name}={each}" for name, each in zip(columns, row))
+            labels = " ".join(f"{name}={label}" for name, label in zip(columns, row))
             print(f"{labels}  {value if isinstance(value, BaseException) else console.as_json(value)}")
     return 1 if group.failed else 0
 

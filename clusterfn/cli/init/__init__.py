@@ -87,11 +87,11 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
     choices.say_site(site)
     if args.scheduler is None:
         site = choices.ask_about_signs(site, draft.name, answers, lambda folder: survey(connection, folder=folder))
+    advance = AdvanceAnswers(args.partition, args.gpu_partition, args.account)
+    user = connection.facts.user
     keys = choices.keys(
-        site, connection.facts.user, args.scheduler, args.root,
-        AdvanceAnswers(args.partition, args.gpu_partition, args.account), answers,
-        lambda root: make_root(connection, root),
-    )  # fmt: skip
+        site, user, args.scheduler, args.root, advance, answers, lambda root: make_root(connection, root)
+    )
     make_root(connection, keys["root"])
     environment = choices.environment(open_host(connection.host), args.environment, answers)
     if keys["root"] != connection.host.root:
