@@ -103,18 +103,14 @@ async def _solve(gateway: Any, job: Mapping[str, Any], python: str) -> list[Any]
 
     triples = ((rattler.PackageName(name), *text.partition(" ")) for name, text in job["virtual"].items())
     specs = [rattler.MatchSpec(text) for text in (python, *job["specs"]) if text]
-    virtual_packages = [
+    virtual = [
         rattler.GenericVirtualPackage(name, rattler.Version(version), BuildString(build or "0"))
         for name, version, _, build in triples
     ]
-    found = await rattler.solve(
-        job["channels"],
-        specs,
-        gateway=gateway,
-        platforms=[job["platform"], "noarch"],
-        virtual_packages=virtual_packages,
+    platforms = [job["platform"], "noarch"]
+    return list(
+        await rattler.solve(job["channels"], specs, gateway=gateway, platforms=platforms, virtual_packages=virtual)
     )
-    return list(found)
 
 
 if __name__ == "__main__":

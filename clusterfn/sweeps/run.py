@@ -196,22 +196,20 @@ class Runner:
         return [trials[config.name] for config in batch]
 
     def _end(self, group: GroupState, index: int, config: Configuration, ended: ItemOutcome) -> Trial[Any]:
+        place = (group.id, index, group.host)
         wall_s = ended.usage.get("wall_s", 0.0)
-        trial: Trial[Any] = Trial(config.name, config.values, None, ended.value, ended.error, wall_s)
-        trial = replace(trial, job=group.id, item=index, host=group.host)
+        trial: Trial[Any] = Trial(config.name, config.values, None, ended.value, ended.error, wall_s, *place)
         trial = trial if trial.error is not None else self._scored(trial)
         self._progress.show(trial, self._labels[trial.name], group)
         self._saw_score = self._saw_score or trial.score is not None
         # The first result lacks the key of `score=`, so the others would lack it too.
         if not self._saw_score and self._scoring.lacks(trial.value):
             group.stop()
+            message = "the sweep was stopped: its first result has no such score"
+            evidence = [str(trial.error)]
+            hint = "set score= to one of its keys, or to a function"
             raise SweepError(
-                "the sweep was stopped: its first result has no such score",
-                host=group.host,
-                job=group.id,
-                stage="function",
-                evidence=[str(trial.error)],
-                hint="set score= to one of its keys, or to a function",
+                message, host=group.host, job=group.id, stage="function", evidence=evidence, hint=hint
             ) from trial.error
         return trial
 
