@@ -95,15 +95,15 @@ class HolderLink:
     def _start(self, hello: bytes) -> Reply[None]:
         """Connect to the host, which may ask for a password, and there to the holder."""
 
-        def on_data(data: bytes) -> None:
+        def receive(data: bytes) -> None:
             self._has_answered = True
             self._post("data", data)
 
         self._connection = connection = self._connect()
         if self._join:
-            self._reply = connection.converse(self._join, hello, on_data, self._unset)
+            self._reply = connection.converse(self._join, hello, receive, self._unset)
         else:
-            self._reply = connection.connect_socket(self._address, hello, on_data)
+            self._reply = connection.connect_socket(self._address, hello, receive)
         return self._reply
 
     def _tell_end(self, error: BaseException | None) -> None:
