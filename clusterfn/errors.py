@@ -285,6 +285,6 @@ def nearest_word(word: str, known: Iterable[str], alike: float = 0.5) -> str | N
     # Imported late, because only a rejected word needs it, and calls must start fast.
     import difflib
 
-    spelled = {each.casefold(): each for each in known}
+    spelled = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(word.casefold(), spelled, n=1, cutoff=alike)
     return spelled[near[0]] if near else None

@@ -73,7 +73,7 @@ def show_options(options: type) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
         given = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
             for name, kind in options.__annotations__.items()
@@ -90,12 +90,13 @@ def show_options(options: type) -> Callable[[F], F]:
 def _check_of_calls(function: Callable[..., Any]) -> Callable[[tuple[Any, ...], Mapping[str, object]], None]:
     """Return what checks the arguments of each call: no keyword is unknown, and no value lacks its keyword."""
     *_, around, name = f".{function.__qualname__}".split(".")
-    called, owner = around if name == "__init__" else name, around if around in _WITH_OPTIONS else ""
+    called = around if name == "__init__" else name
+    owner = around if around in _WITH_OPTIONS else ""
     parameters = inspect.signature(function).parameters.values()
-    kinds = [each.kind for each in parameters]
+    kinds = [parameter.kind for parameter in parameters]
     nameless = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
-    known = [each.name for each in parameters if each.kind not in nameless and each.name != "self"]
-    only_named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    known = [parameter.name for parameter in parameters if parameter.kind not in nameless and parameter.name != "self"]
+    only_named = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     takes_any = inspect.Parameter.VAR_KEYWORD in kinds
     # Where nothing needs a keyword, Python itself says how many values there may be.
     most = sys.maxsize
@@ -137,7 +138,7 @@ def check_arguments(
         name = plain.__qualname__ if sys.version_info >= (3, 10) else plain.__name__
         message = f"{name}() {_misfit(signature, args, kwargs) or misfit}"
         if option := next(
-            (each for each in kwargs if each not in signature.parameters and each in call_options.keywords()), None
+            (name for name in kwargs if name not in signature.parameters and name in call_options.keywords()), None
         ):
             where = call_options.where_to_write(option, owner, plain.__name__)
             message += f"; {option}= is an option of clusterfn: {where}"
@@ -193,37 +194,44 @@ def _are_packed(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], 
 def _misfit(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Say, as a call in Python does, why arguments do not fit; "" for what only `bind` can say."""
     parameters = signature.parameters.values()
-    takes_any = {each.kind for each in parameters} & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    nameless = [each.name for each in parameters if each.kind is each.POSITIONAL_ONLY]
-    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    named = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
-    filled = {each.name for each in placed[: len(args)]}
+    kinds = {parameter.kind for parameter in parameters}
+    takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
+    takes_any_keyword = inspect.Parameter.VAR_KEYWORD in kinds
+    nameless = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    placed = [parameter for parameter in parameters if parameter.kind in positional]
+    named = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    filled = {parameter.name for parameter in placed[: len(args)]}
     for name in kwargs:
-        if inspect.Parameter.VAR_KEYWORD not in takes_any and name not in signature.parameters:
+        if not takes_any_keyword and name not in signature.parameters:
             return f"got an unexpected keyword argument {name!r}"
         if name in nameless:
             return ""
         if name in filled:
             return f"got multiple values for argument {name!r}"
-    if len(args) > len(placed) and inspect.Parameter.VAR_POSITIONAL not in takes_any:
-        return _too_many(placed, len(args), sum(each.name in kwargs for each in named))
+    if len(args) > len(placed) and not takes_more:
+        return _too_many(placed, len(args), sum(parameter.name in kwargs for parameter in named))
     for parts, kind in (placed[len(args) :], "positional"), (named, "keyword-only"):
-        missing = [repr(each.name) for each in parts if each.default is each.empty and each.name not in kwargs]
+        needed = [parameter.name for parameter in parts if parameter.default is parameter.empty]
+        missing = [repr(name) for name in needed if name not in kwargs]
         if missing:
             *most, last = missing
-            these = f"{', '.join(most)}{',' if len(most) > 1 else ''} and {last}" if most else last
+            comma = "," if len(most) > 1 else ""
+            these = f"{', '.join(most)}{comma} and {last}" if most else last
             return f"missing {len(missing)} required {kind} argument{'s' if most else ''}: {these}"
     return ""
 
 
 def _too_many(placed: list[inspect.Parameter], given: int, named: int) -> str:
-    most, least = len(placed), sum(each.default is each.empty for each in placed)
+    most, least = len(placed), sum(parameter.default is parameter.empty for parameter in placed)
     takes = f"{most} positional argument{'' if most == 1 else 's'}"
     if least < most:
         takes = f"from {least} to {most} positional arguments"
     were = "was" if given == 1 and not named else "were"
-    also = f"(and {named} keyword-only argument{'' if named == 1 else 's'}) "
-    also = f"positional argument{'' if given == 1 else 's'} {also}" if named else ""
+    also = ""
+    if named:
+        also = f"positional argument{'' if given == 1 else 's'} (and {named} keyword-only argument"
+        also += ") " if named == 1 else "s) "
     return f"takes {takes} but {given} {also}{were} given"
 
 

@@ -21,7 +21,8 @@ from clusterfn.hosts import spoken_wait
 
 # Within this time, a machine without a scheduler has killed a job that does not end by itself. Of several jobs, each
 # may wait for the others.
-_END_S, _END_OF_SEVERAL_S = 20.0, 60.0
+_END_S = 20.0
+_END_OF_SEVERAL_S = 60.0
 
 
 def cancel(args: argparse.Namespace) -> int:
@@ -39,7 +40,7 @@ def cancel(args: argparse.Namespace) -> int:
         print(console.as_json(outcomes))
     elif not outcomes:
         console.tell("nothing to cancel: no such job is waiting or running")
-    return 0 if all(each["ended"] for each in outcomes) else 1
+    return 0 if all(outcome["ended"] for outcome in outcomes) else 1
 
 
 def _end_each(selection: Selection, end: Callable[[str, str | None], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -33,9 +33,13 @@ _TIMEOUT_S = 3600.0
 _HEAD = ("WHAT", "COUNT", "SIZE", "REMOVED", "FREED")
 _DRY_HEAD = ("WHAT", "COUNT", "SIZE", "WOULD GO", "WOULD FREE")
 _NAMES = {
-    layout.JOBS: "jobs", layout.BLOBS: "large arguments", layout.FILES: "files", layout.SOURCES: "modules",
-    layout.SHIMS: "shims", layout.BRIDGE: "versions of clusterfn",
-}  # fmt: skip
+    layout.JOBS: "jobs",
+    layout.BLOBS: "large arguments",
+    layout.FILES: "files",
+    layout.SOURCES: "modules",
+    layout.SHIMS: "shims",
+    layout.BRIDGE: "versions of clusterfn",
+}
 
 Kinds = Mapping[str, Mapping[str, int]]
 _KIND = {"count": int, "bytes": int, "gone": int, "freed": int}
@@ -72,18 +76,16 @@ def look(host: HostState, older_s: float | None, *, dry: bool, timeout_s: float)
     ]
     answer = host.bridge.supervise("clean", host.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
     if answer.rc != 0:
-        raise ClusterfnError(
-            f"{host.settings.name} could not look through {host.root}", host=host.settings.name,
-            evidence=last_lines(answer.err, 5),
-            hint="check that folder on the host: is its file system mounted, and can you write to it?",
-        )  # fmt: skip
+        message = f"{host.settings.name} could not look through {host.root}"
+        hint = "check that folder on the host: is its file system mounted, and can you write to it?"
+        raise ClusterfnError(message, host=host.settings.name, evidence=last_lines(answer.err, 5), hint=hint)
     with reading(host.settings.name, "what can be removed"):
         return dict(shaped(json.loads(answer.out), _REPORT))
 
 
 def total(kinds: Kinds) -> str:
     """Say how much there is of each kind, the largest first, in one line."""
-    sizes = sorted(((each["bytes"], _NAMES.get(kind, kind)) for kind, each in kinds.items()), reverse=True)
+    sizes = sorted(((amounts["bytes"], _NAMES.get(kind, kind)) for kind, amounts in kinds.items()), reverse=True)
     return ", ".join(f"{name} {format_size(size)}" for size, name in sizes if size)
 
 
@@ -92,10 +94,12 @@ def _show(kinds: Kinds, args: argparse.Namespace, root: str) -> None:
         print(console.as_json({"root": root, "kinds": kinds}))
         return
     if kinds:
-        rows = [(_NAMES.get(kind, kind), str(each["count"]), format_size(each["bytes"]), str(each["gone"]),
-                 format_size(each["freed"])) for kind, each in kinds.items()]  # fmt: skip
+        rows = []
+        for kind, amounts in kinds.items():
+            there = [str(amounts["count"]), format_size(amounts["bytes"])]
+            rows.append([_NAMES.get(kind, kind), *there, str(amounts["gone"]), format_size(amounts["freed"])])
         print(live.table(_DRY_HEAD if args.dry_run else _HEAD, rows))
-    freed = format_size(sum(each["freed"] for each in kinds.values()))
+    freed = format_size(sum(amounts["freed"] for amounts in kinds.values()))
     console.tell(f"{freed} {'would be freed' if args.dry_run else 'freed'}")
 
 
@@ -120,27 +124,28 @@ def remove(args: argparse.Namespace) -> int:
                     raise
                 kept += (_describe_kept(job_id, error) for job_id in part)
                 continue
-            removed += ({**each, "host": host.settings.name} for each in outcomes["removed"])
-            kept += ({**each, "host": host.settings.name} for each in outcomes["kept"])
+            removed += ({**job, "host": host.settings.name} for job in outcomes["removed"])
+            kept += ({**job, "host": host.settings.name} for job in outcomes["kept"])
     if args.json:
         print(console.as_json({"removed": removed, "kept": kept}))
     else:
         done, freed = ("would remove", "would be freed") if args.dry_run else ("removed", "freed")
-        for each in removed:
-            print(in_one_line(f"{done} {each['id']} from {each['host']}, {format_size(each['bytes'])}"))
-        for each in kept:
-            hint = f"; clusterfn cancel {each['id']} ends it first" if each["why"].startswith("it is ") else ""
-            console.warn(in_one_line(f"{each['id']} was not removed: {each['why']}{hint}"))
+        for job in removed:
+            print(in_one_line(f"{done} {job['id']} from {job['host']}, {format_size(job['bytes'])}"))
+        for job in kept:
+            hint = f"; clusterfn cancel {job['id']} ends it first" if job["why"].startswith("it is ") else ""
+            console.warn(in_one_line(f"{job['id']} was not removed: {job['why']}{hint}"))
         if not removed and not kept:
             console.tell("nothing to remove: no such job has ended")
         elif len(removed) > 1:
-            console.tell(f"{len(removed)} jobs, {format_size(sum(each['bytes'] for each in removed))} {freed}")
+            console.tell(f"{len(removed)} jobs, {format_size(sum(job['bytes'] for job in removed))} {freed}")
     return 1 if kept else 0
 
 
 def _by_host(selection: Selection, kept: list[dict[str, Any]]) -> Iterator[tuple[HostState, list[str]]]:
     """Find each job, and yield the hosts with the full ids of theirs; add to `kept` what cannot be found."""
-    config, listed = config_file.load(), dict(selection.listed)
+    config = config_file.load()
+    listed = dict(selection.listed)
     states: dict[str, HostState] = {}
     ids: dict[str, list[str]] = {}
 

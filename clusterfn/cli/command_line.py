@@ -22,7 +22,8 @@ from clusterfn.errors import ClusterfnError, ConfigError
 
 # The exit code by which shells report Ctrl-C: 128 and the number of SIGINT.
 INTERRUPTED = 130
-_FAILED, _USAGE = 1, 2
+_FAILED = 1
+_USAGE = 2
 _FACTS = ("host", "job", "stage", "evidence", "hint", "log")
 
 
@@ -124,14 +125,16 @@ def describe_error(error: BaseException, loud: bool = False) -> Complaint | None
     """
     facts = error_facts(error)
     if isinstance(error, FileFailed):
-        text, code = str(error), _USAGE
+        text = str(error)
+        code = _USAGE
     elif isinstance(error, ClusterfnError):
         text = f"{type(error).__name__}: {error}"
         code = _USAGE if isinstance(error, ConfigError) else getattr(error, "exit_status", _FAILED)
     elif remote := facts.get("traceback"):
         # Show the traceback as the host wrote it. Add the exception as it arrived if that says more.
         arrived = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
-        text, code = remote if remote.endswith(arrived) else f"{remote}\n{arrived}", _FAILED
+        text = remote if remote.endswith(arrived) else f"{remote}\n{arrived}"
+        code = _FAILED
     else:
         return None
     if loud:

@@ -63,5 +63,5 @@ def _complete(parser: argparse.ArgumentParser, completers: dict[str, dict[str, s
         if what is not None:
             action.complete = completers[what]  # type: ignore[attr-defined]
         if isinstance(action, argparse._SubParsersAction):
-            for command in {id(each): each for each in action.choices.values()}.values():
+            for command in {id(subparser): subparser for subparser in action.choices.values()}.values():
                 _complete(command, completers)

@@ -18,15 +18,14 @@ from clusterfn.config.keys import DEFAULT_KEYS, HOST_KEYS, LIMIT_KEYS
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.config.spec import Host, Limits, Resources
 from clusterfn.config.units import exact_memory, exact_time
+from clusterfn.config.value_kinds import Key
 from clusterfn.config.yamlfile import Value
 from clusterfn.display import console, live
 from clusterfn.errors import ConfigError
 
 _HEAD = ("SETTING", "VALUE", "FROM")
-_VARIABLES = (
-    places.VARIABLE, options.HOST_VARIABLE, config_file.LOCAL_VARIABLE, "CLUSTERFN_QUIET", "CLUSTERFN_RUNTIME",
-    "CLUSTERFN_DEBUG",
-)  # fmt: skip
+_OF_FILES = (places.VARIABLE, options.HOST_VARIABLE, config_file.LOCAL_VARIABLE)
+_VARIABLES = (*_OF_FILES, "CLUSTERFN_QUIET", "CLUSTERFN_RUNTIME", "CLUSTERFN_DEBUG")
 _DEFAULT = "default"
 Setting = tuple[str, Any, str]
 
@@ -70,7 +69,7 @@ def _keys_of_host(top: Value | None, name: str) -> Mapping[str, Value]:
 
 def _of_host(host: Host, values: Mapping[str, Value]) -> Iterator[Setting]:
     for key, (field, *_) in HOST_KEYS.items():
-        schedulers = [name for name, each in keys_by_scheduler().items() if key in each.keys]
+        schedulers = [name for name, scheduler in keys_by_scheduler().items() if key in scheduler.keys]
         if schedulers and host.scheduler not in schedulers:
             # The scheduler of this host does not obey this key, so it has no value here.
             continue
@@ -81,18 +80,20 @@ def _of_host(host: Host, values: Mapping[str, Value]) -> Iterator[Setting]:
         if key in values:
             yield from _settings_of(key, values[key])
             names = {name.text for name, _ in values[key].pairs}
-            yield from ((f"{key}.{name}", each, _DEFAULT) for name, each in below.items() if name not in names)
+            yield from ((f"{key}.{name}", default, _DEFAULT) for name, default in below.items() if name not in names)
         elif below:
-            yield from ((f"{key}.{name}", each, _DEFAULT) for name, each in below.items())
+            yield from ((f"{key}.{name}", default, _DEFAULT) for name, default in below.items())
         elif field != "making.cuda":
             yield key, None if isinstance(value, (Limits, Resources)) else _with_unit(field, value), _DEFAULT
 
 
 def _below(value: Any) -> dict[str, Any]:
     """Return the defaults below `defaults:` that hold without being written, by the words of the file."""
-    table = DEFAULT_KEYS if isinstance(value, Resources) else LIMIT_KEYS if isinstance(value, Limits) else {}
+    table: Mapping[str, Key] = DEFAULT_KEYS if isinstance(value, Resources) else {}
+    if isinstance(value, Limits):
+        table = LIMIT_KEYS
     facts = {word: (key.field, getattr(value, key.field, None)) for word, key in table.items()}
-    return {word: _with_unit(field, each) for word, (field, each) in facts.items() if each is not None}
+    return {word: _with_unit(field, entry) for word, (field, entry) in facts.items() if entry is not None}
 
 
 def _with_unit(field: str, value: Any) -> Any:
@@ -111,7 +112,7 @@ def _settings_of(key: str, value: Value) -> Iterator[Setting]:
         for name, below in value.pairs:
             yield from _settings_of(f"{key}.{name.text}", below)
     elif value.kind == "list":
-        yield key, [each.text for each in value.values], value.place
+        yield key, [entry.text for entry in value.values], value.place
     else:
         yield key, value.text, value.place
 
@@ -134,16 +135,19 @@ def hosts(args: argparse.Namespace) -> int:
         # There are several hosts and no default. The list is still useful, so print it with that sentence.
         chosen, because = None, error.message
     names = (*configuration.named, *({*configuration.hosts} - {*configuration.named}))
-    facts: list[dict[str, Any]] = [
-        {"name": host.name, "address": host.address, "scheduler": host.scheduler, "transport": host.transport,
-         "environment": host.environment, "root": host.root, "source": host.source, "default": host == chosen}
-        for host in map(configuration.hosts.__getitem__, names)
-    ]  # fmt: skip
+    facts: list[dict[str, Any]] = []
+    for name in names:
+        host = configuration.hosts[name]
+        reached = {"address": host.address, "scheduler": host.scheduler, "transport": host.transport}
+        used = {"environment": host.environment, "root": host.root, "source": host.source}
+        facts.append({"name": host.name, **reached, **used, "default": host == chosen})
     if args.json:
         print(console.as_json(facts))
         return 0
-    rows = [("*" if each["default"] else "", each["name"], each["address"] or "this machine", each["scheduler"],
-             each["environment"] or "-", each["root"], _short_place(each["source"])) for each in facts]  # fmt: skip
+    rows = []
+    for entry in facts:
+        row = ["*" if entry["default"] else "", entry["name"], entry["address"] or "this machine", entry["scheduler"]]
+        rows.append([*row, entry["environment"] or "-", entry["root"], _short_place(entry["source"])])
     print(live.table(_HOSTS_HEAD, rows))
     console.tell(f"a call without a host uses {chosen.name}: {because}" if chosen else because)
     return 0

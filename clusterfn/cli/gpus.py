@@ -51,10 +51,9 @@ def ask_machine(host: HostState) -> dict[str, Any]:
         # Make the tables once, so that a malformed answer fails here, where the error names the host.
         machine_tables(report)
     if trouble:
-        raise ClusterfnError(
-            f"the GPUs of {host.settings.name} cannot be seen: {trouble}", host=host.settings.name,
-            hint="run nvidia-smi on the host: the driver must answer before a job can get a GPU",
-        )  # fmt: skip
+        name = host.settings.name
+        hint = "run nvidia-smi on the host: the driver must answer before a job can get a GPU"
+        raise ClusterfnError(f"the GPUs of {name} cannot be seen: {trouble}", host=name, hint=hint)
     return report
 
 
@@ -75,7 +74,8 @@ def machine_tables(report: Mapping[str, Any], room: int | None = None) -> str:
     free = sum(_held_by(gpu) == _FREE for gpu in report["gpus"])
     queue = []
     for place, job in enumerate(report["waiting"], 1):
-        since, request = format_duration(time.time() - job["since"]), job["asked"]
+        since = format_duration(time.time() - job["since"])
+        request = job["asked"]
         wanted = counted(request["gpus"], "GPU") if request["gpus"] else counted(request["cores"], "core")
         queue.append((str(place), _holder_name(job), wanted, since, shortened(job["reason"], _REASON)))
     lost = [f"a GPU does not answer: {in_one_line(line)}" for line in report.get("lost", ())]
@@ -85,7 +85,7 @@ def machine_tables(report: Mapping[str, Any], room: int | None = None) -> str:
 
 def _machine_row(gpu: Mapping[str, Any]) -> Sequence[str]:
     use = "?" if gpu["use_percent"] is None else f"{gpu['use_percent']} %"
-    used, total = ("?" if gpu[each] is None else format_size(gpu[each] << 20) for each in ("used_mib", "total_mib"))
+    used, total = ("?" if gpu[key] is None else format_size(gpu[key] << 20) for key in ("used_mib", "total_mib"))
     memory = f"{used} of {total}{', shared with the CPU' if gpu.get('unified') else ''}"
     return str(gpu["index"]), gpu["name"], memory, use, _held_by(gpu)
 
@@ -128,8 +128,8 @@ def ask_cluster(host: HostState) -> dict[str, Any]:
     jobs = queue.read(_text(host, waiting))
     user = host.connection.facts.user
     return {
-        "nodes": [each._asdict() for each in nodes.read(_text(host, node_answer))],
-        "waiting": [{**each._asdict(), "own": each.user == user} for each in jobs],
+        "nodes": [node._asdict() for node in nodes.read(_text(host, node_answer))],
+        "waiting": [{**job._asdict(), "own": job.user == user} for job in jobs],
     }
 
 
@@ -139,25 +139,26 @@ def _ask(host: HostState, question: Question[Any]) -> Reply[Completed]:
 
 def _text(host: HostState, answer: Completed) -> str:
     if answer.rc != 0:
-        raise ClusterfnError(
-            f"{host.scheduler.title} did not report its nodes and jobs",
-            host=host.settings.name, evidence=last_lines(answer.err, 5), hint="try again later",
-        )  # fmt: skip
+        message = f"{host.scheduler.title} did not report its nodes and jobs"
+        evidence = last_lines(answer.err, 5)
+        raise ClusterfnError(message, host=host.settings.name, evidence=evidence, hint="try again later")
     return answer.out.decode("utf-8", "replace")
 
 
 def cluster_tables(report: Mapping[str, Any], room: int | None = None) -> str:
     """Format both tables, in so many columns of a terminal."""
-    nodes, rows, queue = report["nodes"], [], []
-    for each in nodes:
-        left = "?" if each["used"] is None else each["total"] - each["used"]
-        rows.append((each["node"], each["state"], each["type"] or "-", f"{left} of {each['total']}"))
-    for each in report["waiting"]:
-        owner = f"you: {each['name']}" if each["own"] else str(each["user"])
-        queue.append((owner, each["id"], each["wants"], each["submitted"], each["reason"]))
-    used = [each["used"] for each in nodes]
-    free = "?" if None in used else sum(each["total"] for each in nodes) - sum(used)
-    parts = [f"{free} of {sum(each['total'] for each in nodes)} GPUs free", table(_NODES_HEAD, rows)]
+    nodes = report["nodes"]
+    rows = []
+    queue = []
+    for node in nodes:
+        left = "?" if node["used"] is None else node["total"] - node["used"]
+        rows.append((node["node"], node["state"], node["type"] or "-", f"{left} of {node['total']}"))
+    for job in report["waiting"]:
+        owner = f"you: {job['name']}" if job["own"] else str(job["user"])
+        queue.append((owner, job["id"], job["wants"], job["submitted"], job["reason"]))
+    used = [node["used"] for node in nodes]
+    free = "?" if None in used else sum(node["total"] for node in nodes) - sum(used)
+    parts = [f"{free} of {sum(node['total'] for node in nodes)} GPUs free", table(_NODES_HEAD, rows)]
     return "\n\n".join([*parts, *([table(_CLUSTER_QUEUE_HEAD, queue, room, ("SUBMITTED",))] if queue else [])])
 
 

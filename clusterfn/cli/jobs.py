@@ -63,13 +63,17 @@ def hosts_of(args: argparse.Namespace, command: str) -> tuple[config_file.Config
 
 def _table(jobs: Sequence[JobInfo]) -> str:
     """Return the table; its columns ARGUMENTS and INPUTS, jobs whose values it takes, are there if any job has them."""
-    now, digits = time.time(), shortest([job.id for job in jobs] + [each for job in jobs for each in job.inputs])
-    rows, has_inputs, has_arguments = [], any(job.inputs for job in jobs), any(job.arguments for job in jobs)
+    ids = [job.id for job in jobs] + [input_id for job in jobs for input_id in job.inputs]
+    now = time.time()
+    digits = shortest(ids)
+    rows = []
+    has_inputs = any(job.inputs for job in jobs)
+    has_arguments = any(job.arguments for job in jobs)
     for job in jobs:
         ran = "-" if job.ran_s is None else format_duration(job.ran_s)
         use = short_usage(job.usage) or "-"
         facts = [format_duration(now - job.started), ran, str(job.gpus or "-"), use]
-        inputs = [" ".join(each[:digits] for each in job.inputs) or "-"] if has_inputs else []
+        inputs = [" ".join(input_id[:digits] for input_id in job.inputs) or "-"] if has_inputs else []
         arguments = [job.arguments or "-"] if has_arguments else []
         detail = shortened(job.detail, _MESSAGE)
         rows.append([job.id[:digits], job.name, *arguments, job.host, job.state, *facts, *inputs, detail])
@@ -78,9 +82,12 @@ def _table(jobs: Sequence[JobInfo]) -> str:
 
 
 def _say_what_is_not_shown(
-    args: argparse.Namespace, configuration: config_file.Config, hosts: Sequence[str], listed: Sequence[JobInfo],
+    args: argparse.Namespace,
+    configuration: config_file.Config,
+    hosts: Sequence[str],
+    listed: Sequence[JobInfo],
     visible: Sequence[JobInfo],
-) -> None:  # fmt: skip
+) -> None:
     if not listed:
         console.tell(f"no jobs on {', '.join(hosts)}")
     elif not visible:
@@ -99,7 +106,7 @@ def shortest(ids: Sequence[str]) -> int:
         >>> shortest(["7f3a11", "7f3a22", "90aa33"])
         5
     """
-    return next((n for n in range(SHORT, 16) if len({each[:n] for each in ids}) == len(set(ids))), 16)
+    return next((n for n in range(SHORT, 16) if len({job_id[:n] for job_id in ids}) == len(set(ids))), 16)
 
 
 _USAGE_HEAD = ("NAME", "HOST", "JOBS", "CORES", "MEMORY", "GPU", "TIME", "SUGGESTION")
@@ -135,24 +142,28 @@ def reports_on(jobs: Sequence[JobInfo]) -> list[dict[str, Any]]:
     alike: dict[Any, list[JobInfo]] = {}
     for job in jobs:
         alike.setdefault((job.name, job.host, *sorted(job.asked.items())), []).append(job)
-    reports = [_report(each) for each in alike.values()]
+    reports = [_report(group) for group in alike.values()]
     return sorted(reports, key=lambda report: -report["wall_s"])
 
 
 def _report(jobs: Sequence[JobInfo]) -> dict[str, Any]:
-    used, requested = [job.usage for job in jobs], jobs[0].asked
-    gpus = [gpu for each in used for gpu in each.get("gpus") or ()]
+    used = [job.usage for job in jobs]
+    requested = jobs[0].asked
+    gpus = [gpu for record in used for gpu in record.get("gpus") or ()]
     use = [gpu["mean_use_percent"] for gpu in gpus if gpu.get("mean_use_percent") is not None]
     gpu_memory = [gpu["peak_memory_bytes"] for gpu in gpus if gpu.get("peak_memory_bytes") is not None]
     report = {
-        "name": jobs[0].name, "host": jobs[0].host, "jobs": len(jobs), "asked": dict(requested),
-        "wall_s": sum(each.get("wall_s") or 0.0 for each in used),
+        "name": jobs[0].name,
+        "host": jobs[0].host,
+        "jobs": len(jobs),
+        "asked": dict(requested),
+        "wall_s": sum(record.get("wall_s") or 0.0 for record in used),
         "cores": max((cores for cores in map(mean_cores, used) if cores is not None), default=None),
-        "memory_bytes": max((each.get("peak_memory_bytes") or 0 for each in used), default=0) or None,
+        "memory_bytes": max((record.get("peak_memory_bytes") or 0 for record in used), default=0) or None,
         "gpu_use_percent": sum(use) / len(use) if use else None,
         "gpu_memory_bytes": max(gpu_memory, default=None),
-        "longest_s": max((each.get("longest_s") or each.get("wall_s") or 0.0 for each in used), default=0.0),
-    }  # fmt: skip
+        "longest_s": max((record.get("longest_s") or record.get("wall_s") or 0.0 for record in used), default=0.0),
+    }
     # A job that failed may have needed more than it had the time to use.
     has_returned = any(job.state == RETURNED for job in jobs)
     return {**report, "suggestions": suggestions(report, requested) if has_returned else []}
@@ -198,7 +209,7 @@ def _rounded_up(amount: float, steps: Sequence[float]) -> int:
         >>> _rounded_up(3.75 * 2**30, _MEMORY_STEPS) / 2**30
         4.0
     """
-    step = max((each for each in steps if 2 * each <= amount), default=steps[0])
+    step = max((size for size in steps if 2 * size <= amount), default=steps[0])
     return int(math.ceil(amount / step) * step)
 
 
@@ -207,10 +218,8 @@ def _row(report: Mapping[str, Any]) -> Sequence[str]:
     cores = "-" if report["cores"] is None else f"{report['cores']:.1f}"
     gpu = "-" if report["gpu_use_percent"] is None else f"{report['gpu_use_percent']:.0f} %"
     limit = f" of {format_duration(requested['time_s'])}" if requested.get("time_s") else ""
-    return (
-        report["name"], report["host"], str(report["jobs"]),
-        f"{cores} of {requested['cores']}" if requested.get("cores") else cores,
-        f"{format_size(memory) if memory else '-'}"
-        f"{' of ' + format_size(requested['memory_bytes']) if requested.get('memory_bytes') else ''}",
-        gpu, format_duration(report["longest_s"]) + limit, ", ".join(report["suggestions"]) or "-",
-    )  # fmt: skip
+    of_cores = f"{cores} of {requested['cores']}" if requested.get("cores") else cores
+    of_memory = f" of {format_size(requested['memory_bytes'])}" if requested.get("memory_bytes") else ""
+    used = (of_cores, f"{format_size(memory) if memory else '-'}{of_memory}", gpu)
+    last = (format_duration(report["longest_s"]) + limit, ", ".join(report["suggestions"]) or "-")
+    return (report["name"], report["host"], str(report["jobs"]), *used, *last)

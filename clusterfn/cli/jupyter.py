@@ -47,7 +47,8 @@ def jupyter(args: argparse.Namespace) -> int:
             print(f"clusterfn: JupyterLab runs on {host}; Ctrl-C ends it and its job", file=sys.stderr, flush=True)
             if args.browser:
                 # Only this user can read the page: every user can read the arguments of a browser.
-                page, goal = Path(folder, "open.html"), html.escape(address)
+                page = Path(folder, "open.html")
+                goal = html.escape(address)
                 text = f'<meta http-equiv="refresh" content="0; url={goal}"><a href="{goal}">JupyterLab</a>'
                 page.write_text(text, encoding="utf-8")
                 webbrowser.open(page.as_uri())

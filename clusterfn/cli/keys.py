@@ -43,7 +43,8 @@ else:
         if not (console.is_terminal(sys.stdout) and _is_read_here()):
             yield
             return
-        fd, reader = sys.stdin.fileno(), threading.get_ident()
+        fd = sys.stdin.fileno()
+        reader = threading.get_ident()
         is_pressed, is_over = threading.Event(), threading.Event()
 
         def read() -> None:

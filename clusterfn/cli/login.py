@@ -19,9 +19,15 @@ from clusterfn.config.spec import Host
 from clusterfn.display import console, live
 from clusterfn.errors import ConfigError, HostKeyError
 from clusterfn.hosts.transports import host_keys, shared_login
-from clusterfn.hosts.transports import trust as keys
 from clusterfn.hosts.transports.held_connections import HeldConnection
-from clusterfn.hosts.transports.trust import HostKeys, ShownKey
+from clusterfn.hosts.transports.trust import (
+    HostKeys,
+    ShownKey,
+    fetch_keys,
+    hosts_on_the_way,
+    refuse_unwritable,
+    write_known_hosts,
+)
 
 _HEAD = ("HOST", "ACCOUNT", "SINCE", "KEPT UNUSED FOR")
 
@@ -31,11 +37,13 @@ def login(args: argparse.Namespace) -> int:
     if args.host is None:
         connections = list(shared_login.all_held())
         if args.json:
-            print(console.as_json([_facts(each) for each in connections]))
+            print(console.as_json([_facts(connection) for connection in connections]))
         elif connections:
             now = time.time()
-            rows = [(each.host, each.place, f"{format_duration(now - each.since)} ago", format_duration(each.ttl_s))
-                    for each in connections]  # fmt: skip
+            rows = []
+            for held in connections:
+                since = f"{format_duration(now - held.since)} ago"
+                rows.append((held.host, held.place, since, format_duration(held.ttl_s)))
             print(live.table(_HEAD, rows))
         else:
             print("clusterfn: no shared connections", file=sys.stderr)
@@ -46,8 +54,8 @@ def login(args: argparse.Namespace) -> int:
         print(console.as_json({**_facts(held), "new": new}))
         return 0
     state = "logged in" if new else "already logged in"
-    print(f"{host.name}: {state} as {held.place}, for all your programs on this machine, until it is unused for "
-          f"{format_duration(held.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
+    until = f"until it is unused for {format_duration(held.ttl_s)} (clusterfn logout {host.name} ends it)"
+    print(f"{host.name}: {state} as {held.place}, for all your programs on this machine, {until}")
     return 0
 
 
@@ -93,8 +101,8 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
         ConfigError: No person can be asked.
     """
     files: list[Path] = []
-    for settings in keys.hosts_on_the_way(host):
-        met = keys.fetch_keys(host, settings)
+    for settings in hosts_on_the_way(host):
+        met = fetch_keys(host, settings)
         if met.trusted is not None:
             entry = met.trusted
             print(f"{settings.place} is known: {entry.kind} {host_keys.fingerprint(entry.blob)} at {entry.place}")
@@ -104,12 +112,10 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
             error = host_keys.changed(settings, host.name, f"{shown} by {settings.place}", met.remembered)
             error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
             raise error
-        keys.refuse_unwritable(host, settings)
+        refuse_unwritable(host, settings)
         lines = [f"{met.settings.place} shows", *(f"  {key}" for key in met.shown)]
         if met.remembered:
-            remembered = [
-                f"  {each.kind} {host_keys.fingerprint(each.blob)} at {each.place}" for each in met.remembered
-            ]
+            remembered = [f"  {key.kind} {host_keys.fingerprint(key.blob)} at {key.place}" for key in met.remembered]
             lines += ["in place of", *remembered]
         print("\n".join(in_one_line(line) for line in lines), flush=True)
         chosen = _chosen(host, met, fingerprints, command)
@@ -117,7 +123,7 @@ def trust_hosts(host: Host, fingerprints: Sequence[str], command: str, *, replac
             again = f"Once you know the fingerprint: {command} --fingerprint SHA256:…"
             print(f"Nothing was written. {again}", file=sys.stderr)
             return None
-        files.append(keys.write_known_hosts(host, met, chosen))
+        files.append(write_known_hosts(host, met, chosen))
         print(f"Written to {files[-1]}")
     return files
 
@@ -151,9 +157,8 @@ def _keys_with(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequen
     accepted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
     chosen = [key for key in met.shown if key.fingerprint in accepted]
     if not chosen:
-        raise HostKeyError(
-            f"{met.settings.place} shows no key with that fingerprint", host=host.name,
-            evidence=[*(f"wanted: {each}" for each in sorted(accepted)), *(f"shown:  {key}" for key in met.shown)],
-            hint="ask its administrator again; someone may be intercepting the connection",
-        )  # fmt: skip
+        message = f"{met.settings.place} shows no key with that fingerprint"
+        evidence = [*(f"wanted: {wanted}" for wanted in sorted(accepted)), *(f"shown:  {key}" for key in met.shown)]
+        hint = "ask its administrator again; someone may be intercepting the connection"
+        raise HostKeyError(message, host=host.name, evidence=evidence, hint=hint)
     return chosen

@@ -70,12 +70,11 @@ def logs(args: argparse.Namespace) -> int:
 def _output_as_facts(job: AnyJob, streams: Sequence[str]) -> dict[str, Any]:
     if not isinstance(job, JobGroup):
         return {**facts_of(job), **{stream: job.logs(stream) for stream in streams}}
-    items = [
-        {"index": index, "label": job.label(index), "state": state,
-         **{stream: b"".join(data for name, data in printed if name == stream).decode("utf-8", "replace")
-            for stream in streams}}
-        for index, state, printed in _items(job, streams)
-    ]  # fmt: skip
+    items = []
+    for index, state, printed in _items(job, streams):
+        texts = {stream: b"".join(data for name, data in printed if name == stream) for stream in streams}
+        decoded = {stream: text.decode("utf-8", "replace") for stream, text in texts.items()}
+        items.append({"index": index, "label": job.label(index), "state": state, **decoded})
     return {**facts_of(job), "items": items}
 
 
@@ -110,7 +109,8 @@ def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[
         if state == PENDING:
             yield index, state, []
         elif streams == STREAMS:
-            which, backend = known.at(index), known.require_backend()
+            which = known.at(index)
+            backend = known.require_backend()
             yield index, state, backend.results_of(which).read_output(backend.connection, which)
         else:
             yield index, state, [(stream, group.logs(index, stream).encode()) for stream in streams]
@@ -261,7 +261,7 @@ def _values_of_map(group: JobGroup[Any, Any], as_json: bool) -> list[Any]:
         values = group.results()
     except MapError as error:
         # The hint of this error names Python calls, so replace it by a command.
-        if all(isinstance(each, Cancelled) for each in group.failed.values()):
+        if all(isinstance(error, Cancelled) for error in group.failed.values()):
             message = f"{in_one_line(group.name)} was cancelled before any of its {len(group)} items returned"
             raise Cancelled(message, host=group.host, job=group.id, log=error.log) from None
         error.hint = advice
@@ -287,7 +287,8 @@ def pull(args: argparse.Namespace) -> int:
         print(console.as_json({**facts_of(job), "files": [str(path) for path in paths]}))
         return 0
     print("".join(f"{path}\n" for path in paths), end="")
-    count, are = counted(len(paths), "file"), "is" if len(paths) == 1 else "are"
+    count = counted(len(paths), "file")
+    are = "is" if len(paths) == 1 else "are"
     console.tell(f"{count} of {job.id} {job.name} on {job.host} {are} in {args.to}")
     return 0
 

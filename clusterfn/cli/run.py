@@ -1,8 +1,7 @@
 """`clusterfn run` and `script`: a function in a file, a script, a command after `--`, or a module after `-m`.
 
 What is no function runs once, or once for each of several values. Its standard input is read to its end before anything
-is sent. Where it fails, the end of its stderr or its words may show what was meant. `clusterfn demo` runs calls on this
-machine alone.
+is sent. `clusterfn demo` runs calls on this machine alone.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.api.command import (
-    ONE_TASK,
     CommandText,
     PreparedCommand,
     command_as_shown,
@@ -39,13 +37,12 @@ from clusterfn.bridge.worker.command_line import places_in
 from clusterfn.calls import call
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli import target
-from clusterfn.cli.submission import OPTIONS, await_sent, call_options, leave, start_detached
+from clusterfn.cli.command_advice import advise
+from clusterfn.cli.submission import await_sent, call_options, leave, start_detached
 from clusterfn.config import config_file
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, CommandFailed, ConfigError, MapError
 from clusterfn.hosts import loop
-from clusterfn.packing.project import explain
-from clusterfn.packing.project.model import Project
 from clusterfn.scheduler.job_script import read_template
 from clusterfn.scheduler.slurm.script import ARRAY_VARIABLE
 
@@ -172,7 +169,7 @@ def _describe_script(args: argparse.Namespace) -> str:
 
 def _prepared(
     args: argparse.Namespace, values: Mapping[str, Sequence[str]], stdin: str | None = None
-) -> tuple[PreparedCommand, str]:  # fmt: skip
+) -> tuple[PreparedCommand, str]:
     """Return the command as a function, and how people read it.
 
     Args:
@@ -186,7 +183,8 @@ def _prepared(
         script = Path(args.target)
         # The configuration is also searched next to the script, as for a script that Python runs itself.
         config_file.running(script)
-        text, title = CommandText(tuple(words), "", ()), args.target
+        text = CommandText(tuple(words), "", ())
+        title = args.target
     else:
         text = line_of_one_word(words[0]) if len(words) == 1 else CommandText(tuple(words), "", ())
         title = command_as_shown(text)
@@ -228,7 +226,7 @@ def columns(texts: list[str]) -> dict[str, list[str]]:
 
 def _run_for_each(
     called: ClusterFunction[..., Any], columns: dict[str, list[str]], args: argparse.Namespace, title: str
-) -> int:  # fmt: skip
+) -> int:
     """Run the command for each combination of values; return 1 if one fails."""
     rows = list(itertools.product(*columns.values()))
     limit = {} if args.max_parallel is None else {"max_parallel": args.max_parallel}
@@ -256,47 +254,9 @@ def _run_for_each(
         print(console.as_json(outcomes))
     elif args.result:
         for row, value in zip(rows, values):
-            labels = " ".join(f"{name}={each}" for name, each in zip(columns, row))
+            labels = " ".join(f"{name}={label}" for name, label in zip(columns, row))
             print(f"{labels}  {value if isinstance(value, BaseException) else console.as_json(value)}")
     return 1 if group.failed else 0
-
-
-# The exit status of argparse, click and getopt for wrong options.
-_WRONG_USAGE = 2
-_ADVICE = (
-    (re.compile(r"\b(?:conda|mamba|micromamba): (?:command )?not found|[Cc]onda init"),
-     "the command already runs in the environment of the host; for another: --environment conda:NAME"),
-    (re.compile(r"\bmodule: (?:command )?not found"),
-     "the host loads modules before the command: modules: [NAME] below the host in clusterfn.yml"),
-    (re.compile(r"\bsrun: (?:command )?not found"), f"the host has no srun; {ONE_TASK}"),
-    (re.compile(r"\bcd: "),
-     "a script runs in a copy of its project: leave out that cd; --cwd names a folder of the host instead"),
-    (re.compile(r"Requested operation is presently disabled"),
-     "SLURM may not start this job again: allow it with --requeue preempted"),
-    (re.compile(r"not a git repository|InvalidGitRepositoryError"),
-     "the copy of the project has no .git: $CLUSTERFN_GIT_COMMIT names its commit"),
-)  # fmt: skip
-_UNSET = re.compile(r"KeyError: '(\w+)'$|\b(\w+): (?:unbound variable|parameter not set)")
-
-
-def advise(error: CommandFailed, project: Project | None, args: argparse.Namespace) -> str | None:
-    """Return what to do about a failed command; None if nothing shows it."""
-    after = args.script_words if args.command_words is None else args.command_words
-    options = {f"--{name.replace('_', '-')}" for name in (*OPTIONS, "detach", "partition", "map")}
-    stray = next((word for word in after or () if word.partition("=")[0] in options), None)
-    if error.exit_status == _WRONG_USAGE and stray:
-        place = "the script" if args.command_words is None else "--"
-        return f"{stray} went to the command: options of clusterfn come before {place}"
-    lines = error.evidence or ()
-    if project is not None and (said := explain.of_command(lines, project)):
-        return said
-    # Scripts go on after `module load` and `conda activate` have failed, so the last line counts.
-    for line in reversed(lines):
-        if (unset := _UNSET.search(line)) and (name := unset[1] or unset[2]) in os.environ:
-            return f'{name} is set here, and not in the job: --env {name}="${name}", or --secret {name}'
-        if what := next((what for pattern, what in _ADVICE if pattern.search(line)), None):
-            return what
-    return None
 
 
 def read_input(file: str | None) -> str | None:

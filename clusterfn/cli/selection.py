@@ -32,8 +32,12 @@ from clusterfn.hosts import spoken_wait
 R = TypeVar("R")
 ENDED = (job_states.RETURNED, RAISED, DIED, job_states.CANCELLED)
 ACTIVE = (
-    job_states.PENDING, job_states.STARTING, job_states.RUNNING, job_states.SUSPENDED, job_states.UNKNOWN,
-)  # fmt: skip
+    job_states.PENDING,
+    job_states.STARTING,
+    job_states.RUNNING,
+    job_states.SUSPENDED,
+    job_states.UNKNOWN,
+)
 STATES = (*ACTIVE, *ENDED)
 _KINDS = {"active": ACTIVE, "ended": ENDED, "failed": (RAISED, DIED)}
 _HEX = frozenset("0123456789abcdef")
@@ -68,7 +72,8 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
     """
     hosts, words = target.split_hosts(args.words)
     if args.all and len(args.words) == 1 and words[0] in config_file.load().hosts:
-        hosts, words = words, []
+        hosts = words
+        words = []
     if not args.all and not words:
         raise ConfigError(f"{command} names no job", hint=f"clusterfn {command} ID, or --all for all jobs of a host")
     ids = [word for word in words if _is_id(word)]
@@ -160,7 +165,8 @@ def filter_jobs(jobs: Sequence[JobInfo], args: argparse.Namespace, states: Colle
     Raises:
         ConfigError: One of the filters has no meaning.
     """
-    chosen_states, since = requested_states(args.state), sent_since(args.since)
+    chosen_states = requested_states(args.state)
+    since = sent_since(args.since)
     filtered = [job for job in jobs if job.state in states and job.state in chosen_states and job.started >= since]
     if args.number is not None and args.number < 1:
         raise ConfigError(f"-n {args.number} shows no job", hint="give a number of at least 1")
@@ -319,7 +325,8 @@ def _is_named(job: JobInfo, word: str) -> bool:
 
 
 def _no_such_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], command: str) -> ConfigError:
-    where = f" on {' or '.join(hosts)}" if hosts else f" on {jobs[0].host}" if jobs else ""
+    searched = hosts or [job.host for job in jobs[:1]]
+    where = f" on {' or '.join(searched)}" if searched else ""
     near = did_you_mean(word, sorted({job.name for job in jobs}))
     hint = "clusterfn jobs HOST lists ids and names; an id has at least four digits of 0-9 and a-f"
     if word in config_file.load().hosts:

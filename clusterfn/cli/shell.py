@@ -67,7 +67,7 @@ def _with_commands(host_state: HostState) -> list[str]:
     if not (host.scheduler_path or host.scheduler_env):
         return []
     home = host_state.connection.facts.home
-    folders = [posixpath.join(home, each[2:]) if each.startswith("~/") else each for each in host.scheduler_path]
+    folders = [posixpath.join(home, path[2:]) if path.startswith("~/") else path for path in host.scheduler_path]
     variables = map("=".join, host.scheduler_env.items())
     return ["/bin/sh", "-c", _USE_COMMANDS, "sh", ":".join(folders), "env", *variables]
 

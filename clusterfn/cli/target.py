@@ -122,7 +122,7 @@ def function(text: str, words: Sequence[str] = ()) -> Callable[..., Any]:
         raise ConfigError(f"{text!r} names no function of a file", hint="write it as train.py::train")
     path = Path(file)
     if not path.is_file():
-        others = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        others = [script.name for script in path.parent.glob("*.py")] if path.parent.is_dir() else []
         near = did_you_mean(path.name, others)
         raise ConfigError(f"there is no file {file}{near}", hint=f"the path is relative to {Path.cwd()}")
     config_file.running(path)
@@ -166,7 +166,8 @@ def imported(path: Path) -> ModuleType:
 
 def _place(path: Path) -> tuple[Path, str]:
     """Return the folder for sys.path, and the dotted name below it."""
-    parts, folder = [path.stem], path.parent
+    parts = [path.stem]
+    folder = path.parent
     while (folder / "__init__.py").is_file():
         parts.insert(0, folder.name)
         folder = folder.parent
@@ -199,8 +200,8 @@ def _member(module: ModuleType, name: str, file: str) -> Callable[..., Any]:
         member = getattr(member, part, None)
     if member is None:
         functions = sorted(
-            each
-            for each, value in vars(module).items()
+            word
+            for word, value in vars(module).items()
             if isinstance(value, (FunctionType, ClusterFunction)) and value.__module__ == module.__name__
         )
         hint = f"name one of its functions: {', '.join(functions)}"

@@ -57,16 +57,18 @@ def top(args: argparse.Namespace) -> int:
 
 def _watch(host: HostState) -> None:
     """Refresh the screen; while the host cannot be reached, say so in its place, and try again."""
-    shown, told, asked_at = live.TerminalLines(sys.stdout), dict[str, Any](), float("-inf")
+    shown = live.TerminalLines(sys.stdout)
+    answer = dict[str, Any]()
+    asked_at = float("-inf")
     while True:
         try:
             for look in looks(host):
                 if host.scheduler_rules.has_nodes:
                     if time.monotonic() >= asked_at + max(_SCHEDULER_EVERY_S, host.settings.poll_floor_s):
-                        told, asked_at = _ask_scheduler(host, look), time.monotonic()
-                    look.update(told["gpus"])
+                        answer, asked_at = _ask_scheduler(host, look), time.monotonic()
+                    look.update(answer["gpus"])
                     for job in look["own"]:
-                        job["message"] = told["why"].get(job["id"], job["message"]) if job["state"] == PENDING else ""
+                        job["message"] = answer["why"].get(job["id"], job["message"]) if job["state"] == PENDING else ""
                 shown.show(text(host, look, live.size().columns))
         except HostError as error:
             shown.show(f"{host.settings.name}, {time.strftime('%H:%M:%S')}\n{in_one_line(error.message)}")
@@ -148,17 +150,18 @@ def text(host: HostState, look: Mapping[str, Any], room: int | None = None) -> s
 def _own_row(job: Mapping[str, Any]) -> Sequence[str]:
     requested, now = job.get("asked") or {}, (job.get("usage") or {}).get("now") or {}
     ran, limit = job.get("ran_s"), requested.get("time_s")
-    detail, cores = job["message"], "" if now.get("cores") is None else f"{now['cores']:.1f}"
+    detail = job["message"]
+    cores = "" if now.get("cores") is None else f"{now['cores']:.1f}"
     if job["state"] == PENDING and job.get("since"):
         detail = f"since {clock(job['since'])}{f': {detail}' if detail else ''}"
-    return (
-        job["id"][:SHORT], job["name"], job["state"],
-        "-" if ran is None else console.as_clock(ran),
-        "-" if ran is None or limit is None else console.as_clock(max(0.0, limit - ran)),
+    left = None if ran is None or limit is None else max(0.0, limit - ran)
+    times = ("-" if ran is None else console.as_clock(ran), "-" if left is None else console.as_clock(left))
+    used = (
         _of(cores, str(requested["cores"]) if requested.get("cores") else ""),
         _of(_memory(now.get("memory_bytes")), _memory(requested.get("memory_bytes"))),
-        _gpus_in_words(now.get("gpus") or (), job.get("gpus") or 0), shortened(detail, _MESSAGE),
-    )  # fmt: skip
+        _gpus_in_words(now.get("gpus") or (), job.get("gpus") or 0),
+    )
+    return (job["id"][:SHORT], job["name"], job["state"], *times, *used, shortened(detail, _MESSAGE))
 
 
 def _of(used: str, requested: str) -> str:
@@ -171,11 +174,11 @@ def _memory(size: float | None) -> str:
 
 def _gpus_in_words(gpus: Sequence[Mapping[str, Any]], requested: int) -> str:
     """Say how busy the GPUs of a job are, and how much of their memory is in use; else how many it asked for."""
-    use = [each["use_percent"] for each in gpus if each.get("use_percent") is not None]
-    memory = sum(each["memory_bytes"] for each in gpus if each.get("memory_bytes") is not None)
+    use = [gpu["use_percent"] for gpu in gpus if gpu.get("use_percent") is not None]
+    memory = sum(gpu["memory_bytes"] for gpu in gpus if gpu.get("memory_bytes") is not None)
     if not use:
         return f"{requested}" if requested else "-"
-    return f"{len(gpus)}: {' '.join(f'{each:.0f} %' for each in use)}, {format_size(memory)}"
+    return f"{len(gpus)}: {' '.join(f'{percent:.0f} %' for percent in use)}, {format_size(memory)}"
 
 
 def _busy(machine: Mapping[str, Any] | None) -> str:
@@ -197,5 +200,5 @@ def _row(job: Mapping[str, Any]) -> Sequence[str]:
 def notes_on(look: Mapping[str, Any]) -> Iterator[str]:
     """Say who is next on a machine."""
     # Waiting jobs come in the order of the queue, so the first one is next.
-    for each in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:
-        yield f"{each['user']} is next with {each['job']}"
+    for job in [row for row in look.get("jobs", ()) if row["state"] == PENDING][:1]:
+        yield f"{job['user']} is next with {job['job']}"

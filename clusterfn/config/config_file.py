@@ -53,8 +53,8 @@ _INSTEAD_OF_HOST_KEY = {
     "path": "folders of the scheduler's commands are `scheduler_path:`; for jobs, write `env:` or `setup:`",
     **{
         word: f"write it below `{name}:`, as `{name}: {{{word}: …}}`"
-        for name, each in keys_by_scheduler().items()
-        for word in each.written_beside
+        for name, scheduler in keys_by_scheduler().items()
+        for word in scheduler.written_beside
     },
     **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS if word != "gpus"},
     **{word: f'write `environment: "{word}:…"`' for word in ("conda", "venv", "prefix")},
@@ -214,7 +214,8 @@ def configure(content: Mapping[str, Any] | None) -> None:
 
 def _config_of(content: Mapping[str, Any]) -> Config:
     if "hosts" not in content:
-        config, default = load(), content.get("default_host")
+        config = load()
+        default = content.get("default_host")
         if default is not None:
             if default not in config.hosts:
                 hint = f"write the name of a host ({', '.join(config.hosts)}), "
@@ -302,7 +303,7 @@ def _host(key: Value, value: Value, folder: Path) -> Host:
             line = keys["environment"].line + 1
             raise below.error("the environment is set twice", f"remove it here or in line {line}")
         facts["environment"] = DEFAULT_KEYS["environment"].kind.read(below)
-    making = {each.partition(".")[2]: facts.pop(each) for each in list(facts) if each.startswith("making.")}
+    making = {dotted.partition(".")[2]: facts.pop(dotted) for dotted in list(facts) if dotted.startswith("making.")}
     for of_path in ("environment", "ssh_config"):
         # The path is relative to the folder of clusterfn.yml, wherever the program runs.
         path = facts.get(of_path)
@@ -324,14 +325,15 @@ def _for_call(host: Host, options: Options) -> Host:
     """
     for word in options.scheduler_options:
         if word != host.scheduler:
-            raise ConfigError(
-                f"{word}= is for hosts with `scheduler: {word}`, and {host.name} has `scheduler: {host.scheduler}`",
-                host=host.name, hint=f"remove {word}=, or choose such a host",
-            )  # fmt: skip
+            message = (
+                f"{word}= is for hosts with `scheduler: {word}`, and {host.name} has `scheduler: {host.scheduler}`"
+            )
+            raise ConfigError(message, host=host.name, hint=f"remove {word}=, or choose such a host")
     of_scheduler = options.scheduler_options.get(host.scheduler, {})
     if not of_scheduler:
         return host
-    sets_memory, called = keys_by_scheduler()[host.scheduler].sets_memory, host.with_scheduler_options(of_scheduler)
+    sets_memory = keys_by_scheduler()[host.scheduler].sets_memory
+    called = host.with_scheduler_options(of_scheduler)
     if sets_memory({name: value for name, value in of_scheduler.items() if value is not None}) and options.memory_bytes:
         problem = f"memory= and {host.scheduler}= both set the memory"
         raise ConfigError(problem, host=host.name, hint="keep one of them")
@@ -380,7 +382,7 @@ def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     word = facts["scheduler"]
     scheduler = keys_by_scheduler()[word]
     for key, value in keys.items():
-        schedulers = [name for name, each in keys_by_scheduler().items() if key in each.keys]
+        schedulers = [name for name, own in keys_by_scheduler().items() if key in own.keys]
         if schedulers and word not in schedulers:
             such = " or ".join(f"`scheduler: {name}`" for name in schedulers)
             raise value.error(f"this key needs {such}, not {word}", f"set {such} for this host, or remove the key")

@@ -40,11 +40,10 @@ def reading(host: str, what: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise HostError(
-            f"{host} sent {what} in a form that clusterfn cannot read", host=host,
-            evidence=[in_one_line(shortened(why, _LONGEST_WORD))],
-            hint=f"check whether the files of clusterfn on {host} are damaged, or written by another version",
-        ) from error  # fmt: skip
+        message = f"{host} sent {what} in a form that clusterfn cannot read"
+        evidence = [in_one_line(shortened(why, _LONGEST_WORD))]
+        hint = f"check whether the files of clusterfn on {host} are damaged, or written by another version"
+        raise HostError(message, host=host, evidence=evidence, hint=hint) from error
 
 
 class Lines:
@@ -68,7 +67,8 @@ class Lines:
         # Only the first line continues an earlier piece, so the others need not be copied together.
         first = [] if self._is_too_long else [bytes(self._partial)]
         *lines, last = rest.split(b"\n")
-        self._partial, self._is_too_long = bytearray(), False
+        self._partial = bytearray()
+        self._is_too_long = False
         self._hold(last)
         return first + lines
 
@@ -108,12 +108,12 @@ def shaped(value: Any, shape: Any) -> Any:
     if not isinstance(value, expected):
         raise ValueError(f"{value!r:.80}")
     if isinstance(shape, list):
-        for each in value:
-            shaped(each, shape[0])
+        for item in value:
+            shaped(item, shape[0])
     elif isinstance(shape, dict):
-        for name, each in shape.items():
+        for name, below in shape.items():
             for entry in value.values() if name is ... else [value[name]]:
-                shaped(entry, each)
+                shaped(entry, below)
     return value
 
 

@@ -158,34 +158,32 @@ class JobSpec(NamedTuple):
         """Write spec.json, which the supervisor and the worker read: see docs/reference/protocol.md."""
         host, python = self.host, self.interpreter
         resources = {**self.resources._asdict(), **({"gpus_only": host.gpus_only} if host.gpus_only else {})}
-        kinds = {
-            "group": self.group and asdict(self.group), "session": self.serving and self.serving._asdict(),
-            "kernel": self.kernel and self.kernel._asdict(),
-        }  # fmt: skip
-        last = {
-            "keep_value": self.keep_value, "arguments": self.arguments,
-            "after": {job: dict(dependency) for job, dependency in self.after.items()},
-            "scheduler_options": dict(self.scheduler_options), "clusters": host.clusters,
-        }  # fmt: skip
-        record = {
-            "format": layout.FORMAT, "id": self.id, "name": self.name, "host": host.name, "scheduler": host.scheduler,
-            "root": self.root, "bridge": self.bridge, "resources": resources,
-            "queue_timeout_s": host.queue_timeout_s, "limits": host.limits._asdict(),
-            "python": python.path, "version": python.version, "activation": python.activation,
-            "building": self.building._asdict() if self.building else None,
-            **{name: each for name, each in kinds.items() if each},
-            "sys_path": self.sys_path, "env": dict(self.env), "secrets": sorted(self.secrets), "cwd": self.cwd,
-            "outputs": self.outputs, "keep_days": host.keep_days, "log_limit_bytes": self.log_limit_bytes,
-            "grace_s": self.grace_s, "stall_s": self.stall_s, "quiet_s": self.quiet_s, "retries": self.retries,
-            "umask": self.login_umask,
-            **({"resume": self.resume} if self.resume else {}),
-            **({"requeue": dict(self.requeue)} if self.requeue else {}),
-            **({"restarts": True} if self.restarts else {}),
-            **({"results": DATA} if self.results.data_only else {}),
-            **self.passed_on,
-            **{name: each for name, each in last.items() if each},
-            **({} if self.has_value else {"has_value": False}),
-        }  # fmt: skip
+        parts: list[Mapping[str, Any]] = [
+            {"format": layout.FORMAT, "id": self.id, "name": self.name, "host": host.name, "scheduler": host.scheduler},
+            {"root": self.root, "bridge": self.bridge, "resources": resources},
+            {"queue_timeout_s": host.queue_timeout_s, "limits": host.limits._asdict()},
+            {"python": python.path, "version": python.version, "activation": python.activation},
+            {"building": self.building._asdict() if self.building else None},
+            {"group": asdict(self.group)} if self.group else {},
+            {"session": self.serving._asdict()} if self.serving else {},
+            {"kernel": self.kernel._asdict()} if self.kernel else {},
+            {"sys_path": self.sys_path, "env": dict(self.env), "secrets": sorted(self.secrets), "cwd": self.cwd},
+            {"outputs": self.outputs, "keep_days": host.keep_days, "log_limit_bytes": self.log_limit_bytes},
+            {"grace_s": self.grace_s, "stall_s": self.stall_s, "quiet_s": self.quiet_s, "retries": self.retries},
+            {"umask": self.login_umask},
+            {"resume": self.resume} if self.resume else {},
+            {"requeue": dict(self.requeue)} if self.requeue else {},
+            {"restarts": True} if self.restarts else {},
+            {"results": DATA} if self.results.data_only else {},
+            self.passed_on,
+            {"keep_value": self.keep_value} if self.keep_value else {},
+            {"arguments": self.arguments} if self.arguments else {},
+            {"after": {job: dict(dependency) for job, dependency in self.after.items()}} if self.after else {},
+            {"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {},
+            {"clusters": host.clusters} if host.clusters else {},
+            {} if self.has_value else {"has_value": False},
+        ]
+        record = {key: value for part in parts for key, value in part.items()}
         return json.dumps(record, indent=1).encode()
 
     @classmethod
@@ -198,21 +196,35 @@ class JobSpec(NamedTuple):
         if building:
             building = {**building, "owners": tuple(building.get("owners", ()))}
         return cls(
-            id=spec["id"], name=spec["name"], host=host.with_scheduler_options(spec.get("scheduler_options", {})),
-            root=spec["root"], bridge=spec["bridge"],
-            host_python=host_python, resources=Resources(**known_fields(Resources, spec["resources"])),
+            id=spec["id"],
+            name=spec["name"],
+            host=host.with_scheduler_options(spec.get("scheduler_options", {})),
+            root=spec["root"],
+            bridge=spec["bridge"],
+            host_python=host_python,
+            resources=Resources(**known_fields(Resources, spec["resources"])),
             interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
-            sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
+            sys_path=tuple(spec["sys_path"]),
+            env=spec["env"],
+            cwd=spec["cwd"],
+            outputs=tuple(spec["outputs"]),
             building=EnvironmentRef(**known_fields(EnvironmentRef, building)) if building else None,
             group=Group(**known_fields(Group, spec["group"])),
-            log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
-            retries=spec.get("retries", 0), login_umask=spec.get("umask", 0o077), resume=spec.get("resume"),
-            scheduler_options=spec.get("scheduler_options", {}), after=spec.get("after", {}),
+            log_limit_bytes=spec["log_limit_bytes"],
+            grace_s=spec["grace_s"],
+            stall_s=spec.get("stall_s"),
+            retries=spec.get("retries", 0),
+            login_umask=spec.get("umask", 0o077),
+            resume=spec.get("resume"),
+            scheduler_options=spec.get("scheduler_options", {}),
+            after=spec.get("after", {}),
             quiet_s=spec.get("quiet_s", layout.QUIET_S),
             passed_on={name: spec[name] for name in PASSED_ON if spec.get(name) is not None},
-            requeue=spec.get("requeue", {}), results=host.result_policy(),
-            arguments=spec.get("arguments", ""), has_value=spec.get("has_value", True),
-        )  # fmt: skip
+            requeue=spec.get("requeue", {}),
+            results=host.result_policy(),
+            arguments=spec.get("arguments", ""),
+            has_value=spec.get("has_value", True),
+        )
 
 
 def options_passed_on(options: Options) -> dict[str, Any]:
@@ -222,9 +234,15 @@ def options_passed_on(options: Options) -> dict[str, Any]:
 
 
 _TYPES: Mapping[str, type] = {
-    "id": str, "name": str, "host": str, "root": str, "bridge": str, "resources": dict, "secrets": list,
+    "id": str,
+    "name": str,
+    "host": str,
+    "root": str,
+    "bridge": str,
+    "resources": dict,
+    "secrets": list,
     "outputs": list,
-}  # fmt: skip
+}
 # The id becomes a part of paths and patterns, so nothing else may pass.
 _ID = re.compile(r"[0-9a-f]{16}")
 # Each item takes memory on this machine before its result comes, so a host must not announce any number.
@@ -247,7 +265,7 @@ def read_spec(data: bytes) -> dict[str, Any]:
         raise ValueError("its id, or its group")
     if (spec.get("group") or {"count": 0})["count"] > _MOST_ITEMS:
         raise ValueError("its number of items")
-    if not all(type(each) is str for each in [*spec["secrets"], *spec["outputs"]]):
+    if not all(type(text) is str for text in [*spec["secrets"], *spec["outputs"]]):
         raise ValueError("its secrets, or its outputs")
     return dict(spec)
 

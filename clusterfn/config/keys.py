@@ -80,7 +80,7 @@ def _defaults(value: Value) -> Resources:
 
 def _fields(entries: Mapping[str, Value], keys: Mapping[str, Key]) -> dict[str, Any]:
     """Read the value of each key, by the attribute that it becomes."""
-    return {keys[word].field: keys[word].kind.read(each) for word, each in entries.items()}
+    return {keys[word].field: keys[word].kind.read(value) for word, value in entries.items()}
 
 
 _DEFAULTS = Kind(_defaults, form_of(DEFAULT_KEYS))
@@ -89,7 +89,7 @@ _LIMITS = Kind(lambda value: Limits(**_fields(value.mapping(LIMIT_KEYS), LIMIT_K
 # The keys of a host, with the attribute of Host that each becomes.
 HOST_KEYS: Mapping[str, Key] = {
     "scheduler": Key("scheduler", kinds.choice(*keys_by_scheduler()), "required", "slurm",
-        "; ".join(f"`{word}`: {each.meaning}" for word, each in keys_by_scheduler().items())
+        "; ".join(f"`{word}`: {scheduler.meaning}" for word, scheduler in keys_by_scheduler().items())
         + ". Case does not matter"),
     "address": Key("address", kinds.ADDRESS, "the host's own name", "ada@hpc.example.org:2222",
         "name, or alias of `~/.ssh/config`; `user@` and `:port` are allowed"),
@@ -190,7 +190,7 @@ HOST_KEYS: Mapping[str, Key] = {
     "purge_days": Key("making.purge_days", kinds.DAYS, "never", "30d",
         "the file system deletes files that were not read for this long: clusterfn looks for missing files of "
         "environments and restores them"),
-    **{word: key for each in keys_by_scheduler().values() for word, key in each.keys.items()},
+    **{word: key for scheduler in keys_by_scheduler().values() for word, key in scheduler.keys.items()},
 }  # fmt: skip
 
 
@@ -207,10 +207,10 @@ def file_schema() -> Form:
 
 def _host() -> Form:
     rules = []
-    of_schedulers = {key for each in keys_by_scheduler().values() for key in each.keys}
-    for word, each in keys_by_scheduler().items():
-        of_a_machine = {"limits", "gpus", "spare", "queue_timeout"} if each.limits else set()
-        not_obeyed = (of_schedulers - each.keys.keys()) | of_a_machine
+    of_schedulers = {key for scheduler in keys_by_scheduler().values() for key in scheduler.keys}
+    for word, scheduler in keys_by_scheduler().items():
+        of_a_machine = {"limits", "gpus", "spare", "queue_timeout"} if scheduler.limits else set()
+        not_obeyed = (of_schedulers - scheduler.keys.keys()) | of_a_machine
         chosen = {"properties": {"scheduler": {"const": word}}, "required": ["scheduler"]}
         rules.append({"if": chosen, "then": {"properties": dict.fromkeys(sorted(not_obeyed), False)}})
     return {**form_of(HOST_KEYS), "required": ["scheduler"], "allOf": rules}

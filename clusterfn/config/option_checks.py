@@ -101,7 +101,7 @@ def several(item: Check) -> Check:
     def check(value: Any, name: str) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[…], even for one")
-        return tuple(item(each, name) for each in value)
+        return tuple(item(member, name) for member in value)
 
     return check
 
@@ -138,8 +138,8 @@ def package(value: Any, name: str) -> str:
 
 def environment(value: Any, name: str) -> str:
     """Check what names an environment of the host, or a file to build one from."""
-    if isinstance(value, (list, tuple)) and value and all(isinstance(each, str) for each in value):
-        words = ", ".join(f'"{each}"' for each in value)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(word, str) for word in value):
+        words = ", ".join(f'"{word}"' for word in value)
         raise ConfigError(f"{name}={value!r:.80} is not a string", hint=f"write packages=[{words}]")
     text = non_empty_text(value, name)
     kind, _, rest = text.partition(":")
@@ -187,15 +187,15 @@ def environment_variables(value: Any, name: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         hint = f'write {name}={{"NAME": "value"}}; environment= names an environment'
         raise ConfigError(f"{name}={value!r} is not a dict", hint=hint)
-    for key, each in value.items():
+    for key, setting in value.items():
         matching(VARIABLE, "OMP_NUM_THREADS")(key, name)
         if is_set_by_clusterfn(key):
             raise ConfigError(f"{name}[{key!r}] is set by clusterfn itself", hint=ASK_FOR_GPUS)
-        number = isinstance(each, (int, float)) and not isinstance(each, bool)
-        if not number and not (isinstance(each, str) and _can_be_passed(each)):
-            problem = f"{name}[{key!r}]={each!r} is neither a string nor a number"
+        number = isinstance(setting, (int, float)) and not isinstance(setting, bool)
+        if not number and not (isinstance(setting, str) and _can_be_passed(setting)):
+            problem = f"{name}[{key!r}]={setting!r} is neither a string nor a number"
             raise ConfigError(problem, hint=f'write {name}={{"{key}": "1"}}')
-    return {key: str(each) for key, each in value.items()}
+    return {key: str(setting) for key, setting in value.items()}
 
 
 def scheduler_options(value: Any, name: str) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def scheduler_options(value: Any, name: str) -> dict[str, Any]:
 
 def requeue(value: Any, name: str) -> dict[str, int]:
     """Check how often each cause may start a job again."""
-    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+    if isinstance(value, (list, tuple)) and all(isinstance(path, str) for path in value):
         value = dict.fromkeys(value, REQUEUED)
     if not isinstance(value, Mapping):
         problem = f"{name}={value!r:.60} is neither a list of causes nor a dict of how often for each"
@@ -237,10 +237,14 @@ def read_requeue(words: Sequence[str]) -> dict[str, Any]:
         >>> read_requeue(["timeout=5,node", "preempted"])
         {'timeout': 5, 'node': 3, 'preempted': 3}
     """
-    pairs = [each.partition("=") for word in words for each in word.split(",")]
-    return {
-        cause: (int(count) if count.isdecimal() else count) if equals else REQUEUED for cause, equals, count in pairs
-    }
+    requeue: dict[str, Any] = {}
+    for word in words:
+        for pair in word.split(","):
+            cause, equals, count = pair.partition("=")
+            requeue[cause] = count if equals else REQUEUED
+            if count.isdecimal():
+                requeue[cause] = int(count)
+    return requeue
 
 
 def _can_be_passed(value: str) -> bool:

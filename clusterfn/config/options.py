@@ -116,7 +116,8 @@ class CallOptions(JobOptions, total=False):
 
 def descriptions() -> str:
     """Return what the docstrings of `JobOptions` and `CallOptions` say of each option."""
-    return "\n".join((inspect.getdoc(each) or "").partition("Attributes:\n")[2] for each in (JobOptions, CallOptions))
+    texts = (inspect.getdoc(options) or "" for options in (JobOptions, CallOptions))
+    return "\n".join(text.partition("Attributes:\n")[2] for text in texts)
 
 
 HOST_VARIABLE = "CLUSTERFN_HOST"
@@ -246,10 +247,9 @@ def changed(before: Options, values: Mapping[str, object]) -> Options:
 
 def without_needs(options: Options) -> Options:
     """Return options for a machine that has no GPUs, and none of the host's environments, modules and folders."""
-    return options._replace(
-        cores=None, memory_bytes=None, gpus=0, nodes=None, tasks_per_node=None, gpu_memory_bytes=None,
-        gpu_type=None, allow_cpu=None, environment="current", packages=(), modules=(), cwd=None, scheduler_options={},
-    )  # fmt: skip
+    of_job = options._replace(cores=None, memory_bytes=None, nodes=None, tasks_per_node=None, scheduler_options={})
+    without_gpus = of_job._replace(gpus=0, gpu_memory_bytes=None, gpu_type=None, allow_cpu=None)
+    return without_gpus._replace(environment="current", packages=(), modules=(), cwd=None)
 
 
 def keyword_of(name: str) -> str:
@@ -345,7 +345,7 @@ def without_keyword(called: str, value: object, allowed: Sequence[str]) -> Confi
         instead = value
     elif isinstance(value, str) and "host" in allowed:
         instead = {"host": value}
-    words = ", ".join(f"{name}={quoted(each)}" for name, each in instead.items())
+    words = ", ".join(f"{name}={quoted(setting)}" for name, setting in instead.items())
     hint = f"write {words}" if words else f"write one of these before it: {'=, '.join(allowed)}="
     return ConfigError(f"{called}(): {value!r:.60} has no keyword", hint=hint)
 
@@ -358,7 +358,8 @@ def unknown(who_has: str, keyword: str, value: object, allowed: Sequence[str], o
         allowed: The keywords that can be written there.
         owner: As for `where_to_write`.
     """
-    problem, meant = f"{who_has} no argument {keyword!r}", ALIASES.get(keyword, keyword)
+    problem = f"{who_has} no argument {keyword!r}"
+    meant = ALIASES.get(keyword, keyword)
     # `python="3.11"` asks for a package, and `python="/path"` for an environment.
     if keyword == "python" and python_version(f"python:{value}"):
         meant = "packages"
@@ -387,8 +388,9 @@ def _as_meant(keyword: str, meant: str, value: object) -> str | None:
         if keyword in ("env_file", "requirements"):
             return f"write environment={quoted(value if isinstance(value, str) else 'environment.yml')}"
         kind = keyword if keyword in ("python", "venv") else "conda"
-        named = value if isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"
-        return f"write {meant}={quoted(f'{kind}:{named}')}"
+        if not isinstance(value, str):
+            value = "NAME" if kind == "conda" else "/PATH"
+        return f"write {meant}={quoted(f'{kind}:{value}')}"
     try:
         if meant in _KEYWORDS:
             _KEYWORDS[meant][1](value, meant)

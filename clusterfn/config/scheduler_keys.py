@@ -58,8 +58,8 @@ def _folders(value: Value) -> tuple[str, ...]:
     folders = value.as_lines()
     for folder in folders:
         if ":" in folder:
-            each = ", ".join(folder.split(":"))
-            raise value.error(f'"{folder}" is several folders in one text', f"write a list: [{each}]")
+            listed = ", ".join(folder.split(":"))
+            raise value.error(f'"{folder}" is several folders in one text', f"write a list: [{listed}]")
         if not folder.startswith(("/", "~/")):
             raise value.error(f'"{folder}" is not an absolute path', "write a folder, or a list: [/opt/slurm/bin]")
     return folders

@@ -148,7 +148,7 @@ def _left_in_groups() -> Iterator[int]:
             try:
                 most, used = (int((group / name).read_text(encoding="ascii")) for name in (limit, usage))
                 stat = dict(entry.split() for entry in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-                yield most - used + sum(int(stat[f"{kind}{each}active_file"]) for each in ("", "in"))
+                yield most - used + sum(int(stat[f"{kind}{prefix}active_file"]) for prefix in ("", "in"))
             except (OSError, ValueError, KeyError):
                 # The group has no limit ("max"), or the container hides the files.
                 continue

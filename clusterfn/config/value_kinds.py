@@ -109,8 +109,10 @@ def read_variables(value: Value, instead: str) -> dict[str, str]:
 
 
 VARIABLES: Form = {
-    "type": "object", "propertyNames": {"pattern": f"^{units.VARIABLE.pattern}$"}, "additionalProperties": WRITTEN,
-}  # fmt: skip
+    "type": "object",
+    "propertyNames": {"pattern": f"^{units.VARIABLE.pattern}$"},
+    "additionalProperties": WRITTEN,
+}
 
 
 def _gpu_type(value: Value) -> str:
@@ -173,22 +175,19 @@ def _names(pattern: re.Pattern[str], cannot: str, hint: str) -> Kind:
     return Kind(read, _LINES)
 
 
-OWNERS = _names(
-    re.compile(r"[\w.@+\\][\w.@+\\-]*\$?"),
-    "cannot name a user or a group", "write a list, one name each: [alice, lab]",
-)  # fmt: skip
+_PRINCIPAL = re.compile(r"[\w.@+\\][\w.@+\\-]*\$?")
+OWNERS = _names(_PRINCIPAL, "cannot name a user or a group", "write a list, one name each: [alice, lab]")
 MODULES = _names(environment_kinds.MODULE, "cannot name a module", "write a list, one name each: [cuda/12.4, gcc]")
 
 
-BINDS = _names(
-    re.compile(r"(?:/|~|\$)[^:\n]*(?::/[^:\n]*)?"),
-    "names no folder of the host", "write absolute folders, [/data], or pairs with the image's, [/data:/mnt]",
-)  # fmt: skip
+_BIND = re.compile(r"(?:/|~|\$)[^:\n]*(?::/[^:\n]*)?")
+_ABOUT_BINDS = "write absolute folders, [/data], or pairs with the image's, [/data:/mnt]"
+BINDS = _names(_BIND, "names no folder of the host", _ABOUT_BINDS)
 
 
 def _container(value: Value) -> tuple[str, ...]:
     """Return the words that run a program in an image."""
-    if value.kind != "list" or not value.values or not any("{image}" in each.text for each in value.values[1:]):
+    if value.kind != "list" or not value.values or not any("{image}" in entry.text for entry in value.values[1:]):
         hint = 'write a list of its words, [shifter, "--image={image}"]; python3 and its arguments come behind it'
         raise value.error("expected the words of a command with {image} among them", hint)
     words = value.as_lines()
@@ -293,11 +292,11 @@ def _gpus(value: Value) -> tuple[str, ...]:
     only = value.mapping(["only"]).get("only")
     if only is None or only.kind != "list" or not only.values:
         raise (only or value).error("expected a list of GPUs below `only:`", "write `gpus: {only: [3]}`")
-    names = tuple(each.as_written() for each in only.values)
-    for each, name in zip(only.values, names):
+    names = tuple(entry.as_written() for entry in only.values)
+    for entry, name in zip(only.values, names):
         if not is_gpu_id(name):
             hint = "write the number or the UUID that `nvidia-smi -L` shows: [3] or [GPU-7f3a…]"
-            raise each.error(f'"{name}" names no GPU', hint)
+            raise entry.error(f'"{name}" names no GPU', hint)
     return names
 
 

@@ -157,8 +157,8 @@ def _reject_unless_only_added(before: config_file.Config, text: str, name: str, 
     try:
         # Parse the new text before it is written: in an unusual file, the insertion could change other hosts.
         after = config_file.parse(text.encode(), path)
-        same = {key: each._replace(source="") for key, each in after.hosts.items() if key != name}
-        if same == {key: each._replace(source="") for key, each in before.hosts.items()} and name in after.named:
+        same = {key: other._replace(source="") for key, other in after.hosts.items() if key != name}
+        if same == {key: other._replace(source="") for key, other in before.hosts.items()} and name in after.named:
             return
         problem = "its other hosts would change"
     except ConfigError as error:

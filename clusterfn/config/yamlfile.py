@@ -236,7 +236,8 @@ def decode(data: bytes, path: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        text, wrong = "", error.start
+        text = ""
+        wrong = error.start
     if wrong >= 0:
         line = data[:wrong].count(b"\n") + 1
         raise ConfigError(f"{path}:{line}: the file is not text in UTF-8", hint="save the file as UTF-8")

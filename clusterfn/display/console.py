@@ -51,7 +51,7 @@ class Status:
         began: Since when it goes; where lines stay, nothing is said in the first seconds. None for now.
 
     Attributes:
-        works_from: When work was first seen, and how much was done then; None to begin anew.
+        works_from: When work was first seen, and how much was done then; None to begin again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, began: float | None = None) -> None:

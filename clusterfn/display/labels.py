@@ -46,7 +46,7 @@ _IN_COMMAND = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 # The keys are ids: a metaclass may define no hash.
-_PLAIN = {id(each) for each in (bool, int, float, complex, range, slice)}
+_PLAIN = {id(kind) for kind in (bool, int, float, complex, range, slice)}
 # The `repr` of these types is longer than their text, and has no more to say.
 _BY_STR = ("datetime", "uuid", "ipaddress", "pandas._libs.tslibs.timestamps")
 Row = Sequence[tuple[str, Any]]
@@ -80,14 +80,14 @@ def labels(rows: Sequence[Row], most: int = ROOM) -> list[str]:
     whole = [", ".join(_with_word(word, _text(open_value(word, value))) for word, value in row) for row in rows]
     if all(width(text) <= most for text in whole):
         return whole
-    parts = [{(at, *part): text for at, each in enumerate(row) for part, text in _parts(*each)} for row in rows]
+    parts = [{(at, *part): text for at, argument in enumerate(row) for part, text in _parts(*argument)} for row in rows]
     keys = dict.fromkeys(itertools.chain.from_iterable(parts))
-    differing = [key for key in keys if len({each.get(key) for each in parts}) > 1]
+    differing = [key for key in keys if len({row.get(key) for row in parts}) > 1]
     if not differing:
         return [shortened(text, most) for text in whole]
     for key in differing:
         _leave_out_beginning(key, parts, most // len(differing))
-    words = [[_with_word(key[1], each[key]) for key in differing if key in each] for each in parts]
+    words = [[_with_word(key[1], row[key]) for key in differing if key in row] for row in parts]
     return [shortened(", ".join(texts), most) for texts in words]
 
 
@@ -108,19 +108,23 @@ def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
     """Name the first positional arguments: those of `*xs` are xs_0, xs_1 and so on."""
     signature = signature_of(function)
     parameters = list(signature.parameters.values()) if signature else []
-    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    more = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "argument")
+    names = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    more = next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), "argument")
     return [*names, *(f"{more}_{number}" for number in range(count - len(names)))][:count]
 
 
 def row_of(function: object, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> Row:
     """Return the arguments of a call as `labels` takes them; those of a command with the names of its places."""
-    row = [*(("", each) for each in args), *(kwargs or {}).items()]
+    row = [*(("", value) for value in args), *(kwargs or {}).items()]
     if attribute(function, "command_line") is None:
         return row
     places = itertools.chain(attribute(function, "__signature__").parameters, itertools.repeat(""))
-    words = (CommandWord(each) if isinstance(each, str) else each for _, each in row)
-    return [(name or place, each) for (name, _), place, each in zip(row, places, words)]
+    words = (CommandWord(value) if isinstance(value, str) else value for _, value in row)
+    return [(name or place, word) for (name, _), place, word in zip(row, places, words)]
 
 
 def of_all(names: Sequence[str]) -> str:
@@ -236,12 +240,12 @@ def _leaves(name: str, value: object, depth: int = _DEPTH) -> Iterable[tuple[str
 
 def _leave_out_beginning(key: tuple[int, str], parts: Sequence[dict[Any, str]], room: int) -> None:
     """Shorten the texts of one key, if they are too long, by what all of them begin with."""
-    texts = [each[key] for each in parts if key in each]
+    texts = [row[key] for row in parts if key in row]
     common = len(os.path.commonprefix(texts))
     if common > _ALIKE and max(map(width, texts)) > room:
-        for each in parts:
-            if key in each:
-                each[key] = f"…{each[key][common - 1 :]}"
+        for row in parts:
+            if key in row:
+                row[key] = f"…{row[key][common - 1 :]}"
 
 
 def _text(value: object) -> str:
@@ -274,7 +278,7 @@ def _described(value: Any, depth: int) -> str:
         return kind.__name__
     fields = fields_of(value)
     if fields is not None:
-        texts = {key: _described(open_value(key, each), depth - 1) for key, each in fields.items()}
+        texts = {key: _described(open_value(key, content), depth - 1) for key, content in fields.items()}
         if is_a(value, Mapping):
             return f"{{{', '.join(f'{key!r}: {text}' for key, text in texts.items())}}}"
         return f"{kind.__name__}({', '.join(f'{key}={text}' for key, text in texts.items())})"
@@ -288,7 +292,7 @@ def _array(value: Any, depth: int) -> str:
     """Describe an array, a tensor or a table: its values if they are few and here, else its kind and shape."""
     shape = tuple(value.shape)
     is_here = hasattr(value, "tolist") and str(getattr(value, "device", "cpu")).startswith("cpu")
-    if is_here and all(type(each) is int for each in shape) and math.prod(shape) <= _MEMBERS:
+    if is_here and all(type(length) is int for length in shape) and math.prod(shape) <= _MEMBERS:
         return _described(value.tolist(), depth)
     return f"{type(value).__name__}({', '.join(map(str, shape))})"
 
@@ -297,9 +301,9 @@ def _members(value: Any, depth: int) -> str:
     left = f", … {len(value) - _MEMBERS} more" if len(value) > _MEMBERS else ""
     first = list(itertools.islice(value.items() if is_a(value, Mapping) else value, _MEMBERS))
     if is_a(value, Mapping):
-        pairs = [f"{_described(key, depth - 1)}: {_described(each, depth - 1)}" for key, each in first]
+        pairs = [f"{_described(key, depth - 1)}: {_described(member, depth - 1)}" for key, member in first]
         return f"{{{', '.join(pairs)}{left}}}"
-    texts = [_described(each, depth - 1) for each in first]
+    texts = [_described(member, depth - 1) for member in first]
     if issubclass(type(value), (set, frozenset)):
         return f"{{{', '.join(sorted(texts))}{left}}}" if texts else "set()"
     if issubclass(type(value), tuple):
@@ -318,9 +322,9 @@ def fields_of(value: Any) -> dict[str, Any] | None:
             return None
         return dict(value)
     if dataclasses.is_dataclass(kind):
-        names = [each.name for each in dataclasses.fields(value) if each.repr]
+        names = [field.name for field in dataclasses.fields(value) if field.repr]
     elif hasattr(kind, "__attrs_attrs__"):
-        names = [each.name for each in kind.__attrs_attrs__ if each.repr is not False]
+        names = [field.name for field in kind.__attrs_attrs__ if field.repr is not False]
     elif issubclass(type(value), tuple):
         names = getattr(kind, "_fields", None)
     elif isinstance(getattr(kind, "model_fields", None), dict):
@@ -336,4 +340,4 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 def _has_repr(kind: type[Any]) -> bool:
     """Whether a class says more of its objects than where they are in memory."""
-    return any("__repr__" in vars(each) for each in kind.__mro__ if each is not object)
+    return any("__repr__" in vars(base) for base in kind.__mro__ if base is not object)

@@ -20,11 +20,13 @@ from clusterfn.bridge.supervisor.text import in_one_line, padded, shortened, wid
 # How much is done, of how much.
 Progress = Optional[tuple[int, int]]
 # A bar has so many columns at least, also where the text next to it is then cut; a notebook has no width to ask for.
-_LEAST_BAR, _NOTEBOOK = 10, 100
+_LEAST_BAR = 10
+_NOTEBOOK = 100
 # A text at the end of a row says something in so many columns.
 _LEAST_TEXT = 20
 # So many sentences of a cell are shown, and a line that is only replaced changes no more often than this.
-_SAID, _EVERY_S = 20, 0.1
+_SAID = 20
+_EVERY_S = 0.1
 _WIDTH = 400
 GREEN, RED, YELLOW, DIM = 32, 31, 33, 2
 
@@ -37,7 +39,8 @@ class TerminalLines:
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream, self._follows = stream, stream is None
+        self._stream = stream
+        self._follows = stream is None
         self._shown: list[str] = []
         self._size = size()
         self._lock = threading.RLock()
@@ -52,7 +55,8 @@ class TerminalLines:
         """Replace the lines, with a bar before them if `progress` is given; "" removes them."""
         with self._lock:
             self._follow_stderr()
-            erased, room = self._erasing(), size()
+            erased = self._erasing()
+            room = size()
             lines = text.split("\n") if text else []
             if len(lines) >= room.lines:
                 lines[room.lines - 2 :] = [f"… {len(lines) - room.lines + 2} more lines"]
@@ -71,7 +75,8 @@ class TerminalLines:
     def _follow_stderr(self) -> None:
         """Forget the lines if stderr is another stream by now, as after redirect_stderr."""
         if self._follows and self._stream is not sys.stderr:
-            self._stream, self._shown = sys.stderr, []
+            self._stream = sys.stderr
+            self._shown = []
 
 
 class CellLines:
@@ -153,11 +158,12 @@ def table(
     """
     lines = [list(head), *([in_one_line(cell) for cell in row] for row in rows)]
     widths = [max(width(line[column]) for line in lines) for column in range(len(head))]
-    kept, needs = list(range(len(head))), [each + 2 for each in (*widths[:-1], min(widths[-1], _LEAST_TEXT))]
+    kept = list(range(len(head)))
+    needs = [2 + needed for needed in (*widths[:-1], min(widths[-1], _LEAST_TEXT))]
     for title in spare:
         if room is not None and sum(needs[column] for column in kept) > room + 2:
             kept.remove(head.index(title))
-    return "\n".join("  ".join(padded(line[each], widths[each]) for each in kept).rstrip() for line in lines)
+    return "\n".join("  ".join(padded(line[column], widths[column]) for column in kept).rstrip() for line in lines)
 
 
 def coloured(text: str, colour: int) -> str:

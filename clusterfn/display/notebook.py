@@ -67,7 +67,7 @@ def _text(shown: NotebookDisplay) -> str:
 
 def headline(
     title: str, job_id: str, state: str, counted: str = "", elapsed_s: float | None = None, reason: str = ""
-) -> str:  # fmt: skip
+) -> str:
     """Return such as "7f3a train on tensor01: RUNNING 01:15 (why)"."""
     clock = "" if elapsed_s is None else as_clock(elapsed_s)
     return " ".join(filter(None, [job_id, f"{title}:", state, counted, clock, f"({reason})" if reason else ""]))

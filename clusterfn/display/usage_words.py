@@ -46,8 +46,8 @@ def short_usage(usage: Mapping[str, Any]) -> str:
     parts = [] if cores is None else [f"{cores:.1f} cores"]
     if memory:
         parts.append(f"{'' if now is not None else 'peak '}{format_size(memory)}")
-    use = [each.get("mean_use_percent" if now is None else "use_percent") for each in gpus or ()]
-    values = [each for each in use if each is not None]
+    use = [gpu.get("mean_use_percent" if now is None else "use_percent") for gpu in gpus or ()]
+    values = [percent for percent in use if percent is not None]
     if values:
         parts.append(f"GPU {sum(values) / len(values):.0f} %")
     return ", ".join(parts)

@@ -56,18 +56,14 @@ async def answer(job: Mapping[str, Any]) -> dict[str, Any]:
     import rattler.exceptions
 
     kinds = {name: kind for name, kind in vars(rattler.exceptions).items() if name.endswith("Error")}
-    attempt, wanted = functools.partial(_solve, rattler.Gateway(), job), job["python"]
+    attempt = functools.partial(_solve, rattler.Gateway(), job)
+    wanted = job["python"]
     try:
         found = await _nearest(attempt, wanted) if wanted else await attempt("")
     except tuple(kinds.values()) as error:
         silent = tuple(kinds[name] for name in ("GatewayError", "FetchRepoDataError", "IoError") if name in kinds)
         return {"unreachable" if isinstance(error, silent) else "failed": str(error)}
-    return {"solved": [{
-        "name": each.name.normalized, "version": str(each.version), "url": each.url,
-        "md5": (each.md5 or b"").hex(), "sha256": (each.sha256 or b"").hex(),
-        "dependencies": {name: versions for name, _, versions in (str(text).partition(" ") for text in each.depends)
-                         if not name.startswith("__")},
-    } for each in found]}  # fmt: skip
+    return {"solved": [_facts(record) for record in found]}
 
 
 async def _nearest(attempt: Callable[[str], Awaitable[list[Any]]], wanted: str) -> list[Any]:
@@ -82,10 +78,23 @@ async def _nearest(attempt: Callable[[str], Awaitable[list[Any]]], wanted: str) 
         except SolverError:
             raise failure from None
     near = int(wanted.split(".")[1])
-    for minor in sorted(set(_MINORS) - {near}, key=lambda each: (abs(each - near), -each)):
+    for minor in sorted(set(_MINORS) - {near}, key=lambda minor: (abs(minor - near), -minor)):
         with contextlib.suppress(SolverError):
             return await attempt(f"python 3.{minor}.*")
     return found
+
+
+def _facts(record: Any) -> dict[str, Any]:
+    """Return what a lock needs of a package."""
+    needs = (str(text).partition(" ") for text in record.depends)
+    return {
+        "name": record.name.normalized,
+        "version": str(record.version),
+        "url": record.url,
+        "md5": (record.md5 or b"").hex(),
+        "sha256": (record.sha256 or b"").hex(),
+        "dependencies": {name: versions for name, _, versions in needs if not name.startswith("__")},
+    }
 
 
 async def _solve(gateway: Any, job: Mapping[str, Any], python: str) -> list[Any]:
@@ -93,13 +102,15 @@ async def _solve(gateway: Any, job: Mapping[str, Any], python: str) -> list[Any]
     from rattler.package.build_string import BuildString
 
     triples = ((rattler.PackageName(name), *text.partition(" ")) for name, text in job["virtual"].items())
-    return list(await rattler.solve(
-        job["channels"], [rattler.MatchSpec(each) for each in (python, *job["specs"]) if each], gateway=gateway,
-        platforms=[job["platform"], "noarch"], virtual_packages=[
-            rattler.GenericVirtualPackage(name, rattler.Version(version), BuildString(build or "0"))
-            for name, version, _, build in triples
-        ],
-    ))  # fmt: skip
+    specs = [rattler.MatchSpec(text) for text in (python, *job["specs"]) if text]
+    virtual = [
+        rattler.GenericVirtualPackage(name, rattler.Version(version), BuildString(build or "0"))
+        for name, version, _, build in triples
+    ]
+    platforms = [job["platform"], "noarch"]
+    return list(
+        await rattler.solve(job["channels"], specs, gateway=gateway, platforms=platforms, virtual_packages=virtual)
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from clusterfn.bridge.builder.plan import masked
 from clusterfn.environment import package_sources
@@ -72,11 +72,12 @@ class SolveTarget:
 
 def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPackage]:
     """Return conda's packages for the host; raise LockError if no Python solves, or no solver or channel answers."""
-    settings, specs = package_sources.read_condarc(), list[str]()
-    for each in spec.conda:
+    settings = package_sources.read_condarc()
+    specs = list[str]()
+    for requirement in spec.conda:
         # py-rattler does not read the user's .condarc, so that a channel is given by its address.
-        urls = package_sources.channel_urls(each.channel, settings) if each.channel else ()
-        bare = each.text.removeprefix(f"{each.channel}::")
+        urls = package_sources.channel_urls(requirement.channel, settings) if requirement.channel else ()
+        bare = requirement.text.removeprefix(f"{requirement.channel}::")
         specs.append(f"{urls[0]}::{bare}" if len(urls) == 1 else bare)
     job = {
         "channels": [url for name in spec.channels for url in package_sources.channel_urls(name, settings)],
@@ -85,12 +86,13 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
         "python": None if spec.wants_python else target.python,
         "virtual": virtual_packages(target),
         "caller": os.getpid(),
-    }  # fmt: skip
+    }
     ended = run_program(
         [find_interpreter(), str(_PROGRAM)],
         lambda seconds: say(f"still solving {spec.title} ({seconds:.0f} s): conda's packages"),
-        given=json.dumps(job), variables={**package_sources.conda_proxies(settings), **os.environ},
-    )  # fmt: skip
+        given=json.dumps(job),
+        variables={**package_sources.conda_proxies(settings), **os.environ},
+    )
     try:
         answer = json.loads(ended.stdout)
     except ValueError:
@@ -98,20 +100,15 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
         what = f"{spec.title} could not be locked: the solver ended with {ended.returncode}"
         raise LockError(what, evidence=lines[-10:]) from None
     if "solved" in answer:
-        return [
-            LockedPackage(
-                each["name"], each["version"], CONDA, public(each["url"]), each["sha256"], target.platform,
-                dependencies=each["dependencies"], md5=each["md5"],
-            )
-            for each in sorted(answer["solved"], key=lambda each: str(each["name"]))
-        ]  # fmt: skip
+        solved = sorted(answer["solved"], key=lambda record: str(record["name"]))
+        return [_locked(record, target.platform) for record in solved]
     said = masked(answer.get("failed") or answer["unreachable"]).splitlines()
     lines = [line.rstrip() for line in said if line.strip()][:MANY]
     if "unreachable" in answer:
         raise unreachable(spec.title, "a channel", lines, spec)
     if spec.exported:
         hint = "export only what you asked for: `conda env export --from-history > environment.yml`"
-    elif any(each.name == "torch" for each in spec.conda):
+    elif any(requirement.name == "torch" for requirement in spec.conda):
         hint = 'conda calls it pytorch; or write torch below "- pip:"'
     else:
         of_pypi = "" if spec.file else '; write "pip:name" for one that only PyPI has'
@@ -119,16 +116,32 @@ def solve(spec: Specification, target: SolveTarget, say: Say) -> list[LockedPack
     raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=hint)
 
 
+def _locked(record: Mapping[str, Any], platform: str) -> LockedPackage:
+    url, sha256 = public(record["url"]), record["sha256"]
+    needs, md5 = record["dependencies"], record["md5"]
+    return LockedPackage(record["name"], record["version"], CONDA, url, sha256, platform, dependencies=needs, md5=md5)
+
+
 def run_program(
-    argv: Sequence[str], report: Callable[[float], None], *, given: str = "", folder: Path | None = None,
+    argv: Sequence[str],
+    report: Callable[[float], None],
+    *,
+    given: str = "",
+    folder: Path | None = None,
     variables: Mapping[str, str],
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """Run conda's solver or uv to its end; never leave it behind. Report every 15 s the seconds that it has run."""
     began = time.monotonic()
     with subprocess.Popen(
-        list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-        env=variables, encoding="utf-8", errors="replace",
-    ) as process:  # fmt: skip
+        list(argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env=variables,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
         try:
             while True:
                 try:
@@ -166,10 +179,11 @@ def machine_of(platform: str) -> str:
 
 def virtual_packages(target: SolveTarget) -> dict[str, str]:
     """Return what is assumed to be on the host."""
-    return {
-        "__archspec": f"1 {machine_of(target.platform)}", "__unix": "0", "__linux": "5.10",
-        "__glibc": target.glibc or OLDEST_GLIBC, **({"__cuda": target.cuda} if target.cuda else {}),
-    }  # fmt: skip
+    versions = {"__archspec": f"1 {machine_of(target.platform)}", "__unix": "0", "__linux": "5.10"}
+    versions["__glibc"] = target.glibc or OLDEST_GLIBC
+    if target.cuda:
+        versions["__cuda"] = target.cuda
+    return versions
 
 
 def unreachable(title: str, what: str, lines: Sequence[str], spec: Specification) -> LockError:

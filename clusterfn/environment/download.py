@@ -54,7 +54,10 @@ def download_packages(
     Raise EnvironmentBuildError if one cannot be downloaded, or has another hash than the lock. The `indexes` are
     (name, address) of what the user's file names, for the credentials in it.
     """
-    lock, done, moved, is_over = threading.Lock(), 0, 0, False
+    lock = threading.Lock()
+    done = 0
+    moved = 0
+    is_over = False
 
     def count(size: int, is_complete: bool = False) -> None:
         nonlocal done, moved
@@ -77,8 +80,8 @@ def download_packages(
 def download_sizes(packages: Sequence[LockedPackage]) -> dict[str, int]:
     """Return the sizes of packages by SHA-256, as far as the cache has them or their servers tell them."""
     folder = places.cache_folder() / "pkgs"
-    known = {each.sha256: path.stat().st_size for each in packages if (path := folder / each.sha256).exists()}
-    unknown = [_planned(each) for each in packages if each.sha256 not in known]
+    known = {package.sha256: path.stat().st_size for package in packages if (path := folder / package.sha256).exists()}
+    unknown = [_planned(package) for package in packages if package.sha256 not in known]
     return {**known, **(builders.ask_sizes(unknown)[1] if unknown else {})}
 
 
@@ -86,10 +89,9 @@ def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, st
     path = places.cache_folder() / "pkgs" / package.sha256
     is_commit = package.url.startswith(GIT) and not path.exists()
     if is_commit and pack_commit(package.url, package.name, indexes) != package.sha256:
-        raise EnvironmentBuildError(
-            f"{package.name} {package.version} has other files than when it was locked", stage="environment",
-            evidence=[package.url], hint="delete the lock, so that it is locked again",
-        )  # fmt: skip
+        message = f"{package.name} {package.version} has other files than when it was locked"
+        hint = "delete the lock, so that it is locked again"
+        raise EnvironmentBuildError(message, stage="environment", evidence=[package.url], hint=hint)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{path.name}-{os.getpid()}")
@@ -109,10 +111,10 @@ def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, st
                     raise
                 builders.fetch_archive(_planned(package)._replace(url=url), str(beside), count)
         except BuildFailed as failed:
+            hint = "check your network, and whether the lock is too old: its packages may have been withdrawn"
             raise EnvironmentBuildError(
-                f"{failed}", stage="environment", evidence=failed.evidence,
-                hint="check your network, and whether the lock is too old: its packages may have been withdrawn",
-            ) from failed  # fmt: skip
+                f"{failed}", stage="environment", evidence=failed.evidence, hint=hint
+            ) from failed
         os.replace(beside, path)
     count(0, True)
     return path
@@ -203,7 +205,7 @@ def pack_commit(where: str, name: str, indexes: Sequence[tuple[str, str]] = ()) 
         tries: list[dict[str, str]] = [{}]
         if known:
             # From 2.31 on, git uses credentials for a server by such variables, which no command line shows.
-            server, same = (urlunsplit(urlsplit(each)._replace(path="/")) for each in (url, known))
+            server, same = (urlunsplit(urlsplit(address)._replace(path="/")) for address in (url, known))
             # The user may have set some in this way, too.
             count = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
             named = {f"GIT_CONFIG_KEY_{count}": f"url.{same}.insteadOf", f"GIT_CONFIG_VALUE_{count}": server}
@@ -241,10 +243,17 @@ def _check_out(top: Path, where: str, url: str, commit: str, more: Mapping[str, 
 def _git(folder: Path, where: str, more: Mapping[str, str], *words: str) -> None:
     own = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
     try:
+        variables = {**own, **more, "GIT_TERMINAL_PROMPT": "0"}
         done = subprocess.run(
-            ["git", *_SAME_BYTES, *words], cwd=folder, env={**own, **more, "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", timeout=_GIT_TIMEOUT_S,
-        )  # fmt: skip
+            ["git", *_SAME_BYTES, *words],
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_GIT_TIMEOUT_S,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _unreadable(where, [str(error)]) from error
     if done.returncode:

@@ -40,8 +40,15 @@ from clusterfn.errors import ConfigError, did_you_mean
 # PEP 751 names these files.
 _PYLOCK = re.compile(r"pylock(?:\.[^.]+)?\.toml")
 _KEYS = (
-    "name", "channels", "dependencies", "platforms", "prefix", "category", "pip-repositories", "allow-pypi-requests",
-)  # fmt: skip
+    "name",
+    "channels",
+    "dependencies",
+    "platforms",
+    "prefix",
+    "category",
+    "pip-repositories",
+    "allow-pypi-requests",
+)
 _LISTS = ("channels", "pip-repositories")
 _ADVICE = {"variables": "set them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
 # The comment behind a line by which conda-lock limits it to systems. Hosts run Linux.
@@ -68,7 +75,7 @@ def locate_file(text: str, folders: Sequence[Path]) -> Path:
             return place.absolute()
     patterns = ("*.y*ml", "*.toml", "*.lock", "*.txt")
     folders_there = [place.parent for place in tried if place.parent.is_dir()]
-    here = {each.name for folder in folders_there for pattern in patterns for each in folder.glob(pattern)}
+    here = {file.name for folder in folders_there for pattern in patterns for file in folder.glob(pattern)}
     here.discard("clusterfn.yml")
     looked = " and ".join(str(place.parent) for place in tried)
     hint = "a relative path counts from the working directory, then from the folder of the script that runs"
@@ -117,7 +124,8 @@ def _read_environment_yml(tree: Value, path: Path) -> Specification:
     if "dependencies" not in keys:
         raise tree.error('there is no "dependencies:"', "list the packages below that key")
     texts = {name: value.as_lines() for name, value in keys.items() if name in _LISTS and value.kind != "null"}
-    conda, pip = list[Requirement](), RequirementLines(path.parent)
+    conda = list[Requirement]()
+    pip = RequirementLines(path.parent)
     for index in texts.get("pip-repositories", ()):
         pip.add(f"--extra-index-url {index}")
     for item in _items(keys["dependencies"]):
@@ -125,13 +133,14 @@ def _read_environment_yml(tree: Value, path: Path) -> Specification:
             for line in _items(item.mapping(("pip",))["pip"]):
                 pip.add(line.as_text(), f"{path.name}:{line.line + 1}")
             continue
-        text, place = item.as_text(), f"{path.name}:{item.line + 1}"
+        text = item.as_text()
+        place = f"{path.name}:{item.line + 1}"
         if WITH_EXTRAS.match(text):
             what = f"{place}: {text!r} has extras, and packages of conda have none"
             raise ConfigError(what, hint="write the line below `pip:`")
         conda.append(conda_requirement(text, place))
     written = [name for name in texts.get("channels", ()) if name != "nodefaults"]
-    named = [each.channel for each in conda if each.channel]
+    named = [requirement.channel for requirement in conda if requirement.channel]
     channels = dict.fromkeys([*(written or package_sources.usual_channels()), *named])
     ended = (_PYTORCH_ENDED,) if "pytorch" in written else ()
     spec = Specification(path.name, tuple(channels), tuple(conda), file=path, sentences=ended)
@@ -154,11 +163,13 @@ def _items(value: Value) -> Iterator[Value]:
 
 def _lifted(spec: Specification, prefix: Value | None) -> Specification:
     """Remove from an export what fits only the machine where it was made."""
-    built = [each for each in spec.conda if _BUILD.fullmatch(each.text)]
+    built = [requirement for requirement in spec.conda if _BUILD.fullmatch(requirement.text)]
     exported = prefix is not None or (len(built) >= 3 and len(built) == len(spec.conda))
     if not exported:
         return spec
-    conda = tuple(replace(each, text=_BUILD.sub(r"\g<name> ==\g<version>", each.text)) for each in spec.conda)
+    conda = tuple(
+        replace(requirement, text=_BUILD.sub(r"\g<name> ==\g<version>", requirement.text)) for requirement in spec.conda
+    )
     of = f" of {prefix.text} (line {prefix.line + 1})" if prefix is not None else ""
     lifted = f": the build strings of {len(built)} packages are dropped, their versions kept" if built else ""
     sentences = [*spec.sentences, f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"]
@@ -181,9 +192,8 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
         tree, kind = {"project": tree, "tool": tree.get("tool", {})}, SCRIPT
     table, tool = _table(tree, "project", path), _table(tree, "tool", path)
     if "project" not in tree:
-        hint = next(
-            (_OTHER_TOOLS[each] for each in _OTHER_TOOLS if each in tool), "add it, or write a requirements.txt"
-        )
+        hints = [hint for name, hint in _OTHER_TOOLS.items() if name in tool]
+        hint = hints[0] if hints else "add it, or write a requirements.txt"
         raise ConfigError(f"{path} has no [project] table", hint=hint)
     extras, groups = split_parts(parts)
     optional = {normalize(name): value for name, value in _table(table, "optional-dependencies", path).items()}
@@ -192,27 +202,28 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     if "optional-dependencies" not in dynamic:
         _refuse_unknown("extra", extras, optional, path)
     _refuse_unknown("group", groups, known, path)
-    direct = [*_lines(table, "dependencies", path), *(line for each in groups for line in _of_group(each, known, path))]
-    direct += [line for each in extras for line in _lines(optional, each, path)]
-    own, seen = normalize(str(table.get("name", ""))), set(extras)
+    direct = _lines(table, "dependencies", path)
+    direct += [line for group in groups for line in _of_group(group, known, path)]
+    direct += [line for extra in extras for line in _lines(optional, extra, path)]
+    own = normalize(str(table.get("name", "")))
+    seen = set(extras)
     # A line may ask for extras of the project itself, `mine[gpu]`, and so may those that it adds.
     for line in direct:
         of_own = _OF_EXTRAS.match(line)
         if of_own and normalize(of_own[1]) == own:
-            more = {normalize(each.strip()) for each in of_own[2].split(",")} & optional.keys() - seen
-            direct += [found for each in sorted(more) for found in _lines(optional, each, path)]
+            more = {normalize(extra.strip()) for extra in of_own[2].split(",")} & optional.keys() - seen
+            direct += [found for extra in sorted(more) for found in _lines(optional, extra, path)]
             seen |= more
     uv = _table(tool, "uv", path)
     given = {normalize(name): value for name, value in _table(uv, "sources", path).items()}
     sources = list(source_tables(given))
-    listed = [each for each in uv.get("index") or () if isinstance(each, dict)]
-    indexes = [(str(each.get("name", "")), str(each["url"])) for each in listed if "url" in each]
+    listed = [index for index in uv.get("index") or () if isinstance(index, dict)]
+    indexes = [(str(index.get("name", "")), str(index["url"])) for index in listed if "url" in index]
     # The addresses of packages and repositories have no name, as that of an index has one.
-    indexes += [("", str(each[key])) for _, each in sources for key in ("git", "url") if key in each]
-    project = ProjectFile(
-        kind, path, extras, groups, str(table.get("requires-python", "")), indexes=tuple(indexes),
-        is_dynamic=bool({"dependencies", "optional-dependencies"} & {*dynamic}),
-    )  # fmt: skip
+    indexes += [("", str(source[key])) for _, source in sources for key in ("git", "url") if key in source]
+    is_dynamic = bool({"dependencies", "optional-dependencies"} & {*dynamic})
+    requires = str(table.get("requires-python", ""))
+    project = ProjectFile(kind, path, extras, groups, requires, indexes=tuple(indexes), is_dynamic=is_dynamic)
     local = local_packages(path.parent, uv)
     wish = {"direct": sorted(direct), "python": project.requires_python, "uv": uv, "local": local}
     if dynamic:
@@ -221,15 +232,16 @@ def _read_pyproject(path: Path, parts: Sequence[str]) -> Specification:
     wanted = [Requirement(normalize(name[1]) if name else "", line) for name, line in names]
     # TOML has dates, which JSON has not.
     spec = _specification(project, wanted, json.loads(json.dumps(wish, default=str)))
-    of_torch = [
-        url for package, each in sources
-        if package == "torch" and "index" in each and each.get("extra", "") in ("", *extras)
-        for name, url in indexes if name == each["index"]
-    ]  # fmt: skip
+    indexes_of_torch = [
+        source["index"]
+        for package, source in sources
+        if package == "torch" and "index" in source and source.get("extra", "") in ("", *extras)
+    ]
+    of_torch = [url for chosen in indexes_of_torch for name, url in indexes if name == chosen]
     return replace(
         spec,
         indexes=tuple(of_torch),
-        sentences=tuple(_left_out(tool, {own, *(each.name for each in wanted)}, dynamic, path)),
+        sentences=tuple(_left_out(tool, {own, *(requirement.name for requirement in wanted)}, dynamic, path)),
     )
 
 
@@ -239,8 +251,8 @@ def _left_out(tool: Mapping[str, Any], known: Container[str], dynamic: Sequence[
         # The build backend of poetry reads its table where [project] leaves the dependencies to it.
         if name == "poetry" and "dependencies" in dynamic:
             continue
-        listed = [each for key in keys for each in _table(_table(tool, name, path), key, path)]
-        missing = [each for each in listed if normalize(each) not in known and each != "python"]
+        listed = [group for key in keys for group in _table(_table(tool, name, path), key, path)]
+        missing = [group for group in listed if normalize(group) not in known and group != "python"]
         if missing:
             left_out = f"the tables of [tool.{name}] are not read, so these are left out: {', '.join(missing)}"
             yield f"{path.name}: {left_out}; {_OTHER_TOOLS[name]}"
@@ -255,7 +267,7 @@ def _table(tree: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
 
 def _lines(tree: Mapping[str, Any], key: str, path: Path) -> list[str]:
     value = tree.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise ConfigError(f"{path.name}: {key} is not a list of strings", hint=f'write {key} = ["numpy>=2"]')
     return list(value)
 
@@ -265,24 +277,26 @@ def _of_group(name: str, known: Mapping[str, Any], path: Path, within: tuple[str
     _refuse_unknown("group", [name], known, path)
     if name in within:
         raise ConfigError(f"{path.name}: the group {name} includes itself", hint="remove one include-group")
-    for each in known[name]:
-        if isinstance(each, dict):
-            yield from _of_group(normalize(str(each.get("include-group", ""))), known, path, (*within, name))
+    for entry in known[name]:
+        if isinstance(entry, dict):
+            yield from _of_group(normalize(str(entry.get("include-group", ""))), known, path, (*within, name))
         else:
-            yield str(each)
+            yield str(entry)
 
 
 def _refuse_unknown(kind: str, names: Sequence[str], known: Mapping[str, Any], path: Path) -> None:
-    for name in (each for each in names if each not in known):
-        has = ", ".join(sorted(known)) or f"no {kind}s"
-        raise ConfigError(f"{path.name} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"it has {has}")
+    has = ", ".join(sorted(known)) or f"no {kind}s"
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{path.name} has no {kind} {name!r}{did_you_mean(name, known)}", hint=f"it has {has}")
 
 
 def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
     beside = path.with_name(PYPROJECT if path.name == UV_LOCK else path.name[: -len(LOCK_OF_SCRIPT)])
     if not beside.is_file():
         raise ConfigError(f"{path} has no {beside.name} beside it", hint=f"copy it there, or export a {PYLOCK}")
-    spec, data = _read_pyproject(beside, parts), path.read_bytes()
+    spec = _read_pyproject(beside, parts)
+    data = path.read_bytes()
     assert spec.project is not None
     # To parse 10 000 lines of TOML takes seconds, and one value is needed.
     python = re.search(rb'^requires-python = "([^"]*)"', data, re.MULTILINE)
@@ -294,12 +308,14 @@ def _read_uv_lock(path: Path, parts: Sequence[str]) -> Specification:
 def _read_pylock(path: Path, parts: Sequence[str]) -> Specification:
     tree = load_toml(path)
     packages = tree.get("packages")
-    if not isinstance(packages, list) or not all(isinstance(each, dict) and "name" in each for each in packages):
+    if not isinstance(packages, list) or not all(
+        isinstance(package, dict) and "name" in package for package in packages
+    ):
         hint = "`uv export --format pylock.toml -o pylock.toml` writes it"
         raise ConfigError(f"{path} has no packages of a pylock.toml", hint=hint)
     extras, groups = split_parts(parts)
     for kind, names, key in (("extra", extras, "extras"), ("group", groups, "dependency-groups")):
         _refuse_unknown(kind, names, dict.fromkeys(map(normalize, _lines(tree, key, path))), path)
-    pip = [Requirement(normalize(str(each["name"])), str(each["name"])) for each in packages]
+    pip = [Requirement(normalize(str(package["name"])), str(package["name"])) for package in packages]
     project = ProjectFile(PYLOCK, path, extras, groups, requires_python=str(tree.get("requires-python", "")))
     return _specification(project, pip, {"lock": digest(path.read_bytes())})

@@ -213,10 +213,13 @@ class ExistingEnvironment(NamedTuple):
             what = f"environment '{self.kind}:{self.value}' has no interpreter"
             if self.kind == "found":
                 what = f"no environment was named, and the host has no {_CALLERS_PYTHON}"
-            raise EnvironmentBuildError(f"{what} that runs (exit {rc})", evidence=lines, stage="environment",
-                                        hint="find it on the host, and set the path of its python")  # fmt: skip
+            hint = "find it on the host, and set the path of its python"
+            message = f"{what} that runs (exit {rc})"
+            raise EnvironmentBuildError(message, evidence=lines, stage="environment", hint=hint)
         with reading("the host", "what its interpreter says of itself"):
-            path, prefix, missing = str(said["path"]), str(said["prefix"]), list(map(str, said["missing"]))
+            path = str(said["path"])
+            prefix = str(said["prefix"])
+            missing = list(map(str, said["missing"]))
             major, minor = map(int, said["version"])
             torch, cuda = map(str, said["torch"])
             shaped(said, {"named": bool, "script": bool, "prefix": str, "set": {...: str}, "conda": bool, "venv": bool})
@@ -224,13 +227,13 @@ class ExistingEnvironment(NamedTuple):
             what = f"no environment was named, and {path} has no {', '.join(missing)}"
             raise EnvironmentBuildError(what, stage="environment", hint=CHOOSE_ENVIRONMENT)
         if (major, minor) < OLDEST:
-            raise EnvironmentBuildError(
-                f"the environment '{self.kind}:{self.value}' has Python {major}.{minor}, "
-                f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer", evidence=[path], stage="environment",
-                hint=f"name an environment with a newer Python, ideally {CALLER[0]}.{CALLER[1]} as on this machine",
-            )  # fmt: skip
+            message = f"the environment '{self.kind}:{self.value}' has Python {major}.{minor}, "
+            message += f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer"
+            hint = f"name an environment with a newer Python, ideally {CALLER[0]}.{CALLER[1]} as on this machine"
+            raise EnvironmentBuildError(message, evidence=[path], stage="environment", hint=hint)
         # A script that calls a bare `python3` would find itself, were its folder the first.
-        folders, in_path = dict[str, Mapping[str, bytes]](), [] if said["script"] else [posixpath.dirname(path)]
+        folders = dict[str, Mapping[str, bytes]]()
+        in_path = [] if said["script"] else [posixpath.dirname(path)]
         if self.is_image:
             script = self._script(root).encode("utf-8", "surrogateescape")
             folder = posixpath.join(root, layout.SHIMS, hashlib.sha256(script).hexdigest()[:16])
@@ -241,8 +244,9 @@ class ExistingEnvironment(NamedTuple):
             script = b'#!/bin/sh\nexec "%s" "$@"\n' % encoded
             shims = posixpath.join(root, layout.SHIMS, hashlib.sha256(encoded).hexdigest()[:16])
             folders, in_path = {shims: {"python": script, "python3": script}}, [shims, *in_path]
-        of_conda = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)}
-        of_kind = of_conda if said["conda"] else {"VIRTUAL_ENV": prefix} if said["venv"] else {}
+        of_kind = {"VIRTUAL_ENV": prefix} if said["venv"] else {}
+        if said["conda"]:
+            of_kind = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)}
         activation = {"prepend": {"PATH": in_path}, "set": {**said["set"], **of_kind}, "unset": []}
         image = f"{self.kind}:{self.value}" if self.is_image else ""
         return Interpreter(path, (major, minor), activation, image, (torch, cuda)), folders
@@ -269,7 +273,8 @@ class ExistingEnvironment(NamedTuple):
 def _folders_beside(kind: str, value: str) -> str:
     """Return the folders on a host that may have what was meant, one in a line."""
     if kind in ("conda", "found"):
-        of_conda = [each for place in environment_kinds.CONDA_PLACES for each in (place, posixpath.join(place, "envs"))]
+        places = environment_kinds.CONDA_PLACES
+        of_conda = [folder for place in places for folder in (place, posixpath.join(place, "envs"))]
         return "\n".join([*([] if kind == "conda" else ["/usr/bin", "/usr/local/bin", "~", "/opt"]), *of_conda])
     # An interpreter may be that of an environment, whose neighbours are two folders up.
     above = posixpath.dirname(value.rstrip("/").partition("/bin/python")[0]) or "/"
@@ -283,10 +288,10 @@ def _explain_absence(kind: str, value: str, printed: str) -> EnvironmentBuildErr
         for sign in (_WHY, _THERE)
     )
     more = f" and {len(there) - MOST_LISTED} more" if len(there) > MOST_LISTED else ""
-    listed = [f"there are {', '.join(f'python:{each}' for each in there[:MOST_LISTED])}{more}"] if there else []
+    listed = [f"there are {', '.join(f'python:{path}' for path in there[:MOST_LISTED])}{more}"] if there else []
     if kind == "found":
         # Without the caller's version of Python, others may do.
-        same = next((each for each in there if posixpath.basename(each) == _CALLERS_PYTHON), "")
+        same = next((path for path in there if posixpath.basename(path) == _CALLERS_PYTHON), "")
         hint = f'set environment="python:{same}"' if same else NAME_ENVIRONMENT
         return EnvironmentBuildError(NO_PYTHON, evidence=listed, stage="environment", hint=hint)
     places = (

@@ -28,7 +28,8 @@ CONDA, WHEEL, STANDALONE, HOST = "conda", "pip", "standalone", "host"
 # The format has no place for what builds a source distribution, so that has a category of its own.
 BUILDS = "build-"
 _CONDA = (".conda", ".tar.bz2")
-_WHEEL, _SOURCES = ".whl", (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz", ".tar")
+_WHEEL = ".whl"
+_SOURCES = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz", ".tar")
 _SHA256 = re.compile("[0-9a-f]{64}")
 # It becomes the name of files on hosts.
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")
@@ -84,7 +85,7 @@ class LockedPackage:
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
         """What distinguishes it from others; not its address. What builds it counts, too."""
-        build = self.build or ",".join(sorted(each.sha256 for each in self.builds_with))
+        build = self.build or ",".join(sorted(package.sha256 for package in self.builds_with))
         return (self.name, self.version, build, self.manager, self.sha256)
 
 
@@ -112,11 +113,11 @@ class EnvironmentLock:
 
     def on(self, platform: str) -> tuple[LockedPackage, ...]:
         """Return the packages for a platform, in the order of the file."""
-        return tuple(each for each in self.packages if each.platform == platform)
+        return tuple(package for package in self.packages if package.platform == platform)
 
     def id(self, platform: str) -> str:
         """Return the environment's name on every host: it depends on its packages, not on their addresses."""
-        parts = [FORMAT, platform, sorted(each.identity for each in self.on(platform))]
+        parts = [FORMAT, platform, sorted(package.identity for package in self.on(platform))]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def python(self, platform: str) -> tuple[int, int]:
@@ -129,18 +130,18 @@ class EnvironmentLock:
 
     def python_package(self, platform: str) -> LockedPackage:
         """Return its Python; raise LockError if it has none."""
-        found = next((each for each in self.on(platform) if each.name == "python"), None)
+        found = next((package for package in self.on(platform) if package.name == "python"), None)
         if found is None:
             raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
         return found
 
     def archives(self, platform: str) -> tuple[LockedPackage, ...]:
         """Return the packages of which a host needs an archive."""
-        return tuple(each for each in self.on(platform) if each.manager != HOST)
+        return tuple(package for package in self.on(platform) if package.manager != HOST)
 
     def builds(self, platform: str) -> tuple[LockedPackage, ...]:
         """Return what builds the source distributions among them."""
-        return tuple(each for package in self.on(platform) for each in package.builds_with)
+        return tuple(build for package in self.on(platform) for build in package.builds_with)
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
         """Return what was assumed of the host, {"__glibc": "2.28"}; empty for a lock made by other tools."""
@@ -189,19 +190,17 @@ def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
             # An older conda-lock wrote what it supposed of a host, such as `__osx`, as packages.
             if row.get("category", "main") != "main" or str(row["name"]).startswith("__"):
                 continue
-            each = _package(row, path)
-            if each.is_source and INPUT not in ours:
-                raise LockError(
-                    f"{path}: {each.name} {each.version} is only available as source ({each.file}), and the lock does "
-                    "not say what builds it",
-                    hint="lock it again with clusterfn, which records that; or use a version that has a wheel",
-                )
-            if each.is_source:
-                each = replace(each, builds_with=tuple(builds.get((each.platform, each.name), ())))
-            other = packages.setdefault((each.platform, each.manager, each.name), each)
+            package = _package(row, path)
+            if package.is_source and INPUT not in ours:
+                what = f"{package.name} {package.version} is only available as source ({package.file})"
+                hint = "lock it again with clusterfn, which records that; or use a version that has a wheel"
+                raise LockError(f"{path}: {what}, and the lock does not say what builds it", hint=hint)
+            if package.is_source:
+                package = replace(package, builds_with=tuple(builds.get((package.platform, package.name), ())))
+            other = packages.setdefault((package.platform, package.manager, package.name), package)
             # A merge of two branches may leave both without a conflict.
-            if other is not each:
-                what = f"{path} has {each.name} twice for {each.platform}: {other.version} and {each.version}"
+            if other is not package:
+                what = f"{path} has {package.name} twice for {package.platform}: {other.version} and {package.version}"
                 raise LockError(what, hint=_AGAIN)
         return EnvironmentLock(path, tuple(packages.values()), tuple(map(_text, metadata["platforms"])), ours)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -249,7 +248,8 @@ def _package(row: Mapping[str, Any], path: Path) -> LockedPackage:
         name, version, manager, url, sha256, platform, (), row.get("dependencies") or {}, hashes.get("md5", "")
     )
     endings = {CONDA: _CONDA, WHEEL: (_WHEEL, *_SOURCES), STANDALONE: (".tar.gz",) if name == "python" else ()}
-    file, fits = package.file, package.file.endswith(endings.get(manager, ()))
+    file = package.file
+    fits = package.file.endswith(endings.get(manager, ()))
     if not (fits and all(map(_NAME.fullmatch, (name, version, file)))) or (manager == CONDA and file.count("-") < 2):
         raise LockError(f"{path}: {name} {version} is not a package of conda or pip: {manager}, {file}", hint=_AGAIN)
     return package

@@ -25,9 +25,13 @@ from clusterfn.environment.specification import USUAL_CHANNEL
 PYTORCH = "https://download.pytorch.org/whl/"
 # pip's settings that say where packages are, and the variables that tell uv the same.
 _FOR_UV = {
-    "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
-    "no-index": "no-index in a uv.toml", "cert": "SSL_CERT_FILE", "proxy": "HTTPS_PROXY",
-}  # fmt: skip
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "no-index in a uv.toml",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "HTTPS_PROXY",
+}
 ALIAS = "https://conda.anaconda.org"
 DEFAULTS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
 # uv reads the indexes from these variables.
@@ -45,7 +49,7 @@ def unread_settings() -> str:
     files = [Path(folder, "pip", name) for folder in folders for name in ("pip.conf", "pip.ini")]
     files += [Path("/etc/pip.conf"), Path("~/.pip/pip.conf"), Path(sys.prefix, "pip.conf"), Path(sys.prefix, "pip.ini")]
     files += [Path(os.environ["PIP_CONFIG_FILE"])] if os.environ.get("PIP_CONFIG_FILE") else []
-    for path in (each.expanduser() for each in files):
+    for path in (file.expanduser() for file in files):
         with contextlib.suppress(OSError):
             for key in re.findall(r"(?m)^([a-z_-]+)[ \t]*[=:]", path.read_text(encoding="utf-8", errors="replace")):
                 found.setdefault(key.replace("_", "-"), str(path))
@@ -157,7 +161,7 @@ def without_password(url: str) -> str:
 def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
     for name, address in indexes:
         words = re.sub(r"[^A-Z0-9]", "_", name.upper())
-        user, password = (os.environ.get(f"UV_INDEX_{words}_{each}", "") for each in ("USERNAME", "PASSWORD"))
+        user, password = (os.environ.get(f"UV_INDEX_{words}_{part}", "") for part in ("USERNAME", "PASSWORD"))
         if name and (user or password):
             parts = urlsplit(address)
             server = parts.netloc.rpartition("@")[2]
@@ -170,7 +174,7 @@ def _addresses(indexes: Sequence[tuple[str, str]]) -> Iterator[str]:
     config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
     own = Path(os.environ.get("UV_CONFIG_FILE") or config / "uv" / "uv.toml")
     settings = load_toml(own) if own.is_file() else {}
-    yield from (str(each["url"]) for each in settings.get("index", []) if "url" in each)
+    yield from (str(index["url"]) for index in settings.get("index", []) if "url" in index)
     yield from filter(None, [settings.get("index-url"), *settings.get("extra-index-url", [])])
     conda = read_condarc()
     custom = [*(conda.get("custom_channels") or ()), *(conda.get("custom_multichannels") or ()), "defaults"]

@@ -131,9 +131,12 @@ class RequirementLines:
         address = (named[2] if named else bare).partition(" ;")[0].strip()
         path = self._path(address, bool(option))
         if address.startswith(GIT):
-            egg = _EGG.search(address)
             last = address.partition("#")[0].rpartition("/")[2].partition("@")[0]
-            name = named[1].partition("[")[0] if named else egg[1] if egg else last.removesuffix(".git")
+            name = last.removesuffix(".git")
+            if named:
+                name = named[1].partition("[")[0]
+            elif egg := _EGG.search(address):
+                name = egg[1]
             self.wanted.append(Requirement(normalize(name.strip()), f"{name} @ {address}"))
             self.means.append(masked(line))
         elif path is not None and path.exists():
@@ -210,7 +213,8 @@ _TRAVELS = ("clusterfn", "cloudpickle")
 def from_packages(packages: Sequence[str]) -> Specification:
     """Parse `packages=` into a specification; raise ConfigError if one of them is not understood."""
     title = masked(f"packages={json.dumps(list(packages))}")
-    conda, lines = list[Requirement](), RequirementLines(Path.cwd())
+    conda = list[Requirement]()
+    lines = RequirementLines(Path.cwd())
     sentences: list[str] = []
     words = iter(packages)
     for word in words:
@@ -238,7 +242,7 @@ def from_packages(packages: Sequence[str]) -> Specification:
             sentences.append(f"{text} comes from PyPI, because conda packages have no extras")
         else:
             conda.append(found)
-    named = [each.channel for each in conda if each.channel]
+    named = [requirement.channel for requirement in conda if requirement.channel]
     channels = named if conda and len(named) == len(conda) else [*package_sources.usual_channels(), *named]
     spec = Specification(title, tuple(dict.fromkeys(channels)), tuple(conda))
     return lines.added_to(replace(spec, sentences=tuple(sentences)))
@@ -246,12 +250,13 @@ def from_packages(packages: Sequence[str]) -> Specification:
 
 def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
     """Make the specification for imports of these top-level modules, with the caller's Python."""
-    lines, sentences = RequirementLines(Path.cwd()), []
+    lines = RequirementLines(Path.cwd())
+    sentences = []
     owners = projects_by_module()
     found = {normalize(project): project for name in names for project in owners.get(name, ())}
     # The standard library and the user's own modules belong to no project.
-    for each in sorted(found.keys() - set(_TRAVELS)):
-        project = importlib.metadata.distribution(found[each])
+    for module in sorted(found.keys() - set(_TRAVELS)):
+        project = importlib.metadata.distribution(found[module])
         name = normalize(project.metadata["Name"])
         why_not = _origin(project)
         if why_not:
@@ -259,7 +264,8 @@ def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
         else:
             lines.add(f"{name}=={project.version.partition('+')[0]}")
     minor = conda_requirement(f"python={python[0]}.{python[1]}")
-    listed = ", ".join([f"Python {python[0]}.{python[1]}", *(each.text.replace("==", " ") for each in lines.wanted)])
+    wanted = [requirement.text.replace("==", " ") for requirement in lines.wanted]
+    listed = ", ".join([f"Python {python[0]}.{python[1]}", *wanted])
     said = f"no environment is set: clusterfn builds one from your imports: {listed}"
     spec = Specification(
         "what the function imports", package_sources.usual_channels(), (minor,), sentences=(said, *sentences)
@@ -270,7 +276,7 @@ def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
 def needed(names: Iterable[str]) -> list[str]:
     """List the modules that installed projects provide; neither the standard library nor what clusterfn sends."""
     owners = projects_by_module()
-    return sorted(name for name in names if {normalize(each) for each in owners.get(name, ())} - set(_TRAVELS))
+    return sorted(name for name in names if {normalize(owner) for owner in owners.get(name, ())} - set(_TRAVELS))
 
 
 @functools.cache

@@ -29,7 +29,8 @@ from clusterfn.errors import ConfigError
 
 PYPROJECT, UV_LOCK, PYLOCK, REQUIREMENTS = "pyproject.toml", "uv.lock", "pylock.toml", "requirements.txt"
 # A script with a header of PEP 723, and what its lock has behind the name.
-SCRIPT, LOCK_OF_SCRIPT = "script", ".lock"
+SCRIPT = "script"
+LOCK_OF_SCRIPT = ".lock"
 GIT = "git+"  # before the address of a repository
 PIP_LINES = "pip"  # lines of a `pip:` section or of packages=
 _GROUP = "group:"
@@ -142,8 +143,8 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
     waiting = [(folder, uv)]
     while waiting:
         above, settings = waiting.pop()
-        sources = [each for _, each in source_tables(settings.get("sources") or {})]
-        places = [above / Path(str(each["path"])).expanduser() for each in sources if "path" in each]
+        sources = [source for _, source in source_tables(settings.get("sources") or {})]
+        places = [above / Path(str(source["path"])).expanduser() for source in sources if "path" in source]
         for place in places:
             if place.resolve() in seen:
                 continue
@@ -163,7 +164,9 @@ def local_packages(folder: Path, uv: Mapping[str, Any]) -> dict[str, Any]:
 def source_tables(sources: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where uv takes each package from: (name, table), as one may have several tables."""
     for name, given in sources.items():
-        yield from ((name, each) for each in (given if isinstance(given, list) else [given]) if isinstance(each, dict))
+        for source in given if isinstance(given, list) else [given]:
+            if isinstance(source, dict):
+                yield name, source
 
 
 def digests(folder: Path, pyproject: Mapping[str, Any]) -> dict[str, str]:

@@ -27,9 +27,11 @@ _MINORS = range(OLDEST[1], 20)  # of Python 3
 _TRIES = 4
 _PREFIX = "clusterfn python "
 _SHAPE = {
-    **dict.fromkeys(("path", "given", "glibc", "abi", "implementation", "machine"), str), "version": [int],
-    "bits": int, **dict.fromkeys(("release", "free_threaded", "copied"), bool),
-}  # fmt: skip
+    **dict.fromkeys(("path", "given", "glibc", "abi", "implementation", "machine"), str),
+    **dict.fromkeys(("release", "free_threaded", "copied"), bool),
+    "version": [int],
+    "bits": int,
+}
 _MOST_LINES = 10
 _OTHER_SOURCES = "or take Python from elsewhere, env_python: standalone"
 # Starts each candidate that exists; a broken one prints its own error.
@@ -122,7 +124,7 @@ def split_source(parts: Sequence[str]) -> tuple[PythonSource, tuple[str, ...]]:
 
 def nearest_minors(project: ProjectFile, near: int) -> list[str]:
     """List the Pythons that a project admits, the caller's nearest first; raise LockError if it admits none."""
-    nearest = sorted(_MINORS, key=lambda each: (abs(each - near), -each))
+    nearest = sorted(_MINORS, key=lambda minor: (abs(minor - near), -minor))
     found = [f"3.{minor}" for minor in nearest if admits(project.requires_python, (3, minor))]
     if not found:
         oldest = f"Python {OLDEST[0]}.{OLDEST[1]} or newer, which functions need"
@@ -149,33 +151,36 @@ def choose(source: PythonSource, project: ProjectFile, platform: str, printed: s
     with reading(host, "what its interpreters say of themselves"):
         answers = [shaped(json.loads(line[len(_PREFIX) :]), _SHAPE) for line in lines if line.startswith(_PREFIX)]
     reasons = [line for line in lines if line.strip() and not line.startswith(_PREFIX)]
-    for each in answers:
-        text = ".".join(map(str, each["version"]))
-        why_not = _why_not(each, text, project, platform)
+    for answer in answers:
+        text = ".".join(map(str, answer["version"]))
+        why_not = _why_not(answer, text, project, platform)
         if not why_not:
-            return HostPython(each["path"], text, each["glibc"], each["abi"])
-        reasons.append(f"{each['given']} {why_not}")
+            return HostPython(answer["path"], text, answer["glibc"], answer["abi"])
+        reasons.append(f"{answer['given']} {why_not}")
     missing, hint = f"{host} has no Python", "name its path, env_python: /path/to/python3.11"
     if source.program:
         missing, hint = f"{host} cannot use the Python {source.program}", "correct the path"
-    raise EnvironmentBuildError(
-        f"{missing} for {project.path.name}", host=host, stage="environment",
-        evidence=reasons[:_MOST_LINES] or ["there is none in PATH"], hint=f"{hint}; {_OTHER_SOURCES}",
-    )  # fmt: skip
+    message = f"{missing} for {project.path.name}"
+    evidence = reasons[:_MOST_LINES] or ["there is none in PATH"]
+    hint = f"{hint}; {_OTHER_SOURCES}"
+    raise EnvironmentBuildError(message, host=host, stage="environment", evidence=evidence, hint=hint)
 
 
 def _why_not(answer: Mapping[str, Any], text: str, project: ProjectFile, platform: str) -> str:
     """Say why no environment can be built on an interpreter of this version; "" if one can."""
-    release, machine, requires = tuple(answer["version"]), platform.partition("-")[2], project.requires_python
+    release = tuple(answer["version"])
+    machine = platform.partition("-")[2]
+    requires = project.requires_python
+    other_machine = answer["bits"] != 64 or answer["machine"] != machine
+    kind = f"a {answer['bits']}-bit program of {answer['machine']}"
     objections = (
         (answer["implementation"] != "CPython", f"is {answer['implementation']}, and wheels are for CPython"),
         (release[:2] < OLDEST, f"is Python {text}, and a function needs {OLDEST[0]}.{OLDEST[1]} or newer"),
         (not admits_release(requires, release), f"is Python {text}, and {project.path.name} requires {requires}"),
         (not answer["release"], f"is a test version of Python {text}, which uv finds no wheels for"),
         (answer["free_threaded"], "is built without the GIL, for which there are few wheels"),
-        (answer["bits"] != 64 or answer["machine"] != machine,
-         f"is a {answer['bits']}-bit program of {answer['machine']}, and wheels are chosen for {machine}"),
+        (other_machine, f"is {kind}, and wheels are chosen for {machine}"),
         (not answer["glibc"], "does not use glibc, for which wheels are chosen"),
         (answer["copied"], "belongs to a venv with a copy of its interpreter: name the one that it was made from"),
-    )  # fmt: skip
+    )
     return next((sentence for objects, sentence in objections if objects), "")

@@ -75,7 +75,7 @@ class LockedEnvironment:
         identity = self.lock.id(self.platform)
         more: list[object] = [*self.base.identity] if self.base else []
         # Two hosts may share one root, and a wheel that one has built may not run on the other.
-        if any(each.is_source for each in self.lock.on(self.platform)):
+        if any(package.is_source for package in self.lock.on(self.platform)):
             more += [self.glibc, self.host.modules, self.host.setup]
         if more:
             identity = hashlib.sha256(json.dumps([identity, *more]).encode()).hexdigest()
@@ -99,7 +99,8 @@ class LockedEnvironment:
     @property
     def interpreter(self) -> Interpreter:
         """Its Python, known before it is built."""
-        path, named = posixpath.join(self.prefix, "bin", "python"), dict[str, str]()
+        path = posixpath.join(self.prefix, "bin", "python")
+        named = dict[str, str]()
         manager = self.lock.python_package(self.platform).manager
         if manager == locks.CONDA:
             title = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
@@ -147,9 +148,14 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
 
 
 def resolve_environment(
-    spec: Specification, host: Host, facts: Mapping[str, str], gpus: GpuCapabilities | None, caller: tuple[int, int],
-    say: Say, ask_gpus: torch_build.AskGpus = lambda: None,
-) -> LockedEnvironment:  # fmt: skip
+    spec: Specification,
+    host: Host,
+    facts: Mapping[str, str],
+    gpus: GpuCapabilities | None,
+    caller: tuple[int, int],
+    say: Say,
+    ask_gpus: torch_build.AskGpus = lambda: None,
+) -> LockedEnvironment:
     """Find or solve the lock of a specification for a host, with a PyTorch that its GPUs can run.
 
     Args:
@@ -164,10 +170,18 @@ def resolve_environment(
     """
     target, say = _target(spec, host, facts, caller), functools.lru_cache(maxsize=None)(say)
     lock = torch_build.lock_with_torch(spec, target, gpus, ask_gpus, host.name, say)
+    wanted = tuple(requirement.name for requirement in (*spec.conda, *spec.pip))
     made = LockedEnvironment(
-        spec.title, lock, target.platform, facts["root"], host, indexes=spec.addresses, base=spec.python.found,
-        wanted=tuple(each.name for each in (*spec.conda, *spec.pip)), glibc=target.glibc,
-    )  # fmt: skip
+        spec.title,
+        lock,
+        target.platform,
+        facts["root"],
+        host,
+        indexes=spec.addresses,
+        base=spec.python.found,
+        wanted=wanted,
+        glibc=target.glibc,
+    )
     torch = torch_build.find_torch(lock.on(target.platform))
     if gpus is None or torch is None:
         return made

@@ -149,31 +149,30 @@ def lock_content(
     packages: Sequence[LockedPackage], target: SolveTarget, before: EnvironmentLock | None, spec: Specification
 ) -> bytes:
     """Return the content of a lock with these packages; the other platforms of the one before stay."""
-    kept = [each for each in before.platforms if each != target.platform] if before else []
-    supposed = {each: before.virtual_packages(each) for each in kept if before}
+    kept = [platform for platform in before.platforms if platform != target.platform] if before else []
+    supposed = {platform: before.virtual_packages(platform) for platform in kept if before}
     supposed = {target.platform: conda_solver.virtual_packages(target), **supposed}
     joined = {
-        locks.VIRTUAL + platform: ";".join(f"{name}={version}" for name, version in sorted(each.items()))
-        for platform, each in supposed.items()
+        locks.VIRTUAL + platform: ";".join(f"{name}={version}" for name, version in sorted(versions.items()))
+        for platform, versions in supposed.items()
     }
     metadata = {
         "content_hash": dict.fromkeys(supposed, spec.input_hash),
-        "channels": [{"url": conda_solver.public(each), "used_env_vars": []} for each in spec.channels],
+        "channels": [{"url": conda_solver.public(channel), "used_env_vars": []} for channel in spec.channels],
         "platforms": list(supposed),
         "sources": [spec.file.name if spec.file else "packages"],
         "custom_metadata": {locks.INPUT: spec.input_hash, **joined},
     }
     rows: list[dict[str, Any]] = []
     # What builds a source distribution has a category of its own.
-    for package in (*packages, *(package for each in kept if before for package in before.on(each))):
-        for each in (package, *package.builds_with):
-            hashes = {"md5": each.md5, "sha256": each.sha256}
-            rows.append({
-                "name": each.name, "version": each.version, "manager": each.manager, "platform": each.platform,
-                "dependencies": dict(each.dependencies), "url": each.url,
-                "hash": {kind: digest for kind, digest in hashes.items() if digest},
-                "category": "main" if each is package else f"{locks.BUILDS}{package.name}", "optional": False,
-            })  # fmt: skip
+    for package in (*packages, *(package for platform in kept if before for package in before.on(platform))):
+        for locked in (package, *package.builds_with):
+            hashes = {"md5": locked.md5, "sha256": locked.sha256}
+            row: dict[str, Any] = {"name": locked.name, "version": locked.version, "manager": locked.manager}
+            row |= {"platform": locked.platform, "dependencies": dict(locked.dependencies), "url": locked.url}
+            row["hash"] = {kind: digest for kind, digest in hashes.items() if digest}
+            row["category"] = "main" if locked is package else f"{locks.BUILDS}{package.name}"
+            rows.append({**row, "optional": False})
     tree = {"version": locks.FORMAT, "metadata": metadata, "package": rows}
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     return _HEADER + yaml.dump(tree, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10_000).encode()
@@ -198,7 +197,7 @@ def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str, 
             return f"{old.version} {old.build} -> {new.build}"
         return "from another archive" if old.sha256 != new.sha256 else "built with other packages"
 
-    old, new = ({(each.manager, each.name): each for each in lock.on(platform)} for lock in (before, after))
+    old, new = ({(package.manager, package.name): package for package in lock.on(platform)} for lock in (before, after))
     pairs = [(key[1], old[key], new[key]) for key in sorted(old.keys() & new.keys())]
     found = {
         "changed": [f"{name} {change(was, now)}" for name, was, now in pairs if was.identity != now.identity],

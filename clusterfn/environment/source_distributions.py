@@ -74,22 +74,27 @@ def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tupl
     """Return a solution without source distributions of what has wheels elsewhere, and sentences about what changed."""
 
     def prereleases(found: Found) -> set[str]:
-        return {name for name, each in _by_name(found).items() if Version(str(each["version"])).is_prerelease}
+        return {name for name, package in _by_name(found).items() if Version(str(package["version"])).is_prerelease}
 
     older = f"3.{int(minor.split('.')[1]) - 1}"
     best, flags, looked = first, list[str](), set[str]()
     for _ in range(_ROUNDS):
-        versions = {name: str(each["version"]) for name, each in _by_name(best).items()
-                    if name not in looked and "sdist" in each and not each.get("wheels")}  # fmt: skip
+        versions = {
+            name: str(package["version"])
+            for name, package in _by_name(best).items()
+            if name not in looked and "sdist" in package and not package.get("wheels")
+        }
         if not versions:
             break
         looked |= versions.keys()
         lines = [f"{name}=={version}" for name, version in versions.items()]
         # One at a time if need be: another package may want this very version, which then is compiled.
         # uv leaves out wheels for an older Python, so it is asked for that, too: a new Python has few wheels at first.
-        everywhere = [_by_name(solve(ANYWHERE, "--no-deps", "--python-version", each, lines=lines).found)
-                      for each in (minor, older)]  # fmt: skip
-        elsewhere = sorted({name for found in everywhere for name, each in found.items() if each.get("wheels")})
+        everywhere = [
+            _by_name(solve(ANYWHERE, "--no-deps", "--python-version", version, lines=lines).found)
+            for version in (minor, older)
+        ]
+        elsewhere = sorted({name for found in everywhere for name, package in found.items() if package.get("wheels")})
         for names in [elsewhere, *([name] for name in elsewhere if len(elsewhere) > 1)]:
             more = [*flags, *(word for name in names for word in ("--only-binary", name))]
             found = solve(*more).found if names and not {*names} <= {*flags} else {}
@@ -97,11 +102,11 @@ def prefer_wheels(first: Found, solve: Solve, platform: str, minor: str) -> tupl
                 best, flags = found, more
     before, after, sentences = _by_name(first), _by_name(best), list[str]()
     forced = {*flags} & before.keys()
-    for name, each in before.items():
-        if name in after and after[name]["version"] != each["version"]:
+    for name, package in before.items():
+        if name in after and after[name]["version"] != package["version"]:
             culprits = [name] if name in forced else sorted(forced)
             why = " and ".join(f"{culprit} {before[culprit]['version']} has no wheel" for culprit in culprits)
-            change = f"{name} {after[name]['version']} instead of {each['version']}"
+            change = f"{name} {after[name]['version']} instead of {package['version']}"
             sentences.append(f"{change}: {why} for Python {minor} on {platform}")
     return best, sentences
 
@@ -126,13 +131,17 @@ def way_to_a_wheel(text: str) -> str:
 
 
 def _by_name(found: Found) -> dict[str, Mapping[str, Any]]:
-    return {normalize(str(each["name"])): each for each in found.get("packages", []) if "version" in each}
+    return {normalize(str(package["name"])): package for package in found.get("packages", []) if "version" in package}
 
 
 def resolve_builds(
-    package: LockedPackage, folder: Path, indexes: Sequence[tuple[str, str]], solve: Solve, chosen: Mapping[str, str],
+    package: LockedPackage,
+    folder: Path,
+    indexes: Sequence[tuple[str, str]],
+    solve: Solve,
+    chosen: Mapping[str, str],
     start: Start,
-) -> UvResult:  # fmt: skip
+) -> UvResult:
     """Return the wheels that build a source distribution: in the versions of the environment, if it admits those.
 
     Args:
@@ -149,7 +158,8 @@ def resolve_builds(
         shutil.unpack_archive(path, folder, "zip" if is_zip else "tar", **safe)
     except (OSError, tarfile.TarError, ValueError) as error:
         raise LockError(f"{package.file} cannot be read: {error}", hint="name another version of it") from error
-    inside, wheels_only = list(folder.iterdir()), ("--only-binary", ":all:")
+    inside = list(folder.iterdir())
+    wheels_only = ("--only-binary", ":all:")
     # Mostly one folder has its files.
     top = inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
     lines = [*_requirements(top, chosen, start), _FRONTEND]
@@ -160,8 +170,8 @@ def resolve_builds(
 def _requirements(top: Path, chosen: Mapping[str, str], start: Start) -> list[str]:
     pyproject = top / PYPROJECT
     system = load_toml(pyproject).get("build-system", {}) if pyproject.is_file() else {}
-    requires = [str(each) for each in system.get("requires", _SETUPTOOLS)]
-    if any(each.startswith("setuptools") for each in requires):
+    requires = [str(requirement) for requirement in system.get("requires", _SETUPTOOLS)]
+    if any(requirement.startswith("setuptools") for requirement in requires):
         requires = list(dict.fromkeys([*requires, "wheel"]))
         setup = top / "setup.py"
         old = setup.is_file() and PKG_RESOURCES in setup.read_text(encoding="utf-8", errors="replace")
@@ -185,12 +195,12 @@ def _ask_backend(system: Mapping[str, Any], requires: Sequence[str], top: Path, 
     """
     answer = top.parent / "answer.json"
     given = [str(top), system.get("build-backend", _LEGACY), system.get("backend-path", []), str(answer), _SEEN]
-    words = [word for each in requires for word in ("--with", each)]
+    words = [word for requirement in requires for word in ("--with", requirement)]
     try:
         done = start([*words, "python", "-I", "-c", _HOOK, json.dumps(given)], timeout=_PATIENCE_S)
         missing = re.search(r"No module named '([\w-]+)", done.stderr)
         if done.returncode:
             return [], normalize(missing[1]) if missing else ""
-        return [str(each) for each in json.loads(answer.read_text(encoding="utf-8"))], ""
+        return [str(text) for text in json.loads(answer.read_text(encoding="utf-8"))], ""
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return [], ""

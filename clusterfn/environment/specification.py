@@ -117,24 +117,24 @@ class Specification:
     @property
     def wants_python(self) -> bool:
         """Whether it names a Python; else the minor version of the caller is added."""
-        return any(each.name == "python" for each in self.conda)
+        return any(requirement.name == "python" for requirement in self.conda)
 
     @property
     def input_hash(self) -> str:
         """A hash of what is wanted, not of how it is written or ordered."""
         # The empty text was a platform once: without it all locks would be out of date.
-        conda = [self.channels, sorted((each.text, "") for each in self.conda)]
+        conda = [self.channels, sorted((requirement.text, "") for requirement in self.conda)]
         content = [_FORMAT, self.wish, conda]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @property
     def addresses(self) -> tuple[tuple[str, str], ...]:
         """What it names by an address, which may have the user's credentials: indexes with a name, all else without."""
-        packages = [_URL.search(each.text) for each in self.pip]
+        packages = [_URL.search(requirement.text) for requirement in self.pip]
         lines = [text.partition(" ") for text in (self.wheels.lines if self.wheels else ())]
         pages = [value for option, _, value in lines if option in ("-f", "--find-links")]
         named = [*self.indexes, *pages, *(found[0] for found in packages if found)]
-        return (*(self.project.indexes if self.project else ()), *(("", each) for each in named))
+        return (*(self.project.indexes if self.project else ()), *(("", url) for url in named))
 
     @property
     def is_locked(self) -> bool:
@@ -143,7 +143,7 @@ class Specification:
 
     def wheel(self, name: str) -> Requirement | None:
         """Return what is wanted of a project from the indexes, such as torch; None if it is not named."""
-        return next((each for each in self.pip if each.name == name), None)
+        return next((requirement for requirement in self.pip if requirement.name == name), None)
 
 
 def conda_requirement(text: str, place: str = "") -> Requirement:

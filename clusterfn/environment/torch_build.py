@@ -72,15 +72,17 @@ def find_torch(packages: Iterable[LockedPackage]) -> LockedTorch | None:
     for package in packages:
         if package.name == "pytorch" and package.manager == "conda":
             toolkit = _CONDA_BUILD.search(package.build)
-            built_for = f"{toolkit[1]}.{toolkit[2]}" if toolkit else "" if "cpu" in package.build else None
-            return LockedTorch(package.version, built_for, "conda")
+            built_for = "" if "cpu" in package.build else None
+            return LockedTorch(package.version, f"{toolkit[1]}.{toolkit[2]}" if toolkit else built_for, "conda")
         if package.name == "torch" and package.manager == "pip":
             release, local = version(package.version), package.version.partition("+")[2]
             rows = (row for row in load_table().builds if row.has(release) and row.is_default(release))
-            of_pypi = next((row.cuda for row in rows), None)
-            # The tag cu118 means CUDA 11.8. A source distribution is built on the host, for the CUDA that it has.
-            of_tag = f"{local[2:-1]}.{local[-1]}" if local.startswith("cu") else "" if local == "cpu" else of_pypi
-            return LockedTorch(package.version, None if package.is_source else of_tag)
+            built_for = "" if local == "cpu" else next((row.cuda for row in rows), None)
+            if local.startswith("cu"):
+                # The tag cu118 means CUDA 11.8.
+                built_for = f"{local[2:-1]}.{local[-1]}"
+            # A source distribution is built on the host, for the CUDA that it has.
+            return LockedTorch(package.version, None if package.is_source else built_for)
     return None
 
 
@@ -97,11 +99,10 @@ def refuse_unusable_torch(torch: LockedTorch | None, gpus: GpuCapabilities, lock
     if torch is None or runs_on_gpus(torch, gpus):
         return
     build = f"PyTorch {torch.version} {f'for CUDA {torch.cuda}' if torch.cuda else 'without CUDA'}"
-    raise EnvironmentBuildError(
-        f"{lock.path.name} has {build}, which does not run on the GPUs of {host}", host=host, stage="environment",
-        evidence=[gpus.in_words()],
-        hint=f"{_suggest_build(gpus)}; ask for that, and lock it for this host: clusterfn env lock FILE {host}",
-    )  # fmt: skip
+    message = f"{lock.path.name} has {build}, which does not run on the GPUs of {host}"
+    hint = f"{_suggest_build(gpus)}; ask for that, and lock it for this host: clusterfn env lock FILE {host}"
+    evidence = [gpus.in_words()]
+    raise EnvironmentBuildError(message, host=host, stage="environment", evidence=evidence, hint=hint)
 
 
 def explain_torch(torch: LockedTorch, gpus: GpuCapabilities) -> str:
@@ -129,10 +130,13 @@ def lock_with_torch(
     is_usable = gpus is None or before is None or before.manager == "conda" or runs_on_gpus(before, gpus)
     if there and is_usable and not why_not:
         return there
-    is_needed, known = gpus is not None, gpus or ask()
+    is_needed = gpus is not None
+    known = gpus or ask()
     if known is None:
         return solver.lock_for(spec, target, say)
-    wheel, narrowed, once = spec.wheel("torch"), list[str](), functools.lru_cache(maxsize=None)(say)
+    wheel = spec.wheel("torch")
+    narrowed = list[str]()
+    once = functools.lru_cache(maxsize=None)(say)
     fixed = spec.is_locked or (wheel is not None and wheel.is_address)
 
     def narrow(version: str) -> TorchChoice | None:
@@ -140,7 +144,7 @@ def lock_with_torch(
         found = find_torch([LockedPackage("torch", version, "pip", "torch.whl", "", "")])
         # Such an index has builds for one version of CUDA, or for none.
         of_index = "+" in version and bool(spec.indexes)
-        built_for = (found.cuda or "" if found else "") if of_index else ""
+        built_for = (found.cuda or "") if found and of_index else ""
         named = (wheel and "+" in wheel.versions) or (of_index and not built_for)
         if named or runs_on_gpus(found, known):
             return None
@@ -238,7 +242,7 @@ class _CudaTable:
     @property
     def newest_capability(self) -> Version:
         """The newest compute capability in the table."""
-        return max(version(each) for row in self.builds for each in row.capabilities)
+        return max(version(capability) for row in self.builds for capability in row.capabilities)
 
     def runs(self, row: _CudaBuild, capability: str) -> bool:
         """Return whether a build runs on such a GPU; one newer than the table counts like the newest in it."""
@@ -246,7 +250,7 @@ class _CudaTable:
             return self.newest_capability in map(version, row.capabilities)
         # A kernel runs on later GPUs of the same major version, and on no others.
         wanted = version(capability)
-        return any(version(each)[0] == wanted[0] and version(each) <= wanted for each in row.capabilities)
+        return any(version(built)[0] == wanted[0] and version(built) <= wanted for built in row.capabilities)
 
     def fitting(self, torch: Version, gpus: GpuCapabilities) -> list[_CudaBuild]:
         """List the builds of a minor version of PyTorch that run on a machine."""
@@ -254,7 +258,8 @@ class _CudaTable:
 
     def fits(self, row: _CudaBuild, gpus: GpuCapabilities) -> bool:
         """Return whether a build runs on a machine."""
-        return self.runs_driver(row.cuda, gpus.driver) and all(self.runs(row, each) for each in gpus.capabilities)
+        runs_all = all(self.runs(row, capability) for capability in gpus.capabilities)
+        return runs_all and self.runs_driver(row.cuda, gpus.driver)
 
     def minors(self) -> list[Version]:
         """List every minor version of PyTorch in the table, the newest first."""
@@ -270,13 +275,11 @@ def load_table() -> _CudaTable:
     def span(pair: Sequence[str | None]) -> tuple[Version, Version | None]:
         return version(pair[0] or ""), version(pair[1]) if pair[1] else None
 
-    rows = tuple(
-        _CudaBuild(
-            each["cuda"], *span(each["torch"]), tuple(each["capabilities"]), each.get("pypi") and span(each["pypi"])
-        )
-        for each in content["builds"]
-    )
-    return _CudaTable(rows, dict(content["drivers"]), dict(content["ships"]), str(content["date"]))
+    rows = []
+    for build in content["builds"]:
+        of_pypi = build.get("pypi") and span(build["pypi"])
+        rows.append(_CudaBuild(build["cuda"], *span(build["torch"]), tuple(build["capabilities"]), of_pypi))
+    return _CudaTable(tuple(rows), dict(content["drivers"]), dict(content["ships"]), str(content["date"]))
 
 
 def choose_build(
@@ -300,7 +303,7 @@ def choose_build(
         """Better is higher: no newer than the driver; on the Python package index; nearest to the driver."""
         number = version(row.cuda)
         within = version(gpus.driver) >= version(known.ships.get(row.cuda, ""))
-        return within, within and row.is_default(torch), number if within else tuple(-each for each in number)
+        return within, within and row.is_default(torch), number if within else tuple(-part for part in number)
 
     for minor in wanted:
         fitting = [row for row in known.fitting(minor, gpus) if built_for in ("", row.cuda)]
@@ -313,20 +316,22 @@ def choose_build(
         f"CUDA {row.cuda} has code for {', '.join(row.capabilities)}"
         if known.runs_driver(row.cuda, gpus.driver)
         else f"CUDA {row.cuda} needs driver {known.least_driver(row.cuda)} or newer"
-        for row in known.builds if wanted and row.has(wanted[0])
-    ]  # fmt: skip
-    raise EnvironmentBuildError(
-        f"no build of {f'PyTorch {numbers}' if numbers else 'any PyTorch in the table'} runs on {host or 'this host'}: "
-        f"{gpus.in_words()}", host=host, stage="environment",
-        evidence=why_not or [f"the table of {known.date} has no such version"], hint=_suggest_build(gpus),
-    )  # fmt: skip
+        for row in known.builds
+        if wanted and row.has(wanted[0])
+    ]
+    what = f"PyTorch {numbers}" if numbers else "any PyTorch in the table"
+    message = f"no build of {what} runs on {host or 'this host'}: {gpus.in_words()}"
+    evidence = why_not or [f"the table of {known.date} has no such version"]
+    hint = _suggest_build(gpus)
+    raise EnvironmentBuildError(message, host=host, stage="environment", evidence=evidence, hint=hint)
 
 
 def cuda_warnings(cuda: str, gpus: GpuCapabilities) -> list[str]:
     """Return sentences about what may not work with builds for a version of CUDA, although they are accepted."""
     known = load_table()
-    own, new = known.ships.get(cuda, ""), f"is newer than the table of {known.date}: it may have no kernel"
-    found = [f"compute capability {each} {new}" for each in gpus.capabilities if known.is_ahead(each)]
+    own = known.ships.get(cuda, "")
+    new = f"is newer than the table of {known.date}: it may have no kernel"
+    found = [f"compute capability {capability} {new}" for capability in gpus.capabilities if known.is_ahead(capability)]
     ptx = f"CUDA {cuda} came with driver {own}, this one is {gpus.driver}: programs run, but PTX code does not"
     return [ptx, *found] if version(gpus.driver) < version(own) else found
 
@@ -338,8 +343,11 @@ def _suggest_build(gpus: GpuCapabilities) -> str:
         rows = known.fitting(minor, gpus)
         if rows:
             return f"PyTorch {_in_text(minor)} with CUDA {rows[-1].cuda} would run: torch=={_in_text(minor)}.*"
-    drivers = [known.least_driver(row.cuda) for row in known.builds
-               if all(known.runs(row, each) for each in gpus.capabilities)]  # fmt: skip
+    drivers = [
+        known.least_driver(row.cuda)
+        for row in known.builds
+        if all(known.runs(row, capability) for capability in gpus.capabilities)
+    ]
     if not drivers:
         return "no PyTorch in the table has code for all of these GPUs: choose one type in clusterfn.yml, or set gpus=0"
     return f"the administrator can install driver {min(drivers, key=version)} or newer; until then: gpus=0"
@@ -347,7 +355,8 @@ def _suggest_build(gpus: GpuCapabilities) -> str:
 
 def runs_on(torch: str, build: str, gpus: GpuCapabilities) -> bool:
     """Return whether a build of PyTorch for a version of CUDA runs on these GPUs; true for one that the table lacks."""
-    known, minor = load_table(), version(torch)[:2]
+    known = load_table()
+    minor = version(torch)[:2]
     row = next((row for row in known.builds if row.cuda == build and row.has(minor)), None)
     return known.fits(row, gpus) if row else known.runs_driver(build, gpus.driver)
 

@@ -120,30 +120,32 @@ def packages_for(tree: Mapping[str, Any], project: ProjectFile, python: str, pla
 
     Raise Unsolved if it is for other hosts, and LockError if a marker cannot be read.
     """
-    host: dict[str, Any] = {
-        "implementation_name": "cpython", "implementation_version": python, "os_name": "posix", "extra": "",
-        "platform_machine": platform.partition("-")[0], "platform_python_implementation": "CPython",
-        "platform_release": "0", "platform_system": "Linux", "platform_version": "0", "python_full_version": python,
-        "python_version": ".".join(python.split(".")[:2]), "sys_platform": "linux", "extras": set(project.extras),
-        "dependency_groups": {*project.groups, *map(str, tree.get("default-groups", []))},
-    }  # fmt: skip
-    environments, release = list(map(str, tree.get("environments", []))), tuple(map(int, python.split(".")))
+    minor = ".".join(python.split(".")[:2])
+    machine = platform.partition("-")[0]
+    groups = {*project.groups, *map(str, tree.get("default-groups", []))}
+    host: dict[str, Any] = {"extra": "", "extras": set(project.extras), "dependency_groups": groups}
+    host |= {"implementation_name": "cpython", "implementation_version": python}
+    host |= {"python_full_version": python, "python_version": minor, "platform_python_implementation": "CPython"}
+    host |= {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "platform_machine": machine}
+    host |= {"platform_release": "0", "platform_version": "0"}
+    environments = list(map(str, tree.get("environments", [])))
+    release = tuple(map(int, python.split(".")))
     try:
         found = [
-            each for each in tree.get("packages", [])
-            if not each.get("marker") or Marker(str(each["marker"])).evaluate(host, "lock_file")
-        ]  # fmt: skip
-        wants = {str(each["name"]): str(each.get("requires-python", "")) for each in found}
+            package
+            for package in tree.get("packages", [])
+            if not package.get("marker") or Marker(str(package["marker"])).evaluate(host, "lock_file")
+        ]
+        wants = {str(package["name"]): str(package.get("requires-python", "")) for package in found}
         others = [name for name, versions in wants.items() if not admits_release(versions, release)]
-        fits = not environments or any(Marker(each).evaluate(host, "lock_file") for each in environments)
+        fits = not environments or any(Marker(marker).evaluate(host, "lock_file") for marker in environments)
     except (InvalidMarker, UndefinedComparison, ValueError) as error:
         # `packaging` compares some texts as versions, and raises ValueError for others.
         raise LockError(f"{project.path.name}: {error}", hint="correct it, or lock the project again") from error
     if others or not fits:
-        raise Unsolved(
-            f"{project.path.name} is for other machines or another Python than {python}",
-            evidence=others or [f"environments: {', '.join(environments)}"], hint="lock the project for this one, too",
-        )  # fmt: skip
+        message = f"{project.path.name} is for other machines or another Python than {python}"
+        evidence = others or [f"environments: {', '.join(environments)}"]
+        raise Unsolved(message, evidence=evidence, hint="lock the project for this one, too")
     return found
 
 
@@ -166,7 +168,7 @@ def file_rank(file: str, tags: Mapping[Tag, int]) -> tuple[int, BuildTag]:
     except InvalidWheelFilename:
         # A source distribution fits everywhere, and any wheel that fits is better.
         return 0, ()
-    return max(len(tags) - tags[each] if each in tags else -1 for each in theirs), build
+    return max(len(tags) - tags[tag] if tag in tags else -1 for tag in theirs), build
 
 
 def choose_file(package: Mapping[str, Any], base: Path, python: str, platform: str, title: str) -> tuple[str, str, str]:
@@ -180,7 +182,7 @@ def choose_file(package: Mapping[str, Any], base: Path, python: str, platform: s
         str(file["url"]) if "url" in file else Path(base.absolute(), str(file["path"])).resolve().as_uri()
         for file in files
     ]
-    address, file = max(zip(addresses, files), key=lambda each: file_rank(file_name(each[0]), tags))
+    address, file = max(zip(addresses, files), key=lambda pair: file_rank(file_name(pair[0]), tags))
     url = without_password(address)
     version = str(package.get("version", "")) or _version_of(file_name(url))
     if file_rank(file_name(url), tags)[0] < 0:

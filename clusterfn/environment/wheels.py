@@ -4,10 +4,6 @@ The lines of pip in an environment.yml, or in `packages=`, run on packages of co
 those, so that it neither replaces one nor brings one twice. A project's file runs on a Python alone, from
 python-build-standalone or the host: the caller's minor version, or the nearest that has a solution.
 
-uv knows which archives python-build-standalone has; the release and the mirror are those that uv itself would take.
-The hashes are in the file SHA256SUMS beside them. Where a mirror has none, the archive is downloaded once to compute
-its hash.
-
 `WheelFinder` finds the files of a project with uv: markers, tags and glibc are the host's.
 `uv pip compile` chooses versions from a pyproject.toml or a requirements.txt. A uv.lock or pylock.toml has chosen them:
 then markers and tags decide, and no server is asked. What has no wheel stays a source distribution, which the host
@@ -17,8 +13,6 @@ builds.
 from __future__ import annotations
 
 import functools
-import hashlib
-import http.client
 import itertools
 import json
 import os
@@ -26,21 +20,16 @@ import re
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-from clusterfn.bridge.builder.fetch import make_request
 from clusterfn.bridge.builder.plan import masked
-from clusterfn.environment import conda_solver, download, package_sources, source_distributions, uv
+from clusterfn.environment import conda_solver, download, package_sources, source_distributions, standalone_python, uv
 from clusterfn.environment import lock as locks
 from clusterfn.environment.conda_solver import MANY, Say, SolveTarget, unreachable
 from clusterfn.environment.lock import WHEEL, EnvironmentLock, LockedPackage, Unsolved
-from clusterfn.environment.package_sources import without_password
 from clusterfn.environment.project import PIP_LINES, PYPROJECT, REQUIREMENTS, UV_LOCK, ProjectFile, load_toml, normalize
 from clusterfn.environment.python_source import STANDALONE, nearest_minors
 from clusterfn.environment.source_distributions import Solve
@@ -48,15 +37,13 @@ from clusterfn.environment.specification import Specification, conda_requirement
 from clusterfn.environment.uv import PEP_440, check_hashes, choose_file, packages_for, write_placeholders
 from clusterfn.errors import LockError
 
-_SUMS = "SHA256SUMS"
-_ANSWER_S = 5.0
-# SHA256SUMS has some kilobytes, and a wrong file on a mirror may have gigabytes.
-_MOST = 1 << 20
-_BLOCK = 1 << 18
-_PYTHON_HINT = (
-    'take the host\'s own Python, environment="FILE[python:host]" or `env_python: host` in clusterfn.yml; or check '
-    "your network and proxy, or name a mirror with UV_PYTHON_INSTALL_MIRROR"
-)
+_PLACEHOLDERS = "brought-by-conda"
+_NAMES_PACKAGES = ("-c", "--constraint", "-e", "--editable")
+# uv writes the first lines, and a build backend the last ones.
+_FIRST = 3
+_GIT_FAILED = "Git operation failed"
+_STALE = "needs to be updated"
+_NO_EXTRA = re.compile(r"The package `([\w.-]+) @ [^`]*` does not have an extra named")
 
 
 def solve_with_wheels(
@@ -67,13 +54,17 @@ def solve_with_wheels(
     Raise LockError if there is no solution, a tool is missing, or a channel, an index or the mirror does not answer.
     """
     # uv may say the same twice.
-    project, once = spec.wheels, functools.lru_cache(maxsize=None)(say)
+    project = spec.wheels
+    once = functools.lru_cache(maxsize=None)(say)
     assert project is not None, "only what wants wheels is solved so"
     if unread := package_sources.unread_settings():
         once(unread)
     finder = WheelFinder(spec, project, target, once)
-    near, found = int(target.python.split(".")[1]), spec.python.found
-    minors = [found.version] if found else [target.python] if spec.wants_python else nearest_minors(project, near)
+    near = int(target.python.split(".")[1])
+    found = spec.python.found
+    minors = [target.python] if spec.wants_python else nearest_minors(project, near)
+    if found:
+        minors = [found.version]
     first: LockError | None = None
     tried: set[str] = set()
     for minor in minors:
@@ -82,16 +73,17 @@ def solve_with_wheels(
                 base = [_python_for(finder, minor, before)]
             else:
                 # Users of a `pip:` section expect that their environment has pip.
-                more = [] if any(each.name == "pip" for each in spec.conda) else [conda_requirement("pip")]
+                has_pip = any(requirement.name == "pip" for requirement in spec.conda)
+                more = [] if has_pip else [conda_requirement("pip")]
                 conda = replace(spec, conda=(*spec.conda, *more))
                 base = conda_solver.solve(conda, replace(target, python=minor), say)
-            python = next(each.version for each in base if each.name == "python")
+            python = next(package.version for package in base if package.name == "python")
             if python not in tried:
                 tried.add(python)
                 wheels = _wheels_for(finder, base, python)
                 # The mirror is asked last, once it is known that there is a solution.
                 if base[0].manager == STANDALONE and not base[0].sha256:
-                    base = [with_hash(base[0], once)]
+                    base = [standalone_python.with_hash(base[0], once)]
                 return [*base, *wheels]
         except Unsolved as unsolved:
             first = first or unsolved
@@ -108,10 +100,12 @@ def _wheels_for(finder: WheelFinder, base: Sequence[LockedPackage], python: str)
         return []
     known: Mapping[str, str] = json.loads(Path(__file__).with_name("pypi_names.json").read_text(encoding="utf-8"))
     provided: dict[str, str] = {}
-    for each in base:
+    for package in base:
         # An index may have another name for what conda brings, or several.
-        names = [pypi for pypi, conda in known.items() if conda == each.name]
-        provided.update(dict.fromkeys(names if each.name in known else [*names, normalize(each.name)], each.version))
+        names = [pypi for pypi, conda in known.items() if conda == package.name]
+        if package.name not in known:
+            names.append(normalize(package.name))
+        provided.update(dict.fromkeys(names, package.version))
     found, placeholders = finder.find(python, provided), provided
     # Only the index knows what an extra wants, so uv resolves conda's version from there.
     while finder.extended & placeholders.keys():
@@ -120,89 +114,21 @@ def _wheels_for(finder: WheelFinder, base: Sequence[LockedPackage], python: str)
         pins = [f"{name}=={version}" for name, version in versions if PEP_440.fullmatch(version)]
         finder = replace(finder, spec=replace(finder.spec, pins=(*finder.spec.pins, *pins)))
         found = finder.find(python, placeholders)
-    return [each for each in found if each.name not in provided]
+    return [package for package in found if package.name not in provided]
 
 
 def _python_for(finder: WheelFinder, minor: str, before: EnvironmentLock | None) -> LockedPackage:
     """Return a Python for a project; one that is new to its lock has no hash yet."""
-    found, platform = finder.spec.python.found, finder.target.platform
+    found = finder.spec.python.found
+    platform = finder.target.platform
     if found:
         finder.say(f"Python {found.version} is the host's own: {found.path} (glibc {found.glibc})")
         return LockedPackage("python", found.version, locks.HOST, "", "", platform)
     # Only the deletion of a lock changes its Python.
-    for each in before.on(platform) if before else ():
-        if each.name == "python" and each.manager == STANDALONE and each.version.startswith(f"{minor}."):
-            return each
-    return find_python(minor, platform, finder.project.path.parent)
-
-
-def find_python(minor: str, platform: str, folder: Path) -> LockedPackage:
-    """Return the newest Python of a minor version that uv knows, with the settings of a folder; ask no server.
-
-    Raise Unsolved if there is no such Python for the platform, as conda names it.
-    """
-    name = f"cpython-{minor}-linux-{conda_solver.machine_of(platform)}-gnu"
-    done = subprocess.run(
-        [uv.find_uv(), "python", "list", name, "--only-downloads", "--offline", "--output-format", "json"],
-        stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, check=False, env=uv.plain_variables(),
-        encoding="utf-8", errors="replace",
-    )  # fmt: skip
-    try:
-        listed = [each for each in json.loads(done.stdout) if each.get("url")]
-    except ValueError as error:
-        lines = masked(done.stderr).strip().splitlines()
-        raise LockError("uv does not list the Pythons that it knows", evidence=lines[:10], hint=_PYTHON_HINT) from error
-    if platform not in uv.LINUX or not listed:
-        raise Unsolved(f"python-build-standalone has no Python {minor} for {platform}", hint=_PYTHON_HINT)
-    return LockedPackage("python", str(listed[0]["version"]), STANDALONE, str(listed[0]["url"]), "", platform)
-
-
-def with_hash(python: LockedPackage, say: Say) -> LockedPackage:
-    """Return a Python with its hash, which only the mirror knows; raise LockError if that does not answer."""
-    url, shown = python.url, masked(python.url)
-    try:
-        sha256 = _published_hash(url, python.file)
-        if not sha256:
-            say(f"there is no {_SUMS} beside {shown}: it is downloaded to compute its hash")
-            found = hashlib.sha256()
-            with urllib.request.urlopen(make_request(url, 0), timeout=_ANSWER_S) as answer:
-                for block in iter(lambda: answer.read(_BLOCK), b""):
-                    found.update(block)
-            sha256 = found.hexdigest()
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        what, why = f"Python {python.version} cannot be fetched from python-build-standalone", error
-        evidence = [f"{shown}: {getattr(error, 'reason', None) or why}"]
-        raise LockError(what, evidence=evidence, hint=_PYTHON_HINT) from error
-    say(f"Python {python.version} comes from python-build-standalone: {shown}")
-    return replace(python, url=without_password(url), sha256=sha256)
-
-
-def _published_hash(url: str, file: str) -> str:
-    """Return the hash that stands beside the archive; "" if there is none."""
-    parts = urlsplit(url)
-    beside = urlunsplit(parts._replace(path=f"{parts.path.rpartition('/')[0]}/{_SUMS}"))
-    try:
-        with urllib.request.urlopen(make_request(beside, 0), timeout=_ANSWER_S) as answer:
-            lines = answer.read(_MOST).decode("utf-8", "replace").splitlines()
-    except urllib.error.HTTPError as error:
-        error.close()
-        return ""
-    except urllib.error.URLError:
-        # A mirror in a folder may have no such file.
-        if parts.scheme == "file":
-            return ""
-        raise
-    rows = [line.split() for line in lines]
-    return next((row[0].lower() for row in rows if len(row) == 2 and row[1].lstrip("*") == file), "")
-
-
-_PLACEHOLDERS = "brought-by-conda"
-_NAMES_PACKAGES = ("-c", "--constraint", "-e", "--editable")
-# uv writes the first lines, and a build backend the last ones.
-_FIRST = 3
-_GIT_FAILED = "Git operation failed"
-_STALE = "needs to be updated"
-_NO_EXTRA = re.compile(r"The package `([\w.-]+) @ [^`]*` does not have an extra named")
+    for package in before.on(platform) if before else ():
+        if package.name == "python" and package.manager == STANDALONE and package.version.startswith(f"{minor}."):
+            return package
+    return standalone_python.find_python(minor, platform, finder.project.path.parent)
 
 
 @dataclass(frozen=True)
@@ -223,7 +149,7 @@ class WheelFinder:
     @property
     def _parts(self) -> list[str]:
         extras, groups = self.project.extras, self.project.groups
-        return [*(f"--extra={each}" for each in extras), *(f"--group={each}" for each in groups)]
+        return [*(f"--extra={extra}" for extra in extras), *(f"--group={group}" for group in groups)]
 
     def find(self, python: str, provided: Mapping[str, str] | None = None) -> list[LockedPackage]:
         """Return the wheels for a Python, "3.11.7", in the order of their names.
@@ -237,7 +163,8 @@ class WheelFinder:
             ConfigError: uv's own settings cannot be read.
         """
         with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
-            folder, platform = Path(name), uv.platform_of(self.target)
+            folder = Path(name)
+            platform = uv.platform_of(self.target)
             solve = self._solver(folder, python, provided or {})
             if self.project.is_locked:
                 tree, base = self._locked
@@ -247,7 +174,8 @@ class WheelFinder:
                 if first.status:
                     # Where uv cannot read a line of a pyproject.toml, it asks the build backend, and reports what that
                     # says.
-                    texts = [each.text for each in self.spec.pip] if self.project.kind == PYPROJECT else []
+                    wanted = self.spec.pip if self.project.kind == PYPROJECT else ()
+                    texts = [requirement.text for requirement in wanted]
                     why = solve("--no-deps", lines=texts) if texts else first
                     raise self._failure(first if why.status in (0, 1) else why)
                 minor = ".".join(python.split(".")[:2])
@@ -255,12 +183,14 @@ class WheelFinder:
                 for sentence in changed:
                     self.say(f"{self.spec.title}: {sentence}")
                 found = best.get("packages", [])
-            wheels = sorted(self._wheels(found, base, python), key=lambda each: each.name)
-            torch = next((each for each in wheels if each.name == "torch"), None)
+            wheels = sorted(self._wheels(found, base, python), key=lambda wheel: wheel.name)
+            torch = next((wheel for wheel in wheels if wheel.name == "torch"), None)
             narrowed = self.target.torch(torch.version) if torch and self.target.torch else None
             if not narrowed:
-                wheels = [self._with_builds(each, wheels, solve, folder, python) if each.is_source else each
-                          for each in wheels]  # fmt: skip
+                wheels = [
+                    self._with_builds(wheel, wheels, solve, folder, python) if wheel.is_source else wheel
+                    for wheel in wheels
+                ]
         # uv has chosen a PyTorch that does not run there, so all is resolved once more with one that does.
         if narrowed:
             pins = (*self.spec.pins, f"torch=={narrowed.torch}.*")
@@ -282,7 +212,8 @@ class WheelFinder:
 
     def _solver(self, folder: Path, python: str, provided: Mapping[str, str]) -> Solve:
         """Return a function that resolves the requirements, or other lines, with the settings of the project."""
-        project, numbers = self.project, itertools.count()
+        project = self.project
+        numbers = itertools.count()
         brought = write_placeholders(provided, folder / _PLACEHOLDERS) if provided else []
         more = ["--torch-backend", self.spec.torch_backend] if self.spec.torch_backend else []
         more += ["--prerelease", "allow"] if "--pre" in project.lines else []
@@ -292,7 +223,7 @@ class WheelFinder:
             extras = f"[{','.join(project.extras)}]" if project.extras else ""
             editable = folder / "wanted.txt"
             editable.write_text(f"-e {project.path.parent.absolute()}{extras}\n", encoding="utf-8")
-            wanted = [str(editable), *(f"--group={each}" for each in project.groups)]
+            wanted = [str(editable), *(f"--group={group}" for group in project.groups)]
         options = [text for text in project.lines if text.startswith("-") and not text.startswith(_NAMES_PACKAGES)]
         variables = {name: value for name, value in uv.plain_variables().items() if name not in uv.OF_CHOICE}
         ours = ["--python-platform", uv.platform_of(self.target), "--python-version", python]
@@ -303,13 +234,12 @@ class WheelFinder:
             made, constraints = folder / f"pylock.made{number}.toml", folder / f"constraints{number}.txt"
             # What builds has wheels alone, whatever of the environment has to be built.
             barred = "--no-binary" if "--only-binary" in words else "\n"
-            kept = [each for each in options if not each.startswith(barred)] if lines else project.lines
+            kept = [option for option in options if not option.startswith(barred)] if lines else project.lines
             given = "\n".join([*kept, *lines, ""])
-            argv = [
-                "pip", "compile", *(["-"] if lines else wanted), *self._flags, *more, *words, "--format", "pylock.toml",
-                "--no-header", "--python", sys.executable, "-o", str(made),
-                *([] if source_distributions.ANYWHERE in words else ours),
-            ]  # fmt: skip
+            from_lines = ["-"] if lines else wanted
+            last = [] if source_distributions.ANYWHERE in words else ours
+            form = ["--format", "pylock.toml", "--no-header", "--python", sys.executable, "-o", str(made)]
+            argv = ["pip", "compile", *from_lines, *self._flags, *more, *words, *form, *last]
             all_limits = [*self.spec.pins, *brought, *limits]
             # uv warns about an empty file of constraints.
             if all_limits:
@@ -332,22 +262,28 @@ class WheelFinder:
     ) -> LockedPackage:
         """Return a source distribution with what builds it."""
         self.say(f"{self.spec.title}: {wheel.name} {wheel.version} has no wheel, so the host builds it once")
-        chosen = {each.name: each.version for each in others}
+        chosen = {package.name: package.version for package in others}
 
         def start(words: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
             """Start a program in an environment of its own, without what this machine has: no cmake, no compiler."""
             options = [*self._flags, "--isolated", "--no-project", "--quiet", "--python", sys.executable]
             return subprocess.run(
-                [uv.find_uv(), "run", *options, *words], cwd=self.project.path.parent, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=timeout,
+                [uv.find_uv(), "run", *options, *words],
+                cwd=self.project.path.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                timeout=timeout,
                 env={**uv.plain_variables(), "PATH": os.devnull},
-            )  # fmt: skip
+            )
 
         unpacked = folder / f"source-{wheel.name}"
         reply = source_distributions.resolve_builds(wheel, unpacked, self.spec.addresses, solve, chosen, start)
         if reply.status:
             raise self._failure(reply, f"what builds {wheel.name} {wheel.version} ({self.spec.title})")
-        builds = sorted(self._wheels(reply.found.get("packages", []), folder, python), key=lambda each: each.name)
+        builds = sorted(self._wheels(reply.found.get("packages", []), folder, python), key=lambda wheel: wheel.name)
         return replace(wheel, builds_with=tuple(builds))
 
     @functools.cached_property
@@ -357,20 +293,19 @@ class WheelFinder:
         if project.kind != UV_LOCK:
             return load_toml(project.path), folder
         with tempfile.TemporaryDirectory(prefix="clusterfn-uv-") as name:
-            made, variables = Path(name) / "pylock.exported.toml", uv.plain_variables()
+            made = Path(name) / "pylock.exported.toml"
+            variables = uv.plain_variables()
             of_script = [] if project.path.name == UV_LOCK else ["--script", project.path.stem]
             of_project = [] if of_script else ["--no-emit-project", "--no-default-groups", *self._parts]
-            argv = [
-                "export", *of_script, "--quiet", "--format", "pylock.toml", "--no-header", *of_project, "-o", str(made),
-            ]  # fmt: skip
+            form = ["--format", "pylock.toml", "--no-header"]
+            argv = ["export", *of_script, "--quiet", *form, *of_project, "-o", str(made)]
             reply = self._run([*argv, "--locked", "--python", sys.executable], variables)
             if reply.status and _STALE in reply.text:
                 what = (
                     f"{project.path.name} is out of date: {of_script[-1] if of_script else PYPROJECT} has changed since"
                 )
-                raise LockError(
-                    what, evidence=reply.lines[:MANY], hint=f"run `{' '.join(['uv', 'lock', *of_script])}` in {folder}"
-                )  # fmt: skip
+                hint = f"run `{' '.join(['uv', 'lock', *of_script])}` in {folder}"
+                raise LockError(what, evidence=reply.lines[:MANY], hint=hint)
             # uv checks a lock only with a Python that fits the project, and may need the network for it.
             if reply.status:
                 frozen = self._run([*argv, "--frozen"], variables)
@@ -382,16 +317,19 @@ class WheelFinder:
     def _run(self, argv: Sequence[str], variables: Mapping[str, str], given: str = "") -> uv.UvResult:
         """Run uv in the folder of the project: relative paths and uv's own settings begin there."""
         ended = conda_solver.run_program(
-            [uv.find_uv(), *argv], lambda seconds: self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)"),
-            given=given, folder=self.project.path.parent, variables=variables,
-        )  # fmt: skip
+            [uv.find_uv(), *argv],
+            lambda seconds: self.say(f"still resolving {self.spec.title} ({seconds:.0f} s)"),
+            given=given,
+            folder=self.project.path.parent,
+            variables=variables,
+        )
         return uv.UvResult(ended.returncode, masked(ended.stderr))
 
     def _failure(self, reply: uv.UvResult, title: str = "") -> Exception:
         title = title or self.spec.title
         lines = [line.replace(" in `-` at position 0", "") for line in reply.lines[:MANY]]
         for number, line in enumerate(self.project.lines, 1):
-            lines = [each.replace(f": -:{number}:1", f': "{masked(line)}"') for each in lines]
+            lines = [text.replace(f": -:{number}:1", f': "{masked(line)}"') for text in lines]
         if _GIT_FAILED in reply.text:
             said = f"{title} could not be locked: git cannot read a repository that it names"
             return LockError(said, evidence=lines, hint=download.GIT_HINT)
@@ -400,7 +338,8 @@ class WheelFinder:
         if reply.status != 1:
             said = f"{title} could not be locked: uv rejects it"
             return LockError(said, evidence=lines, hint="correct what uv names above")
-        hint, torch = "loosen or correct the packages named above", self.spec.wheel("torch")
+        hint = "loosen or correct the packages named above"
+        torch = self.spec.wheel("torch")
         if torch and "+" in torch.versions and not self.spec.indexes:
             index = f"{package_sources.PYTORCH}{torch.versions.partition('+')[2]}"
             hint = f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
@@ -415,15 +354,16 @@ class WheelFinder:
 
     def _wheels(self, found: Sequence[Mapping[str, Any]], folder: Path, python: str) -> Iterator[LockedPackage]:
         """Read packages of a pylock.toml whose paths count from a folder: one file for each, a wheel if it has one."""
-        made, title = functools.partial(LockedPackage, platform=self.target.platform), self.spec.title
+        made = functools.partial(LockedPackage, platform=self.target.platform)
+        title = self.spec.title
         # The user's own packages are sent as source, if they are editable or beside the script.
-        local = {normalize(str(each["name"])): each["directory"] for each in found if "directory" in each}
+        local = {normalize(str(package["name"])): package["directory"] for package in found if "directory" in package}
         if local:
             self.say(f"{', '.join(sorted(local))}: clusterfn sends local packages as source")
         copied = ", ".join(sorted(name for name, directory in local.items() if not directory.get("editable")))
         if copied:
             self.say(f"{copied}: make it editable (editable = true, or -e), as clusterfn sends no copy of it")
-        for package in (each for each in found if "directory" not in each):
+        for package in (package for package in found if "directory" not in package):
             name = normalize(str(package["name"]))
             if "vcs" in package:
                 commit = download.commit_of(package["vcs"], title)

@@ -185,9 +185,12 @@ def retry_transient(
     fn: None = None, *, attempts: int = ..., backoff_s: float = ..., also: tuple[type[BaseException], ...] = ...
 ) -> Callable[[F], F]: ...
 def retry_transient(
-    fn: Callable[..., Any] | None = None, *, attempts: int = 3, backoff_s: float = 1.0,
+    fn: Callable[..., Any] | None = None,
+    *,
+    attempts: int = 3,
+    backoff_s: float = 1.0,
     also: tuple[type[BaseException], ...] = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Call a function again when it fails with an error that may go away. Also a decorator.
 
     It retries CUDA's errors whose row in the table says "here": a busy GPU, a busy port, an MPS server that starts. It
@@ -275,10 +278,8 @@ class _Tries:
             longest = min(_LONGEST_S, self._backoff_s * 2 ** (self._failed - 1))
             # Processes that failed together must not all retry at the same moment.
             self.wait_s = longest * _dice.uniform(0.5, 1.0)
-            log.warning(
-                "%s failed, attempt %d of %d; retrying in %.1f s: %s",
-                self._name, self._failed, self._attempts, self.wait_s, first_line(error),
-            )  # fmt: skip
+            message = "%s failed, attempt %d of %d; retrying in %.1f s: %s"
+            log.warning(message, self._name, self._failed, self._attempts, self.wait_s, first_line(error))
             return True
         if self._failed > 1:
             annotate(error, f"{self._name} was called {self._failed} times")

@@ -86,7 +86,7 @@ def get_safe_vram_usage(gpu: int | None = None) -> float:
         True
     """
     devices = get_safe_gpu_info().devices
-    return sum((each.used_gb or 0.0 for each in devices if gpu is None or each.index == gpu), 0.0)
+    return sum((device.used_gb or 0.0 for device in devices if gpu is None or device.index == gpu), 0.0)
 
 
 def validate_vram_usage(needed_gb: float, gpu: int | None = None) -> Gpu:
@@ -106,14 +106,14 @@ def validate_vram_usage(needed_gb: float, gpu: int | None = None) -> Gpu:
     """
     reject_negative(needed_gb=needed_gb)
     info = get_safe_gpu_info()
-    fitting = [each for each in info.devices if (gpu is None or each.index == gpu) and each.free_gb >= needed_gb]
+    devices = [device for device in info.devices if gpu is None or device.index == gpu]
+    fitting = [device for device in devices if device.free_gb >= needed_gb]
     if not fitting:
         where = "no GPU has" if gpu is None else f"GPU {gpu} does not have"
-        raise ConfigError(
-            f"{format_size(needed_gb * 2**30)} of GPU memory is needed, but {where} that much free",
-            evidence=list(describe(info)), hint="request a larger GPU, load less, or free memory in this process",
-        )  # fmt: skip
-    return max(fitting, key=lambda each: each.free_gb)
+        problem = f"{format_size(needed_gb * 2**30)} of GPU memory is needed, but {where} that much free"
+        hint = "request a larger GPU, load less, or free memory in this process"
+        raise ConfigError(problem, evidence=list(describe(info)), hint=hint)
+    return max(fitting, key=lambda device: device.free_gb)
 
 
 def reject_negative(**numbers: float) -> None:

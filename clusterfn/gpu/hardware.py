@@ -70,10 +70,9 @@ def detect_hardware() -> Hardware:
         version = probe(devices.installed_torch_version, "looking for PyTorch", "")
     else:
         version = str(torch.__version__)
-    return Hardware(
-        "cpu" if why or not gpus.devices else "cuda", gpus, why, version,
-        probe(_cores, "counting cores", 1), probe(_memory_gb, "measuring memory", 0.0),
-    )  # fmt: skip
+    device = "cpu" if why or not gpus.devices else "cuda"
+    cores, memory_gb = probe(_cores, "counting cores", 1), probe(_memory_gb, "measuring memory", 0.0)
+    return Hardware(device, gpus, why, version, cores, memory_gb)
 
 
 def _cores() -> int:
@@ -110,8 +109,8 @@ def get_recommended_batch_size(
     """
     if item_gb <= 0 or model_gb < 0 or not 1 <= least <= most:
         raise ConfigError("a batch needs item_gb > 0, model_gb >= 0 and 1 <= least <= most")
-    devices = [each for each in get_safe_gpu_info().devices if gpu is None or each.index == gpu]
-    free = min((each.free_gb for each in devices), default=0.0) * (1 - _KEPT_FREE) - model_gb
+    devices = [device for device in get_safe_gpu_info().devices if gpu is None or device.index == gpu]
+    free = min((device.free_gb for device in devices), default=0.0) * (1 - _KEPT_FREE) - model_gb
     fitting = int(free / item_gb)
     power = 1 << (fitting.bit_length() - 1) if fitting >= 1 else 0
     return max(least, min(most, power))
@@ -127,8 +126,9 @@ def supports_fp8(gpu: int | None = None) -> bool:
         >>> supports_fp8() in (True, False)
         True
     """
-    devices = [each for each in get_safe_gpu_info().devices if gpu is None or each.index == gpu]
-    return bool(devices) and all(each.capability is not None and each.capability >= _FP8_SINCE for each in devices)
+    devices = [device for device in get_safe_gpu_info().devices if gpu is None or device.index == gpu]
+    capabilities = [device.capability for device in devices]
+    return bool(devices) and all(found is not None and found >= _FP8_SINCE for found in capabilities)
 
 
 def get_optimal_providers() -> list[str]:
@@ -195,10 +195,9 @@ def validate_startup_configuration(
         wrong += [f"{format_size(memory_gb * _GB)} of memory requested, {format_size(hardware.memory_gb * _GB)} found"]
     wrong += [f"{cores} cores requested, {hardware.cores} found"] * (cores > hardware.cores)
     if wrong:
-        raise ConfigError(
-            "this machine does not meet the program's requirements", evidence=[*wrong, *describe(hardware.gpus)],
-            hint="request it with @cluster(gpus=..., cores=..., memory=...), or lower the requirements",
-        )  # fmt: skip
+        evidence = [*wrong, *describe(hardware.gpus)]
+        hint = "request it with @cluster(gpus=..., cores=..., memory=...), or lower the requirements"
+        raise ConfigError("this machine does not meet the program's requirements", evidence=evidence, hint=hint)
     if not lacking:
         return hardware
     say_once(logging.WARNING, f"running on the CPU because allow_cpu=True: {'; '.join(lacking)}")
@@ -212,7 +211,7 @@ def _missing_gpus(hardware: Hardware, gpus: int, vram_gb: float, fp8: bool) -> I
         yield f"{count} GPUs requested, {len(devices)} found" + (f": {hardware.gpus.trouble}" if not devices else "")
     elif count and hardware.why_cpu:
         yield hardware.why_cpu
-    for gpu in sorted(devices, key=lambda each: -each.free_gb)[:count]:
+    for gpu in sorted(devices, key=lambda device: -device.free_gb)[:count]:
         if gpu.free_gb < vram_gb:
             free = "an unknown amount" if gpu.used_gb is None else format_size(gpu.free_gb * _GB)
             yield f"{format_size(vram_gb * _GB)} free on each GPU requested, {free} on GPU {gpu.index}"

@@ -129,13 +129,14 @@ def _gpu(cells: dict[str, str], place: int) -> Gpu:
         used = machine_mib - available_mib
     index = nvidia_smi.count(cells["index"])
     major, point, minor = cells.get("compute_cap", "").partition(".")
-    capability = nvidia_smi.count(major), nvidia_smi.count(minor)
-    return Gpu(
-        place if index is None else index, cells["name"], _gb(total), _gb(used), 0.0,
-        None if use is None else float(use),
-        (capability[0], capability[1]) if point and capability[0] is not None and capability[1] is not None else None,
-        cells["uuid"], unified,
-    )  # fmt: skip
+    numbers = nvidia_smi.count(major), nvidia_smi.count(minor)
+    capability = None
+    if point and numbers[0] is not None and numbers[1] is not None:
+        capability = (numbers[0], numbers[1])
+    index = place if index is None else index
+    percent = None if use is None else float(use)
+    name, uuid = cells["name"], cells["uuid"]
+    return Gpu(index, name, _gb(total), _gb(used), 0.0, percent, capability, uuid, unified)
 
 
 def _gb(mib: int | None) -> float | None:

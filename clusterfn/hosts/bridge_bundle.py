@@ -38,8 +38,8 @@ _NOT_IN_JOBS = (
     "environment/lock", "environment/package", "environment/project", "environment/python_source.py",
     "environment/resolve.py", "environment/solve",
     "environment/source_distributions.py", "environment/specification.py", "environment/torch_build.py",
-    "environment/uv", "environment/wheel",
-    "hosts/environment_builder.py", "hosts/scheduler_commands.py", "hosts/survey.py",
+    "environment/standalone_python.py", "environment/uv", "environment/wheel",
+    "hosts/environment_builder.py", "hosts/scheduler_commands.py", "hosts/survey.py", "hosts/volumes.py",
     "api/actor", "api/command.py", "api/executor.py", "api/login.py", "api/session",
     "integrations/dask/", "integrations/hydra_launcher.py", "integrations/joblib_backend.py",
     "sweeps/run.py", "sweeps/search.py",
@@ -48,7 +48,7 @@ _NOT_IN_JOBS = (
     "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
     "hosts/transports/ssh_", "hosts/transports/trust.py",
-    "scheduler/login_node.py", "scheduler/slurm/script.py",
+    "scheduler/login_node.py", "scheduler/slurm/directive_values.py", "scheduler/slurm/script.py",
     "integrations/jupyter/",
 )  # fmt: skip
 # Modules that jobs get import these: errors, for example, format themselves with `text`.
@@ -95,7 +95,8 @@ def bridge() -> FileBundle:
     # Imported late, because what is sent to a job does not include the agent.
     from clusterfn.bridge.agent.files import MANIFEST
 
-    inside, ours = _LIBRARY / "bridge", "_clusterfn/bridge/"
+    inside = _LIBRARY / "bridge"
+    ours = "_clusterfn/bridge/"
     files = {"_clusterfn/__init__.py": b"", f"{ours}__init__.py": b"", **python_files(inside / "stubs", "")}
     for folder in ("supervisor", "builder", "kernel", "queue", "schedulers", "session", "worker"):
         files.update(python_files(inside / folder, f"{ours}{folder}/"))
@@ -118,7 +119,7 @@ def _is_for_jobs(name: str) -> bool:
 
 def python_files(
     folder: Path, prefix: str, is_included: Callable[[str], bool] = lambda _: True, below: str = ""
-) -> dict[str, bytes]:  # fmt: skip
+) -> dict[str, bytes]:
     """Return the Python files below a folder. By os.scandir, as each first call in a process waits for it.
 
     Raises:
@@ -287,14 +288,15 @@ class HostBridge:
     ) -> Reply[Completed]:
         """Run a program of it to its end; once more if the host turns out to have lost or damaged it."""
         # Read the counter before asking: of many requests that miss the bridge together, only the first sends it again.
-        before, folder, sends = [] if bridge else self.lay_out(), bridge or self.folder, self._sends
+        before = [] if bridge else self.lay_out()
+        folder = bridge or self.folder
+        sends = self._sends
         argv = self.words(*words, folder=folder)
 
         def ask(after: Sequence[Reply[bool]]) -> Reply[Completed]:
-            return self._connect().run(
-                argv, stdin=stdin, unset=self._unset, timeout_s=timeout_s, after=after,
-                forks=words[0] == layout.SUPERVISE,
-            )  # fmt: skip
+            forks = words[0] == layout.SUPERVISE
+            unset = self._unset
+            return self._connect().run(argv, stdin=stdin, unset=unset, timeout_s=timeout_s, after=after, forks=forks)
 
         async def answer(reply: Reply[Completed]) -> None:
             try:

@@ -51,13 +51,12 @@ def list_environments(host: HostState, root: str) -> list[Built]:
     found = []
     for line in run_builder(host, "list", root):
         with reading(host.settings.name, "its list of environments"):
-            cuda = line["torch_cuda"]
-            found.append(Built(
-                str(line["id"]), str(line["about"]), str(line["python"]), None if cuda is None else str(cuda),
-                count(line["bytes"]), count(line["files"]), host.here(float(line["built"])),
-                host.here(float(line["used"])), tuple(map(str, line["used_by"])),
-            ))  # fmt: skip
-    return sorted(found, key=lambda each: -each.used)
+            cuda = None if line["torch_cuda"] is None else str(line["torch_cuda"])
+            what = (str(line["id"]), str(line["about"]), str(line["python"]), cuda)
+            sizes = (count(line["bytes"]), count(line["files"]))
+            times = (host.here(float(line["built"])), host.here(float(line["used"])))
+            found.append(Built(*what, *sizes, *times, tuple(map(str, line["used_by"]))))
+    return sorted(found, key=lambda environment: -environment.used)
 
 
 def remove_environment(host: HostState, root: str, env_id: str) -> BuildProgress:
@@ -101,7 +100,7 @@ def run_builder(host: HostState, *words: str, timeout_s: float = _TIMEOUT_S, std
     ran = host.bridge.run([layout.BUILD, *words], stdin=stdin, timeout_s=timeout_s)
     answer = ran.result(timeout_s + _TIMEOUT_S)
     lines = [line.decode("utf-8", "replace") for line in (answer.out + answer.err).splitlines()]
-    found = [each for each in map(_parsed, lines) if each is not None]
+    found = [event for event in map(_parsed, lines) if event is not None]
     silent = {"message": f"the builder on the host ended with status {answer.rc}", "evidence": lines}
     if (found and found[-1].get("stage") == "failed") or (answer.rc and not found):
         raise build_error(found[-1] if found else silent, host.settings.name)
@@ -111,11 +110,10 @@ def run_builder(host: HostState, *words: str, timeout_s: float = _TIMEOUT_S, std
 def build_error(last: BuildProgress, host: str) -> EnvironmentBuildError:
     """Make the error that a failed builder's last line describes."""
     reason = last.get("message") or last.get("text") or "the builder gave no reason"
-    return EnvironmentBuildError(
-        f"the environment could not be built: {reason}", host=host, stage="environment",
-        evidence=[str(line) for line in last.get("evidence") or ()][-_EVIDENCE:],
-        hint=last.get("hint") or "try again; clusterfn env list shows what exists",
-    )  # fmt: skip
+    message = f"the environment could not be built: {reason}"
+    evidence = [str(line) for line in last.get("evidence") or ()][-_EVIDENCE:]
+    hint = last.get("hint") or "try again; clusterfn env list shows what exists"
+    return EnvironmentBuildError(message, host=host, stage="environment", evidence=evidence, hint=hint)
 
 
 def _parsed(line: str | bytes) -> BuildProgress | None:
@@ -126,7 +124,7 @@ def _parsed(line: str | bytes) -> BuildProgress | None:
     if not isinstance(found, dict) or not isinstance(found.get("evidence") or [], list):
         return None
     numbers = [found[name] for name in ("done", "of", "bytes", "size") if name in found]
-    return found if all(type(each) is int and each < 1 << 63 for each in numbers) else None
+    return found if all(type(number) is int and number < 1 << 63 for number in numbers) else None
 
 
 class RemoteBuild:
@@ -210,9 +208,9 @@ class RemoteBuild:
             await self._host.connection.get(self._log, text.write)
         lines = [line.decode("utf-8", "replace") for line in text.getvalue().splitlines()]
         parsed = [(line, _parsed(line)) for line in lines]
-        said = [each for _, each in parsed if each and each.get("stage") in _LAST]
+        said = [event for _, event in parsed if event and event.get("stage") in _LAST]
         # What is no progress may be a traceback.
-        others = [line for line, each in parsed if each is None][-_EVIDENCE:]
+        others = [line for line, event in parsed if event is None][-_EVIDENCE:]
         self._end(said[-1] if said else {"stage": "failed", "at": "stopped", "message": how, "evidence": others})
 
     def _receive(self, data: bytes) -> None:

@@ -78,18 +78,21 @@ class HostCapacity:
             if request.gpu_type:
                 require_type(self.gpu_types, request, self._settings.name, self._host.scheduler.title)
             return
-        facts, limits, host = self._host.connection.facts, self._settings.limits, self._settings
-        amounts = (("gpus", request.gpus, limits.gpus, str), ("cores", request.cores, limits.cores, str),
-                  ("memory", request.memory_bytes or 0, limits.memory_bytes, exact_memory))  # fmt: skip
+        facts = self._host.connection.facts
+        limits = self._settings.limits
+        host = self._settings
+        amounts: list[tuple[str, int, int | None, Callable[[int], str]]] = [
+            ("gpus", request.gpus, limits.gpus, str),
+            ("cores", request.cores, limits.cores, str),
+            ("memory", request.memory_bytes or 0, limits.memory_bytes, exact_memory),
+        ]
         for name, amount, limit, as_text in amounts:
             if limit is not None and amount > limit:
                 # Such a job would wait forever, because not even the end of
                 # all other jobs of the user makes enough room.
-                raise Unsatisfiable(
-                    f"{name}={as_text(amount)} is more than all your jobs on {host.name} may have: {as_text(limit)}",
-                    host=host.name, stage="submit",
-                    hint=f"ask for at most {as_text(limit)}, or change limits: {{{name}: …}} in {host.source}",
-                )  # fmt: skip
+                most = f"more than all your jobs on {host.name} may have: {as_text(limit)}"
+                hint = f"ask for at most {as_text(limit)}, or change limits: {{{name}: …}} in {host.source}"
+                raise Unsatisfiable(f"{name}={as_text(amount)} is {most}", host=host.name, stage="submit", hint=hint)
         # A user may allow more cores than the machine has, because cores are shared in time.
         self._reject_above("cores", request.cores, max(facts.cpus, limits.cores or 0), str)
         self._reject_above("memory", request.memory_bytes or 0, facts.memory_bytes, format_size)
@@ -107,14 +110,15 @@ class HostCapacity:
         Raises:
             ConfigError: It names the key that says where they are.
         """
-        lacking, name, source = self._host.connection.facts.lacking, self._settings.name, self._settings.source
+        lacking = self._host.connection.facts.lacking
+        name = self._settings.name
+        source = self._settings.source
         if lacking:
             hint = f"`clusterfn check {name}` asks a login shell where it is; write that folder as "
             hint += f"`scheduler_path: [FOLDER]` for host {name} ({source})"
             message = f"{lacking[0]} is not in PATH of a command over ssh on {name}"
-            raise ConfigError(
-                message, host=name, evidence=[f"scheduler: {self._settings.scheduler} ({source})"], hint=hint
-            )
+            evidence = [f"scheduler: {self._settings.scheduler} ({source})"]
+            raise ConfigError(message, host=name, evidence=evidence, hint=hint)
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:
@@ -190,12 +194,10 @@ def _allowed_here(gpus: tuple[GpuInfo, ...], host: Host) -> tuple[GpuInfo, ...]:
     for name in host.gpus_only:
         if not any(is_called(gpu, name) for gpu in gpus):
             near = nearest_word(name, [gpu.uuid for gpu in gpus], 0.75)
-            has = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in gpus)
-            raise Unsatisfiable(
-                f"{describe_only(host.gpus_only)} names {name}, and {host.name} has no such GPU", host=host.name,
-                stage="submit", evidence=[f"it has {has}"],
-                hint=f"did you mean {near}?" if near else f"correct it in {host.source}",
-            )  # fmt: skip
+            has = "it has " + ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in gpus)
+            message = f"{describe_only(host.gpus_only)} names {name}, and {host.name} has no such GPU"
+            hint = f"did you mean {near}?" if near else f"correct it in {host.source}"
+            raise Unsatisfiable(message, host=host.name, stage="submit", evidence=[has], hint=hint)
     return tuple(allowed_gpus(gpus, host.gpus_only))
 
 
@@ -207,10 +209,10 @@ def _require_allowed(gpus: tuple[GpuInfo, ...], request: Resources, host: Host) 
     """
     if request.gpus > len(gpus):
         most = f"ask for at most {len(gpus)}, or change gpus:" if gpus else "remove gpus=, or change gpus:"
-        raise Unsatisfiable(
-            f"gpus={request.gpus} is more than {describe_only(host.gpus_only)} leaves of {host.name}: {len(gpus)}",
-            host=host.name, stage="submit", hint=f"{most} in {host.source}",
-        )  # fmt: skip
+        left = f"{describe_only(host.gpus_only)} leaves of {host.name}: {len(gpus)}"
+        message = f"gpus={request.gpus} is more than {left}"
+        hint = f"{most} in {host.source}"
+        raise Unsatisfiable(message, host=host.name, stage="submit", hint=hint)
 
 
 def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:
@@ -248,8 +250,8 @@ def require_type(types: Sequence[str] | None, request: Resources, host: str, sch
     kind = request.gpu_type or ""
     if types is None or kind in types:
         return
-    names = [each for each in types if each]
-    near = next((each for each in names if is_gpu_type(each, kind)), None) or nearest_word(kind, names, 0.75)
+    names = [name for name in types if name]
+    near = next((name for name in names if is_gpu_type(name, kind)), None) or nearest_word(kind, names, 0.75)
     offer = f"the types of {host} are: {', '.join(names)}" if names else f"{host} has no GPU with a type in {scheduler}"
     other = "ask for one of these types" if names else "leave gpu_type= out"
     do = f'did you mean gpu_type="{near}"?' if near else f"{other}, or choose another host"

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.environment import existing
 from clusterfn.errors import HostError
-from clusterfn.hosts import connection as hosts
 from clusterfn.hosts import loop
 from clusterfn.hosts.bridge_bundle import HostBridge, HostContents
-from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.connection import HostConnection, connection_for
 from clusterfn.hosts.environment_choice import EnvironmentResolver
 from clusterfn.hosts.host_capacity import HostCapacity
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
@@ -86,7 +85,7 @@ class HostState:
             # loop belongs to the old connection and ends with it.
             raise HostError(f"The connection to {self.settings.name} was closed", host=self.settings.name)
         have = [posixpath.join(self.settings.root, self.bridge.name)]
-        connected = hosts.connection_for(self.settings, have=have)
+        connected = connection_for(self.settings, have=have)
         self.contents.forget()
         if connected.facts.have[:1] == (True,):
             self.contents.add([posixpath.join(connected.facts.root, self.bridge.name)])

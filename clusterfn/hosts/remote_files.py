@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.output import put_in_order
-from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.config import places, units
 from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import exit_flush
@@ -144,9 +144,11 @@ def read_part(connection: HostConnection, path: str, begin: int = 0, size: int |
 
 
 def read_output(
-    connection: HostConnection, folder: str, stdout: tuple[int, int | None] = (0, None),
+    connection: HostConnection,
+    folder: str,
+    stdout: tuple[int, int | None] = (0, None),
     stderr: tuple[int, int | None] = (0, None),
-) -> list[tuple[str, bytes]]:  # fmt: skip
+) -> list[tuple[str, bytes]]:
     """Read what an attempt has printed, both streams in the order in which they came.
 
     Args:
@@ -225,10 +227,14 @@ class CheckpointFolder:
 
 
 def fetch(
-    connection: HostConnection, folder: str, pattern: str, to: Path, item: int | None = None,
+    connection: HostConnection,
+    folder: str,
+    pattern: str,
+    to: Path,
+    item: int | None = None,
     on_transfer: Callable[[Transfer], None] = lambda _: None,
     leave_out: Callable[[ListedFile], bool] = lambda _: False,
-) -> list[Path]:  # fmt: skip
+) -> list[Path]:
     """Fetch the files that match; see `Job.download`, and `list_files`. The name of a folder means its content."""
     files = _listed_files(connection, folder, pattern, item)
     # A pattern without wildcards that matches no file may name a folder, which then means all files below it.
@@ -298,7 +304,7 @@ def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = 
 def left_behind(left: Sequence[Sequence[Any]], host: str, job_id: str) -> str:
     """Return a line about files that no `outputs=` asked for: outcome.json's `left`, at most `_NAMED` of them."""
     names = [str(name) for name, _ in left]
-    count = f"{len(names)} file{'s' if len(names) > 1 else ''}" if len(names) < _NAMED else f"{_NAMED} files or more"
+    count = counted(len(names), "file") if len(names) < _NAMED else f"{_NAMED} files or more"
     them = "it" if len(names) == 1 else "them"
     return f"left {count} on {host}: {_listed(names, len(names))}; clusterfn pull {job_id[:SHORT]} fetches {them}"
 

@@ -81,9 +81,11 @@ def look(connection: HostConnection, folder: str, timeout_s: float) -> LoginShel
         if kind.commands.programs
     }
     question = {
-        "wanted": queries, "patience_s": timeout_s, "folders": connection.host.scheduler_path,
+        "wanted": queries,
+        "patience_s": timeout_s,
+        "folders": connection.host.scheduler_path,
         "signs": login_node.questions(),
-    }  # fmt: skip
+    }
     argv = [connection.facts.python, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(question)]
     limit = _SHELLS * timeout_s + _SPARE_S
     answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
@@ -101,11 +103,11 @@ def read(printed: bytes) -> LoginShellAnswer:
     try:
         answer = json.loads(printed.decode("utf-8", "surrogateescape"))
         schedulers = {
-            word: FoundCommands(str(each["how"]), tuple(each["path"]), dict(each["env"]))
-            for word, each in answer["found"].items()
+            word: FoundCommands(str(commands["how"]), tuple(commands["path"]), dict(commands["env"]))
+            for word, commands in answer["found"].items()
             # What is found must be such that it can be shown, and written to clusterfn.yml.
             if word in SCHEDULERS
-            and all(text.isprintable() for text in (*each["path"], *each["env"], *each["env"].values()))
+            and all(text.isprintable() for text in (*commands["path"], *commands["env"], *commands["env"].values()))
         }
         empty = tuple(map(str, answer.get("empty", ())))
         return LoginShellAnswer(schedulers, login_node.read_signs(answer.get("signs") or {}), empty)

@@ -97,7 +97,7 @@ class LookAllowance:
     def __init__(self, now: float) -> None:
         self._left, self._counted = float(_SOON), now
 
-    def take(self, now: float) -> None:
+    def spend(self, now: float) -> None:
         """Count a look that was made."""
         self._left, self._counted = max(0.0, self._at(now) - 1), now
 
@@ -117,9 +117,13 @@ class SchedulerWatch:
     """
 
     def __init__(
-        self, connection: HostConnection, scheduler: Scheduler, *, clock: Callable[[], float] = time.monotonic,
+        self,
+        connection: HostConnection,
+        scheduler: Scheduler,
+        *,
+        clock: Callable[[], float] = time.monotonic,
         poll_floor_s: float = 2.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._connection = connection
         self._scheduler = scheduler
         self._clock = clock
@@ -173,10 +177,13 @@ class SchedulerWatch:
     def last_look(self, timeout_s: float) -> Mapping[str, JobState] | str:
         """Return the states of the user's jobs by name, as they are now; text says why not."""
         first_look: Future[CommandLook] = Future()
-        looking = self._connection.repeat(
-            self._scheduler.watch_command(), _RARE_S, unset=self._scheduler.unset,
-            on_look=lambda look: None if first_look.done() else first_look.set_result(look),
-        )  # fmt: skip
+
+        def take_first(look: CommandLook) -> None:
+            if not first_look.done():
+                first_look.set_result(look)
+
+        command, unset = self._scheduler.watch_command(), self._scheduler.unset
+        looking = self._connection.repeat(command, _RARE_S, unset=unset, on_look=take_first)
         loop.begin(_fail_with(looking, first_look))
         try:
             look = first_look.result(timeout_s)
@@ -207,10 +214,11 @@ class SchedulerWatch:
             before.cancel()
         if interval_s:
             due = 0.0 if self._last_look_at is None else self._last_look_at + interval_s
+            delay_s = max(0.0, due - self._clock())
+            unset = self._scheduler.unset
             self._repeating = repeating = self._connection.repeat(
-                command, interval_s, delay_s=max(0.0, due - self._clock()), unset=self._scheduler.unset,
-                on_look=lambda look: loop.call(self._take, look),
-            )  # fmt: skip
+                command, interval_s, delay_s=delay_s, unset=unset, on_look=lambda look: loop.call(self._take, look)
+            )
             self._interval_s = interval_s
             loop.begin(self._see_end(repeating))
 
@@ -218,7 +226,8 @@ class SchedulerWatch:
         """Return the seconds until the next look, by the youngest job that does not run: it is looked at soonest."""
         if not self._waiting:
             return _RUNNING_S
-        now, youngest = self._clock(), self._waiting[next(reversed(self._waiting))]
+        now = self._clock()
+        youngest = self._waiting[next(reversed(self._waiting))]
         soon = next(interval for until, interval in self._scheduler.looks_s if now - youngest.added < until)
         return soon if not self._scheduler.has_nodes or self._allowance.is_left(now) else max(soon, _RARE_S)
 
@@ -236,7 +245,7 @@ class SchedulerWatch:
 
     def _reports(self, look: CommandLook) -> list[tuple[Listener, Seen]]:
         now = self._last_look_at = self._clock()
-        self._allowance.take(now)
+        self._allowance.spend(now)
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
         if trouble:
             since = self._answered
@@ -252,7 +261,7 @@ class SchedulerWatch:
         for name, job in covered.items():
             job.running = job.running + 1 if name in states and states[name].phase == RUNNING else 0
         waiting = [(name, job) for name, job in self._jobs.items() if not job.is_running]
-        self._waiting = dict(sorted(waiting, key=lambda each: each[1].added))
+        self._waiting = dict(sorted(waiting, key=lambda item: item[1].added))
         return [(job.listener, states.get(name)) for name, job in covered.items() if self._is_news(job, name in states)]
 
     def _loosen(self, states: Mapping[str, JobState]) -> None:

@@ -46,7 +46,8 @@ class Speaker:
         self._last, self._at = "", float("-inf")
 
     def say(self, sentence: str) -> None:
-        words, now = "".join(sign for sign in sentence if not sign.isdigit()), time.monotonic()
+        words = "".join(sign for sign in sentence if not sign.isdigit())
+        now = time.monotonic()
         if words != self._last or now >= self._at + AGAIN_S:
             self._last, self._at = words, now
             for printer in _printers:
@@ -55,7 +56,7 @@ class Speaker:
 
 def wait(
     await_for: Callable[[float | None], bool], describe: Callable[[], str], timeout_s: float | None = None
-) -> bool:  # fmt: skip
+) -> bool:
     """Wait until `await_for`, called with seconds, returns true; return false after `timeout_s`.
 
     Args:
@@ -65,7 +66,8 @@ def wait(
     """
     if not may_speak():
         return await_for(timeout_s)
-    until, speaker = None if timeout_s is None else time.monotonic() + timeout_s, Speaker()
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    speaker = Speaker()
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
         if left is not None and left <= SPEAK_AFTER_S:
@@ -77,7 +79,7 @@ def wait(
 
 def wait_for(
     futures: Iterable[concurrent.futures.Future[Any]], describe: Callable[[], str], timeout_s: float | None = None
-) -> bool:  # fmt: skip
+) -> bool:
     """Wait until all of these have ended; return false after `timeout_s`."""
     some = list(futures)
     return wait(lambda seconds: not concurrent.futures.wait(some, seconds).not_done, describe, timeout_s)

@@ -2,22 +2,22 @@
 
 `scheduler_commands` first asks a login shell where a scheduler's commands are. The rest is one request,
 templates/survey.sh, in the agent's environment, from which jobs are started. Only the folders come from a login shell,
-too. What it prints is parsed here, but for the schedulers' part, which they read.
+too. What it prints is parsed here, but for file systems (`volumes`) and the schedulers' part, which they read.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from clusterfn.bridge.supervisor import nvidia_smi
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.hosts import scheduler_commands
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.scheduler_commands import LoginShellAnswer
+from clusterfn.hosts.volumes import Volume, parse_count, parse_quotas, read_volume
 from clusterfn.scheduler import SURVEY_UNSET, read_sites
 from clusterfn.scheduler.job_script import fill
 from clusterfn.scheduler.site import MISSING, NOT_THERE, SILENT, SchedulerSite, Section
@@ -69,10 +69,10 @@ class Site:
     def proposed_root(self) -> tuple[Volume, str] | None:
         """Return the best volume for `root:`, and why; None if none can be written to."""
         # clusterfn rejects a root in which every user could replace files. The mode has the form that `ls -l` shows.
-        private = [each for each in self.volumes if each.mode[8:9] != "w" or each.mode[9:10] in ("t", "T")]
-        usable = [each for each in private if each.writable and not each.noexec]
-        shared = [each for each in usable if each.shared]
-        home = next((each for each in usable if each.name == _HOME), None)
+        private = [volume for volume in self.volumes if volume.mode[8:9] != "w" or volume.mode[9:10] in ("t", "T")]
+        usable = [volume for volume in private if volume.writable and not volume.noexec]
+        shared = [volume for volume in usable if volume.shared]
+        home = next((volume for volume in usable if volume.name == _HOME), None)
         if self.schedulers and not shared:
             return (home, "it is your home folder, which the compute nodes must see") if home else None
         candidates = shared if self.schedulers else usable
@@ -136,66 +136,19 @@ def read_site(sections: Mapping[str, Section], memory_bytes: int | None = None) 
     left = dict(parse_quotas(section("quotas").lines))
     # Keeps the order of the candidates. A volume with several names appears under its first.
     volumes: dict[tuple[str, str], Volume] = {}
-    for each in sections.values():
-        volume = read_volume(each, left) if each.name.startswith("volume-") else None
+    for part in sections.values():
+        volume = read_volume(part, left) if part.name.startswith("volume-") else None
         if volume is not None:
             volumes.setdefault((volume.device, volume.path), volume)
-    slow = [each for each in sections.values() if each.rc is None]
+    slow = [part for part in sections.values() if part.rc is None]
     return Site(
         volumes=tuple(volumes.values()),
         schedulers=read_sites(sections),
         gpus=read_gpus(section("gpus"), memory_bytes),
         lingering=read_lingering(section("logind")),
         root=read_volume(section("root"), left),
-        silent=tuple(each.lines[0] if each.name.startswith("volume-") and each.lines else each.name for each in slow),
+        silent=tuple(part.lines[0] if part.name.startswith("volume-") and part.lines else part.name for part in slow),
     )
-
-
-@dataclass(frozen=True)
-class Volume:
-    """One folder in which a user could keep files, and its file system.
-
-    Attributes:
-        name: As the host names it: "$HOME", "$SCRATCH", "/scratch/ann".
-        path: Absolute, resolved.
-        kind: Of the file system: "nfs4", "lustre", "xfs", "tmpfs".
-        free_bytes, free_files: What the file system has left.
-        quota_bytes, quota_files: What the user's own quota leaves, where there is one.
-        shared: Whether other machines see it, judged by its kind.
-        noexec: Whether programs there cannot be started.
-        writable: Whether this user may write there.
-        device: What is mounted there: "/dev/sda1", "filer:/home".
-        mode: As ls shows it: "drwx------".
-        links: Whether a file there can have two names; None if none could be made to try.
-    """
-
-    name: str
-    path: str
-    kind: str
-    free_bytes: int | None
-    free_files: int | None
-    quota_bytes: int | None = None
-    quota_files: int | None = None
-    shared: bool = False
-    noexec: bool = False
-    writable: bool = True
-    device: str = ""
-    mode: str = ""
-    links: bool | None = None
-
-    @property
-    def room_bytes(self) -> int | None:
-        """The bytes that can be written: the smaller of the two, None if neither is known."""
-        return _smaller(self.free_bytes, self.quota_bytes)
-
-    @property
-    def room_files(self) -> int | None:
-        """The files that can be made: the smaller of the two, None if neither is known."""
-        return _smaller(self.free_files, self.quota_files)
-
-
-def _smaller(*amounts: int | None) -> int | None:
-    return min((each for each in amounts if each is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -219,14 +172,6 @@ class SurveyedGpus:
     lost: tuple[str, ...] = ()
 
 
-_COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
-
-
-def _count(text: str) -> int | None:
-    """Parse a count; None for anything else, such as what is too long to be one."""
-    return int(text) if _COUNT.fullmatch(text) else None
-
-
 def split_sections(text: str, separator: str) -> dict[str, Section]:
     """Split the answer into its sections, by name, in the order of the text."""
     by_name: dict[str, Section] = {}
@@ -234,119 +179,13 @@ def split_sections(text: str, separator: str) -> dict[str, Section]:
     for line in text.splitlines():
         if line.startswith(f"{separator} ") and line.split()[1:]:
             _, name, *rc = line.split()
-            section = by_name[name] = Section(name, _count(rc[0]) if rc else None)
+            section = by_name[name] = Section(name, parse_count(rc[0]) if rc else None)
             lines = section.lines
         elif line.startswith(f"{separator}.") and by_name:
             lines = section.parts.setdefault(line[len(separator) + 1 :], [])
         elif line.strip():
             lines.append(line)
     return by_name
-
-
-_DF = re.compile(r"(.+?)\s+(?:(\S+)\s+)?(\d+)\s+(-?\d+|-)\s+(-?\d+|-)\s+(\d+%|-)\s+(/.*)")
-_SHARED = re.compile(
-    r"(fuse\.)?(nfs|lustre|gpfs|beegfs|fhgfs|ceph|weka|panfs|cifs|smb|afs|gluster|pvfs|orangefs|quobyte|juicefs"
-    r"|gfs2|ocfs2|9p|sshfs)"
-)
-_FULL = ("no space", "quota")
-_KB = 1024
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)([KMGTP]?)\*?", re.IGNORECASE)
-
-
-class QuotaLeft(NamedTuple):
-    """What a quota leaves; None where it does not bound."""
-
-    size: int | None
-    files: int | None
-
-
-def parse_quotas(lines: Iterable[str]) -> Iterator[tuple[str, QuotaLeft]]:
-    """Yield each file system and what is left: blocks of 1 KB (or with a unit), two limits, then the same of files.
-
-    `quota` names the device, and `lfs quota` the mount point. A long name is on a line of its own, before the rest.
-    """
-    name = ""
-    for line in lines:
-        words = line.split()
-        if words and not _AMOUNT.fullmatch(words[0]):
-            name, words = words[0], words[1:]
-        if name and len(words) >= 3 and _AMOUNT.fullmatch(words[0]):
-            # The other words are grace periods. Padding covers versions that print fewer columns.
-            amounts = [word for word in words if _AMOUNT.fullmatch(word)] + ["0"] * 3
-            yield name, QuotaLeft(_left(amounts[:3], _KB), _left(amounts[3:6], 1))
-            name = ""
-        elif words:
-            name = ""
-
-
-def _left(amounts: list[str], unit: int) -> int | None:
-    """Return what is left to the hard limit, where writing fails; to the soft one if there is no other."""
-    used, soft, hard = (_amount(text, unit) for text in amounts)
-    limit = hard or soft
-    return max(limit - used, 0) if limit else None
-
-
-def _amount(text: str, unit: int) -> int:
-    match = _AMOUNT.fullmatch(text)
-    if match is None:
-        return 0
-    power = _UNITS[match[2].upper()]
-    return int(float(match[1]) * (1024**power if match[2] else unit))
-
-
-def _df(lines: list[str]) -> re.Match[str] | None:
-    """Parse the last line of df; rows of blanks, which its columns need not, would take the pattern for ever."""
-    return _DF.fullmatch(" ".join(_last(lines).split()))
-
-
-def read_volume(section: Section, quotas: Mapping[str, QuotaLeft]) -> Volume | None:
-    """Parse the section of one volume; None if it is no folder, or was too slow.
-
-    Args:
-        quotas: What is left of quotas, by device.
-    """
-    path, df = _first(section, "path"), _df(section.part("df"))
-    if not path or df is None:
-        return None
-    device, kind, _, _, free, _, _ = df.groups()
-    # `lfs quota -q` prints quotas of the user, the group and the folder's project, in the same columns as `quota`.
-    bounds = [*(left for _, left in parse_quotas(section.part("lfs"))), quotas.get(device, QuotaLeft(None, None))]
-    sizes = [each.size for each in bounds if each.size is not None]
-    files = [each.files for each in bounds if each.files is not None]
-    inodes = _df(section.part("inodes"))
-    refusal = " ".join(section.part("write")).lower()
-    return Volume(
-        name=next(iter(section.lines), path),
-        path=path,
-        kind=kind or "",
-        free_bytes=_bytes_or_files(free, _KB),
-        # Some file systems, such as btrfs, do not count files, and print 0 or "-".
-        free_files=None if inodes is None or inodes[3] == "0" else _bytes_or_files(inodes[5], 1),
-        quota_bytes=0 if "quota" in refusal else min(sizes, default=None),
-        quota_files=min(files, default=None),
-        shared=bool(_SHARED.match(kind or "")),
-        noexec="run" in section.parts and "yes" not in section.part("run"),
-        writable="write" in section.parts and (not refusal or any(word in refusal for word in _FULL)),
-        device=device,
-        mode=_first(section, "mode"),
-        links="yes" in section.part("link") if "link" in section.parts else None,
-    )
-
-
-def _first(section: Section, name: str) -> str:
-    return next(iter(section.part(name)), "")
-
-
-def _last(lines: Sequence[str]) -> str:
-    """Return what df prints below its heading, as one line: some versions break it after a long device."""
-    heading = max((place for place, line in enumerate(lines) if line.startswith("Filesystem")), default=-1)
-    return " ".join(lines[heading + 1 :]).strip()
-
-
-def _bytes_or_files(text: str, unit: int) -> int | None:
-    amount = _count(text)
-    return None if amount is None else max(amount, 0) * unit
 
 
 _MB = 2**20
@@ -370,7 +209,7 @@ def read_gpus(section: Section, machine_bytes: int | None = None) -> SurveyedGpu
     lines = section.parts.get("again", section.lines)
     text = "\n".join(lines)
     tables = (nvidia_smi.read_table(text, fields) for fields in (_GPU_FIELDS, _GPU_FIELDS[:-1]))
-    table = next((each for each in tables if each.rows), nvidia_smi.Table([], [], []))
+    table = next((table for table in tables if table.rows), nvidia_smi.Table([], [], []))
     machine_mib = None if machine_bytes is None else machine_bytes // _MB
     sizes = [nvidia_smi.total_mib(row["memory.total"], machine_mib) for row in table.rows]
     rows = [row for row, (size, unified) in zip(table.rows, sizes) if size is not None or unified or _has_no_size(row)]

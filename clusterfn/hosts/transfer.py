@@ -145,7 +145,8 @@ class Sending(Transfer):
         """
         if not self._replies or self._replies[-1].done():
             return False
-        left, self.dropped = not self.unsent, True
+        left = not self.unsent
+        self.dropped = True
         # Cancel the last upload first, because the job's folder that it makes is what lets the job start.
         for reply in reversed(self._replies):
             reply.cancel()
@@ -176,9 +177,12 @@ class Sending(Transfer):
 
 
 def download(
-    connection: HostConnection, folder: str, files: Sequence[ListedFile], to: Path,
+    connection: HostConnection,
+    folder: str,
+    files: Sequence[ListedFile],
+    to: Path,
     on_request: Callable[[Reply[Any]], object],
-) -> list[Path]:  # fmt: skip
+) -> list[Path]:
     """Fetch files below a folder of the host, and return where they are. Leave out those that are gone, unless all are.
 
     Args:
@@ -213,8 +217,8 @@ def download(
                 missing.append(error)
             under_way.popleft()
     finally:
-        for each in under_way:
-            each.give_up()
+        for transfer in under_way:
+            transfer.give_up()
     if missing and not stored:
         raise missing[0]
     return stored
@@ -262,7 +266,8 @@ class _File:
                     self._file = self._opened()
             rest = memoryview(piece)
             while rest:
-                rest = rest[self._file.write(rest) or 0 :]
+                written = self._file.write(rest)
+                rest = rest[written or 0 :]
 
     def _opened(self) -> RawIOBase:
         return open(self._part, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, self._mode))

@@ -62,9 +62,9 @@ class ClusterfnLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
             value if isinstance(value, JobReturn) else _failed(config, overrides, value)
             for value, config, overrides in zip(values, configs, job_overrides)
         ]
-        for each, place in zip(returned, places):
-            place.write_into(each.hydra_cfg)
-            each.working_dir = str(place.folder)
+        for returned_job, place in zip(returned, places):
+            place.write_into(returned_job.hydra_cfg)
+            returned_job.working_dir = str(place.folder)
         return returned
 
     def _of_run(self, number: int, overrides: Sequence[str]) -> tuple[Any, _Place]:
@@ -104,9 +104,12 @@ def _run(task: Callable[[Any], Any], context: Any, config: Any, state: Any) -> A
     Singleton.set_state(state)
     HydraConfig.instance().set_config(config)
     return run_job(
-        hydra_context=context, config=config, task_function=task, job_dir_key="hydra.sweep.dir",
+        hydra_context=context,
+        config=config,
+        task_function=task,
+        job_dir_key="hydra.sweep.dir",
         job_subdir_key="hydra.sweep.subdir",
-    )  # fmt: skip
+    )
 
 
 # The function is sent by value, so the job need not import modules that only the launcher uses.
@@ -132,10 +135,9 @@ def _failed(config: Any, overrides: Sequence[str], error: BaseException) -> Any:
     return failed
 
 
-ConfigStore.instance().store(
-    group="hydra/launcher", name="clusterfn", provider="clusterfn",
-    node={
-        "_target_": "hydra_plugins.clusterfn_launcher.ClusterfnLauncher", "max_parallel": mapping.AT_ONCE,
-        **dict.fromkeys(CallOptions.__annotations__),
-    },
-)  # fmt: skip
+_NODE = {
+    "_target_": "hydra_plugins.clusterfn_launcher.ClusterfnLauncher",
+    "max_parallel": mapping.AT_ONCE,
+    **dict.fromkeys(CallOptions.__annotations__),
+}
+ConfigStore.instance().store(group="hydra/launcher", name="clusterfn", provider="clusterfn", node=_NODE)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SCHEDULERS", "SURVEY_UNSET", "kind_of_site", "kinds_of_sites", "read_sites", "scheduler_for"]
 
 # What the questions of a survey must not inherit, whichever scheduler it finds.
-SURVEY_UNSET = tuple(prefix for each in SCHEDULERS.values() for prefix in each.obeyed)
+SURVEY_UNSET = tuple(prefix for scheduler in SCHEDULERS.values() for prefix in scheduler.obeyed)
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -43,7 +43,7 @@ def kind_of_site(word: str) -> type[SchedulerSite] | None:
 
 def kinds_of_sites() -> dict[str, type[SchedulerSite]]:
     """Return these classes by the word of `scheduler:`."""
-    return {word: each.import_part(each.site) for word, each in SCHEDULERS.items()}
+    return {word: scheduler.import_part(scheduler.site) for word, scheduler in SCHEDULERS.items()}
 
 
 def read_sites(sections: Mapping[str, Section]) -> dict[str, SchedulerSite]:

@@ -52,7 +52,7 @@ class Bare(Scheduler):
     looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
-    unset = (*(prefix for each in SCHEDULERS.values() for prefix in each.obeyed), layout.TAG)
+    unset = (*(prefix for scheduler in SCHEDULERS.values() for prefix in scheduler.obeyed), layout.TAG)
 
     def __init__(self, boot_id: str = "", queue: Callable[[], tuple[str, ...]] = tuple, host: str = "") -> None:
         self.boot_id = boot_id
@@ -117,7 +117,7 @@ class Bare(Scheduler):
 
     def evidence_command(self, *scheduler_ids: str) -> tuple[str, ...]:
         """Show the boot id and the lines in /proc of those processes that are there."""
-        pids = [(each.split(":") + ["", ""])[1] for each in scheduler_ids]
+        pids = [(job_id.split(":") + ["", ""])[1] for job_id in scheduler_ids]
         return ("cat", "/proc/sys/kernel/random/boot_id", *(f"/proc/{pid}/stat" for pid in pids if _PID.fullmatch(pid)))
 
     def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
@@ -147,7 +147,8 @@ def _with_template(request: Submission, job: JobSpec, folder: str) -> Submission
     is_other = job.serving or job.kernel or job.secrets or any(name.startswith("PYTHON") for name in job.env)
     if prepares or is_other or not host.spare:
         return request
-    supervise, sent = posixpath.join(job.bridge, layout.SUPERVISE), layout.job_dir(job.root, job.id)
+    supervise = posixpath.join(job.bridge, layout.SUPERVISE)
+    sent = layout.job_dir(job.root, job.id)
     # Jobs whose interpreters start alike may have the same template.
     alike = json.dumps([job.interpreter.path, sorted(job.env.items()), bool(job.resources.gpus)])
     return request._replace(

@@ -60,7 +60,7 @@ def job_script(job: JobSpec) -> str:
     """Return the script that runs this job, the same for every scheduler."""
     folder, errors = layout.job_dir(job.root, job.id), layout.MODULE_ERRORS
     # The number of an element is the sum of the one given and that of the task in an array of any scheduler, or 0.
-    variables = [each.task_variable for each in SCHEDULERS.values()]
+    variables = [scheduler.task_variable for scheduler in SCHEDULERS.values()]
     task = reduce(lambda others, name: f"${{{name}:-{others}}}", reversed(variables), "0")
     element = fill("element.sh", {"job": _folder(job), "number": f"$(($1 + {task}))"}).rstrip("\n")
     module_errors = f"{_folder(job)}/{errors}" if job.group else quote(posixpath.join(folder, errors))
@@ -134,7 +134,8 @@ def modules_check(host: Host, marker: str, has_nodes: bool) -> str:
 def modules_setup(host: Host) -> str:
     """Return the lines that load a host's modules as its jobs do; "" if it has none, and no lines of its own."""
     lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), ())
-    begin, end = "clusterfn_stage=setup\nclusterfn_said=$(mktemp) || exit 1", 'rm -f -- "$clusterfn_said"'
+    begin = "clusterfn_stage=setup\nclusterfn_said=$(mktemp) || exit 1"
+    end = 'rm -f -- "$clusterfn_said"'
     return f"{begin}\n{lines}\n{end}" if lines else ""
 
 

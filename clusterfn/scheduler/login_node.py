@@ -13,13 +13,18 @@ from clusterfn.scheduler import kinds_of_sites
 
 # Signs of schedulers to which clusterfn cannot submit: a file or a variable -> the scheduler it belongs to.
 _FILES = {
-    "/etc/pbs.conf": "PBS", "/etc/lsf.conf": "LSF", "/etc/condor/condor_config": "HTCondor",
+    "/etc/pbs.conf": "PBS",
+    "/etc/lsf.conf": "LSF",
+    "/etc/condor/condor_config": "HTCondor",
     "/cm/shared": "a cluster manager",
-}  # fmt: skip
+}
 _VARIABLES = {
-    "PBS_CONF_FILE": "PBS", "PBS_SERVER": "PBS", "LSF_ENVDIR": "LSF", "LSF_SERVERDIR": "LSF",
+    "PBS_CONF_FILE": "PBS",
+    "PBS_SERVER": "PBS",
+    "LSF_ENVDIR": "LSF",
+    "LSF_SERVERDIR": "LSF",
     "CONDOR_CONFIG": "HTCondor",
-}  # fmt: skip
+}
 _CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _PROGRAMS = {"pbsnodes": "PBS", "bsub": "LSF", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
 _UNSUPPORTED = ("PBS", "LSF", "HTCondor", "Flux", "OAR")
@@ -44,10 +49,12 @@ def _variables() -> dict[str, str]:
 def questions() -> dict[str, Any]:
     """Return what the host is asked about signs."""
     return {
-        "files": list(_files()), "variables": [*_variables(), *_CONTAINERS], "programs": list(_PROGRAMS),
+        "files": list(_files()),
+        "variables": [*_variables(), *_CONTAINERS],
+        "programs": list(_PROGRAMS),
         "aliases": _ALIAS,
         "motd": ["/etc/motd", "/run/motd.dynamic", "/etc/motd.d/cluster"],
-    }  # fmt: skip
+    }
 
 
 class Signs(NamedTuple):

@@ -20,7 +20,8 @@ R = TypeVar("R")
 FAILED = "✗"
 _LABEL = 60
 # A report lists so many causes, and names so many configurations for each.
-_CAUSES, _NAMES = 5, 8
+_CAUSES = 5
+_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,14 @@ class SweepResult(Generic[R]):
 
     def __getitem__(self, name: str) -> Trial[R]:
         """The trial of that name."""
-        return {each.name: each for each in self.results}[name]
+        return {trial.name: trial for trial in self.results}[name]
 
     @functools.cached_property
     def ranking(self) -> list[Trial[R]]:
         """Those that have a score, the best first; of equals the one that comes first."""
-        scored = [(each.score, each) for each in self.results if each.score is not None]
+        scored = [(trial.score, trial) for trial in self.results if trial.score is not None]
         sign = 1 if self.minimize else -1
-        return [each for _, each in sorted(scored, key=lambda pair: sign * pair[0])]
+        return [trial for _, trial in sorted(scored, key=lambda pair: sign * pair[0])]
 
     def top(self, n: int | None = None) -> list[Trial[R]]:
         """The best n; without a number as many as the report lists."""
@@ -90,7 +91,7 @@ class SweepResult(Generic[R]):
     @functools.cached_property
     def _labels(self) -> Mapping[str, str]:
         """Name -> its arguments in a short line."""
-        return named({each.name: each.config for each in self.results})
+        return named({trial.name: trial.config for trial in self.results})
 
     @property
     def best(self) -> Trial[R]:
@@ -100,7 +101,7 @@ class SweepResult(Generic[R]):
     @property
     def failed(self) -> dict[str, BaseException]:
         """Name -> why it has no score."""
-        return {each.name: each.error for each in self.results if each.error is not None}
+        return {trial.name: trial.error for trial in self.results if trial.error is not None}
 
     def to_dataframe(self) -> Any:
         """A pandas DataFrame, a row for each configuration by its name: its arguments, score, seconds, error, job.
@@ -111,8 +112,8 @@ class SweepResult(Generic[R]):
             ModuleNotFoundError: pandas is not installed here.
         """
         pandas = map_display.import_pandas("results")
-        index = pandas.Index([each.name for each in self.results], name="name")
-        return pandas.DataFrame([_row(each) for each in self.results], index=index)
+        index = pandas.Index([trial.name for trial in self.results], name="name")
+        return pandas.DataFrame([_row(trial) for trial in self.results], index=index)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(text.printable(str(self)))
@@ -137,7 +138,7 @@ def report(result: SweepResult[Any]) -> list[str]:
     """Return what printing a result shows: how many were completed, the best, and what failed."""
     done, total = len(result.ranking), len(result.results)
     lines = [f"{done}/{total} configurations completed ({100 * done // total} %)"]
-    lines += [f"{rank}. {_ranked(each, result)}" for rank, each in enumerate(result.top(), 1)]
+    lines += [f"{rank}. {_ranked(trial, result)}" for rank, trial in enumerate(result.top(), 1)]
     lines += [f"… and {done - result.shown} more"] if done > result.shown else []
     return lines + _failures(result.failed)
 
@@ -159,17 +160,18 @@ def _failures(failed: Mapping[str, BaseException]) -> list[str]:
     for name, error in failed.items():
         names.setdefault(cause(error), []).append(name)
     lines = []
-    for why, configurations in sorted(names.items(), key=lambda each: -len(each[1]))[:_CAUSES]:
+    for why, configurations in sorted(names.items(), key=lambda item: -len(item[1]))[:_CAUSES]:
         more = ", …" if len(configurations) > _NAMES else ""
         several = f"{len(configurations)} x {why} ({', '.join(configurations[:_NAMES])}{more})"
         lines.append(f"{FAILED} {several if len(configurations) > 1 else f'{configurations[0]} {why}'}")
-    causes_left = len(names) - len(lines)
-    return lines + ([f"{FAILED} and {causes_left} other cause{'s' if causes_left > 1 else ''}"] if causes_left else [])
+    if len(names) > len(lines):
+        lines.append(f"{FAILED} and {text.counted(len(names) - len(lines), 'other cause')}")
+    return lines
 
 
 def named(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return configurations, by name, as a person reads them: by what differs if all of it is too long."""
-    return dict(zip(configs, labels.labels([list(each.items()) for each in configs.values()], _LABEL)))
+    return dict(zip(configs, labels.labels([list(config.items()) for config in configs.values()], _LABEL)))
 
 
 def number(score: float | None) -> str:

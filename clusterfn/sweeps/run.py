@@ -111,9 +111,13 @@ class Runner:
     """
 
     def __init__(
-        self, function: ClusterFunction[Any, Any], scoring: Scoring, progress: SweepProgress, max_parallel: int,
+        self,
+        function: ClusterFunction[Any, Any],
+        scoring: Scoring,
+        progress: SweepProgress,
+        max_parallel: int,
         again: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._function = function
         self._scoring = scoring
         self._progress = progress
@@ -145,7 +149,8 @@ class Runner:
         called: Any = functools.partial(serialization.part("stand_ins").with_keywords, function)
         called.__name__ = getattr(function, "__name__", "function")
         try:
-            items, how = [[config.values for config in batch]], MapOptions(self._max_parallel)
+            items = [[config.values for config in batch]]
+            how = MapOptions(self._max_parallel)
             return state_of_group(
                 mapping.run(called, items, self._function.options, how, given_labels=self._names(batch))
             )
@@ -164,10 +169,9 @@ class Runner:
         if theirs != ours:
             both = itertools.zip_longest(theirs, ours, fillvalue="nothing")
             differing = next(f"{their!r} there, {own!r} here" for their, own in both if their != own)
-            raise ConfigError(
-                f"{resume} is the group of another sweep", host=group.host, job=group.id, evidence=[differing],
-                hint="give the same function, configurations, max_configs= and seed=, or leave resume= out",
-            )  # fmt: skip
+            hint = "give the same function, configurations, max_configs= and seed=, or leave resume= out"
+            message = f"{resume} is the group of another sweep"
+            raise ConfigError(message, host=group.host, job=group.id, evidence=[differing], hint=hint)
         if group.done() and group.failed:
             console.tell(f"{len(group.failed)} of {counted(len(group))}: failed or were stopped, and run once more")
             group.retry_failed()
@@ -192,20 +196,21 @@ class Runner:
         return [trials[config.name] for config in batch]
 
     def _end(self, group: GroupState, index: int, config: Configuration, ended: ItemOutcome) -> Trial[Any]:
-        trial: Trial[Any] = Trial(
-            config.name, config.values, None, ended.value, ended.error, ended.usage.get("wall_s", 0.0),
-            job=group.id, item=index, host=group.host,
-        )  # fmt: skip
+        place = (group.id, index, group.host)
+        wall_s = ended.usage.get("wall_s", 0.0)
+        trial: Trial[Any] = Trial(config.name, config.values, None, ended.value, ended.error, wall_s, *place)
         trial = trial if trial.error is not None else self._scored(trial)
         self._progress.show(trial, self._labels[trial.name], group)
         self._saw_score = self._saw_score or trial.score is not None
         # The first result lacks the key of `score=`, so the others would lack it too.
         if not self._saw_score and self._scoring.lacks(trial.value):
             group.stop()
+            message = "the sweep was stopped: its first result has no such score"
+            evidence = [str(trial.error)]
+            hint = "set score= to one of its keys, or to a function"
             raise SweepError(
-                "the sweep was stopped: its first result has no such score", host=group.host, job=group.id,
-                stage="function", evidence=[str(trial.error)], hint="set score= to one of its keys, or to a function",
-            ) from trial.error  # fmt: skip
+                message, host=group.host, job=group.id, stage="function", evidence=evidence, hint=hint
+            ) from trial.error
         return trial
 
     def _scored(self, trial: Trial[Any]) -> Trial[Any]:

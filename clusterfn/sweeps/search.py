@@ -29,24 +29,42 @@ _CAUSES = 10
 @overload
 def sweep(
     function: ClusterFunction[..., Coroutine[Any, Any, R]],
-    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, max_configs: int | None = None,
-    seed: int | None = None, score: By = None, minimize: bool = False, top: int = 5, resume: str | None = None,
+    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    max_configs: int | None = None,
+    seed: int | None = None,
+    score: By = None,
+    minimize: bool = False,
+    top: int = 5,
+    resume: str | None = None,
     max_parallel: int = 50,
-) -> SweepResult[R]: ...  # fmt: skip
+) -> SweepResult[R]: ...
 @overload
 def sweep(
     function: ClusterFunction[..., R],
-    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, max_configs: int | None = None,
-    seed: int | None = None, score: By = None, minimize: bool = False, top: int = 5, resume: str | None = None,
+    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    max_configs: int | None = None,
+    seed: int | None = None,
+    score: By = None,
+    minimize: bool = False,
+    top: int = 5,
+    resume: str | None = None,
     max_parallel: int = 50,
-) -> SweepResult[R]: ...  # fmt: skip
+) -> SweepResult[R]: ...
 @public_api
 def sweep(
     function: ClusterFunction[..., Any],
-    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, max_configs: int | None = None,
-    seed: int | None = None, score: By = None, minimize: bool = False, top: int = 5, resume: str | None = None,
+    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    max_configs: int | None = None,
+    seed: int | None = None,
+    score: By = None,
+    minimize: bool = False,
+    top: int = 5,
+    resume: str | None = None,
     max_parallel: int = 50,
-) -> SweepResult[Any]:  # fmt: skip
+) -> SweepResult[Any]:
     """Call a function with many configurations, each in a process of its own, and rank what it returns.
 
     Args:
@@ -137,14 +155,18 @@ def _check_arguments(function: object, max_configs: object, top: object, max_par
 
 def _none_completed(result: SweepResult[Any], runner: Runner) -> SweepError:
     causes = collections.Counter(cause(error) for error in result.failed.values())
-    shown = [f"{count} x {each}" for each, count in causes.most_common(_CAUSES)]
+    shown = [f"{count} x {why}" for why, count in causes.most_common(_CAUSES)]
     shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
-    hosts, jobs = {each.host for each in result}, {each.job for each in result}
+    hosts, jobs = {trial.host for trial in result}, {trial.job for trial in result}
     hint = f"each of them by its index: clusterfn.attach({result.results[0].job[:SHORT]!r}).failed"
     error = SweepError(
-        f"no configuration completed successfully ({len(result)} tested)", stage="function", evidence=shown, hint=hint,
-        host=hosts.pop() if len(hosts) == 1 else None, job=jobs.pop() if len(jobs) == 1 else None,
+        f"no configuration completed successfully ({len(result)} tested)",
+        stage="function",
+        evidence=shown,
+        hint=hint,
+        host=hosts.pop() if len(hosts) == 1 else None,
+        job=jobs.pop() if len(jobs) == 1 else None,
         log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
-    )  # fmt: skip
+    )
     error.__cause__ = next(iter(result.failed.values()))
     return error

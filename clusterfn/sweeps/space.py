@@ -70,7 +70,7 @@ class ConfigurationList:
 
     def keywords(self) -> list[list[str]]:
         """Return the arguments that each configuration has."""
-        return [list(each) for each in self.configurations]
+        return [list(configuration) for configuration in self.configurations]
 
 
 def read(configurations: object) -> Grid | ConfigurationList:
@@ -89,11 +89,11 @@ def read(configurations: object) -> Grid | ConfigurationList:
         raise ConfigError(problem, hint='write {"lr": [0.1, 0.2], "model": ["small", "large"]}')
     if not configurations:
         raise ConfigError("the sweep has no configurations", hint="the list is empty")
-    for place, each in enumerate(configurations):
-        if not isinstance(each, Mapping):
+    for place, configuration in enumerate(configurations):
+        if not isinstance(configuration, Mapping):
             hint = 'write [{"lr": 0.1}, {"lr": 0.2}]'
-            raise ConfigError(f"configuration {place} is {each!r:.60}, not a dict", hint=hint)
-        _check_keys(each)
+            raise ConfigError(f"configuration {place} is {configuration!r:.60}, not a dict", hint=hint)
+        _check_keys(configuration)
     return ConfigurationList(configurations)
 
 
@@ -126,7 +126,8 @@ def choose(space: Grid | ConfigurationList, max_configs: int | None, seed: int) 
     indices: Iterable[int] = range(space.size)
     if max_configs is not None and max_configs < space.size:
         # `random.sample` cannot count a grid of more than 2**63 configurations.
-        chance, chosen = random.Random(seed), set[int]()
+        chance = random.Random(seed)
+        chosen = set[int]()
         while len(chosen) < max_configs:
             chosen.add(chance.randrange(space.size))
         indices = sorted(chosen)

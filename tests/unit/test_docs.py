@@ -141,7 +141,7 @@ def test_the_readme_shows_what_check_prints_of_gpus():
     assert f"PASS  gpus           {host.describe_gpus(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_whoever_opens_the_readme_reads_it_in_a_few_minutes():
+def test_the_readme_can_be_read_in_a_few_minutes():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
 
 

@@ -77,11 +77,10 @@ def check(args: argparse.Namespace) -> int:
     with ending_is_an_exception():
         findings = list(_findings(state, lambda: None))
     ready = not _names_with("FAIL", findings)
-    steps = [
-        {"name": each.name, "result": each.word.lower(), "message": each.message, "evidence": list(each.evidence),
-         "hint": each.hint}
-        for each in findings
-    ]  # fmt: skip
+    steps = []
+    for finding in findings:
+        facts = {"name": finding.name, "result": finding.word.lower(), "message": finding.message}
+        steps.append({**facts, "evidence": list(finding.evidence), "hint": finding.hint})
     print(json.dumps({"host": state.name, "ready": ready, "steps": steps}, indent=1))
     return 0 if ready else 1
 
@@ -103,7 +102,7 @@ def check_host(state: CheckState) -> int:
 
 
 def _names_with(word: str, findings: Sequence[Finding]) -> list[str]:
-    return [each.name for each in findings if each.word == word]
+    return [finding.name for finding in findings if finding.word == word]
 
 
 def _findings(state: CheckState, ended: Callable[[], None]) -> Iterator[Finding]:
@@ -120,7 +119,7 @@ def _findings(state: CheckState, ended: Callable[[], None]) -> Iterator[Finding]
 
 def _show_progress(status: console.Status, state: str, reason: str, seconds: float) -> None:
     """Show the state of the function's job."""
-    does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
+    does = {PENDING: "waits in the queue", RUNNING: "runs"}.get(state, "starts")
     status.show(f"function {does} {console.as_clock(seconds)}{f' ({reason})' if reason else ''}")
 
 

@@ -97,8 +97,10 @@ def function(state: CheckState) -> str:
 
 def _about_workers(trouble: str | None) -> str:
     """Say how workers of this environment begin: one that is forked costs a tenth of one that is started."""
-    why = f"started by exec, because when it starts, the environment {(trouble or '').removeprefix('it ')}"
-    return "" if trouble is None else f"; workers: {why if trouble else 'forked'}"
+    if not trouble:
+        return "" if trouble is None else "; workers: forked"
+    why = f"because when it starts, the environment {trouble.removeprefix('it ')}"
+    return f"; workers: started by exec, {why}"
 
 
 def pytorch(state: CheckState) -> str:
@@ -213,9 +215,13 @@ def run_probe(
 
 
 def send_probe(
-    function: Callable[[], T], options: Options, host: Host, host_state: HostState, progress: Progress,
+    function: Callable[[], T],
+    options: Options,
+    host: Host,
+    host_state: HostState,
+    progress: Progress,
     timeout_s: float | None,
-) -> T:  # fmt: skip
+) -> T:
     """Return what a function returned there; arguments and exceptions as those of `run_probe`."""
     began = time.monotonic()
     # Send from another thread: Ctrl-C interrupts only this one, so no job stays half sent and unknown.

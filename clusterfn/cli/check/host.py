@@ -130,12 +130,13 @@ def root(state: CheckState) -> str:
         message = f"{path} also holds jobs of a host with `scheduler: {other}`, so each host lists the other's jobs"
         hint = f"give {state.place} a root of its own, such as `root: {path}-{state.host.scheduler}`"
         raise StepWarning(message, hint)
-    return f"{path} ({', '.join(each for each in (volume.kind, volume.mode) if each)})" if volume else path
+    return f"{path} ({', '.join(word for word in (volume.kind, volume.mode) if word)})" if volume else path
 
 
 def _elsewhere(state: CheckState) -> str:
     """Return the line that moves the root to the best other file system."""
-    proposed, now = state.site.proposed_root(), state.site.root
+    proposed = state.site.proposed_root()
+    now = state.site.root
     if proposed is None or (now is not None and proposed[0].device == now.device):
         return f"set root: of {state.place} to a folder on another file system that you may write to"
     volume, reason = proposed
@@ -146,7 +147,8 @@ def space(state: CheckState) -> str:
     volume = state.site.root
     if volume is None or volume.room_bytes is None:
         raise StepSkipped("df does not report the free space")
-    folder, size = posixpath.dirname(volume.path), format_size(volume.room_bytes)
+    folder = posixpath.dirname(volume.path)
+    size = format_size(volume.room_bytes)
     if volume.room_bytes < _LITTLE_BYTES:
         bound = " under your quota" if volume.room_bytes == volume.quota_bytes else ""
         mend = f"free some space (`du -xhd1 {folder} | sort -h`), or {_elsewhere(state)}"
@@ -168,7 +170,7 @@ def stored(state: CheckState) -> str:
         usage = clean.look(state.host_state, None, dry=True, timeout_s=_MEASURING_S)
     except ClusterfnError as error:
         raise StepSkipped(f"its content could not be measured: {error.message}") from error
-    freed = sum(each["freed"] for each in usage["kinds"].values())
+    freed = sum(kind["freed"] for kind in usage["kinds"].values())
     more = f"; `clusterfn clean {state.name}` would free {format_size(freed)}" if freed else ""
     return f"{clean.total(usage['kinds']) or 'nothing yet'}{more}"
 

@@ -59,13 +59,14 @@ def _find_environment(word: str, host: HostState) -> Built:
             raise ConfigError(f"{word} is not locked: {why}", hint=hint)
         begin = environment_choice.lock_environment(host, spec, 0, console.tell).id
     environments = environment_builder.list_environments(host, root)
-    exact = [each for each in environments if each.id == begin]
-    matches = exact or [each for each in environments if each.id.startswith(begin)]
+    exact = [environment for environment in environments if environment.id == begin]
+    matches = exact or [environment for environment in environments if environment.id.startswith(begin)]
     if len(matches) == 1 and len(begin) >= _LEAST_DIGITS:
         return matches[0]
     hint = f"clusterfn env list {host.settings.name}"
     if matches:
-        raise ConfigError(f"{word!r} matches several environments", evidence=[each.id for each in matches], hint=hint)
+        ids = [environment.id for environment in matches]
+        raise ConfigError(f"{word!r} matches several environments", evidence=ids, hint=hint)
     raise ConfigError(f"there is no environment {word!r} on {host.settings.name}", hint=hint)
 
 
@@ -80,10 +81,10 @@ def list_environments(args: argparse.Namespace) -> int:
     host = target.host_state(args.host, "env list")
     environments = environment_builder.list_environments(host, environment_choice.environments_root(host))
     if args.json:
-        print(console.as_json([asdict(each) for each in environments]))
+        print(console.as_json([asdict(environment) for environment in environments]))
     elif environments:
         print(live.table(_LIST_HEAD, _rows(environments)))
-        total = format_size(sum(each.size for each in environments))
+        total = format_size(sum(environment.size for environment in environments))
         count = counted(len(environments), "environment")
         console.tell(f"{count}, {total}; files that several environments share are counted in each")
     else:
@@ -93,13 +94,13 @@ def list_environments(args: argparse.Namespace) -> int:
 
 def _rows(environments: Sequence[Built]) -> Iterator[list[str]]:
     now = time.time()
-    for each in environments:
-        about = each.about if len(each.about) <= _ABOUT else each.about[: _ABOUT - 1] + "…"
-        users = " ".join(job[:_DIGITS] for job in each.used_by[:_SHOWN_JOBS])
-        users += f" and {len(each.used_by) - _SHOWN_JOBS} more" if len(each.used_by) > _SHOWN_JOBS else ""
-        ages = [format_duration(now - each.built), format_duration(now - each.used)]
-        sizes = [format_size(each.size), str(each.files)]
-        yield [each.id[:_DIGITS], about, each.python, each.cuda or "-", *sizes, *ages, users]
+    for environment in environments:
+        about = environment.about if len(environment.about) <= _ABOUT else environment.about[: _ABOUT - 1] + "…"
+        users = " ".join(job[:_DIGITS] for job in environment.used_by[:_SHOWN_JOBS])
+        users += f" and {len(environment.used_by) - _SHOWN_JOBS} more" if len(environment.used_by) > _SHOWN_JOBS else ""
+        ages = [format_duration(now - environment.built), format_duration(now - environment.used)]
+        sizes = [format_size(environment.size), str(environment.files)]
+        yield [environment.id[:_DIGITS], about, environment.python, environment.cuda or "-", *sizes, *ages, users]
 
 
 def show_environment(args: argparse.Namespace) -> int:
@@ -141,8 +142,8 @@ def seconds(stages: Mapping[str, Any]) -> str:
         >>> seconds({"packages": 4.0, "link": 0.5})
         '4.5 s (packages 4.0, link 0.5)'
     """
-    each = ", ".join(f"{name} {value:.1f}" for name, value in stages.items())
-    return f"{sum(stages.values()):.1f} s ({each})"
+    times = ", ".join(f"{name} {value:.1f}" for name, value in stages.items())
+    return f"{sum(stages.values()):.1f} s ({times})"
 
 
 def _virtual(packages: Mapping[str, str]) -> str:
@@ -179,11 +180,11 @@ def remove_environment(args: argparse.Namespace) -> int:
     built, host = _environment_and_host(args, "remove")
     outcome = environment_builder.remove_environment(host, environment_choice.environments_root(host), built.id)
     if not outcome["removed"]:
-        raise EnvironmentBuildError(
-            f"{built.id} was not removed: {outcome['why']}", host=host.settings.name, stage="environment",
-            evidence=[f"used by job {job}" for job in outcome.get("used_by") or ()],
-            hint="wait for these jobs, or end them: clusterfn cancel ID",
-        )  # fmt: skip
+        message = f"{built.id} was not removed: {outcome['why']}"
+        users = [f"used by job {job}" for job in outcome.get("used_by") or ()]
+        hint = "wait for these jobs, or end them: clusterfn cancel ID"
+        name = host.settings.name
+        raise EnvironmentBuildError(message, host=name, stage="environment", evidence=users, hint=hint)
     if args.json:
         print(console.as_json({"removed": [built.id], "freed": outcome["freed"] or 0, "packages": outcome["packages"]}))
     else:
@@ -195,7 +196,7 @@ def remove_unused(args: argparse.Namespace) -> int:
     """Remove environments that were not used for long; say which jobs hold the others."""
     host = target.host_state(args.host, "env gc")
     root = environment_choice.environments_root(host)
-    environments = {each.id: each for each in environment_builder.list_environments(host, root)}
+    environments = {environment.id: environment for environment in environment_builder.list_environments(host, root)}
     outcome = environment_builder.remove_unused_environments(host, root, args.days, args.keep, dry=args.dry_run)
     if args.json:
         print(console.as_json({"removed": outcome["removed"], "kept": outcome["kept"], "freed": outcome["freed"] or 0}))
@@ -204,8 +205,8 @@ def remove_unused(args: argparse.Namespace) -> int:
     for env_id in outcome["removed"]:
         about = environments[env_id].about if env_id in environments else "built meanwhile"
         print(in_one_line(f"{done} {env_id} ({about})"))
-    for each in outcome["kept"]:
-        console.tell(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
+    for kept in outcome["kept"]:
+        console.tell(f"{kept['id']} was not removed: {kept['why']} {' '.join(kept['used_by'])}".rstrip())
     if args.dry_run:
         of = counted(len(environments), "environment")
         print(f"{len(outcome['removed'])} of {of} would go, about {format_size(outcome['freed'])}")
@@ -276,10 +277,10 @@ def verify_environment(args: argparse.Namespace) -> int:
     problems = [f"{counted(len(lost), 'lost file')}: {', '.join(lost[:_MOST_LINES])}"] if lost else []
     problems += [*(f"{name} cannot be imported: {why}" for name, why in report["failed"].items())]
     if problems:
-        raise EnvironmentBuildError(
-            f"the environment {built.id} does not work", host=host.settings.name, stage="environment",
-            evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {host.settings.name}, and build it again",
-        )  # fmt: skip
+        name = host.settings.name
+        message = f"the environment {built.id} does not work"
+        hint = f"clusterfn env remove {built.id[:8]} {name}, and build it again"
+        raise EnvironmentBuildError(message, host=name, stage="environment", evidence=problems, hint=hint)
     if args.json:
         files = {"files": mended["files"], "restored": mended["relinked"]}
         print(console.as_json({"id": built.id, **files, **report}))
@@ -295,10 +296,11 @@ def _imported(host: HostState, prefix: str, packages: list[str]) -> dict[str, An
     lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()
     reports = [line[len(_REPORT_PREFIX) :] for line in lines if line.startswith(_REPORT_PREFIX)]
     if not reports:
-        raise EnvironmentBuildError(
-            f"{prefix}/bin/python does not report what it imports", host=host.settings.name, stage="environment",
-            evidence=lines[-_MOST_LINES:], hint="remove it with clusterfn env remove, and build it again",
-        )  # fmt: skip
+        message = f"{prefix}/bin/python does not report what it imports"
+        hint = "remove it with clusterfn env remove, and build it again"
+        last = lines[-_MOST_LINES:]
+        name = host.settings.name
+        raise EnvironmentBuildError(message, host=name, stage="environment", evidence=last, hint=hint)
     with reading(host.settings.name, "what its environment imports"):
         return dict(json.loads(reports[-1]))
 

@@ -59,7 +59,7 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
         ConfigError: None of these exists, or two do.
     """
     host_names = config_file.load().named if packages else []
-    host = next((each for each in packages if each in host_names), None)
+    host = next((name for name in packages if name in host_names), None)
     if host:
         problem = f"--packages takes {host} for a package, but it is a host of {config_file.load().path}"
         raise ConfigError(problem, hint=f"name the host first: clusterfn env build {host} --packages …")
@@ -80,7 +80,7 @@ def lock(args: argparse.Namespace) -> int:
     hosts = [host_state(name, "env lock") for name in words.hosts or [None]]
     spec = specification(words.file, args.packages, hosts[0].settings)
     locked = [_lock_for(host, spec, args.gpus) for host in hosts]
-    rows = [_row(each.lock, each.host.name, each.platform) for each in locked]
+    rows = [_row(environment.lock, environment.host.name, environment.platform) for environment in locked]
     if args.json:
         print(console.as_json([dict(zip(map(str.lower, _HEAD), row)) for row in rows]))
     else:
@@ -105,7 +105,7 @@ def _gpus_to_lock_for(host: HostState, gpus: int | None) -> int:
 
 def _row(locked: EnvironmentLock, host: str, platform: str) -> list[str]:
     packages = locked.on(platform)
-    python = next(each.version for each in packages if each.name == "python")
+    python = next(package.version for package in packages if package.name == "python")
     torch = torch_build.find_torch(packages)
     identity = locked.id(platform)[: resolve.ID_DIGITS]
     built_for = torch.cuda or "none" if torch else "-"

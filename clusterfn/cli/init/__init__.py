@@ -14,7 +14,7 @@ from pathlib import Path
 
 from clusterfn.cli import check
 from clusterfn.cli.check.step import CheckState
-from clusterfn.cli.init import choices
+from clusterfn.cli.init import choices, pythons
 from clusterfn.cli.init.choices import Answers, say
 from clusterfn.cli.init.host import Begun, begin, connected, say_way
 from clusterfn.cli.login import trust_hosts
@@ -87,13 +87,13 @@ def _add(begun: Begun, args: argparse.Namespace, answers: Answers, done: Done) -
     choices.say_site(site)
     if args.scheduler is None:
         site = choices.ask_about_signs(site, draft.name, answers, lambda folder: survey(connection, folder=folder))
+    advance = AdvanceAnswers(args.partition, args.gpu_partition, args.account)
+    user = connection.facts.user
     keys = choices.keys(
-        site, connection.facts.user, args.scheduler, args.root,
-        AdvanceAnswers(args.partition, args.gpu_partition, args.account), answers,
-        lambda root: make_root(connection, root),
-    )  # fmt: skip
+        site, user, args.scheduler, args.root, advance, answers, lambda root: make_root(connection, root)
+    )
     make_root(connection, keys["root"])
-    environment = choices.environment(open_host(connection.host), args.environment, answers)
+    environment = pythons.environment(open_host(connection.host), args.environment, answers)
     if keys["root"] != connection.host.root:
         # The agent that has surveyed the host made this folder, which no
         # job needs now. `rmdir` removes it only if empty.

@@ -17,8 +17,7 @@ from clusterfn.cli.init.choices import Answers, say
 from clusterfn.config import writing
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostDiskFull, HostError
-from clusterfn.hosts import connection as hosts
-from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.connection import HostConnection, connection_for
 from clusterfn.hosts.transports import can_hold, prompts, ssh_config_file, ssh_errors, ssh_keys, transport_for
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, parse_address, resolve
@@ -60,7 +59,7 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
         address = answers.text(question, "ADDRESS, the word after `clusterfn init`", check=_check_address)
     address = address.removeprefix("ssh://").rstrip("/")
     _check_address(address)
-    same = next((each for each in configuration.named if configuration.hosts[each].address == address), None)
+    same = next((known for known in configuration.named if configuration.hosts[known].address == address), None)
     if name is None and address == "local" and "local" not in configuration.named:
         hint = "run `clusterfn check local`; if an alias of ~/.ssh/config has this name, give --name too"
         raise ConfigError("local is this machine, which needs no init", host="local", hint=hint)
@@ -161,7 +160,7 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
 
 def _opened(host: Host) -> HostConnection:
     try:
-        return hosts.connection_for(host)
+        return connection_for(host)
     except HostError as error:
         if isinstance(error, HostDiskFull) or getattr(error, "kind", None) in _UNWRITABLE:
             error.hint = "name another folder of the host, which has room and to which you may write: --root FOLDER"

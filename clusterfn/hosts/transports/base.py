@@ -115,9 +115,14 @@ class ProcessStream:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            bufsize=0, env=env,
-        )  # fmt: skip
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+            env=env,
+        )
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._in, self._out, self._err = self.process.stdin, self.process.stdout, self.process.stderr
         self._stderr_tail = b""
@@ -146,7 +151,8 @@ class ProcessStream:
             while rest:
                 if self._closed:
                     raise BrokenPipeError("this process closed the stream")
-                rest = rest[os.write(self._in.fileno(), rest) :]
+                written = os.write(self._in.fileno(), rest)
+                rest = rest[written:]
         except ValueError as error:
             # A closed file raises ValueError instead of an OSError.
             raise BrokenPipeError("this process closed the stream") from error

@@ -64,9 +64,9 @@ def matches(patterns: str, name: str) -> bool:
             # `binascii.Error` is a ValueError.
             return False
         return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
-    negated = [each[1:] for each in patterns.lower().split(",") if each.startswith("!")]
-    plain = [each for each in patterns.lower().split(",") if not each.startswith("!")]
-    return any(_fits(each, name) for each in plain) and not any(_fits(each, name) for each in negated)
+    negated = [pattern[1:] for pattern in patterns.lower().split(",") if pattern.startswith("!")]
+    plain = [pattern for pattern in patterns.lower().split(",") if not pattern.startswith("!")]
+    return any(_fits(pattern, name) for pattern in plain) and not any(_fits(pattern, name) for pattern in negated)
 
 
 def _fits(pattern: str, text: str) -> bool:
@@ -119,7 +119,7 @@ def unknown(settings: Settings, host_name: str, shown: str, remembered: Sequence
     """Return the error for an unknown key. `shown`: its kind and fingerprint, and the host that showed it."""
     files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
     once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
-    file = next((each for each in _FILES if each in shown.split()[0]), "ed25519")
+    file = next((kind for kind in _FILES if kind in shown.split()[0]), "ed25519")
     command = f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub"
     hint = f"compare the fingerprint with the administrator's (or with `{command}`, run on that machine itself), "
     before = obstacle(settings)

@@ -168,9 +168,13 @@ def _connect(
 
 
 def meet(
-    host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None, kinds: tuple[str, ...] = (),
+    host: Host,
+    settings: Settings,
+    hops: list[paramiko.Transport],
+    via: Any = None,
+    kinds: tuple[str, ...] = (),
     asker: Asker | None = None,
-) -> paramiko.Transport:  # fmt: skip
+) -> paramiko.Transport:
     """Connect as far as the host key, which the caller checks, without a login.
 
     Args:

@@ -63,7 +63,7 @@ def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: A
         )
 
 
-def _nobody(_: LoginQuestion) -> str:
+def _no_answer(_: LoginQuestion) -> str:
     raise NotAnswered
 
 
@@ -77,7 +77,8 @@ class _Login:
 
     def __init__(self, ssh: paramiko.Transport, settings: Settings, asker: Asker | None) -> None:
         self._ssh, self._settings = ssh, settings
-        self._has_person, self._ask = asker is not None, asker or _nobody
+        self._has_person = asker is not None
+        self._ask = asker or _no_answer
         self.tried: list[str] = []
         self.allowed: list[str] = []
         # The text before the next question: why it is asked again.
@@ -96,7 +97,8 @@ class _Login:
     def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
         """Yield keys, those without a passphrase first: a person is asked only if the host takes none of them."""
         configured = {blob for path in self._settings.identity_files if (blob := _public_blob(path))}
-        offered, locked = set(), []
+        offered = set()
+        locked = []
         for key in agent.get_keys() if self._settings.use_agent else ():
             if not self._settings.identities_only or key.asbytes() in configured:
                 offered.add(key.asbytes())

@@ -52,7 +52,7 @@ class LoginQuestion(NamedTuple):
         """Put who asks into the line in which the answer is typed: the host chooses all text before it."""
         menu, _, text = printable(self.text)[:_LONGEST].rstrip("\n").rpartition("\n")
         about = printable(self.about)[:_LONGEST]
-        before = "".join(f"{part}\n" for each in (about, menu) if (part := each.strip("\n")))
+        before = "".join(f"{part}\n" for piece in (about, menu) if (part := piece.strip("\n")))
         return f"{before}({self.who}) {text}"
 
 
@@ -80,10 +80,9 @@ def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
     """
     login = f"clusterfn login {host_name}"
     how = login if can_hold else "the next call or attach asks again"
-    return AuthenticationError(
-        f"connection to {host_name} needs you: {how}; your jobs keep running", host=host_name,
-        hint=login if can_hold else None, retryable=True,
-    )  # fmt: skip
+    message = f"connection to {host_name} needs you: {how}; your jobs keep running"
+    hint = login if can_hold else None
+    return AuthenticationError(message, host=host_name, hint=hint, retryable=True)
 
 
 def _in_notebook(kernel: Any, question: LoginQuestion) -> str:

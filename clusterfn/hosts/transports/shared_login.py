@@ -84,11 +84,11 @@ def log_out(host: Host) -> bool:
     return True
 
 
-def end(each: HeldConnection) -> None:
+def end(held: HeldConnection) -> None:
     """End it, and wait for a time until its process is gone."""
-    _ask(Path(each.address), "exit")
+    _ask(Path(held.address), "exit")
     deadline = time.monotonic() + GONE_S
-    while held_connections.is_running(each.pid) and time.monotonic() < deadline:
+    while held_connections.is_running(held.pid) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
 
 
@@ -103,10 +103,10 @@ def all_held() -> Iterator[HeldConnection]:
     yield from filter(_lives, held_connections.all_records() if sys.platform != "win32" else ())
 
 
-def _lives(each: HeldConnection) -> bool:
-    alive = _is_alive(each)
+def _lives(held: HeldConnection) -> bool:
+    alive = _is_alive(held)
     if not alive:
-        held_connections.forget_record(each)
+        held_connections.forget_record(held)
     return alive
 
 
@@ -218,9 +218,14 @@ def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | Non
 def _run(words: list[str], asking: AskPass | None, patience_s: float) -> int:
     """Wait until the ssh in the foreground has ended; the one that holds the connection is another process."""
     process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, **(asking.env if asking else openssh.ASK_NOBODY)}, cwd="/", start_new_session=True,
-    )  # fmt: skip
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **(asking.env if asking else openssh.ASK_NOBODY)},
+        cwd="/",
+        start_new_session=True,
+    )
     try:
         deadline = time.monotonic() + patience_s
         while process.poll() is None and time.monotonic() < deadline + (asking.spent_s if asking else 0.0):

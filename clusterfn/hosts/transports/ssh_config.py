@@ -29,10 +29,13 @@ UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
 # Options that change where or how ssh connects, and that paramiko does not support, with their harmless values.
 NOT_HONOURED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pkcs11provider", "knownhostscommand", "revokedhostkeys", "remotecommand"), ("none",)),
-    "bindaddress": (), "bindinterface": (), "addressfamily": ("any",),
-    "proxyusefdpass": ("no",), "identityagent": ("SSH_AUTH_SOCK", "none"),
+    "bindaddress": (),
+    "bindinterface": (),
+    "addressfamily": ("any",),
+    "proxyusefdpass": ("no",),
+    "identityagent": ("SSH_AUTH_SOCK", "none"),
     "localcommand": ("none",),
-}  # fmt: skip
+}
 # Options that keep ssh from being a plain stream, with the values to use instead. An old ssh does not know all of them.
 IN_THE_WAY = {"remotecommand": "none", "sessiontype": "default", "stdinnull": "no", "forkafterauthentication": "no"}
 DEFAULTS = {
@@ -123,10 +126,9 @@ def parse_address(text: str, host: Host) -> Address:
     parts = match.groupdict() if match else {}
     name = parts.get("v6") or parts.get("name") or ""
     if not name or any(UNSAFE.search(word) for word in (text, name, parts.get("user") or "")):
-        raise ConfigError(
-            f"address: {text!r} of host {host.name} is not the address of a host", host=host.name,
-            evidence=[host.source], hint="write a name, an alias of your ssh configuration, or user@name:port",
-        )  # fmt: skip
+        message = f"address: {text!r} of host {host.name} is not the address of a host"
+        hint = "write a name, an alias of your ssh configuration, or user@name:port"
+        raise ConfigError(message, host=host.name, evidence=[host.source], hint=hint)
     return Address(name, parts.get("user"), int(parts["port"]) if parts.get("port") else None)
 
 
@@ -170,9 +172,13 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
     # Not by `run`, which would wait for the end of the output after the timeout: a program of `Match exec` may stay,
     # and has inherited the pipe.
     with subprocess.Popen(
-        question, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        encoding="utf-8", errors="surrogateescape",
-    ) as ssh:  # fmt: skip
+        question,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="surrogateescape",
+    ) as ssh:
         answer = None
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -186,10 +192,10 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
         evidence = [f"still running: {shlex.join(question)}"]
         raise Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
     if ssh.returncode:
-        raise ConfigError(
-            f"ssh cannot read its configuration for {target.name}", host=host.name,
-            evidence=complaint.splitlines()[-5:], hint=f"fix it until `{' '.join(question)}` works",
-        )  # fmt: skip
+        message = f"ssh cannot read its configuration for {target.name}"
+        last = complaint.splitlines()[-5:]
+        hint = f"fix it until `{' '.join(question)}` works"
+        raise ConfigError(message, host=host.name, evidence=last, hint=hint)
     options: Options = {}
     for line in answer.splitlines():
         key, _, value = line.partition(" ")

@@ -52,11 +52,10 @@ def read(host: Host, name: str, overriding: Options, config: str | None) -> Opti
         for number, line in enumerate(lines, 1):
             match = _ONLY_SSH.match(line)
             if match and (match[1].lower() != "include" or _included(path, match[2].split())):
-                raise ConfigError(
-                    f"{path}:{number} can only be understood by ssh itself, and this machine has no ssh: {match[1]}",
-                    host=host.name, evidence=[line.strip()],
-                    hint="install OpenSSH's client, or give the host a file of its own with ssh_config:",
-                )  # fmt: skip
+                problem = f"can only be understood by ssh itself, and this machine has no ssh: {match[1]}"
+                hint = "install OpenSSH's client, or give the host a file of its own with ssh_config:"
+                evidence = [line.strip()]
+                raise ConfigError(f"{path}:{number} {problem}", host=host.name, evidence=evidence, hint=hint)
         try:
             reader.parse(lines)
         except (SSHException, ValueError) as error:
@@ -111,7 +110,7 @@ def _host_names(path: Path, depth: int = 0) -> Iterator[str]:
 def _included(path: Path, names: Sequence[str]) -> list[Path]:
     """Return the files of an Include; a relative name in the user's file begins in ~/.ssh."""
     folder = path.parent if path == system_file() else expanded("~/.ssh")
-    return [Path(each) for name in names for each in sorted(glob.glob(str(folder / expanded(name))))]
+    return [Path(file) for name in names for file in sorted(glob.glob(str(folder / expanded(name))))]
 
 
 def home() -> Path:

@@ -16,7 +16,8 @@ from clusterfn.hosts.transports.ssh_config import Settings, jumps
 
 INTERACTIVE = ("keyboard-interactive", "password")
 # Words of a refused login: before the methods that the host allows, and where it wants more than a key.
-ALLOWS, _TAKES_KEY = "the host allows: ", " accepts the key of "
+ALLOWS = "the host allows: "
+_TAKES_KEY = " accepts the key of "
 
 
 # Maps a kind of error to its message and its hint.
@@ -47,10 +48,8 @@ def unreachable(
         how: In which way an ssh ended.
     """
     place = place or settings.place
-    words = {
-        "place": place, "port": place.rpartition(":")[2], "timeout": f"{settings.timeout_s:g}", "user": settings.user,
-        "ssh": settings.ssh, "batch": _batch(settings), "how": how,
-    }  # fmt: skip
+    words = {"place": place, "port": place.rpartition(":")[2], "user": settings.user, "how": how}
+    words.update(timeout=f"{settings.timeout_s:g}", ssh=settings.ssh, batch=_batch(settings))
     message, hint = (text.format(**words) for text in _UNREACHABLE[kind])
     return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
 
@@ -68,9 +67,14 @@ def no_common(host: Host, place: str, ours: str, evidence: Sequence[str], hint: 
 
 
 def login_refused(
-    host_name: str, settings: Settings, evidence: Sequence[str], allowed: Sequence[str], *, partly: bool = False,
+    host_name: str,
+    settings: Settings,
+    evidence: Sequence[str],
+    allowed: Sequence[str],
+    *,
+    partly: bool = False,
     asked: bool = False,
-) -> AuthenticationError:  # fmt: skip
+) -> AuthenticationError:
     """Return the error for a login that was refused.
 
     Args:
@@ -193,8 +197,11 @@ def without_chatter(text: str) -> str:
 
 
 def _not_connected(output: SshOutput, match: re.Match[str]) -> HostError:
-    why, place = match["why"], f"{match['name']}:{match['port']}"
-    kind = "refused" if why == "Connection refused" else "silent" if "timed out" in why else "not reached"
+    why = match["why"]
+    place = f"{match['name']}:{match['port']}"
+    kind = "silent" if "timed out" in why else "not reached"
+    if why == "Connection refused":
+        kind = "refused"
     return unreachable(kind, output.host, output.settings, [match[0]], place=place)
 
 

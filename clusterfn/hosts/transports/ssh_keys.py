@@ -102,7 +102,8 @@ def new_path(settings: Settings) -> Path:
     free = [path for path in candidates if not path.exists() and not path.with_name(path.name + ".pub").exists()]
     if not free:
         occupied = candidates[0] if candidates else usual
-        message, evidence = f"{occupied} exists, but cannot be used without you", ["clusterfn never overwrites a key"]
+        message = f"{occupied} exists, but cannot be used without you"
+        evidence = ["clusterfn never overwrites a key"]
         hint = f"if it has a passphrase: run ssh-add {occupied}, then the same command again"
         raise ConfigError(message, evidence=evidence, hint=hint)
     return free[0]
@@ -178,8 +179,7 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
         timer.cancel()
         stream.close()
     if PRESENT not in lines and ADDED not in lines:
-        raise HostError(
-            f"The key could not be put into ~/.ssh/authorized_keys on {host.name}", host=host.name, evidence=lines[-5:],
-            hint=f"log in by `{resolve(host).ssh}` and check that ~/.ssh is writable",
-        )  # fmt: skip
+        message = f"The key could not be put into ~/.ssh/authorized_keys on {host.name}"
+        hint = f"log in by `{resolve(host).ssh}` and check that ~/.ssh is writable"
+        raise HostError(message, host=host.name, evidence=lines[-5:], hint=hint)
     return Installed(ADDED in lines, OPEN in lines)

@@ -96,7 +96,7 @@ def fetch_keys(host: Host, settings: Settings) -> HostKeys:
         raise missing
     entries = host_keys.known_keys(settings.key_name, settings.known_hosts)
     for key in shown:
-        revoked = next((each for each in entries if each.marker == "@revoked" and each.blob == key.blob), None)
+        revoked = next((entry for entry in entries if entry.marker == "@revoked" and entry.blob == key.blob), None)
         if revoked is not None:
             raise host_keys.revoked_error(settings, host.name, f"{key} by {settings.place}", revoked.place)
     return HostKeys(settings, tuple(shown), tuple(entry for entry in entries if not entry.marker))
@@ -109,9 +109,14 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
         line = ["ssh", *fetch_options(settings, file, kinds), *openssh.way(settings), "--", settings.alias, "true"]
         try:
             ran = subprocess.run(
-                line, stdin=subprocess.DEVNULL, capture_output=True, timeout=openssh.patience_s(settings),
-                env={**os.environ, **openssh.ASK_NOBODY}, start_new_session=True, check=False,
-            )  # fmt: skip
+                line,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=openssh.patience_s(settings),
+                env={**os.environ, **openssh.ASK_NOBODY},
+                start_new_session=True,
+                check=False,
+            )
         except subprocess.TimeoutExpired as error:
             stderr = (error.stderr or b"").decode(errors="replace")
             raise ssh_errors.error_of(host, settings, stderr, -1) from error
@@ -130,7 +135,7 @@ def fetch_options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> lis
         "StrictHostKeyChecking=no", f'UserKnownHostsFile="{file}"', "GlobalKnownHostsFile=/dev/null",
         "HashKnownHosts=no", "UpdateHostKeys=no", "VerifyHostKeyDNS=no", "NoHostAuthenticationForLocalhost=no",
         f"HostKeyAlgorithms={','.join(kinds)}",
-        *(["KnownHostsCommand=none"] if any(each.startswith("knownhostscommand") for each in settings.unmet) else []),
+        *(["KnownHostsCommand=none"] if any(line.startswith("knownhostscommand") for line in settings.unmet) else []),
         *settings.instead,
     ]  # fmt: skip
     through = ["-J", ",".join(settings.proxy_jump)] if settings.proxy_jump else []
@@ -153,10 +158,8 @@ def refuse_unwritable(host: Host, settings: Settings) -> None:
     """Raise ConfigError if no key could be written for this host: before a person is asked to compare it."""
     obstacle = host_keys.obstacle(settings)
     if obstacle is not None:
-        raise ConfigError(
-            f"The host key of {host.name} ({settings.place}) cannot be remembered: {obstacle.problem}",
-            host=host.name, hint=obstacle.fix,
-        )  # fmt: skip
+        message = f"The host key of {host.name} ({settings.place}) cannot be remembered: {obstacle.problem}"
+        raise ConfigError(message, host=host.name, hint=obstacle.fix)
 
 
 def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Path:

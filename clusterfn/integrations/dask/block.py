@@ -22,6 +22,7 @@ from distributed.security import Security
 
 from clusterfn.bridge.kernel.dask_program import security_of
 from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import loop
 from clusterfn.integrations.dask.jobs import DaskSettings, SchedulerJob, WorkerJobs
 from clusterfn.integrations.jupyter.kernel_job import tell_why_it_waits
 from clusterfn.public_api import public_api
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
 
 _CONNECTING, _SILENCE = "distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"
 _PATIENCE_S = 60.0
-_LOOK_S, _REASON_S = 0.05, 5.0
+_LOOK_S = 0.05
+_REASON_S = 5.0
 # The exceptions by which dask reports a lost connection.
 _LOST = (OSError, RuntimeError, TimeoutError)
 # dask has this long to close in order. It has less where its scheduler is gone, because it might only try to reach it.
-_CLOSE_S, _GIVE_UP_S = 30.0, 5.0
+_CLOSE_S = 30.0
+_GIVE_UP_S = 5.0
 _WORKERS_END_S = 15.0
 
 
@@ -50,9 +53,7 @@ class DaskBlock:
         idle_s: All ends after so long without a connection to this process.
     """
 
-    def __init__(
-        self, scheduler: Options, worker: Options, count: int, imports: Sequence[str], idle_s: float
-    ) -> None:  # fmt: skip
+    def __init__(self, scheduler: Options, worker: Options, count: int, imports: Sequence[str], idle_s: float) -> None:
         self._of_scheduler, self._of_worker = scheduler, worker
         self._count = count
         self._imports = imports
@@ -123,7 +124,7 @@ class DaskBlock:
         self._error = error
         self._failed.set()
         if self._client is not None:
-            threading.Thread(target=self._close_client, name="clusterfn-dask-close", daemon=True).start()
+            loop.begin(loop.in_thread(self._close_client, "clusterfn-dask-close"))
 
     def _is_connected(self) -> bool:
         return self._client is None or self._client.status == "running"
@@ -191,10 +192,16 @@ def make_security() -> Security:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
     now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-    usage = x509.KeyUsage(
-        digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+    uses = (
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "encipher_only",
+        "decipher_only",
+    )
+    unused = dict.fromkeys(uses, False)
+    usage = x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **unused)
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     certificate = (
         x509.CertificateBuilder()

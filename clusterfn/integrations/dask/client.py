@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 @public_api
 @show_options(JobOptions)
 def dask_client(
-    host: str | None = None, *, workers: int | None = None, imports: Sequence[str] = (),
-    scheduler_memory: str = "2GB", idle: Time = "10min", **options: Unpack[JobOptions],
-) -> DaskBlock:  # fmt: skip
+    host: str | None = None,
+    *,
+    workers: int | None = None,
+    imports: Sequence[str] = (),
+    scheduler_memory: str = "2GB",
+    idle: Time = "10min",
+    **options: Unpack[JobOptions],
+) -> DaskBlock:
     """Run dask on a host for a `with` block: its scheduler and its workers are jobs there; the block gets the client.
 
     Connections of this process to dask travel through the connection to the host. All ports that dask opens on the
@@ -67,9 +72,8 @@ def dask_client(
         problem = f"dask_client() exchanges Python objects with {chosen_host.name}"
         hint = 'map over the items instead: f.map(items); or set results="objects" if you trust the host'
         raise ConfigError(f'{problem}, which results="data" does not accept', hint=hint)
-    scheduler = worker._replace(
-        cores=1, memory_bytes=scheduler_bytes, gpus=0, gpu_type=None, gpu_memory_bytes=None, name="dask-scheduler",
-    )  # fmt: skip
+    without_gpus = worker._replace(gpus=0, gpu_type=None, gpu_memory_bytes=None)
+    scheduler = without_gpus._replace(cores=1, memory_bytes=scheduler_bytes, name="dask-scheduler")
     # This import is late, because the module needs dask, which was only checked above.
     from clusterfn.integrations.dask.block import DaskBlock
 
@@ -78,7 +82,7 @@ def dask_client(
 
 
 def _own_modules(imports: object) -> tuple[str, ...]:
-    if not isinstance(imports, (list, tuple)) or not all(isinstance(each, str) for each in imports):
+    if not isinstance(imports, (list, tuple)) or not all(isinstance(module, str) for module in imports):
         raise ConfigError(f"imports={imports!r} is not a list of modules", hint='write imports=["mypackage"]')
     for name in imports:
         if not own_modules.is_own(name):

@@ -64,7 +64,8 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
     request = parse_line(line)
     values = values_of(request.inputs, shell.user_ns)
     # The empty first line takes the place of the line of %%cluster, so that line numbers in tracebacks are right.
-    file, source = _file_of_cell(shell.user_ns), "\n" + cell
+    file = _file_of_cell(shell.user_ns)
+    source = "\n" + cell
     check_names(names_in(source, file), request.inputs, request.outputs, shell.user_ns)
     wire = serialization.part("cell")
     try:
@@ -105,7 +106,7 @@ def read_result(
         shown = [dict(bundle) for bundle in result["shown"]]
     if not is_data:
         return values, shown
-    plain = [{kind: each for kind, each in bundle.items() if kind in _PICTURES} for bundle in shown]
+    plain = [{kind: content for kind, content in bundle.items() if kind in _PICTURES} for bundle in shown]
     for bundle, whole in zip(plain, shown):
         text = whole.get("text/plain")
         bundle["text/plain"] = printable(text if type(text) is str else "(not shown: it is no text and no picture)")
@@ -248,11 +249,11 @@ def parse_line(line: str) -> CellOptions:
     keywords = vars(_line_parser().parse_args(words))
     inputs, outputs = (_names(f"-{name[0]}", keywords.pop(name)) for name in ("input", "output"))
     for keyword in _LISTS & keywords.keys():
-        keywords[keyword] = [each for value in keywords[keyword] for each in _COMMA.split(value)]
+        keywords[keyword] = [word for value in keywords[keyword] for word in _COMMA.split(value)]
     for keyword in _PAIRS & keywords.keys():
         pairs = keywords[keyword]
         is_cause = keyword == "requeue"
-        keywords[keyword] = read_requeue(pairs) if is_cause else dict(_pair(keyword, each) for each in pairs)
+        keywords[keyword] = read_requeue(pairs) if is_cause else dict(_pair(keyword, pair) for pair in pairs)
     for keyword in _NUMBERS & keywords.keys():
         if isinstance(text := keywords[keyword], str) and text.removeprefix("-").isdecimal():
             keywords[keyword] = int(text)
@@ -270,8 +271,9 @@ def _line_parser() -> argparse.ArgumentParser:
     for name in ("input", "output"):
         parser.add_argument(f"-{name[0]}", f"--{name}", action="append", default=[])
     for keyword in _KINDS:
-        several = keyword in _LISTS or keyword in _PAIRS
-        action = "store_true" if keyword in _FLAGS else "append" if several else "store"
+        action = "append" if keyword in _LISTS or keyword in _PAIRS else "store"
+        if keyword in _FLAGS:
+            action = "store_true"
         parser.add_argument(f"--{keyword.replace('_', '-')}", action=action)
     return parser
 
@@ -291,8 +293,10 @@ def _pair(keyword: str, pair: str) -> tuple[str, Any]:
     if keyword == "env" and not equals:
         raise ConfigError(f"%%cluster: --env {pair} has no value", hint="write --env NAME=VALUE")
     if keyword == "slurm":
-        # Some options of sbatch have no value, so a name alone means True.
-        return name, None if text == "None" else text if equals else True
+        if not equals:
+            # Some options of sbatch have no value, so a name alone means True.
+            return name, True
+        return name, None if text == "None" else text
     return name, text
 
 
@@ -304,7 +308,7 @@ def values_of(names: tuple[str, ...], variables: Mapping[str, Any]) -> dict[str,
     """
     for name in names:
         if name not in variables:
-            near = did_you_mean(name, [each for each in variables if not each.startswith("_")])
+            near = did_you_mean(name, [variable for variable in variables if not variable.startswith("_")])
             message = f"%%cluster -i {name}: the notebook has no variable {name!r}{near}"
             raise ConfigError(message, hint="run the cell that sets it, or leave it out")
     return {name: variables[name] for name in names}

@@ -84,8 +84,8 @@ def listen(file: ConnectionFile) -> dict[int, socket.socket]:
         try:
             listeners[channel] = listen_on(file.ip, port)
         except OSError as error:
-            for each in listeners.values():
-                each.close()
+            for listener in listeners.values():
+                listener.close()
             raise _cannot_use(file.path, f"port {port} of {file.ip}: {error.strerror}") from error
     return listeners
 

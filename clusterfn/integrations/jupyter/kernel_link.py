@@ -44,9 +44,13 @@ class HolderLink:
     """
 
     def __init__(
-        self, connect: Callable[[], HostConnection], address: str, post: Post, join: Sequence[str] = (),
+        self,
+        connect: Callable[[], HostConnection],
+        address: str,
+        post: Post,
+        join: Sequence[str] = (),
         unset: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._connect = connect
         self._address = address
         self._join, self._unset = join, unset
@@ -91,15 +95,15 @@ class HolderLink:
     def _start(self, hello: bytes) -> Reply[None]:
         """Connect to the host, which may ask for a password, and there to the holder."""
 
-        def take(data: bytes) -> None:
+        def receive(data: bytes) -> None:
             self._has_answered = True
             self._post("data", data)
 
         self._connection = connection = self._connect()
         if self._join:
-            self._reply = connection.converse(self._join, hello, take, self._unset)
+            self._reply = connection.converse(self._join, hello, receive, self._unset)
         else:
-            self._reply = connection.connect_socket(self._address, hello, take)
+            self._reply = connection.connect_socket(self._address, hello, receive)
         return self._reply
 
     def _tell_end(self, error: BaseException | None) -> None:
@@ -138,8 +142,8 @@ class LoopEvents:
         self._waking.close()
         self._woken.close()
 
-    def take(self) -> tuple[str, Any] | None:
-        """Return the next event."""
+    def next_event(self) -> tuple[str, Any] | None:
+        """Return the next event; None where there is none."""
         return self._events.popleft() if self._events else None
 
     def _swallow(self) -> None:

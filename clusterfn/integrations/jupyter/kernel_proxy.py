@@ -43,13 +43,16 @@ if TYPE_CHECKING:
 
 
 def kernel_proxy(
-    connection_file: ConnectionFile, listeners: Mapping[int, socket.socket], search: JobSearch,
-    say: Callable[[str], None] = console.warn,
-) -> NearEnd:  # fmt: skip
+    connection_file: ConnectionFile,
+    listeners: Mapping[int, socket.socket],
+    search: JobSearch,
+    report: Callable[[str], None] = console.warn,
+) -> NearEnd:
     """Return what serves the client of a kernel."""
     key = connection_file.key, connection_file.signature_scheme
-    proxy = NearEnd("the kernel", listeners, search.run, say, key)
-    proxy.on_sigint, proxy.last_word = "interrupt", "orphan"
+    proxy = NearEnd("the kernel", listeners, search.run, report, key)
+    proxy.on_sigint = "interrupt"
+    proxy.last_word = "orphan"
     proxy.withdraw, proxy.record = search.withdraw, search.record
     proxy.waiting = WaitingKernel(key, proxy.deliver, proxy.send_data)
     return proxy
@@ -68,15 +71,24 @@ def run_proxy(connection_file: ConnectionFile, listeners: Mapping[int, socket.so
 _SOCKETS = {SHELL: b"ROUTER", CONTROL: b"ROUTER", IOPUB: b"PUB"}
 # The signature covers so many parts of a message, which follow it.
 _SIGNED = 4
+_LANGUAGE = {
+    "name": "python",
+    "version": "3",
+    "mimetype": "text/x-python",
+    "file_extension": ".py",
+    "pygments_lexer": "ipython3",
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "nbconvert_exporter": "python",
+}
 _KERNEL_INFO = {
-    "status": "ok", "protocol_version": "5.3", "implementation": "clusterfn", "implementation_version": "",
-    "banner": "The job of this kernel waits.", "help_links": [],
-    "language_info": {
-        "name": "python", "version": "3", "mimetype": "text/x-python", "file_extension": ".py",
-        "pygments_lexer": "ipython3", "codemirror_mode": {"name": "ipython", "version": 3},
-        "nbconvert_exporter": "python",
-    },
-}  # fmt: skip
+    "status": "ok",
+    "protocol_version": "5.3",
+    "implementation": "clusterfn",
+    "implementation_version": "",
+    "banner": "The job of this kernel waits.",
+    "help_links": [],
+    "language_info": _LANGUAGE,
+}
 
 
 class WaitingConnection:
@@ -141,7 +153,7 @@ class WaitingKernel:
         self._answer_handshake(number)
         return made.passed
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show in each cell that waits what the kernel waits for."""
         self._text = text
         if self._speaks and not self._is_over:
@@ -162,7 +174,8 @@ class WaitingKernel:
         """
         if self._is_over:
             return
-        self._is_over, self._text = True, why_not
+        self._is_over = True
+        self._text = why_not
         if why_not:
             self._show()
             return
@@ -267,10 +280,9 @@ def signed_message(key: bytes, scheme: str, kind: str, parent: bytes, content: d
         parent: The header of the request that it answers, as JSON.
         content: What it says.
     """
-    header = {
-        "msg_id": uuid.uuid4().hex, "msg_type": kind, "username": "", "session": uuid.uuid4().hex,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "version": "5.3",
-    }  # fmt: skip
+    date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    header = {"msg_id": uuid.uuid4().hex, "msg_type": kind, "username": "", "session": uuid.uuid4().hex}
+    header.update(date=date, version="5.3")
     signed = [json.dumps(header).encode(), parent, b"{}", json.dumps(content).encode()]
     return [DELIMITER, signature(key, scheme, signed), *signed]
 

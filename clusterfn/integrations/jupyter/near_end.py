@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from clusterfn.bridge.kernel import stream as frames
+from clusterfn.bridge.kernel import stream
 from clusterfn.bridge.kernel.carried import READ, CarriedConnections, SocketWatcher
 from clusterfn.bridge.kernel.stream import Frame, FrameSplitter, FrameStream, StreamDamaged, facts_of
 from clusterfn.bridge.supervisor.text import format_duration, in_one_line
@@ -45,7 +45,7 @@ class AnswersWhileWaiting(Protocol):
 
     def accept(self, number: int, channel: int) -> Callable[[bytes], bytes] | None: ...
     def look(self) -> None: ...
-    def say(self, text: str) -> None: ...
+    def show(self, text: str) -> None: ...
     def end(self, why_not: str = "") -> None: ...
     def without_handshake(self, frame: Frame) -> Frame: ...
 
@@ -57,7 +57,7 @@ class NearEnd:
         title: What the job has at the far end.
         listeners: By the number of their channel.
         find: Returns the job once its far end can be reached; called in a thread.
-        say: Prints a sentence.
+        report: Prints a sentence.
         key: By which the far end knows this user's program, and how Jupyter's messages are signed.
 
     Attributes:
@@ -70,19 +70,24 @@ class NearEnd:
         stream: This end of the stream.
     """
 
-    on_sigint, last_word = "terminate", "end"
+    on_sigint = "terminate"
+    last_word = "end"
     record: JobRecord | None = None
     waiting: AnswersWhileWaiting | None = None
 
     def __init__(
-        self, title: str, listeners: Mapping[int, socket.socket], find: Callable[[], KernelJob],
-        say: Callable[[str], None], key: tuple[str, str] = ("", ""),
-    ) -> None:  # fmt: skip
+        self,
+        title: str,
+        listeners: Mapping[int, socket.socket],
+        find: Callable[[], KernelJob],
+        report: Callable[[str], None],
+        key: tuple[str, str] = ("", ""),
+    ) -> None:
         self.title = title
         self.withdraw: Callable[[], None] = lambda: None
         self.open_link: OpenLink = link_to
         self._find = find
-        self._say = say
+        self._report = report
         self._key = key
         self._watcher = SocketWatcher()
         self.events = LoopEvents(self._watcher)
@@ -97,7 +102,7 @@ class NearEnd:
         self._code: int | None = None
         self._leaves_at = 0.0
         for channel, listener in listeners.items():
-            self._watcher.watch(listener, READ, lambda _, each=(channel, listener): self._accept(*each))  # type: ignore[misc]
+            self._watcher.watch(listener, READ, lambda _, pair=(channel, listener): self._accept(*pair))  # type: ignore[misc]
 
     def _begin_stream(self) -> None:
         self.stream = FrameStream()
@@ -112,7 +117,7 @@ class NearEnd:
             self._watcher.wait(_TICK_S if self._code is None else 0.05)
             if self.waiting is not None:
                 self.waiting.look()
-            while self._carried.undelivered < UNDELIVERED_BYTES and (event := self.events.take()) is not None:
+            while self._carried.undelivered < UNDELIVERED_BYTES and (event := self.events.next_event()) is not None:
                 self._handle(*event)
             self._carried.pause_if_full()
             self._send()
@@ -154,7 +159,7 @@ class NearEnd:
         # acknowledged.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._count += 1
-        self.stream.send(frames.OPEN, self._count, bytes([channel]))
+        self.stream.send(stream.OPEN, self._count, bytes([channel]))
         sees = None if self.waiting is None else self.waiting.accept(self._count, channel)
         self._carried.add(self._count, sock, sees)
 
@@ -180,24 +185,24 @@ class NearEnd:
         elif kind == "lost":
             self._lose(data)
         elif kind == "said" and self.waiting is not None:
-            self.waiting.say(data)
+            self.waiting.show(data)
 
     def deliver(self, connection: int, data: bytes) -> None:
         """Send bytes to a client that do not come from the far end."""
-        self._carried.take(Frame(frames.DATA, connection, 0, data))
+        self._carried.take(Frame(stream.DATA, connection, 0, data))
 
     def send_data(self, connection: int, data: bytes) -> None:
         """Send bytes of a client that were kept back."""
-        self.stream.send(frames.DATA, connection, data)
+        self.stream.send(stream.DATA, connection, data)
 
     def _connect(self, link: HolderLink) -> None:
         """Have a connection opened to the holder. All that came through the last one has been handled."""
-        self._splitter, self._is_greeted = FrameSplitter(), False
-        hello = {
-            "incarnation": self._incarnation, "key": self._key[0], "signature_scheme": self._key[1],
-            "received": self.stream.received, "adopts": self._job.adopts if self._job is not None else "",
-        }  # fmt: skip
-        link.open(frames.pack_hello(hello))
+        self._splitter = FrameSplitter()
+        self._is_greeted = False
+        adopts = self._job.adopts if self._job is not None else ""
+        key, scheme = self._key
+        hello = {"incarnation": self._incarnation, "key": key, "signature_scheme": scheme, "adopts": adopts}
+        link.open(stream.pack_hello({**hello, "received": self.stream.received}))
 
     def _take(self, data: bytes) -> None:
         try:
@@ -205,7 +210,7 @@ class NearEnd:
             if coming and not self._is_greeted:
                 self._take_hello(coming.pop(0))
             for frame in self.stream.take(coming) if self._is_greeted else ():
-                if frame.kind == frames.SAY:
+                if frame.kind == stream.SAY:
                     self._take_word(facts_of(frame))
                 else:
                     self._carried.take(frame if self.waiting is None else self.waiting.without_handshake(frame))
@@ -214,7 +219,7 @@ class NearEnd:
             self._leave(1, f"the connection to {self.title} is damaged: {why}")
 
     def _take_hello(self, frame: Frame) -> None:
-        if frame.kind != frames.HELLO:
+        if frame.kind != stream.HELLO:
             raise StreamDamaged("it begins without a hello")
         facts = facts_of(frame)
         if facts.get("refused"):
@@ -224,12 +229,12 @@ class NearEnd:
         self._is_greeted, self._is_fleeting = True, bool(facts.get("fleeting"))
         if self._is_lost:
             self._is_lost = False
-            self._say(f"the connection to {self.title} is back")
+            self._report(f"the connection to {self.title} is back")
 
     def _take_word(self, facts: dict[str, Any]) -> None:
         """Act on the end of what the job has there, all of whose output has arrived, or show why a port is closed."""
         if facts.get("closed"):
-            self._say(in_one_line(str(facts["closed"])))
+            self._report(in_one_line(str(facts["closed"])))
         ended = facts.get("ended")
         if ended == "died":
             lines = "".join(f"\n  {line}" for line in facts["lines"])
@@ -258,7 +263,7 @@ class NearEnd:
         self._connect(self._link)
         if not self._is_lost and self._code is None:
             self._is_lost = True
-            self._say(f"the connection to {self.title} is lost, and its job keeps running: {why}")
+            self._report(f"the connection to {self.title} is lost, and its job keeps running: {why}")
 
     def _why_gone(self, why: str) -> str:
         """Return why the holder is gone: its job knows it best."""
@@ -286,7 +291,7 @@ class NearEnd:
             withdrawing = loop.start(loop.in_thread(self.withdraw, "clusterfn-kernel-withdraw"))
             ended, _ = concurrent.futures.wait([withdrawing], _WITHDRAW_S)
             if ended and (error := withdrawing.exception()) is not None:
-                self._say(f"the job of {self.title} was not withdrawn: {error}")
+                self._report(f"the job of {self.title} was not withdrawn: {error}")
         else:
             if self.last_word:
                 self.stream.say(do=self.last_word)
@@ -301,9 +306,10 @@ class NearEnd:
         """End this process once what is on its way has arrived, or soon."""
         if self._code is not None:
             return
-        self._code, self._leaves_at = code, time.monotonic() + _LAST_BYTES_S
+        self._code = code
+        self._leaves_at = time.monotonic() + _LAST_BYTES_S
         if why:
-            self._say(why)
+            self._report(why)
 
     def _has_last_bytes(self) -> bool:
         # Some clients kill ssh before they end this process, so an orphan waits for the connection to come back.

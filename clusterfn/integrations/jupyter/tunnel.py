@@ -78,13 +78,10 @@ def way_to_node(job: Job[Any], host: HostState) -> Sequence[str]:
     (claim,) = remote_files.read_each(host.connection, [posixpath.join(job.folder, layout.CLAIM)])
     join = host.scheduler.join_command((claim or b"").decode("ascii", "replace").strip())
     if not join:
-        hint = (
-            f"clusterfn stack {job.id[:SHORT]} shows where the job is; for a port, have the job listen on its node's "
-        )
-        raise ConfigError(
-            f"{job.name} runs on a compute node, and {host.scheduler.title} starts no program beside it",
-            host=job.host, job=job.id, hint=f"{hint}own address, and use ssh -L",
-        )  # fmt: skip
+        message = f"{job.name} runs on a compute node, and {host.scheduler.title} starts no program beside it"
+        hint = f"clusterfn stack {job.id[:SHORT]} shows where the job is; for a port, have the job listen on its "
+        hint += "node's own address, and use ssh -L"
+        raise ConfigError(message, host=job.host, job=job.id, hint=hint)
     return join
 
 
@@ -105,7 +102,8 @@ def open_lab(options: Options, idle_s: float, port: int, announce: Callable[[str
     """
     host_for_kernel(options.host)
     listener = _listen("--port", port)
-    token, port = secrets.token_urlsafe(32), listener.getsockname()[1]
+    token = secrets.token_urlsafe(32)
+    port = listener.getsockname()[1]
     search = JobSearch(token, options, idle_s, _PROGRAM)
 
     def find() -> KernelJob:

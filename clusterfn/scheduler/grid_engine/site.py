@@ -105,7 +105,7 @@ class GridEngineSite(site.SchedulerSite):
             raise ConfigError("qconf does not answer", evidence=self.trouble.splitlines(), hint=hint)
         options = host.scheduler_options
         queue = options.get("queue")
-        queues = list(queue.values()) if isinstance(queue, dict) else [queue] if queue else []
+        queues = list(queue.values()) if isinstance(queue, dict) else [*filter(None, [queue])]
         resources = [options.get("memory"), options.get("gpus"), *options.get("resources", {})]
         for kind, names, existing in (
             ("queue", [name.partition("@")[0] for name in queues], self.queues),
@@ -158,16 +158,20 @@ _OPTIONS: Mapping[str, Kind] = {
     "per_job": kinds.LINES,
     "resources": Kind(_resources, {"type": "object", "additionalProperties": WRITTEN}),
 }
+_FORMS = {key: option.form for key, option in _OPTIONS.items()}
 _QSUB = Kind(
     lambda value: {key: _OPTIONS[key].read(option) for key, option in value.mapping(_OPTIONS).items()},
-    {"type": "object", "additionalProperties": False, "properties": {key: each.form for key, each in _OPTIONS.items()}},
+    {"type": "object", "additionalProperties": False, "properties": _FORMS},
 )
 
 KEYS = SchedulerKeys(
     "clusterfn submits them with qsub",
     keys={
         "grid_engine": Key(
-            OPTIONS, _QSUB, "none", "{queue: long.q, project: physics}",
+            OPTIONS,
+            _QSUB,
+            "none",
+            "{queue: long.q, project: physics}",
             "names of the site for qsub, see [Grid Engine](../how-to/grid-engine.md); only with "
             "`scheduler: grid_engine`",
         ),
@@ -176,4 +180,4 @@ KEYS = SchedulerKeys(
     limits=("with Grid Engine the scheduler sets limits, by resource quotas", "`qconf -srqsl` lists them"),
     misread=(":,%\\", "Grid Engine expands or splits paths at : , % and \\"),
     sets_memory=lambda options: options.get("memory", "") is None,
-)  # fmt: skip
+)

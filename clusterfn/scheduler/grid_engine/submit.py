@@ -150,11 +150,11 @@ class GridEngine(base.Scheduler):
             return str(numbers[-1])
         output = (answer.err or answer.out).strip()
         evidence = [line for line in dict.fromkeys(output.splitlines()) if not _SAYS_NOTHING.match(line)]
-        raise SubmitError(
-            answer.without_number("qsub"), host=self.host.name, stage="submit", evidence=evidence,
-            hint=states.submit_hint(output, self.host),
-            retryable=answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED),
-        )  # fmt: skip
+        message = answer.without_number("qsub")
+        hint = states.submit_hint(output, self.host)
+        again = answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED)
+        name = self.host.name
+        raise SubmitError(message, host=name, stage="submit", evidence=evidence, hint=hint, retryable=again)
 
     def refused_for_now(self, answer: base.Answer) -> str:
         return "" if answer.rc == 0 else states.full(answer.err)
@@ -244,7 +244,9 @@ def _option(host: Host, key: str) -> str | None:
 def _queue(host: Host, gpus: int) -> str:
     """Return the queue that clusterfn.yml names for jobs with so many GPUs; "" for the default."""
     named = host.scheduler_options.get("queue")
-    return (named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or ""
+    if isinstance(named, Mapping):
+        named = named.get("gpu" if gpus else "cpu")
+    return named or ""
 
 
 def _submission(folder: str, arguments: Sequence[str]) -> base.Submission:

@@ -179,7 +179,7 @@ def _sbatch_option(name: str, value: Value) -> Any:
 def counts_gpus(options: Mapping[str, Any]) -> bool:
     """Whether the lines of a script ask for GPUs: only they have a number of them."""
     words = f"{options.get('gres') or ''},{options.get('tres-per-task') or ''}".split(",")
-    named = any(each.startswith("gpus") and value for each, value in options.items())
+    named = any(option.startswith("gpus") and value for option, value in options.items())
     return named or any(re.fullmatch(r"(gres[/:])?gpu.*[:=]\d+", part) for part in words)
 
 
@@ -214,10 +214,8 @@ def refuse_unknown_gpus(host: Host, resources: Resources) -> None:
     """Raise ConfigError if the type or the size of GPUs is none that SLURM can be asked for."""
     kind = resources.gpu_type or ""
     if " " in kind:
-        raise ConfigError(
-            f"gpu_type={kind!r} is not a type of SLURM", host=host.name,
-            hint="write one word that `sinfo -o %G` shows there, such as a100 for gpu:a100:4",
-        )  # fmt: skip
+        hint = "write one word that `sinfo -o %G` shows there, such as a100 for gpu:a100:4"
+        raise ConfigError(f"gpu_type={kind!r} is not a type of SLURM", host=host.name, hint=hint)
     if resources.gpu_memory_bytes is not None:
         size = f'gpu_memory="{exact_memory(resources.gpu_memory_bytes)}"'
         problem = f"{size} cannot be requested from SLURM, which knows no sizes of GPUs"
@@ -241,16 +239,25 @@ KEYS = SchedulerKeys(
     "clusterfn submits them with sbatch",
     keys={
         "slurm": Key(
-            scheduler_keys.OPTIONS, Kind(_sbatch_options, _SBATCH), "none", "{account: ab12}",
+            scheduler_keys.OPTIONS,
+            Kind(_sbatch_options, _SBATCH),
+            "none",
+            "{account: ab12}",
             "options for sbatch, see below; only with `scheduler: slurm`",
         ),
         "gpu_option": Key(
-            "gpu_option", kinds.choice("gres", "gpus", "gpus-per-node"), "`gres`", "gpus-per-node",
+            "gpu_option",
+            kinds.choice("gres", "gpus", "gpus-per-node"),
+            "`gres`",
+            "gpus-per-node",
             "which option asks for GPUs: `gres` (`--gres=gpu:2`), `gpus`, `gpus-per-node`; only with "
             "`scheduler: slurm`",
         ),
         "memory_as": Key(
-            "memory_as", kinds.choice("mem", "mem-per-cpu"), "`mem`", "mem-per-cpu",
+            "memory_as",
+            kinds.choice("mem", "mem-per-cpu"),
+            "`mem`",
+            "mem-per-cpu",
             "which option asks for memory: `mem`, or `mem-per-cpu` where the site refuses `mem`; only with "
             "`scheduler: slurm`",
         ),
@@ -262,4 +269,4 @@ KEYS = SchedulerKeys(
     sets_memory=lambda options: bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(options)),
     restarts=_restarts,
     of_call=sbatch_options,
-)  # fmt: skip
+)

@@ -52,7 +52,8 @@ after="${{others}}${{others:+${{ids:+,}}}}${{ids:+afterany:$ids}}"
 _SUBMIT_AFTER = f"""{_CONDITIONS}exec sbatch --parsable ${{after:+--dependency="$after"}} "$@"
 """
 _MB = 2**20
-_SINGLETON, _PER_CPU = "singleton", "mem-per-cpu"
+_SINGLETON = "singleton"
+_PER_CPU = "mem-per-cpu"
 
 
 def submit(host: Host, user: str, job: JobSpec) -> Submission:
@@ -61,9 +62,7 @@ def submit(host: Host, user: str, job: JobSpec) -> Submission:
     return _submission(host, user, job, folder, _options(host, job, folder))
 
 
-def elements(
-    host: Host, user: str, job: JobSpec, numbers: range, largest: int
-) -> Sequence[tuple[range, Submission]]:  # fmt: skip
+def elements(host: Host, user: str, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
     """Submit job arrays, as few as possible; together they run as many elements at once as the group allows."""
     if not largest:
         what = f"{host.name} has no job arrays (MaxArraySize), which a map needs"
@@ -72,7 +71,11 @@ def elements(
     at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
     folder = _folder(host, job)
     options = {**_options(host, job, folder), "output": posixpath.join(folder, layout.element_log("%A_%a"))}
-    return [(each, _array(host, user, job, {**options, "array": f"1-{len(each)}%{at_once}"}, each)) for each in arrays]
+    submissions = []
+    for array in arrays:
+        of_array = {**options, "array": f"1-{len(array)}%{at_once}"}
+        submissions.append((array, _array(host, user, job, of_array, array)))
+    return submissions
 
 
 def minutes(time_s: float) -> int:
@@ -92,9 +95,7 @@ def _folder(host: Host, job: JobSpec) -> str:
     return folder
 
 
-def _submission(
-    host: Host, user: str, job: JobSpec, folder: str, options: Mapping[str, Any], *args: str
-) -> Submission:  # fmt: skip
+def _submission(host: Host, user: str, job: JobSpec, folder: str, options: Mapping[str, Any], *args: str) -> Submission:
     argv: tuple[str, ...] = ("sbatch", "--parsable")
     others = str(options.get("dependency", "")).split(",")
     if job.after or _SINGLETON in others:
@@ -104,7 +105,7 @@ def _submission(
             own = layout.job_name(job.name, job.id).rpartition(".")[0]
             like = "|".join([own, f"{own}.[0-9a-f]{{16}}", *names]).replace(".", "[.]")
         options = {name: value for name, value in options.items() if name != "dependency"}
-        rest = ",".join(each for each in others if each != _SINGLETON)
+        rest = ",".join(condition for condition in others if condition != _SINGLETON)
         argv = ("/bin/sh", "-c", _SUBMIT_AFTER, "sh", ",".join(names), rest, host.clusters, user, like)
     argv = (*argv, *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
     return Submission("run", argv, folder, OBEYED, stop_at=_REPEATS)
@@ -158,7 +159,8 @@ def with_host_options(
         of_call: The host as one call sees it, whose options are merged over those of the file.
     """
     from_host = dict((of_call or host).scheduler_options)
-    by_script, words = counts_gpus(from_host), from_host.pop("gres", "")
+    by_script = counts_gpus(from_host)
+    words = from_host.pop("gres", "")
     if gpus and words is None and host.gpu_option == "gres" and not by_script:
         message = f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {host.name} ({host.source})"
         raise ConfigError(message, host=host.name, hint="remove that line, or set gpu_option: gpus")

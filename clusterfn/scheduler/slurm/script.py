@@ -17,6 +17,13 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.errors import ConfigError
+from clusterfn.scheduler.slurm.directive_values import (
+    read_array,
+    read_least_nodes,
+    read_megabytes,
+    read_seconds,
+    read_signal,
+)
 from clusterfn.scheduler.slurm.keys import LETTERS, NUMBER, OPTIONS, PASSED, QUIET, READ
 
 ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
@@ -26,21 +33,8 @@ _LINE = re.compile(r"#S(?:BATCH|LURM)\s*(.*)")
 _OF_OTHERS = re.compile(r"#\s?(?:PBS|BSUB|\$|COBALT|FLUX:|flux:|OAR|MSUB|PJM|QSUB|@|DW|BB)(?=\s)")
 # A script without such a line asks for nothing.
 DIRECTIVE = re.compile(rf"^(?:#SBATCH|#SLURM|{_OF_OTHERS.pattern})", re.MULTILINE)
-_NODES = re.compile(r"(\d+)([km]?)(?:-(\d+)([km]?))?|(\d+)[\d,:-]*")
-_MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
-_UNITS_MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1 << 20}
-# The forms of a time: [days-]hours[:minutes[:seconds]] with days, else minutes, minutes:seconds, or all three.
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-_UNLIMITED = ("0", "-1", "UNLIMITED", "INFINITE")
 _GPUS = re.compile(r"(?:gpu:)?(?:([A-Za-z][\w.-]*):)?(\d+)|(?:gpu:)?([A-Za-z][\w.-]*)")
 _OF_TASKS = re.compile(r"gres[/:]gpu(?::([A-Za-z][\w.-]*))?[:=](\d+)")
-_SIGNAL = re.compile(r"(?:([BR]*):)?(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d{1,5}))?")
-_SIGNALS = {
-    "HUP": 1, "INT": 2, "QUIT": 3, "ABRT": 6, "KILL": 9, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18,
-    "STOP": 19, "TSTP": 20, "TTIN": 21, "TTOU": 22, "URG": 23, "XCPU": 24,
-}  # fmt: skip
-_INDICES = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
-_MOST_TASKS = 100_000
 # The arguments of a call that say how a job is laid out: sbatch gets what the script itself says of them.
 LAYOUT = ("cores", "memory", "gpus", "gpu_type", "nodes", "tasks_per_node")
 # SLURM obeys these itself.
@@ -119,7 +113,7 @@ def read_sbatch(text: str, has_slurm: bool, name: str = "", given: Collection[st
     if not directives and not not_read:
         return None
     said = {
-        name: each for name, each in directives.items() if name not in OPTIONS or OPTIONS[name].argument not in given
+        name: value for name, value in directives.items() if name not in OPTIONS or OPTIONS[name].argument not in given
     }
     reader = _DirectiveReader(said, SbatchScript(not_taken=not_read), has_slurm)
     reader.read()
@@ -161,7 +155,8 @@ def _options_of(line: str, place: str) -> dict[str, _Directive]:
                 raise ConfigError(f"{place}: invalid option -- '{word[1]}'", hint="correct this line")
             name, value = LETTERS[word[1]], word[2:]
             equals = "=" if value else ""
-        is_known, form = name in OPTIONS, OPTIONS[name].form if name in OPTIONS else ""
+        is_known = name in OPTIONS
+        form = OPTIONS[name].form if name in OPTIONS else ""
         if not equals and form in ("", NUMBER) and words and (is_known or not words[0].startswith("-")):
             equals, value = "=", words.pop(0)
         directive = _Directive(value, place)
@@ -186,7 +181,7 @@ class _DirectiveReader:
         for name, directive in self._directives.items():
             self._sort(name, directive)
         self._read_layout()
-        limit = self._take("time", _seconds)
+        limit = self._take("time", read_seconds)
         if limit:
             script.options["time"] = timedelta(seconds=limit)
         elif limit is not None:
@@ -200,7 +195,7 @@ class _DirectiveReader:
         script.env.update(dict(word.split("=", 1) for word in words if "=" in word))
         if names := [word for word in words if "=" not in word and word not in ("", "ALL", "NONE", "NIL")]:
             script.not_taken.append(f"--export={','.join(names)} (use --env)")
-        script.signal, script.alone, before = self._take("signal", _signal) or ("", False, "")
+        script.signal, script.alone, before = self._take("signal", read_signal) or ("", False, "")
         if before:
             script.options["warn_before"] = before
         self._read_array()
@@ -239,7 +234,7 @@ class _DirectiveReader:
 
     def _read_layout(self) -> None:
         script, request = self.script, self.script.request
-        nodes = self._take("nodes", _least_nodes)
+        nodes = self._take("nodes", read_least_nodes)
         tasks, per_node, cpus = (self._take(name, int) for name in ("ntasks", "ntasks-per-node", "cpus-per-task"))
         # sbatch derives the number of nodes from the tasks.
         nodes = nodes or (math.ceil(tasks / per_node) if tasks and per_node else 1)
@@ -260,16 +255,17 @@ class _DirectiveReader:
             script.options["memory"] = f"{megabytes}MB"
         if not self._has_slurm:
             tasks = tasks or (nodes * per_node if per_node else None)
-            variables = {"NTASKS": tasks, "NPROCS": tasks, "NTASKS_PER_NODE": per_node, "CPUS_PER_TASK": cpus,
-                         "TASKS_PER_NODE": on_each, "MEM_PER_NODE": megabytes}  # fmt: skip
+            variables = {"NTASKS": tasks, "NPROCS": tasks, "NTASKS_PER_NODE": per_node, "TASKS_PER_NODE": on_each}
+            variables.update(CPUS_PER_TASK=cpus, MEM_PER_NODE=megabytes)
             script.env.update({f"SLURM_{name}": str(value) for name, value in variables.items() if value})
 
     def _gpus(self, nodes: int, on_each: int) -> int:
         """Return how many GPUs each node needs; their type becomes an option."""
         sockets = self._take("sockets-per-node", int) or 1
-        shares = {"gres": 1.0, "gpus-per-node": 1.0, "gpus": 1.0 / nodes, "gpus-per-task": on_each,
-                  "gpus-per-socket": sockets, "tres-per-task": on_each}  # fmt: skip
-        most, kinds = 0, set[str]()
+        shares = {"gres": 1.0, "gpus-per-node": 1.0, "gpus": 1.0 / nodes}
+        shares.update({"gpus-per-task": on_each, "gpus-per-socket": sockets, "tres-per-task": on_each})
+        most = 0
+        kinds = set[str]()
         for name, share in shares.items():
             asked = self._take(name, functools.partial(self._kinds_of_gpus, name)) or []
             kinds.update(kind for kind, _ in asked if kind)
@@ -301,82 +297,20 @@ class _DirectiveReader:
         return [(match[1] or match[3] or "", int(match[2] or 1)) for match in matches]
 
     def _megabytes(self, cores: int, gpus: int) -> int:
-        total, per_cpu, per_gpu = (self._take(name, _megabytes) for name in ("mem", "mem-per-cpu", "mem-per-gpu"))
+        total, per_cpu, per_gpu = (self._take(name, read_megabytes) for name in ("mem", "mem-per-cpu", "mem-per-gpu"))
         # sbatch reads --mem=0 as all memory of the node.
         if total == 0 and not self._has_slurm:
             self._leave("mem", "ask for an amount with --memory")
         return math.ceil(total or (per_cpu or 0) * cores or (per_gpu or 0) * gpus)
 
     def _read_array(self) -> None:
-        found = self._take("array", _indices)
+        found = self._take("array", read_array)
         if found is None:
             return
         numbers, self.script.max_parallel = found
         self.script.array = [str(number) for number in numbers]
-        self.script.env.update(
-            SLURM_ARRAY_TASK_ID=f"{{{ARRAY_VARIABLE}}}", SLURM_ARRAY_TASK_COUNT=str(len(numbers)),
-            SLURM_ARRAY_TASK_MIN=str(numbers[0]), SLURM_ARRAY_TASK_MAX=str(numbers[-1]),
-        )  # fmt: skip
-
-
-def _indices(text: str) -> tuple[list[int], int | None]:
-    """Read what sbatch takes as an array: 1-10, 0-15:4, 1,3,5 and %4 behind it."""
-    listed, percent, most = text.partition("%")
-    numbers: set[int] = set()
-    for part in listed.strip("[]").split(","):
-        match = _INDICES.fullmatch(part)
-        first, last, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (1, 0, 1)
-        if first > last or not step or last - first >= _MOST_TASKS * step or (percent and not most.isdigit()):
-            raise ValueError("Invalid job array specification")
-        numbers.update(range(first, last + 1, step))
-    return sorted(numbers), int(most or 0) or None
-
-
-def _signal(text: str) -> tuple[str, bool, str]:
-    """Return the name of a signal, whether it is for the script alone, and how long before the end it comes."""
-    match = _SIGNAL.fullmatch(text.upper())
-    names = [name for name, number in _SIGNALS.items() if match and match[2] in (name, str(number))]
-    if match is None or not names or int(match[3] or 0) > 0xFFFF:
-        raise ValueError
-    return f"SIG{names[0]}", "B" in (match[1] or ""), f"{match[3] or 60}s"
-
-
-def _least_nodes(text: str) -> int:
-    match = _NODES.fullmatch(text)
-    if match is None:
-        raise ValueError(f'"{text}" is not a valid node count')
-    units = {"": 1, "k": 1024, "m": 1024**2}
-    least = int(match[1] or match[5]) * units[match[2] or ""]
-    most = int(match[3] or least) * units[match[4] or ""]
-    if most < least:
-        raise ValueError(f"Maximum node count {most} is less than minimum node count {least}")
-    if not least:
-        raise ValueError("Node count specification invalid")
-    return least
-
-
-def _megabytes(text: str) -> float:
-    match = _MEMORY.fullmatch(text)
-    if match is None:
-        raise ValueError
-    return float(match[1]) * _UNITS_MB[match[2].upper()]
-
-
-def _seconds(text: str) -> float:
-    """Read sbatch's times: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S; 0 for no limit.
-
-    Example:
-        >>> _seconds("90"), _seconds("1-12"), _seconds("02:00:00")
-        (5400.0, 129600.0, 7200.0)
-    """
-    if text.upper() in _UNLIMITED:
-        return 0.0
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise ValueError
-    parts = [float(part) for part in match.groups()[1:] if part is not None]
-    hours, minutes, seconds = [*([] if match[1] or len(parts) == 3 else [0.0]), *parts, 0.0, 0.0][:3]
-    return float(match[1] or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+        variables = {"ID": f"{{{ARRAY_VARIABLE}}}", "COUNT": len(numbers), "MIN": numbers[0], "MAX": numbers[-1]}
+        self.script.env.update({f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in variables.items()})
 
 
 def in_words(options: Mapping[str, Any]) -> str:

@@ -100,15 +100,16 @@ class SlurmSite(site.SchedulerSite):
         if self.trouble:
             return [f"SLURM, and sinfo fails: {self.trouble}"]
         lines = [f"SLURM with {len(self.partitions)} partitions (* is the default):"]
-        for each in self.partitions:
-            name, gres = f"{each.name}{'*' if each.default else ''}", f", {each.gres}" if "gpu" in each.gres else ""
-            lines.append(f"  {name}  {each.state}, limit {each.time_limit}, {each.nodes} nodes{gres}")
-        accounts = sorted({each.name for each in self.accounts})
+        for partition in self.partitions:
+            name = f"{partition.name}{'*' if partition.default else ''}"
+            gres = f", {partition.gres}" if "gpu" in partition.gres else ""
+            lines.append(f"  {name}  {partition.state}, limit {partition.time_limit}, {partition.nodes} nodes{gres}")
+        accounts = sorted({account.name for account in self.accounts})
         lines += [f"your accounts: {', '.join(accounts)}"] if accounts else []
         return [*lines, *self._on_memory()]
 
     def _on_memory(self) -> list[str]:
-        names = [each.name for each in self.partitions if each.has_no_memory]
+        names = [partition.name for partition in self.partitions if partition.has_no_memory]
         if not names:
             return []
         where = "" if len(names) == len(self.partitions) else f" in {', '.join(names)}"
@@ -117,8 +118,8 @@ class SlurmSite(site.SchedulerSite):
     def choose_options(self, answers: site.AdvanceAnswers, ask: site.Ask) -> dict[str, Any]:
         """Return the account and the partitions."""
         options: dict[str, Any] = {}
-        accounts = sorted({each.name for each in self.accounts})
-        existing = [each.name for each in self.partitions]
+        accounts = sorted({account.name for account in self.accounts})
+        existing = [partition.name for partition in self.partitions]
         site.check_advance_answer("there is no partition", "--partition", answers.partition, existing)
         site.check_advance_answer("there is no partition", "--gpu-partition", answers.gpu_partition, existing)
         site.check_advance_answer("SLURM does not let you use account", "--account", answers.account, accounts)
@@ -127,15 +128,15 @@ class SlurmSite(site.SchedulerSite):
         elif len(accounts) > 1:
             # With a single account there is nothing to choose, because SLURM takes it anyway.
             options["account"] = ask("Account to charge", "--account", accounts, accounts[0])
-        usable = [each for each in self.partitions if each.state == "up"]
-        default = next((each.name for each in usable if each.default), None)
-        names = [each.name for each in usable]
+        usable = [partition for partition in self.partitions if partition.state == "up"]
+        default = next((partition.name for partition in usable if partition.default), None)
+        names = [partition.name for partition in usable]
         cpu = answers.partition or default
         if cpu is None and names:
             question = "Which partition, since SLURM has no default"
             cpu = names[0] if len(names) == 1 else ask(question, "--partition", names, names[0])
         gpu = answers.gpu_partition
-        with_gpus = [each.name for each in usable if "gpu" in each.gres]
+        with_gpus = [partition.name for partition in usable if "gpu" in partition.gres]
         if not gpu and with_gpus and cpu not in with_gpus:
             question = "Which partition for jobs with GPUs"
             gpu = with_gpus[0] if len(with_gpus) == 1 else ask(question, "--gpu-partition", with_gpus, with_gpus[0])
@@ -143,7 +144,7 @@ class SlurmSite(site.SchedulerSite):
             options["partition"] = {"cpu": cpu, "gpu": gpu} if cpu else {"gpu": gpu}
         elif cpu and cpu != default:
             options["partition"] = cpu
-        if usable and all(each.has_no_memory for each in usable):
+        if usable and all(partition.has_no_memory for partition in usable):
             options["mem"] = None
         return options
 
@@ -155,10 +156,10 @@ class SlurmSite(site.SchedulerSite):
                 key = "scheduler_env: {SLURM_CONF: …}"
                 hint = f"run `echo $SLURM_CONF` there in a login shell, and write {key} of {place}"
             raise ConfigError("sinfo does not answer", evidence=self.trouble.splitlines(), hint=hint)
-        partitions = {each.name: each for each in self.partitions}
+        partitions = {partition.name: partition for partition in self.partitions}
         configured = host.scheduler_options.get("partition")
-        chosen = list(configured.values()) if isinstance(configured, dict) else [configured] if configured else []
-        for group in chosen or [each.name for each in partitions.values() if each.default]:
+        chosen = list(configured.values()) if isinstance(configured, dict) else [*filter(None, [configured])]
+        for group in chosen or [partition.name for partition in partitions.values() if partition.default]:
             names = [name for name in str(group or "").split(",") if name]
             hint = f"correct slurm: partition: of {place}"
             for name in names:
@@ -166,14 +167,14 @@ class SlurmSite(site.SchedulerSite):
                     problem = f"there is no partition {name}{did_you_mean(name, list(partitions))}"
                     raise ConfigError(problem, evidence=sorted(partitions), hint=hint)
             if names and all(partitions[name].state != "up" for name in names):
-                usable = ", ".join(each.name for each in partitions.values() if each.state == "up") or "none"
+                usable = ", ".join(name for name, partition in partitions.items() if partition.state == "up") or "none"
                 problem = "; ".join(f"the partition {name} is {partitions[name].state}" for name in names)
                 raise ConfigError(problem, hint=f"ask the administrator, or {hint}; those that are up: {usable}")
-        rows = [
-            f"{each.name}{'*' if each.default else ''}  {each.state}, limit {each.time_limit}, nodes {each.nodes}, "
-            f"{each.gres}"
-            for each in partitions.values()
-        ]
+        rows = []
+        for partition in partitions.values():
+            name = f"{partition.name}{'*' if partition.default else ''}"
+            nodes = f"nodes {partition.nodes}, {partition.gres}"
+            rows.append(f"{name}  {partition.state}, limit {partition.time_limit}, {nodes}")
         rows += self._on_memory()
         return "\n".join([f"SLURM with {len(self.partitions)} partitions (* is the default):", *rows])
 
@@ -182,14 +183,17 @@ class SlurmSite(site.SchedulerSite):
         if not self.accounts:
             return None
         account, qos = host.scheduler_options.get("account"), host.scheduler_options.get("qos")
-        mine = [each for each in self.accounts if account in (None, each.name)]
-        accounts, levels = [each.name for each in self.accounts], [name for each in mine for name in each.qos]
+        mine = [entry for entry in self.accounts if account in (None, entry.name)]
+        accounts = [entry.name for entry in self.accounts]
+        levels = [name for entry in mine for name in entry.qos]
         for option, value, available in (("account", account, accounts), ("qos", qos, levels)):
             if value is not None and available and str(value) not in available:
                 names = list(dict.fromkeys(available))
                 message = f"SLURM does not let you use {option} {value}{did_you_mean(str(value), names)}"
                 raise ConfigError(message, hint=f"set `slurm: {option}:` of {place} to one of {', '.join(names)}")
-        rows = [f"{each.name}  {each.partition or 'any'}  {', '.join(each.qos) or 'default'}" for each in self.accounts]
+        rows = [
+            f"{entry.name}  {entry.partition or 'any'}  {', '.join(entry.qos) or 'default'}" for entry in self.accounts
+        ]
         return "\n".join(["accounts that you can charge (account, partition, QOS):", *rows])
 
 
@@ -202,9 +206,10 @@ def read_partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
             continue
         # sinfo puts a star behind the name of the default partition.
         starred, state, limit, count, gres = words[:5]
-        name, nodes = starred.rstrip("*"), int(count) if _NODES.fullmatch(count) else 0
+        name = starred.rstrip("*")
+        nodes = int(count) if _NODES.fullmatch(count) else 0
         row = partitions[name] = partitions.get(name) or Partition(name, starred.endswith("*"), state, limit, 0, gres)
-        kinds = dict.fromkeys(each for each in (row.gres, gres) if each not in _NOTHING)
+        kinds = dict.fromkeys(kind for kind in (row.gres, gres) if kind not in _NOTHING)
         # sinfo shows a + behind the amount where the nodes of a row differ.
         memory = words[5].rstrip("+") if len(words) == 6 else ""
         sizes = [int(memory)] if _NODES.fullmatch(memory) else []
@@ -217,7 +222,7 @@ def read_accounts(lines: Iterable[str]) -> tuple[Account, ...]:
     """Parse `sacctmgr -nP show assoc format=account,partition,qos`."""
     rows = (line.strip().split("|") for line in lines)
     rows = (row for row in rows if len(row) >= 3 and row[0] and " " not in row[0])
-    accounts = (Account(row[0], row[1], tuple(each for each in row[2].split(",") if each)) for row in rows)
+    accounts = (Account(row[0], row[1], tuple(level for level in row[2].split(",") if level)) for row in rows)
     return tuple(dict.fromkeys(accounts))
 
 

@@ -140,7 +140,8 @@ class SlurmState(JobState):
             return None
         sentence, hint = _never(self)
         if not sentence and _PER_JOB.fullmatch(self.reason):
-            sentence, hint = "it asks for more than one job can have", _LESS
+            sentence = "it asks for more than one job can have"
+            hint = _LESS
         if not sentence:
             return None
         message = f"SLURM on {host} will never start this job: {sentence}"

@@ -21,8 +21,6 @@ from clusterfn.scheduler.slurm.keys import refuse_unknown_gpus
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
 
-# $1 the job's name, $2 the user, $3 the cluster or ""; then what scontrol is to change.
-_MB = 2**20
 # Some sites' wrappers of sbatch leave --parsable out.
 _ID = re.compile(r"^(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?\s*$", re.MULTILINE)
 _NODES = re.compile(r"(.*)\|([0-9]{1,9})(?:\|([^|]*))?")
@@ -65,7 +63,7 @@ class Slurm(base.Scheduler):
         return sbatch.submit(self.host, self.user, job)
 
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, base.Submission]]:
-        """Submit job arrays, as few as possible, or each element as a job where there are none."""
+        """Submit job arrays, as few as possible; reject a map where the site has none."""
         return sbatch.elements(self.host, self.user, job, numbers, largest)
 
     def notes(self, answer: base.Answer) -> Sequence[str]:
@@ -96,11 +94,14 @@ class Slurm(base.Scheduler):
         if answer.rc in (0, None) and numbers:
             return str(numbers[-1])
         output = (answer.err or answer.out).strip()
-        message, maybe = answer.without_number("sbatch"), answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED)
+        message = answer.without_number("sbatch")
+        maybe = answer.may_be_submitted(_ID, _REFUSED, _MAYBE_SUBMITTED)
         kind: type[ClusterfnError] = SubmitError
         if not maybe and any(text in output.lower() for text in sbatch.NEVER_MET):
-            kind, message = Unsatisfiable, f"{message}: SLURM on {self.host.name} can never run it"
-        hint, evidence = sbatch.submit_hint(output, self.host), output.splitlines()
+            kind = Unsatisfiable
+            message = f"{message}: SLURM on {self.host.name} can never run it"
+        hint = sbatch.submit_hint(output, self.host)
+        evidence = output.splitlines()
         raise kind(message, host=self.host.name, stage="submit", evidence=evidence, hint=hint, retryable=maybe)
 
     def refused_for_now(self, answer: base.Answer) -> str:

@@ -20,7 +20,8 @@ from clusterfn.config.spec import Host, Interpreter
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.scheduler_commands import FoundCommands, LoginShellAnswer
-from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
+from clusterfn.hosts.survey import Site, SurveyedGpus
+from clusterfn.hosts.volumes import Volume
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 

@@ -27,7 +27,7 @@ def test_a_script_of_any_name_gives_its_job_a_name_that_fits(file, name, tmp_pat
     assert sent == [name]
 
 
-def test_a_command_can_ask_to_be_told_of_its_end():
+def test_a_command_can_ask_to_be_notified_of_its_end():
     given = parser.make_parser().read(["run", "--notify", "touch x", "--", "ls"])
 
     assert call_options(given)["notify"] == "touch x"

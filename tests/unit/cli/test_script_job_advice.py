@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from clusterfn.cli.run import advise
+from clusterfn.cli.command_advice import advise
 from clusterfn.errors import CommandFailed
 from clusterfn.packing.project.model import Project
 

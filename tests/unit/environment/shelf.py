@@ -19,6 +19,7 @@ from clusterfn.environment import (
     packages,
     resolve,
     solver,
+    standalone_python,
     torch_build,
     uv,
     wheels,
@@ -228,6 +229,6 @@ def make_shelf(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
         return replace(python, sha256="a" * 64)
 
     monkeypatch.setattr(conda_solver, "solve", solve)
-    monkeypatch.setattr(wheels, "find_python", find_python)
-    monkeypatch.setattr(wheels, "with_hash", with_hash)
+    monkeypatch.setattr(standalone_python, "find_python", find_python)
+    monkeypatch.setattr(standalone_python, "with_hash", with_hash)
     return made

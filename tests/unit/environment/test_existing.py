@@ -47,7 +47,7 @@ def test_a_name_is_searched_for_below_every_place_of_conda(tmp_path, place):
 
 
 @pytest.mark.parametrize(("folder", "is_run"), [("wrappers", True), (".pyenv/shims", False)])
-def test_a_script_that_was_named_is_what_jobs_run_and_stands_in_no_path(tmp_path, folder, is_run):
+def test_a_script_that_was_named_is_what_jobs_run_and_is_in_no_path(tmp_path, folder, is_run):
     """It may enter a container; but what a shim of pyenv chooses depends on the folder."""
     python = put(tmp_path, folder)
     wanted = parse_existing(f"python:{python}", BARE)

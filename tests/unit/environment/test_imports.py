@@ -92,7 +92,8 @@ def test_names_are_found_without_packages_distributions_too(installed, monkeypat
 
 def refusal(monkeypatch: pytest.MonkeyPatch, lacking: EnvironmentBuildError, *imports: str) -> EnvironmentBuildError:
     """What a call says of a host that lacks what it needs, where nothing can be locked either."""
-    environments = EnvironmentResolver(SimpleNamespace(host=Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")))  # type: ignore[arg-type]
+    settings = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
+    environments = EnvironmentResolver(SimpleNamespace(settings=settings))  # type: ignore[arg-type]
     unreachable = LockError("it could not be locked: a channel cannot be reached", hint="correct your network")
     monkeypatch.setattr(environments, "resolve_existing", Mock(side_effect=lacking))
     monkeypatch.setattr(environments, "resolve_made", Mock(side_effect=unreachable))

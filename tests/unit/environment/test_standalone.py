@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import solver, uv, wheels
+from clusterfn.environment import solver, standalone_python, uv
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage, Unsolved
 from clusterfn.environment.python_source import PythonSource
 from clusterfn.errors import LockError
@@ -18,15 +18,15 @@ from tests.unit.environment.shelf import HOST, Shelf
 
 CONTENT = b"an archive"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-FIND_PYTHON, WITH_HASH = wheels.find_python, wheels.with_hash  # the shelf replaces them
+FIND_PYTHON, WITH_HASH = standalone_python.find_python, standalone_python.with_hash  # the shelf replaces them
 
 
 @pytest.fixture
 def mirror(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a mirror that has an archive for Python 3.11, and no hashes; the archive."""
     folder = tmp_path / "a mirror"
-    monkeypatch.setattr(wheels, "find_python", FIND_PYTHON)
-    monkeypatch.setattr(wheels, "with_hash", WITH_HASH)
+    monkeypatch.setattr(standalone_python, "find_python", FIND_PYTHON)
+    monkeypatch.setattr(standalone_python, "with_hash", WITH_HASH)
     monkeypatch.setenv("UV_PYTHON_INSTALL_MIRROR", folder.as_uri())
     argv = [uv.find_uv(), "python", "list", "cpython-3.11-linux-x86_64-gnu", "--only-downloads", "--offline"]
     known = json.loads(subprocess.run([*argv, "--output-format", "json"], capture_output=True, check=True).stdout)

@@ -10,7 +10,8 @@ import pytest
 from clusterfn.cli.init import choices
 from clusterfn.cli.init.choices import Answers
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.survey import Site, SurveyedGpus, Volume
+from clusterfn.hosts.survey import Site, SurveyedGpus
+from clusterfn.hosts.volumes import Volume
 from clusterfn.scheduler.grid_engine.site import GridEngineSite
 from clusterfn.scheduler.site import AdvanceAnswers
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite

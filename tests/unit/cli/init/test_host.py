@@ -11,7 +11,6 @@ from clusterfn.cli.init import host as init_host
 from clusterfn.cli.init.choices import Answers
 from clusterfn.cli.init.host import begin
 from clusterfn.errors import ConfigError, HostDiskFull
-from clusterfn.hosts import connection
 from clusterfn.hosts.transports import ssh_config_file
 from tests.programs import main
 
@@ -123,7 +122,7 @@ def test_a_home_without_room_is_reported_with_the_option_for_another_folder(fold
     monkeypatch.setattr(init, "trust_hosts", lambda *_, **__: [])
     opened = SimpleNamespace(close=lambda: None)
     monkeypatch.setattr(init_host, "transport_for", lambda _: SimpleNamespace(open=lambda _: opened))
-    monkeypatch.setattr(connection, "connection_for", connect)
+    monkeypatch.setattr(init_host, "connection_for", connect)
 
     assert main(["init", "t1", "--name", "t1"]) == 1
     said = capsys.readouterr().err

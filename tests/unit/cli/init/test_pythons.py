@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.cli.init import choices
+from clusterfn.cli.init import pythons
 from clusterfn.cli.init.choices import Answers
 from clusterfn.config.environment_kinds import CONDA_PLACES
 from clusterfn.config.spec import Interpreter
@@ -49,22 +49,22 @@ HOMES = [place[2:] for place in CONDA_PLACES if place.startswith("~/")]
 def test_it_is_found_where_people_put_it(tmp_path, folder):
     put(tmp_path / folder / "bin" / f"python{MINOR}")
 
-    assert sys.executable in choices.find_pythons(Here(tmp_path))
+    assert sys.executable in pythons.find_pythons(Here(tmp_path))
 
 
 def test_what_conda_remembers_is_looked_at(tmp_path):
     put(tmp_path / "far away" / "bin" / "python")
     put(tmp_path / ".conda" / "environments.txt", f"{tmp_path}/far away\n{tmp_path}/gone\n")
 
-    assert choices.find_pythons(Here(tmp_path))[0] == sys.executable
+    assert pythons.find_pythons(Here(tmp_path))[0] == sys.executable
 
 
 def test_what_does_not_run_or_is_of_another_version_is_not_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(choices, "PYTHON", "python9.9")
+    monkeypatch.setattr(pythons, "PYTHON", "python9.9")
     put(tmp_path / ".local" / "bin" / "python9.9")
     put(tmp_path / "miniconda3" / "bin" / "python9.9", "#!/bin/sh\nexit 1\n")
 
-    assert choices.find_pythons(Here(tmp_path)) == []
+    assert pythons.find_pythons(Here(tmp_path)) == []
 
 
 def host_with(home: Path) -> SimpleNamespace:
@@ -82,27 +82,27 @@ def host_with(home: Path) -> SimpleNamespace:
 def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path, capsys):
     put(tmp_path / "bin" / f"python{MINOR}")
 
-    assert choices.environment(host_with(tmp_path), None, Answers(yes=True)) is None
+    assert pythons.environment(host_with(tmp_path), None, Answers(yes=True)) is None
     assert f"Functions run with {tmp_path}/bin/python{MINOR}" in capsys.readouterr().out
 
 
 def test_a_given_one_is_looked_for_at_once(tmp_path):
-    assert choices.environment(host_with(tmp_path), "conda:ml", Answers(yes=True)) == "conda:ml"
+    assert pythons.environment(host_with(tmp_path), "conda:ml", Answers(yes=True)) == "conda:ml"
     with pytest.raises(EnvironmentBuildError):
-        choices.environment(host_with(tmp_path), "conda:gone", Answers(yes=True))
+        pythons.environment(host_with(tmp_path), "conda:gone", Answers(yes=True))
 
 
 def test_the_first_that_is_found_is_proposed(tmp_path):
     put(tmp_path / ".conda" / "environments.txt", f"{put(tmp_path / 'e' / 'bin' / 'python').parents[1]}\n")
 
-    assert choices.environment(host_with(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
-    assert choices.environment(host_with(tmp_path), "none", Answers(yes=True)) is None
+    assert pythons.environment(host_with(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
+    assert pythons.environment(host_with(tmp_path), "none", Answers(yes=True)) is None
 
 
 def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(choices, "PYTHON", "python9.9")
+    monkeypatch.setattr(pythons, "PYTHON", "python9.9")
 
-    assert choices.environment(host_with(tmp_path), None, Answers(yes=True)) is None
+    assert pythons.environment(host_with(tmp_path), None, Answers(yes=True)) is None
     assert "The host has no python9.9" in capsys.readouterr().out
 
 
@@ -112,7 +112,7 @@ def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
      ("conda:ml", "conda:ml"), ("none", "none"), ("/f/environment.yml", "/f/environment.yml"), ("3", "3")],
 )  # fmt: skip
 def test_a_number_and_a_path_are_answers(typed, meant):
-    assert choices.parse_answer(typed, ["/d/python", "/e/python"]) == meant
+    assert pythons.parse_answer(typed, ["/d/python", "/e/python"]) == meant
 
 
 def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, capsys):
@@ -123,20 +123,20 @@ def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, 
     monkeypatch.setattr("sys.stdin", stdin)
 
     with pytest.raises(ConfigError, match="no usable answer"):
-        choices.environment(host_with(tmp_path), None, Answers(yes=False))
+        pythons.environment(host_with(tmp_path), None, Answers(yes=False))
     assert capsys.readouterr().err.count("does not name an environment") == 3
 
     stdin = io.StringIO("yes\nconda:ml\n")
     stdin.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
-    assert choices.environment(host_with(tmp_path), None, Answers(yes=False)) == "conda:ml"
+    assert pythons.environment(host_with(tmp_path), None, Answers(yes=False)) == "conda:ml"
 
 
 def test_the_systems_own_is_the_last_that_is_proposed(monkeypatch):
     said = SimpleNamespace(out=b"/usr/bin/python3.9\n/opt/x/bin/python3.9\nnonsense\n/usr/bin/python3.9\n")
     reply = SimpleNamespace(result=lambda timeout: said)
 
-    assert choices.find_pythons(SimpleNamespace(run=lambda argv, timeout_s: reply)) == [
+    assert pythons.find_pythons(SimpleNamespace(run=lambda argv, timeout_s: reply)) == [
         "/opt/x/bin/python3.9", "/usr/bin/python3.9"
     ]  # fmt: skip
 

@@ -17,7 +17,8 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.hosts import survey
 from clusterfn.hosts.connection import Completed
-from clusterfn.hosts.survey import QuotaLeft, Site, SurveyedGpus, Volume, parse_quotas, read_site
+from clusterfn.hosts.survey import Site, SurveyedGpus, read_site
+from clusterfn.hosts.volumes import QuotaLeft, Volume, parse_quotas, read_volume
 from clusterfn.scheduler.site import Section
 from clusterfn.scheduler.slurm.site import Account, Partition, SlurmSite
 from tests.processes import is_running
@@ -71,7 +72,7 @@ OVERFULL = """
     ],
 )
 def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
-    found = survey.read_volume(folder(df), {})
+    found = read_volume(folder(df), {})
 
     assert (found.device, found.kind, found.free_bytes, found.shared) == (device, kind, free, shared)
     assert (found.name, found.path) == ("$DATA", "/data/ann")
@@ -87,7 +88,7 @@ def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
     ],
 )
 def test_inodes_are_read_where_there_are_such(inodes, files):
-    found = survey.read_volume(folder(XFS, inodes), {})
+    found = read_volume(folder(XFS, inodes), {})
 
     assert found.free_files == files
 
@@ -123,7 +124,7 @@ def test_quota_leaves_what_is_under_the_hard_limit_or_else_the_soft_one(said, le
 
 
 def test_quota_belongs_to_its_device():
-    found = survey.read_volume(folder(XFS), {"/dev/sdb1": QuotaLeft(7 * GB, 12), "/dev/sda1": QuotaLeft(0, 0)})
+    found = read_volume(folder(XFS), {"/dev/sdb1": QuotaLeft(7 * GB, 12), "/dev/sda1": QuotaLeft(0, 0)})
 
     assert (found.quota_bytes, found.quota_files, found.room_bytes, found.room_files) == (7 * GB, 12, 7 * GB, 12)
 
@@ -143,8 +144,8 @@ OF_GROUP_OVER = """
 
 
 def test_of_all_quotas_of_lustre_the_smallest_counts():
-    user = survey.read_volume(folder(LUSTRE, lfs=text(OF_USER)), {})
-    both = survey.read_volume(folder(LUSTRE, lfs=text(OF_USER) + text(OF_GROUP_OVER)), {})
+    user = read_volume(folder(LUSTRE, lfs=text(OF_USER)), {})
+    both = read_volume(folder(LUSTRE, lfs=text(OF_USER) + text(OF_GROUP_OVER)), {})
 
     assert user is not None and both is not None
     assert (user.quota_bytes, user.quota_files) == (2999000 * KB, None)
@@ -165,13 +166,13 @@ def test_a_full_folder_is_distinguished_from_a_forbidden_one(said, writable, quo
     section = folder(XFS, write=[said])
     del section.parts["run"], section.parts["link"]
 
-    found = survey.read_volume(section, {})
+    found = read_volume(section, {})
 
     assert (found.writable, found.quota_bytes, found.noexec, found.links) == (writable, quota, False, None)
 
 
 def test_a_script_that_cannot_be_started_shows_noexec():
-    found = survey.read_volume(folder(XFS, run=["sh: 1: ./.clusterfn-survey-9-1: Permission denied"]), {})
+    found = read_volume(folder(XFS, run=["sh: 1: ./.clusterfn-survey-9-1: Permission denied"]), {})
 
     assert found.noexec
 

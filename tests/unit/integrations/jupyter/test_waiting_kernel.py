@@ -69,7 +69,7 @@ def test_a_client_is_answered_after_some_seconds_and_each_cell_shows_the_last_te
     waits.send(1, request("kernel_info_request"))
     waits.send(1, request("execute_request", code="1", silent=False))
     waits.send(1, request("execute_request", code="2", silent=True))
-    waits.kernel.say("locking environment.yml")
+    waits.kernel.show("locking environment.yml")
     waits.kernel.end()
     waits.send(1, request("kernel_info_request"))
 
