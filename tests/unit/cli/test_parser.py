@@ -382,18 +382,25 @@ def words_of(line: str) -> list[str]:
     return shlex.split(re.split(r" [|>] (?![^']*'$)", line)[0])
 
 
-def test_every_example_of_a_help_is_a_command_of_ours():
-    for line in [line for lines in argument_parser.EXAMPLES.values() for line in lines]:
-        assert callable(parser.make_parser().read(words_of(line)).run)
+@pytest.mark.parametrize("name", argument_parser.EXAMPLES)
+def test_the_help_of_a_command_begins_with_an_example_of_it_and_each_is_a_command_of_ours(name, capsys):
+    lines = argument_parser.EXAMPLES[name]
+    assert main([*name.split(), "--help"]) == 0
+    usage, first, *rest = capsys.readouterr().out.split("\n\n")
+
+    assert usage.startswith(f"usage: clusterfn {name}") and first == f"  clusterfn {lines[0]}"
+    assert [line for line in lines[1:] if f"  clusterfn {line}" not in rest[-1].splitlines()] == []
+    assert all(line.startswith(name) and callable(read(*words_of(line)).run) for line in lines)
 
 
-def test_every_command_shows_examples_of_itself(capsys):
-    for name, lines in argument_parser.EXAMPLES.items():
-        assert main([*name.split(), "--help"]) == 0
-        shown = capsys.readouterr().out
-        assert [line for line in lines if f"  clusterfn {line}\n" not in shown] == []
-        assert all(line.split()[: len(name.split())] == name.split() for line in lines)
-    assert {*argument_parser.EXAMPLES} >= {name for name in parser.make_parser().commands if name != "stop"}
+def test_the_help_of_the_program_fits_a_screen_and_begins_with_the_commands_of_a_normal_day(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+
+    assert len(shown) <= 24 and max(map(len, shown)) <= 80
+    assert [line.split()[0] for line in shown if line.startswith("  ")] == ["run", "jobs", "logs", "result", "cancel"]
+    named = set(re.findall(r"\w+", "\n".join(shown)))
+    assert {name for name in parser.make_parser().commands if name != "stop"} <= named & argument_parser.EXAMPLES.keys()
 
 
 def test_what_json_cannot_say_is_refused_by_name():
