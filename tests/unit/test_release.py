@@ -132,6 +132,8 @@ def test_the_recipe_needs_what_the_package_needs(metadata):
     # A recipe for all Pythons has no markers, and py-rattler needs Python 3.10.
     required = {line.partition(";")[0] for line in lines(metadata["options"]["install_requires"])}
     assert needed == {*required, "python>=3.10"}
+    # Python 3.9 and 3.10 have no reader of a project file.
+    assert 'tomli>=2; python_version < "3.11"' in lines(metadata["options"]["install_requires"])
     assert recipe()["build"]["python"]["entry_points"] == lines(metadata["options.entry_points"]["console_scripts"])
 
 
@@ -140,11 +142,6 @@ def test_no_paramiko_is_installed_that_is_newer_than_that_of_the_tests(metadata)
     (bound,) = re.findall(r"^paramiko>=[\d.]+,<(\d+)$", metadata["options"]["install_requires"], re.MULTILINE)
 
     assert version("paramiko").startswith(f"{int(bound) - 1}.")
-
-
-def test_a_project_file_can_be_read(metadata):
-    """Python 3.9 and 3.10 have no reader of TOML."""
-    assert 'tomli>=2; python_version < "3.11"' in lines(metadata["options"]["install_requires"])
 
 
 def test_what_the_source_distribution_names_is_there():

@@ -78,7 +78,7 @@ def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options:
      ("mian", "there is no partition mian; did you mean main?"), (None, "the partition old is down")],
 )  # fmt: skip
 def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
-    usual = replace(DOWN, is_default=True)
+    usual = replace(DOWN, default=True)
     failed = rejects(steps.scheduler, slurm(partition=partition) if partition else slurm(usual))
 
     assert failed.message == said
@@ -341,32 +341,6 @@ def test_a_driver_that_is_too_old_for_the_pytorch_of_an_environment_is_a_warning
     assert failed.hint == "use a PyTorch for CUDA 11.0 or older"
 
 
-class WaitingJob(Future):  # type: ignore[type-arg]
-    """A job that never ends by itself."""
-
-    id, name, host = "7f3a000011112222", "check", "cluster"
-    _entry = property(lambda self: self)
-
-    def __init__(self, state: str, reason: str, moving: str = "") -> None:
-        super().__init__()
-        self.state, self.reason, self.moving = state, reason, moving
-        self.status = f"{state} ({reason})"
-        self.stopped = False
-
-    def stop(self) -> None:
-        self.stopped = True
-        self.set_result(None)
-
-
-def checked(monkeypatch: pytest.MonkeyPatch, job: WaitingJob) -> CheckState:
-    """A machine without a scheduler, whose function is this job, and is waited for no longer than a moment."""
-    where = found(Site(()))
-    where.host_state.scheduler = Bare()  # type: ignore[misc]
-    where.timeout_s = 0.01
-    monkeypatch.setattr(function.call, "submit_call", lambda *_: job)
-    return where
-
-
 @pytest.mark.parametrize(
     ("state", "reason", "moving"),
     [
@@ -378,8 +352,14 @@ def checked(monkeypatch: pytest.MonkeyPatch, job: WaitingJob) -> CheckState:
     ],
 )
 def test_a_function_that_waits_for_no_turn_fails_when_its_time_is_over(state, reason, moving, monkeypatch):
-    job = WaitingJob(state, reason, moving)
+    job: Any = Future()
+    told = {"state": state, "reason": reason, "moving": moving, "status": f"{state} ({reason})", "_entry": job}
+    vars(job).update(id="7f3a000011112222", name="check", host="cluster", stop=lambda: job.set_result(None), **told)
+    where = found(Site(()))
+    where.host_state.scheduler = Bare()  # type: ignore[misc]
+    where.timeout_s = 0.01
+    monkeypatch.setattr(function.call, "submit_call", lambda *_: job)
 
-    failed = fails(function.function, checked(monkeypatch, job))
+    failed = fails(function.function, where)
 
-    assert str(failed) == f"no result within 0 s: {job.status}" and job.stopped
+    assert str(failed) == f"no result within 0 s: {job.status}" and job.done()

@@ -266,16 +266,17 @@ def test_a_file_of_a_package_is_imported_as_its_part_and_its_function_keeps_its_
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "other.py").write_text("VALUE = 7\n")
-    (package / "work.py").write_text(
-        "from clusterfn import cluster\nfrom .other import VALUE\ndef f():\n    return VALUE\n"
-        "@cluster(cores=3)\ndef g(): ...\nif __name__ == '__main__':\n    raise SystemExit('run as a script')\n"
+    (package / "work.py").write_text("from .other import VALUE\ndef f():\n    return VALUE\n")
+    (package / "made.py").write_text(
+        "from clusterfn import cluster\n@cluster(cores=3)\ndef g(): ...\n"
+        "if __name__ == '__main__':\n    raise SystemExit('run as a script')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
 
     found = target.function(f"{package}/work.py::f")
 
     assert (found(), found.__module__) == (7, "pack_of_test.work")
-    assert target.function(f"{package}/work.py::g").options.cores == 3
+    assert target.function(f"{package}/made.py::g").options.cores == 3
 
 
 @pytest.mark.parametrize(
