@@ -167,10 +167,10 @@ survey: venv  ## what of 344 packages survives the way to a job and back, in an 
 	$(BIN)/python -m benchmarks.survey
 
 docs: $(DOCS_STAMP)  ## the documentation as a site with search, in build/docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@$(BIN)/python -m properdocs build --strict
 	@echo "Open build/docs/index.html. For search: $(PYTHON) -m http.server --directory build/docs"
 
 $(DOCS_STAMP): $(STAMP)
-	@echo "Installing mkdocs-material into .venv"
+	@echo "Installing ProperDocs and its theme into .venv"
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	@touch $(DOCS_STAMP)

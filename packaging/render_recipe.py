@@ -6,14 +6,14 @@ import hashlib
 import sys
 from pathlib import Path
 
-RECIPE = Path(__file__).parent / "conda-forge" / "recipe" / "meta.yaml"
+RECIPE = Path(__file__).parent / "conda-forge" / "recipe" / "recipe.yaml"
 PLACE = "SHA256-OF-THE-SDIST"
 
 
 def render_recipe(sdist: Path) -> Path:
-    """Return the file that was written: recipe/meta.yaml in the folder of the sdist."""
+    """Return the file that was written: recipe/recipe.yaml in the folder of the sdist."""
     text = RECIPE.read_text(encoding="utf-8")
-    written = sdist.parent / "recipe" / "meta.yaml"
+    written = sdist.parent / "recipe" / "recipe.yaml"
     written.parent.mkdir(exist_ok=True)
     written.write_text(text.replace(PLACE, hashlib.sha256(sdist.read_bytes()).hexdigest()), encoding="utf-8")
     return written

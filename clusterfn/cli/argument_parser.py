@@ -86,9 +86,18 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class Parser(CommandParser):
-    """The parser of the whole command line."""
+    """The parser of the whole command line.
+
+    Attributes:
+        overview: Its help, after the usage: a screen, which a list of all commands with their options is not.
+    """
 
     commands: tuple[str, ...] = ()
+    overview = ""
+
+    def format_help(self) -> str:
+        """Return the usage and the overview."""
+        return f"{self.format_usage()}\n{self.overview}"
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the words as a command.
@@ -114,7 +123,7 @@ def add_command(
     commands: Any, name: str, run: str | Command, about: str, arguments: Mapping[str, str | None] = {}, *,
     json: str = "", usage: str | None = None, mixes: bool = False, aliases: Sequence[str] = (),
 ) -> CommandParser:  # fmt: skip
-    """Add a command, with its examples in `EXAMPLES`.
+    """Add a command. Its help begins with the first of its examples in `EXAMPLES`.
 
     Args:
         run: Its place below clusterfn.cli; the module is imported when the command runs.
@@ -125,12 +134,11 @@ def add_command(
         mixes: As the attribute of `CommandParser`.
     """
     command: CommandParser = commands.add_parser(
-        name, help=about, description=about[:1].upper() + about[1:] + ".", aliases=aliases, usage=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    lines = EXAMPLES.get(command.prog.partition(" ")[2], ())
-    if lines:
-        command.epilog = "\n".join(["examples:", *(f"  clusterfn {line}" for line in lines)])
+        name, help=about, aliases=aliases, usage=usage, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    first, *more = [f"  clusterfn {line}" for line in EXAMPLES[command.prog.partition(" ")[2]]]
+    command.description = f"{first}\n\n{about[:1].upper()}{about[1:]}."
+    command.epilog = "\n".join(["more examples:", *more]) if more else None
     # With a default, this option of the command would reset a -v that was written before the command.
     command.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     command.set_defaults(run=_command(run) if isinstance(run, str) else run, parser=command)

@@ -14,12 +14,28 @@ from clusterfn import __version__
 from clusterfn.bridge.schedulers.registry import SCHEDULERS
 from clusterfn.cli.argument_parser import Command, CommandParser, Parser, add_arguments, add_command
 
-_EPILOG = """\
-HOST is always a plain word: the name of a host in clusterfn.yml, or "local".
-`clusterfn COMMAND --help` shows examples.
+# What a screen of 24 lines with 80 columns holds.
+_OVERVIEW = """\
+Run Python functions on GPU servers and SLURM clusters over SSH.
 
-exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C); that of a command for `run`
-variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_LOCAL=1, CLUSTERFN_QUIET=1, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
+  run       run a command, a script, a module or a function on a host
+  jobs      list the jobs on hosts, newest first
+  logs      show what a job has printed; with -f, until it ends
+  result    wait for a job and print its value
+  cancel    withdraw waiting jobs, and end running ones
+
+try it here:    demo
+set up a host:  init, check, trust, login, logout, hosts, config, completion
+see its state:  gpus, top, usage
+see a job:      attach, stack; script (what run would send)
+reach a job:    shell, tunnel, pull
+remove:         rm (jobs), clean (old jobs and files)
+more:           env (build environments), kernel and jupyter (notebooks)
+
+HOST is always a plain word: the name of a host in clusterfn.yml, or "local".
+`clusterfn COMMAND --help` begins with an example. -v shows all details.
+exit codes: 0, 1 (job or host failed), 2 (usage), 130 (Ctrl-C), or the command's
+variables: CLUSTERFN_CONFIG, _HOST, _LOCAL=1, _QUIET=1, _DEBUG=1 (-v); NO_COLOR
 """
 _JOB = (
     "a job's id, its first four digits or more, or a name, which means the newest job of that name; "
@@ -53,12 +69,8 @@ _PACKAGES = {"--packages PACKAGE+": 'instead of a file, as packages= of @cluster
 
 def make_parser() -> Parser:
     """Make the parser of the whole command line."""
-    parser = Parser(
-        prog="clusterfn",
-        description="Run Python functions on GPU servers and SLURM clusters over SSH.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="clusterfn")
+    parser.overview = _OVERVIEW
     parser.add_argument("--version", action="version", version=f"clusterfn {__version__}")
     add_arguments(parser, {"-v --verbose": "show all details, and our own tracebacks"})
 

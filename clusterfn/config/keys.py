@@ -152,7 +152,7 @@ HOST_KEYS: Mapping[str, Key] = {
         "less. `notify=` of a call takes precedence"),
     "gpus": Key("gpus_only", kinds.GPUS, "all", "{only: [3]}",
         "the only GPUs that your jobs may get, by the numbers or the UUIDs that `nvidia-smi -L` shows "
-        "([details](../how-to/gpu-server.md#use-only-some-gpus)). Only without a scheduler"),
+        "([details](../how-to/gpu-server.md#which-gpu-a-job-gets-and-cuda_visible_devices)). Only without a scheduler"),
     "limits": Key("limits", _LIMITS, "none", "{gpus: 4, cores: 32, memory: 200GB, jobs: 20}",
         "how much of the machine all your running jobs may take together; your other jobs "
         "[wait](../how-to/gpu-server.md#limit-what-your-own-jobs-take). You may allow more cores than the machine "

@@ -239,10 +239,10 @@ def test_a_command_is_added_by_the_steps(tmp_path: Path) -> None:
     edited_copy(tmp_path, COMMAND)
 
     ran = run_there(tmp_path, "-m", "clusterfn", "greet", "tensor01")
-    listed = run_there(tmp_path, "-m", "clusterfn", "--help")
+    shown = run_there(tmp_path, "-m", "clusterfn", "greet", "--help")
 
     assert (ran.returncode, ran.stdout) == (3, "hello tensor01\n"), ran.stderr
-    assert "greet a host" in listed.stdout
+    assert "\n  clusterfn greet tensor01\n\nGreet a host.\n" in shown.stdout
     assert {name for name, _, _ in COMMAND} - {"clusterfn/cli/greet.py"} == steps_of("Add a command")
 
 

@@ -6,6 +6,7 @@ import argparse
 import ast
 import functools
 import re
+import runpy
 import textwrap
 from pathlib import Path
 
@@ -70,12 +71,6 @@ def test_every_command_and_option_in_a_page_exists():
     assert wrong == []
 
 
-def test_the_reference_has_every_command():
-    text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-
-    assert [name for name in all_commands() if f"clusterfn {name}" not in text] == []
-
-
 # They ask a person, or the way to a host and not the host: tests/contract/test_login.py and tests/unit/cli/init.
 ASK_A_PERSON = {"init", "trust", "login", "logout"}
 ASK_NO_HOST = {"demo", "hosts", "config", "completion", "kernel add"}
@@ -90,14 +85,30 @@ def test_every_command_that_asks_a_host_is_in_the_table_of_waits():
     assert {f"clusterfn {name}" for name in asked - ASK_NO_HOST - ASK_A_PERSON} <= made
 
 
-def test_the_reference_has_every_option():
+def test_the_reference_has_every_command_and_option():
     text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-    options = {
-        option for parser in all_commands().values() for action in parser._actions for option in action.option_strings
-    }
-    long = {option for option in options if option.startswith("--")} - {"--verbose", "--follow"}
+    known = {option for parser in all_commands().values() for each in parser._actions for option in each.option_strings}
+    long = {option for option in known if option.startswith("--")} - {"--verbose", "--follow"}
 
-    assert [option for option in sorted(long) if option not in text] == []
+    assert [
+        word for word in (*(f"clusterfn {name}" for name in all_commands()), *sorted(long)) if word not in text
+    ] == []
+
+
+def test_the_page_for_assistants_is_the_skill_and_names_what_may_and_may_not_be_run():
+    """That each command and option in it exists is tested with those of all pages."""
+    page, written = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/how-to/assistants.md", "SKILL.md"))
+    runs, asks = (
+        re.findall(r"`clusterfn ([a-z]+(?: (?:remove|gc))?)", part) for part in page.split("## What needs")[:2]
+    )
+    with_json = {name for name, parser in all_commands().items() if "--json" in parser._option_string_actions}
+
+    assert written == runpy.run_path(str(ROOT / "packaging/skill.py"))["skill"](page), "python packaging/skill.py"
+    assert len(page.split()) <= 600
+    assert {*runs} <= with_json and all(
+        "--json" in row for row in re.findall(r"^\|.*`clusterfn.*", page.split("## What n")[0], re.M)
+    )
+    assert {"cancel", "stop", "rm", "clean", "env remove", "env gc", "trust", "init", "login", "logout"} <= {*asks}
 
 
 def test_the_page_of_errors_names_the_stages_in_their_order():
@@ -135,14 +146,12 @@ def test_the_starter_configuration_is_right():
     assert read.hosts["cluster"].scheduler == "slurm"
 
 
-def test_the_readme_shows_what_check_prints_of_gpus():
+def test_the_readme_is_short_and_shows_what_check_prints_of_gpus():
     cards = SurveyedGpus(("NVIDIA RTX A6000",) * 8, 49140 << 20, "575.57.08", ("8.6",) * 8)
 
-    assert f"PASS  gpus           {host.describe_gpus(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_readme_can_be_read_in_a_few_minutes():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"PASS  gpus           {host.describe_gpus(cards)}" in text
+    assert len(text.split()) <= 1200  # whoever opens it reads it in a few minutes
 
 
 BLOCK = re.compile(r"^ *```(python|yaml)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)

@@ -68,11 +68,7 @@ def test_a_runnable_example_runs_and_shows_what_its_page_says(local, text, shown
     assert ran.stdout.strip()
     for stream, expected in shown.items():
         assert lasting(getattr(ran, stream)) == lasting(expected)
-
-
-def test_the_examples_are_there():
-    assert len(EXAMPLES) >= 6
-    assert any(shown for _, shown in (example.values for example in EXAMPLES))
+    assert len(EXAMPLES) >= 6 and any(shown for _, shown in (example.values for example in EXAMPLES))
 
 
 def test_every_relative_link_resolves():
@@ -100,22 +96,17 @@ def error_classes() -> set[str]:
     }
 
 
-def test_the_page_of_errors_lists_exactly_the_classes():
+def test_the_page_of_errors_has_the_classes_and_their_tree():
     text = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
-
-    assert set(re.findall(r"^\| `(\w+)`(?:, also an `OSError`)? \|", text, re.MULTILINE)) == error_classes()
-
-
-def test_the_tree_of_errors_is_the_one_in_the_code():
-    tree = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8").split("```")[1]
     path: list[str] = []
     parents = {}
-    for line in tree.strip().splitlines():
+    for line in text.split("```")[1].strip().splitlines():
         name = line.split()[-1]
         depth = line.index(name) // 4
         path[depth:] = [name]
         parents[name] = path[depth - 1] if depth else "Exception"
 
+    assert set(re.findall(r"^\| `(\w+)`(?:, also an `OSError`)? \|", text, re.MULTILINE)) == error_classes()
     assert parents == {name: getattr(errors, name).__mro__[1].__name__ for name in error_classes()}
 
 
@@ -206,19 +197,14 @@ def test_what_is_promised_to_installers_is_true():
     assert [name for name in declared["options.extras_require"] if name != "test" and f"[{name}]" not in said] == []
 
 
-def test_the_demo_is_installed_without_the_tools_of_the_tests():
+def test_the_demo_needs_no_tools_of_the_tests_and_no_second_attempt_hides_a_test_that_fails():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    ask = ["make", "-n", "tests-side-by-side"]
+    planned = subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, timeout=150, check=True).stdout
 
     assert "\ndemo: $(STAMP)" in makefile and "-e .\n\t@touch $(STAMP)" in makefile
-
-
-def test_no_second_attempt_hides_a_test_that_fails():
-    planned = subprocess.run(
-        ["make", "-n", "tests-side-by-side"], cwd=ROOT, capture_output=True, text=True, timeout=150, check=True
-    ).stdout
-
-    runs = [line for line in planned.splitlines() if " -m pytest " in line]
-    assert len(runs) == 1 and not any(word in planned for word in ("||", "--lf", "--last-failed", "reruns"))
+    assert len([line for line in planned.splitlines() if " -m pytest " in line]) == 1
+    assert not any(word in planned for word in ("||", "--lf", "--last-failed", "reruns"))
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import importlib.util
 import re
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,12 +102,28 @@ def test_all_files_of_a_release_have_its_version(metadata):
     assert re.search(rf"^## {re.escape(clusterfn.__version__)}\b", changes, re.MULTILINE)
 
 
+RECIPE = (ROOT / "packaging" / "conda-forge" / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
+
+
 def recipe() -> dict[str, Any]:
     """The conda-forge recipe, with its variables put in."""
-    text = (ROOT / "packaging" / "conda-forge" / "recipe" / "meta.yaml").read_text(encoding="utf-8")
-    variables = dict(re.findall(r'\{% set (\w+) = "([^"]*)" %\}', text))
-    text = re.sub(r"\{%.*%\}", "", text)
-    return yaml.safe_load(re.sub(r"\{\{ (\w+)(?:\[0\])? \}\}", lambda found: variables.get(found[1], found[1]), text))
+    context = yaml.safe_load(RECIPE)["context"]
+    return yaml.safe_load(re.sub(r"\$\{\{ (\w+)(?:\[0\])? \}\}", lambda found: context.get(found[1], found[1]), RECIPE))
+
+
+def test_the_builder_of_conda_packages_takes_the_recipe_which_has_what_its_index_asks_for():
+    """conda-smithy, which checks more, is not on the package index."""
+    builder = pytest.importorskip("rattler_build", reason="py-rattler-build is not installed")
+    stage = builder.Stage0Recipe.from_yaml(RECIPE.replace("SHA256-OF-THE-SDIST", "0" * 64))
+
+    (variant,) = stage.render(builder.VariantConfig(), builder.RenderConfig())
+
+    said = variant.recipe.to_dict()
+    assert said["requirements"]["run"] == recipe()["requirements"]["run"]
+    parts = "schema_version context package source build requirements tests about extra"
+    assert [*yaml.safe_load(RECIPE)] == parts.split()
+    assert {"homepage", "summary", "description", "license", "license_file"} <= said["about"].keys()
+    assert len(said["extra"]["recipe-maintainers"]) > 0
 
 
 def test_the_recipe_needs_what_the_package_needs(metadata):
@@ -115,14 +132,16 @@ def test_the_recipe_needs_what_the_package_needs(metadata):
     # A recipe for all Pythons has no markers, and py-rattler needs Python 3.10.
     required = {line.partition(";")[0] for line in lines(metadata["options"]["install_requires"])}
     assert needed == {*required, "python>=3.10"}
-    assert [f"clusterfn = {recipe()['build']['entry_points'][0].split(' = ')[1]}"] == lines(
-        metadata["options.entry_points"]["console_scripts"]
-    )
-
-
-def test_a_project_file_can_be_read(metadata):
-    """Python 3.9 and 3.10 have no reader of TOML."""
+    # Python 3.9 and 3.10 have no reader of a project file.
     assert 'tomli>=2; python_version < "3.11"' in lines(metadata["options"]["install_requires"])
+    assert recipe()["build"]["python"]["entry_points"] == lines(metadata["options.entry_points"]["console_scripts"])
+
+
+def test_no_paramiko_is_installed_that_is_newer_than_that_of_the_tests(metadata):
+    """A new major version has broken programs."""
+    (bound,) = re.findall(r"^paramiko>=[\d.]+,<(\d+)$", metadata["options"]["install_requires"], re.MULTILINE)
+
+    assert version("paramiko").startswith(f"{int(bound) - 1}.")
 
 
 def test_what_the_source_distribution_names_is_there():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,25 +12,85 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SEARCH = ROOT / "tests/fixtures/site_search.js"
 LOADED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=\"?([^\s\">]+)|<link[^>]*\shref=\"?([^\s\">]+)")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` builds it."""
-    pytest.importorskip("material", reason="mkdocs-material is not installed: run make docs once")
-    folder = tmp_path_factory.mktemp("site")
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+# What people type, from public questions about such tools, below the page that must be among the first three
+QUERIES = {
+    "explanation/comparison": "kubernetes, MPI, SkyPilot, dstack",
+    "explanation/faq": "breakpoint, pdb, sys.path, log file, print output, firewall, nohup tmux, close laptop, "
+    "uninstall, keep running after disconnect, no space left on device, disk quota, large arguments, telemetry",
+    "explanation/limitations": "PBS",
+    "explanation/python-versions": "python version",
+    "how-to/assistants": "coding agent, AI assistant",
+    "how-to/attach": "kill job, cancel, timeout",
+    "how-to/checkpoints": "requeue, preempted, time limit, checkpoint, resume training",
+    "how-to/commands": "torchrun, sbatch script, nvidia-smi",
+    "how-to/containers": "docker, apptainer",
+    "how-to/dask": "dask",
+    "how-to/debug": "ModuleNotFoundError, stderr, environment variable",
+    "how-to/environments": "conda activate, conda environment, requirements.txt, pyproject.toml, "
+    "pip install my own package",
+    "how-to/experiment-tracking": "tensorboard, wandb, mlflow",
+    "how-to/files": "data set, upload data, download results",
+    "how-to/follow-jobs": "port forwarding, email notification",
+    "how-to/gpu-helpers": "CUDA out of memory",
+    "how-to/gpu-server": "which GPU, share GPU server, CUDA_VISIBLE_DEVICES, memory limit, OutOfMemory",
+    "how-to/kernels": "VS Code, jupyter",
+    "how-to/libraries": "hydra, joblib, optuna",
+    "how-to/many-calls": "array job, progress bar",
+    "how-to/migrate": "submitit",
+    "how-to/secrets": "API key",
+    "how-to/several-gpus": "DDP, multi node",
+    "how-to/slurm": "partition, account, module load, module command not found, why does my job wait",
+    "how-to/ssh": "password, 2FA, two-factor, proxy jump, ssh key, known_hosts, windows, macOS, cron",
+    "how-to/sweep": "hyperparameter search, grid search",
+    "how-to/testing": "pytest, test without server, run locally",
+    "reference/api": "async await",
+    "reference/cli": "exit code",
+    "reference/errors": "pickle error",
+}
 
-    assert built.returncode == 0, built.stdout + built.stderr
-    return folder
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The site, built as `make docs` builds it, and what was printed meanwhile."""
+    pytest.importorskip("properdocs", reason="ProperDocs is not installed: run make docs once")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "properdocs", "build", "--strict", "--site-dir", folder]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return folder, ran.stdout + ran.stderr
+
+
+@pytest.fixture
+def site(built: tuple[Path, str]) -> Path:
+    return built[0]
+
+
+@pytest.mark.long
+def test_the_build_prints_no_warning_as_of_the_end_of_life_of_its_generator(built: tuple[Path, str]) -> None:
+    assert re.findall(r"(?i).*(?:warning|error|end of life|deprecat|zensical).*", built[1]) == []
+
+
+@pytest.mark.long
+def test_the_search_of_the_site_finds_what_people_type(site: Path) -> None:
+    """By the site's own search: the script that a browser runs."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    wanted = {query: f"{page}.html" for page, queries in QUERIES.items() for query in queries.split(", ")}
+    found = json.loads(
+        subprocess.run(
+            [node, SEARCH, site], input=json.dumps([*wanted]), capture_output=True, text=True, timeout=150, check=True
+        ).stdout
+    )
+    missed = {query: (page, found[query][:3]) for query, page in wanted.items() if page not in found[query][:3]}
+
+    assert len(wanted) >= 60
+    assert len(missed) <= 2, missed
 
 
 @pytest.mark.long

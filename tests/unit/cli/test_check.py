@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,13 +76,14 @@ def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options:
     ("partition", "said"),
     [("old", "the partition old is down"), ({"cpu": "main", "gpu": "spare"}, "the partition spare is drain"),
      ("old,spare", "the partition old is down; the partition spare is drain"), ("gone", "there is no partition gone"),
-     ("mian", "there is no partition mian; did you mean main?")],
+     ("mian", "there is no partition mian; did you mean main?"), (None, "the partition old is down")],
 )  # fmt: skip
 def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
-    failed = rejects(steps.scheduler, slurm(partition=partition))
+    usual = replace(DOWN, default=True)
+    failed = rejects(steps.scheduler, slurm(partition=partition) if partition else slurm(usual))
 
     assert failed.message == said
-    assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in str(failed.hint)
+    assert not partition or "correct slurm: partition: of host cluster (clusterfn.yml:2)" in str(failed.hint)
 
 
 @needs_sh
@@ -131,12 +133,6 @@ def done(value):
     return reply
 
 
-def test_a_default_partition_that_is_down_fails():
-    only = Partition("main", True, "down", "1:00:00", 9, "(null)")
-
-    assert rejects(steps.scheduler, slurm(only)).message == "the partition main is down"
-
-
 @pytest.mark.parametrize(
     ("path", "hint"),
     [((), "(clusterfn.yml:2)"), (("/opt/new/bin",), "(clusterfn.yml:2), and add scheduler_path: [/opt/new/bin]")],
@@ -149,12 +145,8 @@ def test_a_folder_of_scheduler_path_without_commands_is_a_warning(path, hint):
 
     assert str(warned).endswith("\n/opt/old/bin of scheduler_path: has none of SLURM's commands")
     assert warned.hint == f"remove /opt/old/bin from scheduler_path: of host cluster {hint}"
-
-
-def test_a_folder_of_scheduler_path_without_commands_is_evidence_where_there_is_no_sinfo():
-    where = found(Site((), login=LoginShellAnswer(empty=("/opt/old/bin",))), "slurm")
-
-    assert fails(steps.scheduler, where).evidence == ("/opt/old/bin of scheduler_path: has none of SLURM's commands",)
+    without_sinfo = found(Site((), login=LoginShellAnswer(empty=("/opt/old/bin",))), "slurm")
+    assert fails(steps.scheduler, without_sinfo).evidence == (str(warned).splitlines()[-1],)
 
 
 def test_a_sinfo_that_fails_is_shown_with_its_words():
@@ -168,26 +160,19 @@ def test_a_sinfo_that_fails_is_shown_with_its_words():
 PHYSICS = Account("physics", "", ("normal", "long"))
 
 
-def test_an_account_and_a_qos_that_slurm_knows_pass():
+def test_an_account_or_qos_that_slurm_does_not_give_fails_with_those_that_it_gives():
     assert "physics  any  normal, long" in steps.account(slurm(accounts=(PHYSICS,), account="physics", qos="long"))
-
-
-@pytest.mark.parametrize(
-    ("options", "said", "mends"),
-    [({"account": "phisics"}, "SLURM does not let you use account phisics; did you mean physics?",
-      "set `slurm: account:` of host cluster (clusterfn.yml:2) to one of physics"),
-     ({"qos": "high"}, "SLURM does not let you use qos high",
-      "set `slurm: qos:` of host cluster (clusterfn.yml:2) to one of normal, long")],
-)  # fmt: skip
-def test_an_account_or_qos_that_slurm_does_not_give_fails(options, said, mends):
-    failed = rejects(steps.account, slurm(accounts=(PHYSICS,), **options))
-
-    assert (failed.message, failed.hint) == (said, mends)
-
-
-def test_without_accounting_nothing_is_said_of_accounts():
     with pytest.raises(StepSkipped):
         steps.account(slurm(account="physics"))
+    for options, said, mends in (
+        ({"account": "phisics"}, "account phisics; did you mean physics?", "account: {} physics"),
+        ({"qos": "high"}, "qos high", "qos: {} normal, long"),
+    ):
+        failed = rejects(steps.account, slurm(accounts=(PHYSICS,), **options))
+        assert failed.message == f"SLURM does not let you use {said}"
+        assert failed.hint == f"set `slurm: {mends.format('of host cluster (clusterfn.yml:2) to one of')}".replace(
+            ": of", ":` of"
+        )
 
 
 CARDS = SurveyedGpus(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
@@ -292,73 +277,45 @@ def loading(*modules: str, setup: str = TREE, scheduler: str = "bare", prolog: t
     return where
 
 
+NO_LICENCE = "echo no such licence >&2; exit 3"
+SHELLS = [  # what the host wants, what fails, what is seen, and what mends it
+    (loading("gcc/12", "cuda/12.4"), "the module cuda/12.4 cannot be loaded; did you mean cuda/12.5",
+     "Unable to locate a modulefile for 'cuda/12.4'",
+     "correct modules: of host cluster (clusterfn.yml:2); there are cuda/11.8, cuda/12.5"),
+    (loading("no/such", setup=":"), "the module no/such cannot be loaded", "", ""),
+    (loading("gcc/12", setup=NO_LICENCE), f"setup: fails with exit code 3 at the line `{NO_LICENCE}`",
+     "no such licence", "correct that line in setup: of host cluster"),
+    (loading(setup="gone 3"), "setup: fails with exit code 127 at the line `gone 3`", "", ""),
+    (loading(prolog=(":", "gone 3", ":")), "prolog: fails with exit code 127 at the line `gone 3`", "", ""),
+    (loading(setup="module load cuda"), "setup: fails", "", "name the modules in modules:"),
+]  # fmt: skip
+
+
 @needs_sh
-def test_modules_that_can_be_loaded_pass():
+def test_modules_and_lines_that_succeed_pass_and_the_prolog_of_slurm_is_left_to_its_nodes():
     assert function.modules(loading("gcc/12")) == "gcc/12 can be loaded"
-
-
-@needs_sh
-def test_a_module_that_cannot_is_named_with_those_like_it():
-    failed = fails(function.modules, loading("gcc/12", "cuda/12.4"))
-
-    assert str(failed).startswith("the module cuda/12.4 cannot be loaded; did you mean cuda/12.5")
-    assert failed.hint == "correct modules: of host cluster (clusterfn.yml:2); there are cuda/11.8, cuda/12.5"
-    assert any("Unable to locate a modulefile for 'cuda/12.4'" in line for line in failed.evidence)
-
-
-@needs_sh
-def test_a_host_without_that_function_has_no_modules():
-    assert "the module no/such cannot be loaded" in str(fails(function.modules, loading("no/such", setup=":")))
-
-
-@needs_sh
-def test_setup_lines_that_end_the_shell_are_distinguished_from_a_missing_module():
-    failed = fails(function.modules, loading("gcc/12", setup="echo no such licence >&2; exit 3"))
-
-    assert str(failed) == "setup: fails with exit code 3 at the line `echo no such licence >&2; exit 3`"
-    assert failed.evidence == ("no such licence",)
-    assert "correct that line in setup: of host cluster" in failed.hint
-
-
-@needs_sh
-@pytest.mark.parametrize("lines", [{"setup": "exit_of_nothing 3"}, {"prolog": (":", "exit_of_nothing 3", ":")}])
-def test_a_line_that_fails_is_named_where_no_modules_are_asked_for(lines):
-    failed = fails(function.modules, loading(**lines))
-
-    assert str(failed) == f"{next(iter(lines))}: fails with exit code 127 at the line `exit_of_nothing 3`"
-
-
-@needs_sh
-def test_a_shell_without_the_command_module_gets_a_hint_at_modules():
-    assert "name the modules in modules:" in fails(function.modules, loading(setup="module load cuda")).hint
-
-
-@needs_sh
-def test_the_prolog_of_slurm_is_left_to_its_nodes():
     where = loading(scheduler="slurm", prolog=("false",))
-
     assert function.modules(where) == "the lines of setup: and prolog: succeed"
 
 
-@pytest.fixture
-def namespace(monkeypatch) -> None:
-    """The function runs in another network namespace than the agent."""
+@needs_sh
+@pytest.mark.parametrize(("where", "said", "seen", "hint"), SHELLS)
+def test_a_module_or_a_line_that_fails_is_named_with_what_mends_it(where, said, seen, hint):
+    failed = fails(function.modules, where)
+
+    assert str(failed).startswith(said)
+    assert seen in "\n".join(failed.evidence) and hint in str(failed.hint)
+
+
+def test_jobs_in_a_network_namespace_of_their_own_are_a_warning_without_a_scheduler(monkeypatch):
     returned = function.Returned("n1", "3.11.7", 42, "net:[2]", None, 0.1)
     monkeypatch.setattr(function, "run_probe", lambda *_: returned)
-
-
-def test_jobs_in_a_network_namespace_of_their_own_are_a_warning(namespace):
     warned = fails(function.function, found(Site(())), StepWarning)
 
     assert "(net:[2], the agent in net:[1])" in str(warned)
     assert warned.hint == "run all jobs of the host in one network namespace, in containers by `--network host`"
-
-
-def test_a_namespace_matters_to_no_scheduler(namespace):
-    assert (
-        function.function(found(Site(()), scheduler="slurm"))
-        == "returned from n1, Python 3.11.7, process 42, after 0.10 s"
-    )
+    said = "returned from n1, Python 3.11.7, process 42, after 0.10 s"
+    assert function.function(found(Site(()), scheduler="slurm")) == said
 
 
 def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():
@@ -385,32 +342,6 @@ def test_a_driver_that_is_too_old_for_the_pytorch_of_an_environment_is_a_warning
     assert failed.hint == "use a PyTorch for CUDA 11.0 or older"
 
 
-class WaitingJob(Future):  # type: ignore[type-arg]
-    """A job that never ends by itself."""
-
-    id, name, host = "7f3a000011112222", "check", "cluster"
-    _entry = property(lambda self: self)
-
-    def __init__(self, state: str, reason: str, moving: str = "") -> None:
-        super().__init__()
-        self.state, self.reason, self.moving = state, reason, moving
-        self.status = f"{state} ({reason})"
-        self.stopped = False
-
-    def stop(self) -> None:
-        self.stopped = True
-        self.set_result(None)
-
-
-def checked(monkeypatch: pytest.MonkeyPatch, job: WaitingJob) -> CheckState:
-    """A machine without a scheduler, whose function is this job, and is waited for no longer than a moment."""
-    where = found(Site(()))
-    where.host_state.scheduler = Bare()  # type: ignore[misc]
-    where.timeout_s = 0.01
-    monkeypatch.setattr(function.call, "submit_call", lambda *_: job)
-    return where
-
-
 @pytest.mark.parametrize(
     ("state", "reason", "moving"),
     [
@@ -422,8 +353,14 @@ def checked(monkeypatch: pytest.MonkeyPatch, job: WaitingJob) -> CheckState:
     ],
 )
 def test_a_function_that_waits_for_no_turn_fails_when_its_time_is_over(state, reason, moving, monkeypatch):
-    job = WaitingJob(state, reason, moving)
+    job: Any = Future()
+    told = {"state": state, "reason": reason, "moving": moving, "status": f"{state} ({reason})", "_entry": job}
+    vars(job).update(id="7f3a000011112222", name="check", host="cluster", stop=lambda: job.set_result(None), **told)
+    where = found(Site(()))
+    where.host_state.scheduler = Bare()  # type: ignore[misc]
+    where.timeout_s = 0.01
+    monkeypatch.setattr(function.call, "submit_call", lambda *_: job)
 
-    failed = fails(function.function, checked(monkeypatch, job))
+    failed = fails(function.function, where)
 
-    assert str(failed) == f"no result within 0 s: {job.status}" and job.stopped
+    assert str(failed) == f"no result within 0 s: {job.status}" and job.done()

@@ -54,6 +54,9 @@ def test_bash_completes_commands_options_and_ids(one_job, tmp_path, capsys):
     assert completed("canc") == ["cancel"]
     assert "--older" in completed("clean", "--o")
     assert completed("gpus", "ten") == ["tensor01"]
+    assert main(["completion", "zsh"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("#compdef clusterfn") and "_clusterfn_hosts()" in text and "_clusterfn_jobs()" in text
 
 
 def test_a_shell_must_be_named_and_shtab_installed(monkeypatch, capsys):
@@ -62,14 +65,6 @@ def test_a_shell_must_be_named_and_shtab_installed(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "zsh"]) == 2
     assert "next:  pip install '.[completion]' in your clone of clusterfn" in capsys.readouterr().err
-
-
-def test_zsh_has_a_function_for_each_kind_of_word(capsys):
-    pytest.importorskip("shtab")
-    assert main(["completion", "zsh"]) == 0
-    text = capsys.readouterr().out
-
-    assert text.startswith("#compdef clusterfn") and "_clusterfn_hosts()" in text and "_clusterfn_jobs()" in text
 
 
 def test_the_version_is_answered_by_two_modules(tmp_path: Path):

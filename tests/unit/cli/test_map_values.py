@@ -39,11 +39,14 @@ def test_a_map_that_was_cancelled_prints_its_values_and_says_how_many_it_has_not
     )
 
 
-def test_json_has_the_error_in_the_place_of_a_value(ended, capsys):
+def test_json_has_the_error_in_the_place_of_a_value_and_attach_leaves_with_one(ended, capsys):
     ended(ItemOutcome("RETURNED", 1), RAISED)
 
     assert main(["result", "7f3a", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [1, {"error": {"type": "ValueError", "message": "no luck"}}]
+    assert main(["attach", "7f3a"]) == 1
+    ended(ItemOutcome("RETURNED", 1), ItemOutcome("RETURNED", 2))
+    assert main(["attach", "7f3a"]) == 0
 
 
 @pytest.mark.parametrize("command", ["result", "attach"])
@@ -60,10 +63,3 @@ def test_a_map_without_any_value_says_so_in_words_of_the_command_line(ended, com
     assert main([command, "7f3a"]) == 1
     printed = capsys.readouterr()
     assert said in printed.err and "group." not in printed.err and printed.out == ""
-
-
-@pytest.mark.parametrize(("end", "code"), [(RAISED, 1), (ItemOutcome("RETURNED", 2), 0)])
-def test_attach_leaves_with_one_if_an_item_has_no_value(ended, end, code):
-    ended(ItemOutcome("RETURNED", 1), end)
-
-    assert main(["attach", "7f3a"]) == code

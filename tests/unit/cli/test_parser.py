@@ -81,37 +81,25 @@ def group(monkeypatch) -> None:
     monkeypatch.setattr(output, "find", lambda *_, live: found)
 
 
-def test_logs_of_a_group_leave_out_items_that_printed_nothing(group, capsys):
+def test_logs_of_a_group_leave_out_items_that_printed_nothing_but_as_json_hold_every_item(group, capsys):
     assert main(["logs", "7f3a"]) == 0
     assert capsys.readouterr() == ("==> item 1: x=1 (raised) <==\nepoch 1\n", "a warning\n")
-
-
-def test_logs_of_a_group_as_json_hold_every_item(group, capsys):
     assert main(["logs", "7f3a", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-
     assert (told["id"], told["host"], told["state"]) == ("7f3a9b00aa112233", "lab8", "RUNNING")
     assert [(item["label"], item["state"], item["stdout"] + item["stderr"]) for item in told["items"]] == [
         ("x=0", "RETURNED", ""), ("x=1", "RAISED", "epoch 1\na warning\n"), ("x=2", "PENDING", ""),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("follow", "stream", "hint"), [
-    (True, "stdout", "clusterfn attach 7f3a follows it; without -f its items' output is shown"),
-    (False, "scheduler", "leave out --scheduler"),
-])  # fmt: skip
-def test_logs_of_a_group_say_what_to_leave_out(follow, stream, hint, group, capsys):
-    assert main(["logs", "7f3a", *(["-f"] if follow else []), *(["--scheduler"] if stream == "scheduler" else [])]) == 2
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("-f", "clusterfn attach 7f3a follows it; without -f its items' output is shown"),
+     ("--scheduler", "leave out --scheduler")],
+)  # fmt: skip
+def test_logs_of_a_group_say_what_to_leave_out(option, hint, group, capsys):
+    assert main(["logs", "7f3a", option]) == 2
     assert capsys.readouterr().err.endswith(f"next:  {hint}\n")
-
-
-@pytest.fixture
-def two_hosts(tmp_path, monkeypatch) -> Path:
-    path = tmp_path / "clusterfn.yml"
-    path.write_text("hosts:\n  tensor01: {scheduler: bare}\n  cluster: {scheduler: slurm}\n")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-    monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
-    return path
 
 
 def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypatch, tmp_path, capsys):
@@ -273,34 +261,22 @@ def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
     assert not history.entries(f"{0:016x}")
 
 
-@pytest.fixture
-def file(tmp_path, monkeypatch) -> Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    path = tmp_path / f"mine_{abs(hash(tmp_path)) % 10**8}.py"
-    path.write_text(
-        "from clusterfn import cluster\n"
-        "@cluster(cores=3)\ndef train(lr):\n    return lr\n"
-        "def plain():\n    return 1\n"
-        "if __name__ == '__main__':\n    raise SystemExit('run as a script')\n"
-    )
-    return path
-
-
-def test_a_decorated_function_of_a_file_keeps_its_options(file):
-    assert target.function(f"{file}::train").options.cores == 3
-
-
-def test_a_file_of_a_package_is_imported_as_its_part(tmp_path, monkeypatch):
+def test_a_file_of_a_package_is_imported_as_its_part_and_its_function_keeps_its_options(tmp_path, monkeypatch):
     package = tmp_path / "pack_of_test"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "other.py").write_text("VALUE = 7\n")
     (package / "work.py").write_text("from .other import VALUE\ndef f():\n    return VALUE\n")
+    (package / "made.py").write_text(
+        "from clusterfn import cluster\n@cluster(cores=3)\ndef g(): ...\n"
+        "if __name__ == '__main__':\n    raise SystemExit('run as a script')\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
 
     found = target.function(f"{package}/work.py::f")
 
     assert (found(), found.__module__) == (7, "pack_of_test.work")
+    assert target.function(f"{package}/made.py::g").options.cores == 3
 
 
 @pytest.mark.parametrize(
@@ -335,17 +311,13 @@ def test_an_error_of_a_host_cannot_obey_on_the_terminal(monkeypatch, capsys):
     assert capsys.readouterr().err == "OutOfMemory: x\n  where: host lab8\n  seen:\n    y\n"
 
 
-def test_json_cannot_obey_on_the_terminal_and_means_the_same():
+def test_what_is_said_of_a_job_cannot_obey_on_the_terminal_and_json_means_the_same(capsys):
     value = {"name": "\x1b[2J\x9b1m\u202eü\n"}
-
     assert console.as_json(value) == '{"name": "\\u001b[2J\\u009b1m\\u202eü\\n"}'
     assert json.loads(console.as_json(value)) == value
 
-
-def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
     console.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
     console.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
-
     assert capsys.readouterr().err == "clusterfn: 7f3a x\n\ty\n\r\x1b[K7f3a pending (used by train  x)"
 
 
@@ -367,10 +339,7 @@ def test_what_an_exception_learnt_here_is_shown_below_the_remote_traceback():
     error.__cause__ = RemoteTraceback('"""on lab8\nFileNotFoundError: not there\n"""')
 
     assert "but it is here" in describe_error(error).text.splitlines()[-1]
-
-
-def test_an_error_that_nobody_foresaw_is_not_hidden():
-    assert describe_error(ZeroDivisionError("ours")) is None
+    assert describe_error(ZeroDivisionError("of clusterfn itself")) is None
 
 
 @pytest.mark.parametrize(("ids", "digits"), [(["7f3a11", "90aa33"], 4), (["7f3a11", "7f3a22"], 5), ([], 4)])
@@ -382,18 +351,25 @@ def words_of(line: str) -> list[str]:
     return shlex.split(re.split(r" [|>] (?![^']*'$)", line)[0])
 
 
-def test_every_example_of_a_help_is_a_command_of_ours():
-    for line in [line for lines in argument_parser.EXAMPLES.values() for line in lines]:
-        assert callable(parser.make_parser().read(words_of(line)).run)
+@pytest.mark.parametrize("name", argument_parser.EXAMPLES)
+def test_the_help_of_a_command_begins_with_an_example_of_it_and_each_is_a_command_of_ours(name, capsys):
+    lines = argument_parser.EXAMPLES[name]
+    assert main([*name.split(), "--help"]) == 0
+    usage, first, *rest = capsys.readouterr().out.split("\n\n")
+
+    assert usage.startswith(f"usage: clusterfn {name}") and first == f"  clusterfn {lines[0]}"
+    assert [line for line in lines[1:] if f"  clusterfn {line}" not in rest[-1].splitlines()] == []
+    assert all(line.startswith(name) and callable(read(*words_of(line)).run) for line in lines)
 
 
-def test_every_command_shows_examples_of_itself(capsys):
-    for name, lines in argument_parser.EXAMPLES.items():
-        assert main([*name.split(), "--help"]) == 0
-        shown = capsys.readouterr().out
-        assert [line for line in lines if f"  clusterfn {line}\n" not in shown] == []
-        assert all(line.split()[: len(name.split())] == name.split() for line in lines)
-    assert {*argument_parser.EXAMPLES} >= {name for name in parser.make_parser().commands if name != "stop"}
+def test_the_help_of_the_program_fits_a_screen_and_begins_with_the_commands_of_a_normal_day(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+
+    assert len(shown) <= 24 and max(map(len, shown)) <= 80
+    assert [line.split()[0] for line in shown if line.startswith("  ")] == ["run", "jobs", "logs", "result", "cancel"]
+    named = set(re.findall(r"\w+", "\n".join(shown)))
+    assert {name for name in parser.make_parser().commands if name != "stop"} <= named & argument_parser.EXAMPLES.keys()
 
 
 def test_what_json_cannot_say_is_refused_by_name():

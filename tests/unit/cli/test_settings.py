@@ -48,11 +48,7 @@ def test_hosts_are_listed_in_the_order_of_the_file_with_the_default_marked(path,
     assert [(host["name"], host["default"]) for host in json.loads(capsys.readouterr().out)] == [
         ("tensor01", False), ("cluster", True), ("local", False)
     ]  # fmt: skip
-
-
-def test_hosts_without_a_default_say_so(path, capsys):
     path.write_text(FILE.replace("default_host: cluster\n", ""))
-
     assert main(["hosts"]) == 0
     shown = capsys.readouterr()
     assert "*" not in shown.out and "has several hosts and no default_host" in shown.err
@@ -77,17 +73,12 @@ def test_each_setting_names_its_line_or_is_a_default(path, capsys):
     assert found["address"] == ("ada@login.example.edu", f"{path}:7")
 
 
-def test_defaults_have_units_as_the_file_would_have_them(path, capsys):
+def test_a_host_has_only_the_settings_that_it_obeys_with_units_as_the_file_would_have_them(path, capsys):
     found = settings(capsys, "tensor01")
 
     durations = ("keep", "poll_floor", "login_ttl", "build_timeout")
     assert [found[key][0] for key in durations] == ["14d", "2s", "8h", "20min"]
     assert (found["queue_timeout"], found["purge_days"]) == ((None, "default"), (None, "default"))
-
-
-def test_a_host_has_only_the_settings_that_it_obeys(path, capsys):
-    found = settings(capsys, "tensor01")
-
     assert found["root"] == ("/scratch/ada", f"{path}:5")
     assert not [name for name in found if name.startswith("slurm")]
     assert main(["config", "tensor01"]) == 0

@@ -81,16 +81,11 @@ def test_nothing_is_read_where_nobody_has_piped_anything(standard, made, capsys)
     assert capsys.readouterr().err == ""
 
 
-def test_without_any_standard_input_there_is_nothing_to_read(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-
-    assert run.read_input(None) is None
-
-
-def test_a_file_that_is_named_counts_instead(standard):
+def test_a_file_that_is_named_counts_instead_and_there_may_be_no_input_at_all(standard, monkeypatch):
     standard(piped(b"one"))
-
     assert run.read_input("input.txt") == "input.txt"
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run.read_input(None) is None
 
 
 def test_a_pipe_without_an_end_is_said(standard, monkeypatch):

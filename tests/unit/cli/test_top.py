@@ -38,12 +38,8 @@ def test_a_running_job_shows_what_it_uses_of_what_it_asked_for_and_a_waiting_one
     ]  # fmt: skip
     assert text.index("7f3a") < text.index("90aa")
     assert "waiting for 3" in row_of(text, "90aa") and "  - of 1  " in row_of(text, "90aa")
-
-
-def test_a_job_that_was_not_measured_yet_shows_what_it_asked_for():
-    text = top.text(SESSION, {"own": [{**TRAIN, "usage": {}}]})
-
-    assert "- of 4" in text and "- of 16 GB" in text
+    not_measured = top.text(SESSION, {"own": [{**TRAIN, "usage": {}}], "jobs": [other("ada")]})
+    assert "- of 4" in not_measured and "- of 16 GB" in not_measured and "USER" not in not_measured
 
 
 def test_jobs_of_other_users_are_shown_in_their_order_with_who_is_next():
@@ -62,10 +58,6 @@ def test_on_a_narrow_terminal_the_columns_stay_that_say_which_job_does_what():
     assert row_of(text, "7f3a").split() == ["7f3a", "train", "RUNNING", "1:02:03"]
     assert row_of(text, "bob").split()[:2] == ["bob", "RUNNING"]
     assert max(map(len, text.splitlines()[1:])) <= 39
-
-
-def test_own_jobs_alone_are_not_listed_twice():
-    assert "USER" not in top.text(SESSION, {"own": [TRAIN], "jobs": [other("ada")]})
 
 
 def test_the_machine_or_the_nodes_and_their_gpus_are_above_and_a_broken_driver_is_said():

@@ -44,12 +44,9 @@ def test_a_request_is_suggested_where_it_saves_much_or_was_close(used, asked, sa
     assert suggestions(used, asked) == said
 
 
-def test_a_map_is_measured_by_its_largest_item():
+def test_a_map_is_measured_by_its_largest_item_and_a_function_that_never_returned_gets_no_suggestion():
     (report,) = reports_on([job(wall_s=1000.0, cpu_s=1000.0, items=10, longest_s=120.0)])
 
     assert (report["cores"], report["longest_s"]) == (1.0, 120.0)
-
-
-def test_a_function_that_never_returned_gets_no_suggestion():
     assert reports_on([job(state="DIED")])[0]["suggestions"] == []
     assert reports_on([job(state="DIED"), job()])[0]["suggestions"] != []

@@ -11,14 +11,6 @@ import pytest
 from tests.programs import main
 
 
-@pytest.fixture
-def two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "clusterfn.yml"
-    path.write_text("hosts:\n  tensor01: {scheduler: bare}\n  cluster: {scheduler: slurm}\n")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-    return path
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -25,17 +25,9 @@ def test_the_examples_of_the_docstrings_run(name):
         logging.getLogger("clusterfn.gpu").disabled = False
 
 
-def test_every_public_name_is_explained_and_listed_in_the_reference():
-    for name in gpu.__all__:
-        assert getattr(gpu, name).__doc__
-        assert f"`{name}" in PAGE
-
-
-def test_every_function_has_an_example():
-    functions = [getattr(gpu, name) for name in gpu.__all__ if name[0].islower()]
-
-    assert [each.__name__ for each in functions if ">>>" not in (each.__doc__ or "")] == []
-
-
-def test_what_is_public_is_in_order():
+def test_every_public_name_is_explained_in_order_and_every_function_has_an_example():
     assert gpu.__all__ == sorted(gpu.__all__)
+    for name in gpu.__all__:
+        explained = getattr(gpu, name).__doc__ or ""
+        assert explained and f"`{name}" in PAGE, name
+        assert not name[0].islower() or ">>>" in explained, name

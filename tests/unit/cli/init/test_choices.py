@@ -61,10 +61,6 @@ def test_an_answer_in_advance_that_a_machine_without_a_scheduler_cannot_use_is_r
             GridEngineSite().choose_options(AdvanceAnswers(account="x"), lambda *_: "")
 
 
-def test_a_machine_without_slurm_has_no_more_than_a_root():
-    assert proposed(Site((HOME,))) == {"scheduler": "bare", "root": "~/.clusterfn"}
-
-
 @pytest.mark.parametrize(
     ("volumes", "root"),
     [
@@ -74,7 +70,7 @@ def test_a_machine_without_slurm_has_no_more_than_a_root():
     ],
 )
 def test_the_root_lies_where_there_is_room_and_in_a_folder_of_ones_own(volumes, root):
-    assert proposed(Site(volumes))["root"] == root
+    assert proposed(Site(volumes)) == {"scheduler": "bare", "root": root}
 
 
 @pytest.mark.parametrize(
@@ -114,10 +110,6 @@ def test_what_is_given_and_slurm_does_not_have_is_rejected_with_what_there_is(gi
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-def test_what_is_given_is_taken_where_slurm_says_nothing():
-    assert proposed(slurm(), partition="x", account="a")["slurm"] == {"partition": "x", "account": "a"}
-
-
 def test_a_queue_that_grid_engine_does_not_have_is_rejected_with_those_it_has():
     site = Site((HOME,), {"grid_engine": GridEngineSite(("all.q", "gpu.q"), (), {})})
 
@@ -126,13 +118,12 @@ def test_a_queue_that_grid_engine_does_not_have_is_rejected_with_those_it_has():
     assert caught.value.hint == "give --gpu-partition one of all.q, gpu.q"
 
 
-def test_a_login_node_may_be_used_without_its_slurm():
+def test_what_is_given_counts_unless_the_host_has_it_not():
+    assert proposed(slurm(), partition="x", account="a")["slurm"] == {"partition": "x", "account": "a"}
     assert proposed(slurm(partition("main", default=True)), scheduler="bare")["scheduler"] == "bare"
-
-
-def test_slurm_is_refused_where_there_is_none():
-    with pytest.raises(ConfigError, match="no SLURM"):
-        proposed(Site((HOME,)), scheduler="slurm")
+    for scheduler, title in (("slurm", "no SLURM"), ("grid_engine", "that host has no Grid Engine")):
+        with pytest.raises(ConfigError, match=title):
+            proposed(Site((HOME,)), scheduler=scheduler)
 
 
 def test_a_choice_is_asked_about_until_it_is_one(typed):
@@ -155,25 +146,15 @@ def test_what_is_neither_yes_nor_no_is_asked_again(typed):
     assert Answers(yes=False).agree("Sure?", "--yes") is False
 
 
-def test_a_root_that_is_none_is_asked_for_again(typed):
+def test_a_root_is_asked_for_until_it_is_one_and_where_there_is_no_room_anywhere(typed):
     asked = typed("scratch", "/scratch/ada")
-
-    assert (
-        choices.keys(Site((HOME,)), "ada", None, None, AdvanceAnswers(), Answers(yes=False))["root"] == "/scratch/ada"
-    )
+    assert choices.keys(Site((HOME,)), "ada", None, None, AdvanceAnswers(), Answers(yes=False))["root"] == SCRATCH.path
     assert "'scratch' is not an absolute path" in asked()
 
-
-def test_without_room_anywhere_the_root_must_be_said(typed):
     typed("/somewhere")
-    full = Volume("$HOME", "/home/ada", "nfs4", 0, 0, writable=False)
+    assert proposed(Site((replace(HOME, free_bytes=0, free_files=0, writable=False),)))["root"] == "/somewhere"
 
-    assert choices.keys(Site((full,)), "ada", None, None, AdvanceAnswers(), Answers(yes=True))["root"] == "/somewhere"
-
-
-def test_the_end_of_the_input_stops_like_ctrl_c(typed):
-    typed()
-
+    typed()  # the end of the input is as Ctrl-C
     with pytest.raises(KeyboardInterrupt):
         Answers(yes=False).text("Anything", "--any", "x")
 
@@ -196,5 +177,3 @@ def test_grid_engine_is_written_with_the_names_of_the_site_and_the_queues_that_w
     assert proposed(Site((HOME,), {"grid_engine": other}), gpu_partition="b.q")["grid_engine"] == {
         "queue": {"gpu": "b.q"}, "parallel_environment": "shm", "gpus": "ngpus", "per_job": ["h_vmem"],
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="that host has no Grid Engine"):
-        proposed(Site((HOME,)), scheduler="grid_engine")

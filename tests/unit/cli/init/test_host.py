@@ -34,12 +34,14 @@ def folder(tmp_path, monkeypatch):
         ("ada@127.0.0.1:22", "127.0.0.1"),
         ("ada@[::1]:22", "server"),
         ("ada@höst.example.edu", "h-st"),
+        ("ssh://ada@127.0.0.1:22028/", "127.0.0.1"),
     ],
 )
 def test_a_name_is_proposed(folder, given, name):
     begun = begin(given, None, YES)
 
-    assert (begun.host.name, begun.host.address, begun.is_configured) == (name, given, False)
+    address = given.removeprefix("ssh://").rstrip("/")
+    assert (begun.host.name, begun.host.address, begun.is_configured) == (name, address, False)
     assert begun.path == folder / "clusterfn.yml"
 
 
@@ -53,21 +55,17 @@ def test_what_is_no_address_is_refused(folder, given):
     assert ("password" in str(caught.value)) is ("secret" in given)
 
 
+@pytest.mark.parametrize("name", ["two words", "-x", "a/b"])
+def test_what_is_no_name_is_refused(folder, name):
+    with pytest.raises(ConfigError, match="cannot name a host"):
+        begin("tensor01", name, YES)
+
+
 def test_this_machine_needs_no_init_but_an_alias_of_the_same_name_can_be_added(folder):
     with pytest.raises(ConfigError, match="local is this machine") as caught:
         begin("local", None, YES)
     assert "run `clusterfn check local`" in str(caught.value.hint)
     assert begin("local", "gpubox", YES).host.address == "local"
-
-
-def test_an_address_may_be_pasted_with_its_scheme(folder):
-    assert begin("ssh://ada@127.0.0.1:22028/", "x", YES).host.address == "ada@127.0.0.1:22028"
-
-
-@pytest.mark.parametrize("name", ["two words", "-x", "a/b"])
-def test_what_is_no_name_is_refused(folder, name):
-    with pytest.raises(ConfigError, match="cannot name a host"):
-        begin("tensor01", name, YES)
 
 
 def test_a_host_that_is_in_the_file_is_recognised_by_its_address(folder):
@@ -114,6 +112,11 @@ def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
     assert (folder / "first.py").read_text() == "mine"
     assert "first.py already exists, and is left unchanged." in capsys.readouterr().out
 
+    (folder / "first.py").unlink()
+    init.leave_script(host, init.Done())
+    second = begin("uni", None, YES).host
+    assert init.leave_script(second, init.Done()) == "clusterfn run uni first.py::where hello"
+
 
 def test_a_home_without_room_is_reported_with_the_option_for_another_folder(folder, monkeypatch, capsys):
     def connect(host, *_):
@@ -140,13 +143,6 @@ def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkey
     assert check.check(make_parser().read(["check", "tensor01"])) == 0
     assert checked[0] == checked[1]
     assert checked[0].host_name == "tensor01" and "Now: python first.py" in capsys.readouterr().out
-
-
-def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):
-    init.leave_script(begin("tensor01", None, YES).host, init.Done())
-    second = begin("uni", None, YES).host
-
-    assert init.leave_script(second, init.Done()) == "clusterfn run uni first.py::where hello"
 
 
 SLURM = "hosts:\n  mine:\n    address: ada@t1\n    scheduler: slurm\n    slurm: {partition: {cpu: short, gpu: big}}\n"

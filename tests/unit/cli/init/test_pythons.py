@@ -52,13 +52,6 @@ def test_it_is_found_where_people_put_it(tmp_path, folder):
     assert sys.executable in pythons.find_pythons(Here(tmp_path))
 
 
-def test_what_conda_remembers_is_looked_at(tmp_path):
-    put(tmp_path / "far away" / "bin" / "python")
-    put(tmp_path / ".conda" / "environments.txt", f"{tmp_path}/far away\n{tmp_path}/gone\n")
-
-    assert pythons.find_pythons(Here(tmp_path))[0] == sys.executable
-
-
 def test_what_does_not_run_or_is_of_another_version_is_not_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(pythons, "PYTHON", "python9.9")
     put(tmp_path / ".local" / "bin" / "python9.9")
@@ -92,17 +85,14 @@ def test_a_given_one_is_looked_for_at_once(tmp_path):
         pythons.environment(host_with(tmp_path), "conda:gone", Answers(yes=True))
 
 
-def test_the_first_that_is_found_is_proposed(tmp_path):
-    put(tmp_path / ".conda" / "environments.txt", f"{put(tmp_path / 'e' / 'bin' / 'python').parents[1]}\n")
+def test_the_first_that_is_found_is_proposed_and_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
+    remembered = put(tmp_path / "far away" / "bin" / "python").parents[1]
+    put(tmp_path / ".conda" / "environments.txt", f"{remembered}\n{tmp_path}/gone\n")
 
     assert pythons.environment(host_with(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
     assert pythons.environment(host_with(tmp_path), "none", Answers(yes=True)) is None
-
-
-def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pythons, "PYTHON", "python9.9")
-
-    assert pythons.environment(host_with(tmp_path), None, Answers(yes=True)) is None
+    assert pythons.environment(host_with(tmp_path / "empty"), None, Answers(yes=True)) is None
     assert "The host has no python9.9" in capsys.readouterr().out
 
 

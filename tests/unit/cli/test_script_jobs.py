@@ -1,4 +1,4 @@
-"""What is said about a command that has failed, by the end of its stderr or by its words."""
+"""What the job of a script is called, and what is said about a command that has failed, by its stderr or its words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import subprocess
 
 import pytest
 
+from clusterfn.cli import main, parser, run
 from clusterfn.cli.command_advice import advise
+from clusterfn.cli.submission import call_options
 from clusterfn.errors import CommandFailed
 from clusterfn.packing.project.model import Project
 
@@ -80,3 +82,28 @@ def test_an_option_of_clusterfn_that_the_script_rejects_is_named(project, words)
     assert "before --" in advice(project, "", 2, (), ["train.py", *words])
     assert advice(project, "", 1, words) == ""
     assert advice(project, "", 2, ["--lr", "1"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("train.py", "train"), ("01_train.py", "_01_train"), ("train-2.1.py", "train-2.1"), ("my script.py", "my_script")],
+)
+def test_a_script_of_any_name_gives_its_job_a_name_that_fits(file, name, tmp_path, monkeypatch):
+    (tmp_path / file).write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    sent = []
+
+    def send(called, *_, **__):
+        sent.append(called.__name__)
+        return 0
+
+    monkeypatch.setattr(run, "start_detached", send)
+
+    assert main(["run", "--detach", file]) == 0
+    assert sent == [name]
+
+
+def test_a_command_can_ask_to_be_notified_of_its_end():
+    given = parser.make_parser().read(["run", "--notify", "touch x", "--", "ls"])
+
+    assert call_options(given)["notify"] == "touch x"

@@ -1,4 +1,4 @@
-"""What `make docs` adds to mkdocs: the navigation of index.md, and the files of the repository to which pages link.
+"""What `make docs` adds to ProperDocs: the navigation of index.md, and the files of the repository to which pages link.
 
 The site begins with README.md. The links in the pages are those of the repository, where people read the same pages.
 On the site, a link to a file outside docs/ leads to a copy of that file.
@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+from properdocs.config.defaults import ProperDocsConfig
+from properdocs.structure.files import File, Files
+from properdocs.structure.pages import Page
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -29,6 +29,11 @@ PLACES = {
     DOCS / "index.md": "documents.md",
     DOCS / "decisions": DECISIONS,
 }
+SEARCHED_LAST = (
+    *("architecture.md", "changelog.md", "contributing.md", "documents.md", "upstream.md"),
+    *("explanation/slurm-sites.md", "explanation/threats.md", "explanation/verified.md"),
+    *("reference/builder.md", "reference/job-directory.md", "reference/protocol.md", "reference/versioning.md"),
+)
 FILTER = (
     'for (const row of document.querySelectorAll("#rows tbody tr"))'
     " row.hidden = !row.textContent.toLowerCase().includes(this.value.toLowerCase())"
@@ -37,7 +42,7 @@ LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
 ENTRY = re.compile(r"^## (.+)$|^- \[(.+?)\]\(([^)#]+)\)", re.MULTILINE)
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
+def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
     """Take the navigation from the lists of index.md, with the titles that it gives to the pages."""
     nav: list[Any] = [{"clusterfn": "index.md"}, {"All documents": "documents.md"}, {"Tutorial": "tutorial.md"}]
     for section, title, link in ENTRY.findall((DOCS / "index.md").read_text(encoding="utf-8")):
@@ -50,7 +55,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
+def on_files(files: Files, config: ProperDocsConfig) -> Files:
     """Add the list of decisions, and each file of the repository to which a page links."""
     decisions = sorted((DOCS / "decisions").glob("*.md"))
     rows = [
@@ -72,12 +77,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Point links to files outside of docs/, and those of such files, to their places on the site.
 
-    Decisions are not searched: they would stand before the guides that answer a question.
+    The search does not read decisions and records of measurements. Guides answer what people type, so they come first;
+    the pages for those who change clusterfn come last.
     """
     source = Path(page.file.abs_src_path or DOCS / DECISIONS)
     folder = Path(page.file.src_uri).parent
-    if folder.name == Path(DECISIONS).parent.name:
+    if folder.parts[:1] in (("decisions",), ("files",)):
         page.meta["search"] = {"exclude": True}
+    elif folder.name == "how-to" or page.file.src_uri == "explanation/faq.md":
+        page.meta["search"] = {"boost": 3}
+    elif page.file.src_uri in SEARCHED_LAST:
+        page.meta["search"] = {"boost": 0.2}
 
     def moved(found: re.Match[str]) -> str:
         target = (source.parent / found[2]).resolve()
