@@ -65,7 +65,7 @@ def use_commands(commands: "Dict[str, Any]") -> "List[str]":
     return [
         name
         for name in commands["programs"]
-        if not any(os.access(os.path.join(each, name), os.X_OK) for each in folders)
+        if not any(os.access(os.path.join(folder, name), os.X_OK) for folder in folders)
     ]
 
 

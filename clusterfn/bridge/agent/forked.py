@@ -49,7 +49,7 @@ def make_pipes(count: int) -> "List[Tuple[int, int]]":
         for _ in range(count):
             pipes.append(os.pipe())
     except OSError:
-        for fd in [each for ends in pipes for each in ends]:
+        for fd in [end for pair in pipes for end in pair]:
             os.close(fd)
         raise
     return pipes

@@ -42,10 +42,10 @@ class FollowHandler(RequestHandler):
         self.results = [[number, expand(path), at] for number, (path, at) in enumerate(self.header.get("with") or ())]
         self.paths = [path for _, path, _ in self.results]
         watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
-        for each in watched:
+        for followed in watched:
             # An error must not keep other files from being added: the file server of a single one may be away.
             if not self.ended:
-                each.safely(partial(self.agent.watcher.add, each))
+                followed.safely(partial(self.agent.watcher.add, followed))
 
     def safely(self, action: "Callable[[], Any]") -> "Any":
         def patiently() -> "Any":

@@ -121,4 +121,4 @@ def remove_old_parts(folder: str) -> None:
 def newest(path: str) -> float:
     """Return when it last changed: a folder does so by what is in it."""
     inside = [os.path.join(folder, name) for folder, folders, files in os.walk(path) for name in folders + files]
-    return max(os.lstat(each).st_mtime for each in [path] + inside)
+    return max(os.lstat(entry).st_mtime for entry in [path] + inside)

@@ -58,12 +58,13 @@ class ProgramStarts:
     Args:
         at: As `Agent.at`.
         room: What all that start may take together.
-        each: What each takes, until `has_room` says otherwise.
+        share: What each of them takes, until `has_room` says otherwise.
     """
 
-    def __init__(self, at: "Callable[[float, Callable[[], None]], object]", room: int, each: int) -> None:
+    def __init__(self, at: "Callable[[float, Callable[[], None]], object]", room: int, share: int) -> None:
         self._at = at
-        self._room, self._each = room, each
+        self._room = room
+        self._share = share
         self._waiting: "Deque[Callable[[], Optional[bool]]]" = deque()
         self._is_due = False
         self._none_since: "Optional[float]" = None
@@ -90,14 +91,14 @@ class ProgramStarts:
         return error.errno in _NONE_LEFT and now - self._none_since <= PATIENCE_S
 
     def _start_next(self) -> None:
-        while self._waiting and self._room >= self._each:
+        while self._waiting and self._room >= self._share:
             has_started = self._waiting[0]()
             if has_started is None:
                 self._start_later()
                 return
             self._waiting.popleft()
             self._none_since = None
-            self._room -= self._each if has_started else 0
+            self._room -= self._share if has_started else 0
 
     def _start_later(self) -> None:
         def start() -> None:

@@ -249,7 +249,7 @@ class PutHandler(PartWriter):
 
     def is_kept(self) -> bool:
         """Whether what has the name already stays: a folder with a list of its files only if all of them are there."""
-        has_list = self.is_tree and any(each[0] == MANIFEST for each in self.header["files"])
+        has_list = self.is_tree and any(entry[0] == MANIFEST for entry in self.header["files"])
         return not has_list or is_whole(self.path)
 
     def look_again(self, failed: "Optional[Header]") -> None:
