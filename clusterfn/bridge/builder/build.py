@@ -120,14 +120,14 @@ def collect(root: str, days: str, keep: str) -> int:
     limit_s = float(days) * DAY_S
     with leases.writing_below(root), LockHolder(root) as holder:
         cleanup.sweep_leftovers(root, holder)
-        for each in cleanup.list_environments(root):
-            leases.sweep_ended_leases(root, each)
+        for env_id in cleanup.list_environments(root):
+            leases.sweep_ended_leases(root, env_id)
         old = cleanup.unused_environments(root, limit_s, int(keep))
-        results = [cleanup.remove_environment(root, each, holder) for each in old]
-        removed = [each["id"] for each in results if each["removed"]]
+        results = [cleanup.remove_environment(root, env_id, holder) for env_id in old]
+        removed = [result["id"] for result in results if result["removed"]]
         count, freed = cleanup.remove_packages(root, holder, 0.0 if removed else limit_s)
-        freed += cleanup.remove_old_parts(root) + sum(each["freed"] for each in results if each["removed"])
-    kept = [each for each in results if not each["removed"]]
+        freed += cleanup.remove_old_parts(root) + sum(result["freed"] for result in results if result["removed"])
+    kept = [result for result in results if not result["removed"]]
     progress.print_line({"removed": removed, "packages": count, "freed": freed, "kept": kept})
     return 0
 
@@ -135,9 +135,9 @@ def collect(root: str, days: str, keep: str) -> int:
 def preview_collect(root: str, days: str, keep: str) -> int:
     """Print what `collect` would remove, and about how many bytes that would free."""
     unused = cleanup.unused_environments(root, float(days) * DAY_S, int(keep))
-    old = [each for each in unused if not leases.jobs_using(root, each)]
+    old = [env_id for env_id in unused if not leases.jobs_using(root, env_id)]
     # A file with a third name belongs to another environment, too. So only those with at most two are freed.
-    freed = sum(size_of(environment_dir(root, each), 2) for each in old)
+    freed = sum(size_of(environment_dir(root, env_id), 2) for env_id in old)
     progress.print_line({"removed": old, "kept": [], "freed": freed})
     return 0
 
@@ -314,12 +314,13 @@ class _Build:
             raise _LockLost
 
     def _finish(self, facts: "dict[str, Any]") -> "dict[str, Any]":
+        plan = self._plan
         sizes = cleanup.list_sizes(self._aside)
-        ready = dict(
-            facts, format=1, id=self._plan.id, about=self._plan.about, prefix=self._final, built=round(time.time(), 3),
-            host=os.uname()[1], seconds=self._seconds, bytes=sum(sizes.values()), files=len(sizes),
-            packages=[[each.name, each.version, each.build, each.manager] for each in self._plan.packages],
-        )  # fmt: skip
+        ready = dict(facts, format=1, id=plan.id, about=plan.about, prefix=self._final, built=round(time.time(), 3))
+        ready.update(host=os.uname()[1], seconds=self._seconds, bytes=sum(sizes.values()), files=len(sizes))
+        ready["packages"] = [
+            [package.name, package.version, package.build, package.manager] for package in plan.packages
+        ]
         if self._plan.base is not None:
             ready["base"] = self._plan.base
             ready["packages"].append(["python", self._plan.base["version"], "", "host"])
@@ -354,7 +355,7 @@ class _Build:
             maker.make(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
             if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
                 remove_damaged(layout, missing)
-                maker.make(each for each in compile_missing(layout) if each.path in missing)
+                maker.make(target for target in compile_missing(layout) if target.path in missing)
 
         if missing:
             self._packages.retry_on_damage(link_again)

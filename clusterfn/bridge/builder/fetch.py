@@ -142,11 +142,11 @@ def ask_sizes(packages: "Sequence[PlannedPackage]") -> "tuple[dict[str, bool], d
     Ask each server for one package, then those that answer for the sizes of all others.
     """
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        origins = {origin(each): each for each in packages}
+        origins = {origin(package): package for package in packages}
         reached = dict(zip(origins, (size is not None for size in pool.map(_ask_size, origins.values()))))
-        reachable = [each for each in packages if reached[origin(each)]]
+        reachable = [package for package in packages if reached[origin(package)]]
         answers = zip(reachable, pool.map(_ask_size, reachable))
-        return reached, {each.sha256: size for each, size in answers if size}
+        return reached, {package.sha256: size for package, size in answers if size}
 
 
 def origin(package: "PlannedPackage") -> str:

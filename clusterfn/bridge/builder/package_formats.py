@@ -239,9 +239,9 @@ def describe_package(package: "PlannedPackage", folder: str, members: "Mapping[s
 
 def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
     """Compute where every file of an environment comes from; raise PackageDamaged if a package has no manifest."""
-    folders = [package_dir(plan.root, each.sha256) for each in plan.packages]
+    folders = [package_dir(plan.root, package.sha256) for package in plan.packages]
     manifests = list(map(read_manifest, folders))
-    python = next((each for each in manifests if each.kind != "wheel" and each.name == "python"), None)
+    python = next((manifest for manifest in manifests if manifest.kind != "wheel" and manifest.name == "python"), None)
     if plan.base is None and python is None:
         raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
     layout = Layout(prefix, plan.python, python.facts.get("python_site_packages_path") if python else None)
@@ -270,14 +270,14 @@ def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[st
     described, link, files = _json(folder, "info/paths.json"), _json(folder, "info/link.json") or {}, []
     if described is None:
         raise BuildFailed("%s is of a conda before 2017: it has no info/paths.json" % package.file, stage="unpack")
-    for each in sorted(described["paths"], key=lambda each: str(each["_path"])):
-        path = os.path.normpath(each["_path"])
+    for entry in sorted(described["paths"], key=lambda entry: str(entry["_path"])):
+        path = os.path.normpath(entry["_path"])
         member = members.get(path)
         if member is not None:
-            placeholder = each.get("prefix_placeholder")
-            mode = (each.get("file_mode") or TEXT) if placeholder else None
+            placeholder = entry.get("prefix_placeholder")
+            mode = (entry.get("file_mode") or TEXT) if placeholder else None
             files.append(member._replace(placeholder=placeholder, mode=mode))
-        elif each.get("path_type") != "directory" and CACHE not in path:
+        elif entry.get("path_type") != "directory" and CACHE not in path:
             raise BuildFailed("it lists %s and does not hold it" % path, stage="unpack")
     linked = link.get("noarch") or {}
     noarch = "python" if (linked.get("type") or index.get("noarch")) == "python" else None

@@ -55,17 +55,17 @@ class Packages:
             BuildFailed: An archive is not available, or does not fit on the disk.
             BuildStopped: The builder was asked to end.
         """
-        missing = [each for each in self.plan.packages if not self._is_there(each)]
-        built = [each for each in missing if each.source is not None]
-        self._unpack_all(each for each in missing if each.source is None)
-        for number, each in enumerate(built):
-            self._progress.report("build", number, len(built), text="a wheel of %s" % each.label)
-            self._build(each)
+        missing = [package for package in self.plan.packages if not self._is_there(package)]
+        built = [package for package in missing if package.source is not None]
+        self._unpack_all(package for package in missing if package.source is None)
+        for number, package in enumerate(built):
+            self._progress.report("build", number, len(built), text="a wheel of %s" % package.label)
+            self._build(package)
 
     def _build(self, package: "PlannedPackage") -> None:
         """Build a wheel that is missing, and unpack it as others are."""
         source = package.archives[0]
-        self._unpack_all(each for each in package.archives if not self._is_there(each))
+        self._unpack_all(archive for archive in package.archives if not self._is_there(archive))
         kept = package_dir(self.plan.root, source.sha256)
         sdist = os.path.join(kept, PACKAGE_FILES, source.file)
 
@@ -95,28 +95,30 @@ class Packages:
         raise BuildFailed(message, stage="link", hint="is %s on a file system that is purged?" % self.plan.root)
 
     def _unpack_all(self, packages: "Iterable[PlannedPackage]") -> None:
-        self._missing = list({each.sha256: each for each in packages}.values())
+        self._missing = list({package.sha256: package for package in packages}.values())
         if not self._missing:
             return
         os.makedirs(os.path.join(self.plan.root, PACKAGES), exist_ok=True)
         os.makedirs(os.path.join(self.plan.root, BLOBS), exist_ok=True)
-        found = {each: self._find_archive(each) for each in self._missing}
-        remote = [each for each in self._missing if self.plan.fetch and each.url and not local_path(each.url)]
-        lacking = [each for each, archive in found.items() if archive is None and each not in remote]
+        found = {package: self._find_archive(package) for package in self._missing}
+        remote = []
+        if self.plan.fetch:
+            remote = [package for package in self._missing if package.url and not local_path(package.url)]
+        lacking = [package for package, archive in found.items() if archive is None and package not in remote]
         if lacking:
-            names = ", ".join(each.label for each in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
+            names = ", ".join(package.label for package in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             raise BuildFailed(
                 "%d archives are missing on the host: %s" % (len(lacking), names), stage="fetch",
-                hint="send them, or let the host fetch (fetch_on: host)", need=[each.sha256 for each in lacking],
+                hint="send them, or let the host fetch (fetch_on: host)", need=[package.sha256 for package in lacking],
             )  # fmt: skip
         # What is unpacked takes more. A disk that fills up all the same, or a quota, is reported where that happens.
-        wanted, disk = sum(each.size for each in remote if found[each] is None), os.statvfs(self.plan.root)
+        wanted, disk = sum(package.size for package in remote if found[package] is None), os.statvfs(self.plan.root)
         room = disk.f_bavail * disk.f_frsize
         if wanted > room:
             lack = "too little room: it needs more than %s, and %s are free" % (format_size(wanted), format_size(room))
             raise BuildFailed("%s has %s" % (self.plan.root, lack), stage="space", hint=ROOM)
         brought = self.plan.zstd
-        if any(each.kind == CONDA for each in self._missing):
+        if any(package.kind == CONDA for package in self._missing):
             self._zstd = package_formats.find_zstd()
             if self._zstd is None and brought is not None:
                 if not self._is_there(brought):
@@ -129,17 +131,17 @@ class Packages:
                 raise BuildFailed(message, stage="unpack", hint=hint)
         pool = ThreadPoolExecutor(_AT_ONCE)
         # The largest packages come first, so that none of them is left alone at the end.
-        by_size = sorted(self._missing, key=lambda each: -each.size)
-        running = [pool.submit(self._one, self._unpack, each) for each in by_size]
+        by_size = sorted(self._missing, key=lambda package: -package.size)
+        running = [pool.submit(self._one, self._unpack, package) for package in by_size]
         try:
             # A thread that hangs on the network is abandoned once another fails.
-            for each in wait(running, return_when=FIRST_EXCEPTION).done:
-                each.result()
+            for future in wait(running, return_when=FIRST_EXCEPTION).done:
+                future.result()
         except BaseException:
             # The threads must stop after an exception of a signal, too.
             self._failed.set()
-            for each in running:
-                each.cancel()
+            for future in running:
+                future.cancel()
             wait(running, _END_S)
             raise
         finally:
@@ -235,7 +237,7 @@ class Packages:
         self._stop()
         with self._counting:
             self.moved[stage] += count
-        size = sum(each.size for each in self._missing) if stage == "fetch" else 0
+        size = sum(package.size for package in self._missing) if stage == "fetch" else 0
         self._progress.report(stage, self._done, len(self._missing), self.moved[stage], size or None)
 
 
@@ -249,12 +251,16 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
         return os.path.exists(os.path.join(package_dir(plan.root, package.sha256), MANIFEST))
 
     packages = list(plan.packages)
-    if plan.zstd is not None and any(each.kind == CONDA for each in packages) and package_formats.find_zstd() is None:
+    has_conda = any(package.kind == CONDA for package in packages)
+    if plan.zstd is not None and has_conda and package_formats.find_zstd() is None:
         packages.append(plan.zstd)
     unbuilt = [package for package in packages if package.source is None or not is_unpacked(package)]
     needed = {archive.sha256: archive for package in unbuilt for archive in package.archives}
-    there = {sha256 for sha256, each in needed.items() if os.path.exists(blob(plan.root, sha256)) or is_unpacked(each)}
-    missing = [each for sha256, each in needed.items() if sha256 not in there]
+    missing = [
+        package
+        for sha256, package in needed.items()
+        if not os.path.exists(blob(plan.root, sha256)) and not is_unpacked(package)
+    ]
     reached, sizes = fetch.ask_sizes(missing) if plan.fetch else ({}, {})
-    unreachable = [each.sha256 for each in missing if not reached.get(fetch.origin(each))]
-    return {"missing": [each.sha256 for each in missing], "unreachable": unreachable, "sizes": sizes}
+    unreachable = [package.sha256 for package in missing if not reached.get(fetch.origin(package))]
+    return {"missing": [package.sha256 for package in missing], "unreachable": unreachable, "sizes": sizes}

@@ -118,7 +118,7 @@ def parse_package(given: "dict[str, Any]") -> PlannedPackage:
         raise ValueError("%s is neither a conda package nor a wheel" % package.file)
     if not given.get("source"):
         return package
-    requires = tuple(parse_package(each) for each in given["requires"])
+    requires = tuple(parse_package(required) for required in given["requires"])
     return package._replace(source=_parse_archive(given["source"]), requires=requires)
 
 

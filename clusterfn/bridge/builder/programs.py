@@ -115,7 +115,7 @@ def _wait(process: "subprocess.Popen[bytes]", printed: int, idle_s: float, most_
 
     def living() -> "list[int]":
         found = {pid, *process_tree.descendants(pid), *process_tree.in_session(pid)}
-        return [each for each in found if process_tree.is_alive(each)]
+        return [descendant for descendant in found if process_tree.is_alive(descendant)]
 
     try:
         while process.poll() is None:
@@ -151,7 +151,7 @@ def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]"
         message = "the environment cannot be activated: %s" % error
         raise BuildFailed(message, stage="script", evidence=error.evidence) from error
     old, new = [
-        dict(os.fsdecode(each).split("=", 1) for each in part.split(b"\0") if b"=" in each)
+        dict(os.fsdecode(variable).split("=", 1) for variable in part.split(b"\0") if b"=" in variable)
         for part in output.split(_SEPARATOR, 1)
     ]
     known = (*SHELLS_OWN, "PATH")
@@ -224,7 +224,7 @@ def end_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: _asked.set())
-    (variable,) = ["%s=%s" % each for each in _identifying_variable().items()]
+    (variable,) = ["%s=%s" % item for item in _identifying_variable().items()]
     # The system closes the writing end when this process ends, however it does.
     reading, writing = os.pipe()
     if os.fork():

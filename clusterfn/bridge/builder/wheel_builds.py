@@ -33,7 +33,7 @@ import json, os, shutil, sysconfig
 found = {}
 for name, others in (("CC", "cc gcc clang"), ("CXX", "c++ g++ clang++"), ("AR", "ar")):
     named = (os.environ.get(name) or sysconfig.get_config_var(name) or "").split()
-    there = [each for each in others.split() if shutil.which(each)]
+    there = [program for program in others.split() if shutil.which(program)]
     if there and not (named and shutil.which(named[0])):
         found[name] = there[0]
 print("\\n" + json.dumps(found))
@@ -41,8 +41,9 @@ print("\\n" + json.dumps(found))
 # Modules bring programs and libraries. A Python among them counts for nothing: neither its packages nor pip's settings.
 _BEHIND_MODULES = """
 import json, os, sys
-for name in [each for each in os.environ if each.startswith(("PYTHON", "PIP_")) or each == "VIRTUAL_ENV"]:
-    del os.environ[name]
+for name in list(os.environ):
+    if name.startswith(("PYTHON", "PIP_")) or name == "VIRTUAL_ENV":
+        del os.environ[name]
 os.environ.update(json.loads(sys.argv[1]))
 os.environ["PATH"] = os.path.dirname(sys.argv[2]) + os.pathsep + os.environ.get("PATH", "")
 os.execv(sys.argv[2], sys.argv[2:])
@@ -100,10 +101,10 @@ def build_wheel(
 
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        for each in (wheels, temporary):
-            os.makedirs(each)
-        names = {each.name for each in package.requires}
-        others = [each for each in plan.packages if each.kind != WHEEL and each.name not in names]
+        for new_folder in (wheels, temporary):
+            os.makedirs(new_folder)
+        names = {required.name for required in package.requires}
+        others = [other for other in plan.packages if other.kind != WHEEL and other.name not in names]
         layout = layout_of_plan(plan._replace(packages=others + list(package.requires)), prefix)
         Linker(prefix, prefix).make(sorted(layout.targets.values()))
         # pip reads the name and the version in the file's name, so the link has it.
@@ -150,6 +151,6 @@ def advice(evidence: "list[str]", package: "PlannedPackage") -> str:
     for pattern, what in _CAUSES:
         match = re.search(pattern, text)
         if match:
-            named = what.replace("{0}", next((each for each in match.groups() if each), ""))
+            named = what.replace("{0}", next((group for group in match.groups() if group), ""))
             return named % by_hand if "%s" in named else named
     return "read the log; or " + _BY_HAND % by_hand
