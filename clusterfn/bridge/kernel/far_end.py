@@ -270,7 +270,7 @@ def listeners_on(port: int) -> "tuple[list[str], bool]":
     # Without /proc, nothing says whose port it is, so the usual address is tried.
     if not os.path.exists("/proc/net/tcp"):
         own = ["127.0.0.1"]
-    return [_LOOPBACK.get(each, each) for each in own], others
+    return [_LOOPBACK.get(own_address, own_address) for own_address in own], others
 
 
 def _address(family: int, hexadecimal: str) -> str:
