@@ -152,17 +152,17 @@ class Leases:
     def _own_names(self, name: str) -> "set[str]":
         plain_name = lease_names.plain(name)
         own: "set[str]" = set()
-        for each, uid in self.binders().items():
-            if lease_names.plain(each) != plain_name:
+        for held_name, uid in self.binders().items():
+            if lease_names.plain(held_name) != plain_name:
                 continue
-            holder = self.holder(each) if uid is None else None
+            holder = self.holder(held_name) if uid is None else None
             if holder is not None:
                 uid = holder.uid
                 holder.close()
             # Where it is still not known, the holder accepts no connections, or has too many. A process of this user
             # does neither.
             if uid in (os.getuid(), 0):
-                own.add(each)
+                own.add(held_name)
         return own
 
     def holder(self, name: str) -> "Optional[LeaseHolder]":

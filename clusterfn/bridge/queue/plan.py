@@ -286,7 +286,7 @@ class _Planning:
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> int:
         """Return how many further jobs like this one may start."""
-        alike = sum((each.asked, each.kind) == (ticket.asked, ticket.kind) for each in behind)
+        alike = sum((other.asked, other.kind) == (ticket.asked, ticket.kind) for other in behind)
         return min(alike, self.room.further(ticket.asked))
 
     def gpus_of(self, ticket: "Ticket") -> "Optional[list[str]]":

@@ -147,7 +147,7 @@ def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", processes: "
     if holder is None:
         quiet = processes or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
         unseen = [] if quiet else ["%s in use by an unknown process" % format_size(load.used_mib << 20)]
-        facts["without_lease"] = [gpus.describe_process(each) for each in processes] + unseen
+        facts["without_lease"] = [gpus.describe_process(process) for process in processes] + unseen
     return facts
 
 
@@ -219,7 +219,7 @@ def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str
                     "reason": _wait_of(other), "asked": dict(other.asked._asdict()),
                     "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
             waiting.append((place, line))
-    return [line for _, line in sorted(waiting, key=lambda each: each[0])]
+    return [line for _, line in sorted(waiting, key=lambda placed: placed[0])]
 
 
 def _wait_of(other: "Waiting") -> str:

@@ -194,7 +194,7 @@ class Spooler:
         held = dict(names.holders(every), **{gpu: holder.uid for gpu, holder in holders.items()})
         # The pid is shown only for a user of whom no running job of clusterfn has a GPU: another program must hold it.
         with_jobs = {job.uid for job in names.running if job.asked.gpus}
-        pids = {gpu: each.pid for gpu, each in holders.items() if held[gpu] not in with_jobs and each.pid}
+        pids = {gpu: holder.pid for gpu, holder in holders.items() if held[gpu] not in with_jobs and holder.pid}
         view = plan.QueueView(
             resources, names, self.uid, self._gpus.of, held, used, starting=set(self._scripts.starting),
             late=self._scripts.late(), overdue=self._scripts.overdue(), pids=pids,

@@ -244,8 +244,10 @@ class JobTicket:
         self.submitted: "int" = self.standing.submitted if self.standing else 0
         self.asked = machine.demand_of(job.spec)
         self.limits = machine.limits_of(job.spec)
-        environment = [layout.environment_dir(each["root"], each["id"]) for each in [job.spec.get("building")] if each]
-        self.needs = [os.path.join(folder, layout.READY) for folder in environment]
+        building = job.spec.get("building")
+        self.needs: "list[str]" = []
+        if building:
+            self.needs.append(os.path.join(layout.environment_dir(building["root"], building["id"]), layout.READY))
         self.after = dependencies_of(job.spec)
         self._resumes = bool((job.spec.get("requeue") or {}).get("node")) and job.element is None
 
