@@ -81,7 +81,7 @@ def scheduler_named(name: str) -> "HostScheduler":
 
 def scheduler_of_job(environ: "Mapping[str, str]") -> "Optional[HostScheduler]":
     """Return the scheduler of the job with these variables; None without one with nodes."""
-    found = (scheduler_named(name) for name, each in SCHEDULERS.items() if each.job_variable in environ)
+    found = (scheduler_named(name) for name, scheduler in SCHEDULERS.items() if scheduler.job_variable in environ)
     return next(found, None)
 
 

@@ -131,10 +131,10 @@ class SlurmOnHost(HostScheduler):
     def rank_variables(self, rank: int, nodes: int, tasks: int) -> "dict[str, str]":
         # srun gives a step its own numbers, and frameworks compare them with the job's.
         node, local, count = str(rank // tasks), str(rank % tasks), str(nodes * tasks)
-        each = "%d(x%d)" % (tasks, nodes) if nodes > 1 else str(tasks)
+        tasks_of_nodes = "%d(x%d)" % (tasks, nodes) if nodes > 1 else str(tasks)
         named = os.environ.get("SLURM_JOB_NODELIST", "")
         step = {"SLURM_STEP_NODELIST": named, "SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": count,
-                "SLURM_STEP_TASKS_PER_NODE": each}  # fmt: skip
+                "SLURM_STEP_TASKS_PER_NODE": tasks_of_nodes}  # fmt: skip
         return {**step, "SLURM_PROCID": str(rank), "SLURM_NODEID": node, "SLURM_LOCALID": local, "SLURM_NTASKS": count,
                 "SLURM_NPROCS": count, "SLURM_NNODES": str(nodes),
                 "SLURM_NTASKS_PER_NODE": str(tasks)}  # fmt: skip
