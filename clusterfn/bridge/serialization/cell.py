@@ -93,10 +93,10 @@ def _run(source: str, file: str, scope: dict[str, Any]) -> Any:
 
 def display(*objects: Any, **_: Any) -> None:
     """Display objects below the cell, as IPython's function of this name."""
-    for each in objects:
-        if is_figure(each):
-            _figures.append(each)
-        _shown.append(bundle_of(each))
+    for obj in objects:
+        if is_figure(obj):
+            _figures.append(obj)
+        _shown.append(bundle_of(obj))
 
 
 def is_figure(obj: Any) -> bool:
@@ -161,5 +161,5 @@ def show_figures() -> None:
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         opened = [pyplot.figure(number) for number in pyplot.get_fignums()]
-        display(*(each for each in opened if not any(each is other for other in _figures)))
+        display(*(figure for figure in opened if not any(figure is other for other in _figures)))
         pyplot.close("all")

@@ -401,7 +401,7 @@ def _makes_sense(header: Mapping[str, Any]) -> bool:
     if len(python) != 2 or not all(isinstance(entry, dict) for entry in buffers):
         return False
     sizes = [*python, header.get("pickle")]
-    sizes += [each for entry in buffers for each in (entry.get("size"), entry.get("crc", 0))]
+    sizes += [size for entry in buffers for size in (entry.get("size"), entry.get("crc", 0))]
     texts = [header.get("refused", ""), *sources.values(), *(entry.get("blob") or "" for entry in buffers)]
     return all(type(size) is int and size >= 0 for size in sizes) and all(isinstance(text, str) for text in texts)
 

@@ -107,7 +107,7 @@ def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
 
 
 def _format_bare(error: BaseException, name: str, message: str) -> str:
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_HERE)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
     return "%s%s: %s\n" % ("".join(lines), name, message)
 
@@ -169,8 +169,8 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "bases": [attempt(dumps, base)[0] for base in cls.__mro__[1:] if _says_something(base)],
         "pickled": pickled if pickles_itself(cls) else None,
         "pickled_plainly": None if pickles_itself(cls) else pickled,
-        "args": [_dumps_or_repr(each, masking, secrets) for each in (error.args[:1] if members else error.args)],
-        "args_of_group": [_dumps_or_repr(each, masking, secrets) for each in (error.args[2:] if members else ())],
+        "args": [_dumps_or_repr(arg, masking, secrets) for arg in (error.args[:1] if members else error.args)],
+        "args_of_group": [_dumps_or_repr(arg, masking, secrets) for arg in (error.args[2:] if members else ())],
         "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in state_of(error).items()},
         "message": masked(text_of(error), secrets),
         "notes": masked(notes_of(error), secrets),
@@ -213,12 +213,12 @@ def _format(error: BaseException) -> str:
     seen: set[int] = set()
     waiting: list[Any] = [shown]
     while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            if each.stack:
-                each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(_HERE)]
-            waiting += [each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())]
+        current = waiting.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            if current.stack:
+                current.stack[:] = [frame for frame in current.stack if not frame.filename.startswith(_HERE)]
+            waiting += [current.__cause__, current.__context__, *(getattr(current, "exceptions", None) or ())]
     return "".join(shown.format())
 
 
@@ -267,7 +267,7 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         errors += [error] if error is not None else []
         reasons += [reason] if reason is not None else []
     if errors:
-        best = next((each for each in errors if text_of(each) == record["message"]), errors[0])
+        best = next((candidate for candidate in errors if text_of(candidate) == record["message"]), errors[0])
         # An object among the arguments may show its address in the text, which differs here in any case. Only lost
         # arguments need the text.
         if descriptions_of(best.args) != descriptions_of(args):

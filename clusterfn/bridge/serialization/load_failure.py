@@ -34,7 +34,8 @@ class LoadFailure(NamedTuple):
 
     def where(self) -> str:
         """Return the end of a sentence that says what failed, and by which versions."""
-        packages = "".join("; %s is %s where it was sent and %s where it arrived" % each for each in self.differing)
+        words = "; %s is %s where it was sent and %s where it arrived"
+        packages = "".join(words % package for package in self.differing)
         return (", in %s" % self.name if self.name else "") + packages
 
 
@@ -103,7 +104,7 @@ def of(error: BaseException) -> LoadFailure:
         (package, original[package], here[package]) for package in original if here[package] != original[package]
     ]
     first = name.partition(".")[0]
-    return LoadFailure(name, tuple(sorted(differing, key=lambda each: each[0] != first)[:_MOST]))
+    return LoadFailure(name, tuple(sorted(differing, key=lambda versions: versions[0] != first)[:_MOST]))
 
 
 def _plain(packages: Mapping[object, object]) -> dict[str, str]:
@@ -131,7 +132,7 @@ def _in_traceback(error: BaseException) -> str:
     while place is not None:
         frames.append(place.tb_frame)
         place = place.tb_next
-    reads = [each.f_code.co_name == "_load" and each.f_globals.get("__name__") == _UNPICKLER for each in frames]
+    reads = [frame.f_code.co_name == "_load" and frame.f_globals.get("__name__") == _UNPICKLER for frame in frames]
     called = frames[len(reads) - reads[::-1].index(True) :] if True in reads else []
     return _called(called[0]) if called else ""
 
@@ -150,7 +151,7 @@ def _called(frame: types.FrameType) -> str:
         # The first argument is a tuple of a module and a name in it.
         names = first if isinstance(first, tuple) else arguments
         if names and isinstance(names[0], str):
-            return ".".join(each for each in names[:2] if isinstance(each, str))
+            return ".".join(part for part in names[:2] if isinstance(part, str))
         return full_name(first) if isinstance(first, type) or type(first).__module__ != "builtins" else ""
     for base in (first if isinstance(first, type) else type(first)).__mro__:
         method = vars(base).get(code.co_name)

@@ -50,7 +50,7 @@ _submodules_of = core._find_imported_submodules
 
 def _find_imported_submodules(code: types.CodeType, values: Iterable[Any]) -> list[types.ModuleType]:
     """Look among the modules only: cloudpickle asks each global whether it is one, which may raise anything."""
-    modules = [each for each in values if issubclass(type(each), types.ModuleType)]
+    modules = [value for value in values if issubclass(type(value), types.ModuleType)]
     return _submodules_of(code, modules)  # type: ignore[no-any-return]
 
 
@@ -158,7 +158,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
             return NotImplemented
         owner, name = method.__self__, getattr(method.__func__, "__name__", "")
         cls: Any = owner if issubclass(type(owner), type) else type(owner)
-        kind = next((each for each in cls.__mro__ if name in vars(each)), object)
+        kind = next((base for base in cls.__mro__ if name in vars(base)), object)
         own = vars(kind).get(name)
         is_own = getattr(own, "__func__", own) is method.__func__ and self.has_methods(kind, owner)
         return (stand_ins.method_of, (owner, name)) if is_own else NotImplemented
@@ -189,7 +189,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         parameters = getattr(func, "__type_params__", ())
         if parameters:
             slots["__type_params__"] = parameters
-        names = [_name_of_module(each) for each in slots["_cloudpickle_submodules"]]
+        names = [_name_of_module(module) for module in slots["_cloudpickle_submodules"]]
         slots["_cloudpickle_submodules"] = [stand_ins.MadeThere(stand_ins.imported, name) for name in names]
         return (*reduction[:5], classes.fill_function)
 
@@ -222,7 +222,7 @@ def _name_of_module(module: Any) -> str:
     """Return the name by which it is imported: a module may have put an object in its place."""
     if issubclass(type(module), types.ModuleType):
         return str(module.__name__)
-    return next(name for name, each in list(sys.modules.items()) if each is module)
+    return next(name for name, loaded in list(sys.modules.items()) if loaded is module)
 
 
 def _by_value(cls: type, reduction: Any) -> Any:
@@ -295,7 +295,7 @@ def _reduce_sentinel(obj: Any) -> Any:
         return NotImplemented
     if kind.__module__ in ("__main__", None) or constructors.has_state(obj):
         return NotImplemented
-    if any(vars(each).get("__slots__") for each in kind.__mro__):
+    if any(vars(base).get("__slots__") for base in kind.__mro__):
         return NotImplemented
     homes = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
     return NotImplemented if homes is None else (stand_ins.sentinel, (*homes[0], kind, *homes[1:4]))

@@ -186,8 +186,9 @@ def of_code(code: types.CodeType) -> Snippet:
     seen = False
     for text in texts(code.co_filename):
         seen = True
-        candidates = [each for each in text.found if each.name == code.co_name and isinstance(each.node, _FUNCTIONS)]
-        for definition in sorted(candidates, key=lambda each: abs(first_line(each.node) - code.co_firstlineno)):
+        named = [definition for definition in text.found if definition.name == code.co_name]
+        functions = [definition for definition in named if isinstance(definition.node, _FUNCTIONS)]
+        for definition in sorted(functions, key=lambda found: abs(first_line(found.node) - code.co_firstlineno)):
             snippet = _snippet(text, definition, code)
             if snippet is not None:
                 return snippet
@@ -345,9 +346,9 @@ def imports_of(snippet: Snippet) -> str:
 def _strip(node: Any, snippet: Snippet) -> None:
     """Remove decorators, defaults and annotations: they are evaluated outside the function's own code."""
     arguments = node.args
-    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
-        if each is not None:
-            each.annotation = None
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+        if argument is not None:
+            argument.annotation = None
     arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)
     node.decorator_list, node.returns, node.type_params = [], None, []
     node.lineno = snippet.first
@@ -376,9 +377,10 @@ def same(one: object, other: object) -> bool:
 
 def _constants(code: types.CodeType) -> tuple[object, ...]:
     """Return the code's constants, without the qualified names that Python up to 3.10 puts after nested codes."""
+    if sys.version_info >= (3, 11):
+        return code.co_consts
     before = (None, *code.co_consts)
-    old = sys.version_info < (3, 11)
-    return tuple(each for last, each in zip(before, code.co_consts) if not (old and isinstance(last, types.CodeType)))
+    return tuple(value for last, value in zip(before, code.co_consts) if not isinstance(last, types.CodeType))
 
 
 def names_of(code: types.CodeType) -> Iterator[str]:
@@ -386,6 +388,6 @@ def names_of(code: types.CodeType) -> Iterator[str]:
 
     CPython compiles `np.f()` by what the module imports as `np`, also where `np` is a variable of the function.
     """
-    for each in code_parts.codes(code):
-        for names in (each.co_names, each.co_varnames, each.co_cellvars, each.co_freevars):
+    for part in code_parts.codes(code):
+        for names in (part.co_names, part.co_varnames, part.co_cellvars, part.co_freevars):
             yield from names

@@ -133,25 +133,25 @@ def _is_apart(definition: FoundDefinition, cls: type) -> bool:
 def _annotations(cls: type, node: Any) -> set[str]:
     """Return whether annotations were left as text, as a set of `__future__` names."""
     kept = vars(cls).get("__annotations__", {})
-    names = [each.target.id for each in _annotated(node) if not isinstance(each.annotation, ast.Constant)]
+    names = [line.target.id for line in _annotated(node) if not isinstance(line.annotation, ast.Constant)]
     return {"annotations"} if any(type(kept.get(name)) is str for name in names) else set()
 
 
 def _annotated(node: Any) -> list[Any]:
-    return [each for each in node.body if isinstance(each, ast.AnnAssign) and _is_name(each.target)]
+    return [line for line in node.body if isinstance(line, ast.AnnAssign) and _is_name(line.target)]
 
 
 def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> bool:
     """Return whether the class has what its statement says: the functions, annotated names and members."""
     _, *codes = code_parts.codes(compiled(snippet))
     kept = vars(cls).get("__annotations__", {})
-    targets: list[Any] = [each.target for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
+    targets: list[Any] = [inner.target for inner in ast.walk(node) if isinstance(inner, ast.AnnAssign)]
     annotated = {target.id for target in targets if _is_name(target)}
     # No function of the class is another than the one of that name in the statement.
     named = [(code, [part for part in codes if part.co_name == code.co_name]) for code in own]
     return (
         all(any(source.same(code, part) for part in parts) for code, parts in named if parts)
-        and all(each.target.id in kept for each in _annotated(node))
+        and all(line.target.id in kept for line in _annotated(node))
         and annotated.issuperset(kept)
         and all(_agrees(cls, name, value) for name, value in _literals(node))
     )
@@ -162,10 +162,10 @@ def _is_name(node: ast.AST) -> bool:
 
 
 def _literals(node: Any) -> Iterator[tuple[str, object]]:
-    for each in node.body:
-        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
-        if isinstance(target, ast.Name) and isinstance(getattr(each, "value", None), ast.Constant):
-            yield target.id, each.value.value
+    for statement in node.body:
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        if isinstance(target, ast.Name) and isinstance(getattr(statement, "value", None), ast.Constant):
+            yield target.id, statement.value.value
 
 
 def _agrees(cls: Any, name: str, value: object) -> bool:
@@ -253,8 +253,8 @@ def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
     """Return the modules that a statement and its functions may use as attributes of these packages."""
     code = compiled(snippet)
     held = list(values)
-    modules = (each for part in code_parts.codes(code) for each in core._find_imported_submodules(part, held))
-    return list(dict.fromkeys(each.__name__ for each in modules))
+    modules = (module for part in code_parts.codes(code) for module in core._find_imported_submodules(part, held))
+    return list(dict.fromkeys(module.__name__ for module in modules))
 
 
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -281,8 +281,8 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     _, *codes = code_parts.codes(code)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     bodies = [part for part in code_parts.class_bodies(code) if part.co_name == snippet.name]
-    stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")
-    stored_names = {each.argval for each in stored}
+    steps = (instruction for body in bodies for instruction in dis.get_instructions(body))
+    stored_names = {instruction.argval for instruction in steps if instruction.opname == "STORE_NAME"}
     node = source.parse(snippet)
     text = inspect.cleandoc(ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef) else ""
     simple = type(cls) is type or type(cls) is abc.ABCMeta

@@ -49,7 +49,7 @@ def find(
     # The list holds the values, so that no new object gets the id of an earlier one.
     passed = [value]
     while time.monotonic() < deadline:
-        seen = {id(each) for each in passed}
+        seen = {id(ancestor) for ancestor in passed}
         parts = [(step, part) for step, part in _readable_parts(value) if id(part) not in seen]
         failing = _first_failing([part for _, part in parts], failure, deadline)
         if failing is None:
@@ -188,11 +188,11 @@ def _reduced_parts(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(reduced, tuple):
         return
     args, state, items, pairs = (*reduced, None, None, None, None)[1:5]
-    for each in state if isinstance(state, tuple) and len(state) == 2 else (state,):
-        if isinstance(each, dict):
-            yield from ((f".{name}", part) for name, part in list(each.items()))
+    for held in state if isinstance(state, tuple) and len(state) == 2 else (state,):
+        if isinstance(held, dict):
+            yield from ((f".{name}", part) for name, part in list(held.items()))
         else:
-            yield " (its state)", each
+            yield " (its state)", held
     yield from ((f"[{index}]", part) for index, part in enumerate(items or ()))
     yield from _items(pairs or ())
     yield from ((f" (argument {index} of its reduction)", part) for index, part in enumerate(args or ()))
