@@ -150,30 +150,31 @@ class Door:
         with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionAbortedError):
             sock, _ = self._listener.accept()
             sock.setblocking(False)
-            self._connections = [each for each in self._connections if each.is_open]
+            self._connections = [connection for connection in self._connections if connection.is_open]
             self._connections.append(ClientConnection(sock, self._watcher, self._on_frame))
 
     def due(self) -> list[float]:
         """Return when something is to be said."""
-        return [each.due for each in self._connections if each.due and each.is_open]
+        return [connection.due for connection in self._connections if connection.due and connection.is_open]
 
     def flush(self, now: float) -> None:
-        for each in self._connections:
-            if each.is_open and 0.0 < each.due <= now:
-                each.flush()
+        for connection in self._connections:
+            if connection.is_open and 0.0 < connection.due <= now:
+                connection.flush()
 
     def say(self, what: str, **facts: Any) -> None:
-        for each in self._connections:
-            each.say(what, **facts)
+        for connection in self._connections:
+            connection.say(what, **facts)
 
     def fds(self) -> list[int]:
         """Return the descriptors that no other process must keep open."""
-        return [self._listener.fileno(), *(each.sock.fileno() for each in self._connections if each.is_open)]
+        sockets = [connection.sock for connection in self._connections if connection.is_open]
+        return [self._listener.fileno(), *(sock.fileno() for sock in sockets)]
 
     def close(self) -> None:
         """Close all connections and remove the socket."""
-        for each in self._connections:
-            each.close()
+        for connection in self._connections:
+            connection.close()
         self._listener.close()
         if self.address:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -217,7 +217,7 @@ class SessionServer:
     # the runners
 
     def _start(self, share: Share) -> None:
-        foreign = [*self._door.fds(), *(each.sock.fileno() for each in self._runners)]
+        foreign = [*self._door.fds(), *(runner.sock.fileno() for runner in self._runners)]
         runner = start_runner(self._folder, share, foreign)
         self._runners.append(runner)
         self._watcher.watch(runner.sock, READ, lambda _: self._on_runner(runner))
