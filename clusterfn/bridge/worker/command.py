@@ -135,7 +135,7 @@ def _copied(command: Mapping[str, Any], rank: int, tasks: int) -> Iterator[None]
         _make_file("%s-%d" % (_READY, rank))
         return
     sent = _copy(command["project"])
-    others = {"%s-%d" % (_READY, each) for each in range(1, tasks)}
+    others = {"%s-%d" % (_READY, other) for other in range(1, tasks)}
     if others:
         _make_file(_READY)
     try:
@@ -167,7 +167,7 @@ def _jobs_submitted_here(command: Mapping[str, Any]) -> str:
     if scheduler is None or not any(_SUBMITS.search(text) for text in texts):
         return ""
     numbers = scheduler.jobs_in(os.getcwd())
-    return "jobs that may need them" if numbers is None else ", ".join("job %s" % each for each in numbers)
+    return "jobs that may need them" if numbers is None else ", ".join("job %s" % number for number in numbers)
 
 
 @contextlib.contextmanager

@@ -192,7 +192,7 @@ def with_nodes(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def _gpus(env: Mapping[str, str]) -> list[str]:
-    return [each for each in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    return [gpu for gpu in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
 
 
 def _launch_of_accelerate(words: Sequence[str]) -> int:

@@ -196,7 +196,7 @@ def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again
     if isinstance(error, container.Damaged):
         return again
     if failure.differing:
-        return "use an environment with %s" % " and ".join("%s %s" % each[:2] for each in failure.differing)
+        return "use an environment with %s" % " and ".join("%s %s" % package[:2] for package in failure.differing)
     if caller != sys.version_info[:2]:
         return "use an environment with Python %d.%d, or use only syntax that both versions support" % caller
     if isinstance(error, ImportError):

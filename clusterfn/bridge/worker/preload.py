@@ -67,8 +67,8 @@ class Preloader:
         # Not each loaded name is looked up in the folders: that would copy the pages of all names.
         for name in {entry.partition(".")[0] for folder in folders for entry in names_in(folder)}:
             if name in sys.modules and name not in self._own and _is_module(name, folders):
-                for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
-                    del sys.modules[each]
+                for loaded in [key for key in sys.modules if key == name or key.startswith(name + ".")]:
+                    del sys.modules[loaded]
 
     def _try_out(self, name: str) -> str:
         """Load a module in a process of its own; return why it must not be loaded before a fork, "" if it may."""
@@ -125,7 +125,7 @@ def _load(name: str) -> list[Any]:
     if name == _NUMPY:
         # It loads this when that is used.
         importlib.import_module("numpy.random")
-    return fork_rules.generators_of([each for each in sys.modules if each not in before])
+    return fork_rules.generators_of([module for module in sys.modules if module not in before])
 
 
 def _random_states() -> list[object]:

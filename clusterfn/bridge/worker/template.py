@@ -132,7 +132,7 @@ def _find_trouble() -> str:
 def _files_read_at_start() -> list[str]:
     """Return the files and folders that decide which modules an interpreter finds when it starts."""
     paths = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), sys.argv[0]]
-    for folder in [each for each in sys.path if os.path.basename(each) in _SITES and os.path.isdir(each)]:
+    for folder in [path for path in sys.path if os.path.basename(path) in _SITES and os.path.isdir(path)]:
         # A new file changes the date of its folder.
         paths += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
     paths += [os.path.join(folder, name) for folder in sys.path for name in ("sitecustomize.py", "usercustomize.py")]
