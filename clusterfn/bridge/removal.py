@@ -104,8 +104,8 @@ def size_of(path: str, most_names: "Optional[int]" = None) -> int:
     except OSError:
         # The file is gone meanwhile.
         return 0
-    stats = (each for _, each in files_below(path)) if stat.S_ISDIR(top.st_mode) else iter([top])
-    return sum(each.st_size for each in stats if most_names is None or each.st_nlink <= most_names)
+    stats = (status for _, status in files_below(path)) if stat.S_ISDIR(top.st_mode) else iter([top])
+    return sum(status.st_size for status in stats if most_names is None or status.st_nlink <= most_names)
 
 
 def move_aside(path: str, token: str = "", is_needed: "Optional[Callable[[str], bool]]" = None) -> str:

@@ -153,7 +153,7 @@ class JobLoop(AttemptLoop):
         """Run the job to its outcome, or until it waits to be started again; return the exit code of the process."""
         # Those are GPUs on which the job failed before this attempt, for a cause that may be theirs.
         retried = [outcome.get("retried") or {} for outcome in self.attempt.outcomes_before()]
-        self.job.failed_gpus = [uuid for each in retried for uuid in each.get("cards") or ()]
+        self.job.failed_gpus = [uuid for retry in retried for uuid in retry.get("cards") or ()]
         verdict, alive = self.run()
         if self.work is not None and self.job.spec.get("requeue"):
             status = self._requeue(self.work, verdict, alive)

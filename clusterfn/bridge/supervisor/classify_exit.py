@@ -79,7 +79,7 @@ def _is_deeper(value: "Any", levels: int) -> bool:
     if not isinstance(value, (dict, list)):
         return False
     inner = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in inner)
 
 
 def too_much_memory(used: int, limit: int) -> Verdict:

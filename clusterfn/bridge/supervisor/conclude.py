@@ -56,7 +56,8 @@ def conclude_for_dead(folder: str, status: str) -> int:
         return layout.EXIT_RETURNED
     # The attempt is that of the supervisor that died: never one that a requeue started elsewhere by the same number.
     latest = (Attempt(job, number) for number in reversed(job.attempts()))
-    attempt = next((each for each in latest if each.owner() in (job.start, "")), None) or Attempt.new(job)
+    own = next((candidate for candidate in latest if candidate.owner() in (job.start, "")), None)
+    attempt = own or Attempt.new(job)
     script = job.path(layout.SCRIPT)
     left = _sweep(lambda: sorted({*_processes(job, attempt.number), *process_tree.of_session(script)}))
     verdict = _why(job, status)
@@ -215,7 +216,7 @@ def _runs(job: JobFolder) -> bool:
     if job.scheduler.has_nodes or script_of(job) == 0:
         return False
     seen = lease_names.HeldNames(Leases().binders(), 0)
-    return any((each.uid, each.job) == (os.getuid(), job.id) for each in seen.running)
+    return any((other.uid, other.job) == (os.getuid(), job.id) for other in seen.running)
 
 
 def _open_attempt(job: JobFolder) -> Attempt:

@@ -124,8 +124,8 @@ def may_still_get(before: "Mapping[str, str]", after: "Mapping[str, str]") -> bo
 
 def depends_on_cwd(env: "Mapping[str, str]") -> bool:
     """Whether an interpreter that starts with these variables looks for files in a folder that depends on its own."""
-    folders = [each for name in _FOLDERS if name in env for each in env[name].split(os.pathsep)]
-    return not all(each.startswith("/") for each in folders)
+    folders = [path for name in _FOLDERS if name in env for path in env[name].split(os.pathsep)]
+    return not all(path.startswith("/") for path in folders)
 
 
 def expand_cwd(spec: "Mapping[str, Any]") -> str:

@@ -72,17 +72,17 @@ def checked(value: "Any", shape: "Any", what: str) -> "Any":
     """
     if isinstance(shape, dict):
         _of_type(value, (dict,), what)
-        for name, each in shape.items():
+        for name, inner_shape in shape.items():
             key = name.rstrip("?")
             for known in value if key == "*" else [key]:
                 checked(known, NAME, what)
                 if value.get(known) is not None:
-                    checked(value[known], each, "%s: %s" % (what, known))
+                    checked(value[known], inner_shape, "%s: %s" % (what, known))
                 elif key == name:
                     raise DamagedFile("%s has no %s" % (what, known))
     elif isinstance(shape, list):
-        for each in _of_type(value, (list,), what):
-            checked(each, shape[0], what)
+        for entry in _of_type(value, (list,), what):
+            checked(entry, shape[0], what)
     elif shape is NAME:
         if not _can_be_name(_of_type(value, (str,), what)):
             raise DamagedFile("%s holds a zero byte, or half of a character" % what)
@@ -329,7 +329,7 @@ def describe_waiting(open_ones: "Sequence[Dependency]") -> str:
         >>> describe_waiting([Dependency("7f3a9b2200000000", "train", None)])
         'waiting for train (7f3a)'
     """
-    named = ["%s (%s)" % (each.name, each.job[:4]) for each in open_ones[:3]]
+    named = ["%s (%s)" % (dependency.name, dependency.job[:4]) for dependency in open_ones[:3]]
     more = " and %d more" % (len(open_ones) - 3) if len(open_ones) > 3 else ""
     return "waiting for %s%s" % (", ".join(named), more)
 

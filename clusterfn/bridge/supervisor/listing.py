@@ -77,7 +77,7 @@ def describe(folder: str) -> "dict[str, Any]":
         shown.update(ended=since if state in _ENDED else None, usage=usage or {})
         shown.update(gpus=(asked.get("gpus") or 0) * (asked.get("nodes") or 1))
         shown.update(asked={name: value for name, value in asked.items() if name in _ASKED and value is not None})
-        shown.update(inputs=[each.job for each in dependencies_of(job.spec)])
+        shown.update(inputs=[dependency.job for dependency in dependencies_of(job.spec)])
         shown.update(arguments=str(job.spec.get("arguments") or ""))
     except (OSError, DamagedFile) as error:
         message, started = "its folder is damaged: %s" % _first_line(describe_damage(error)), 0.0
@@ -142,14 +142,15 @@ def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
     """Return the state of a group that has not ended, a line about it, and what its running items use."""
     spec = job.spec["group"]
     counts = group.in_words(group.kinds(job.home), spec["count"])
-    begun = [each for each in job.elements() if each.attempts() and not os.path.exists(each.path(layout.VERDICT))]
+    tried = [element for element in job.elements() if element.attempts()]
+    begun = [element for element in tried if not os.path.exists(element.path(layout.VERDICT))]
     going = [element for element in begun if final_attempt(element) is None]
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
-    seen = [_of_events(Attempt(each, each.attempts()[-1])) for each in running]
-    if seen and all(each.state == SUSPENDED for each in seen):
+    seen = [_of_events(Attempt(element, element.attempts()[-1])) for element in running]
+    if seen and all(element.state == SUSPENDED for element in seen):
         return SUSPENDED, "%s; %s" % (counts, seen[0].message), None
-    if seen and all(each.state == UNKNOWN for each in seen):
+    if seen and all(element.state == UNKNOWN for element in seen):
         return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % layout.STALE_AFTER_S, None
     if running:
         return RUNNING, counts, group.usage_of_running_items(running)

@@ -130,7 +130,7 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
 def requeues_used(attempt: Attempt, cause: str) -> int:
     """Return how often the job was requeued for this cause before this attempt."""
     before = (outcome.get("requeued") or {} for outcome in attempt.outcomes_before())
-    return sum(each.get("cause") == cause for each in before)
+    return sum(requeue.get("cause") == cause for requeue in before)
 
 
 def exhausted(verdict: Verdict, of: int) -> Verdict:
