@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 
 # Below the root, as `layout` names them. Only what is in `cache` belongs to the user's libraries.
 _FOLDERS = (
-    "bridge", "blobs", "sources", "files", "shims", "jobs", "machines", "cards", "pkgs", "envs", "builds",
+    "bridge",
+    "blobs",
+    "sources",
+    "files",
+    "shims",
+    "jobs",
+    "machines",
+    "cards",
+    "pkgs",
+    "envs",
+    "builds",
     "uses",
-)  # fmt: skip
+)
 PATH = "PATH"
 # PATH as the login set it. `use_commands` starts from it each time, or a second hello would add its folders twice.
 _BEFORE = os.environ.get(PATH, os.defpath)

@@ -159,10 +159,15 @@ class ChildProgram:
     _is_over = False
 
     def __init__(
-        self, agent: "AgentServices", header: "Header", env: "Dict[str, str]", fds: "Sequence[int]",
-        on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]" = lambda: None,
+        self,
+        agent: "AgentServices",
+        header: "Header",
+        env: "Dict[str, str]",
+        fds: "Sequence[int]",
+        on_exit: "Callable[[int], None]",
+        on_loaded: "Callable[[], None]" = lambda: None,
         job: "Optional[ForkedJob]" = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
         tell = self._failure_fd = -1
         if _runs_in_fork(header):
@@ -225,7 +230,7 @@ class ChildProgram:
 
 def _become(
     header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[int]", tell: int, job: "Optional[ForkedJob]"
-) -> "NoReturn":  # fmt: skip
+) -> "NoReturn":
     """Run the program in this process, in the folder `path`, and end it; `tell` takes why it cannot be loaded."""
     status, argv = 1, header["argv"]
     try:

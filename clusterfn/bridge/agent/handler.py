@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 
 KINDS = {
-    errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EACCES: "denied", errno.EPERM: "denied", errno.EROFS: "denied",
-    errno.ENOENT: "missing", errno.ENOTDIR: "missing",
-}  # fmt: skip
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.EROFS: "denied",
+    errno.ENOENT: "missing",
+    errno.ENOTDIR: "missing",
+}
 
 
 class Failure(Exception):

@@ -119,9 +119,13 @@ class _Template:
     """A process that forks keepers. It says so once it can, and then the pid of each."""
 
     def __init__(
-        self, agent: "AgentServices", key: "Key", words: "Sequence[str]", env: "Dict[str, str]",
+        self,
+        agent: "AgentServices",
+        key: "Key",
+        words: "Sequence[str]",
+        env: "Dict[str, str]",
         on_end: "Callable[[_Template], None]",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.key, self.used_at = key, time.monotonic()
         self.is_unfit = self._is_ready = False
         # How many keepers were ordered, and how many orders it has answered.

@@ -25,9 +25,13 @@ class Program:
     """A running program with pipes, in a process group of its own; calls `done` once."""
 
     def __init__(
-        self, agent: "AgentServices", header: "Header", stdin: bytes, done: "Callable[[Program], None]",
+        self,
+        agent: "AgentServices",
+        header: "Header",
+        stdin: bytes,
+        done: "Callable[[Program], None]",
         on_loaded: "Callable[[], None]" = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.agent = agent
         self.done = done
         self.input = memoryview(stdin)
