@@ -45,9 +45,14 @@ _WHO_S = 1.0
 def main(argv: "list[str]") -> int:
     """Run one command and return the exit code: 0 done, 1 failed, 2 not understood, 143 stopped."""
     commands: "dict[tuple[str, int], Callable[..., int]]" = {
-        ("build", 1): build, ("repair", 2): repair, ("list", 1): list_environments, ("remove", 2): remove,
-        ("gc", 3): collect, ("gc-dry", 3): preview_collect, ("lacking", 0): print_missing,
-    }  # fmt: skip
+        ("build", 1): build,
+        ("repair", 2): repair,
+        ("list", 1): list_environments,
+        ("remove", 2): remove,
+        ("gc", 3): collect,
+        ("gc-dry", 3): preview_collect,
+        ("lacking", 0): print_missing,
+    }
     command = commands.get((argv[0] if argv else "", len(argv) - 1))
     if command is None:
         sys.stderr.write(_USAGE + "\n")

@@ -188,8 +188,11 @@ def _file_content(target: TargetFile, prefix: str) -> bytes:
     if len(new) > len(old):
         raise BuildFailed(
             "the folder of environments has too long a path for %s: the prefix has %d bytes, the file has room for %d"
-            % (target.path, len(new), len(old)), stage="link", evidence=[prefix], hint="choose a shorter env_root:",
-        )  # fmt: skip
+            % (target.path, len(new), len(old)),
+            stage="link",
+            evidence=[prefix],
+            hint="choose a shorter env_root:",
+        )
 
     def fill(match: "re.Match[bytes]") -> bytes:
         text = match.group()

@@ -54,9 +54,17 @@ Member = Tuple[PackageFile, Union[IO[bytes], str, None]]
 
 # What a damaged archive raises: it cannot be read, or one path is a file and also a folder or link.
 DAMAGED = (
-    tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError, zlib.error,
-    FileExistsError, NotADirectoryError, IsADirectoryError,
-)  # fmt: skip
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    EOFError,
+    ValueError,
+    KeyError,
+    NotImplementedError,
+    zlib.error,
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
 
 _BLOCK = 1 << 20
 
@@ -298,9 +306,15 @@ def _place_conda(layout: Layout, manifest: Manifest, package: "PlannedPackage", 
         # By conda-meta/….json, conda and pip know what is installed.
         url = masked(package.url)
         record = dict(
-            manifest.facts, fn=package.file, url=url, channel=url.rsplit("/", 2)[0], sha256=package.sha256,
-            files=sorted(target.path for target in placed), link={"source": folder, "type": 1}, requested_spec="",
-        )  # fmt: skip
+            manifest.facts,
+            fn=package.file,
+            url=url,
+            channel=url.rsplit("/", 2)[0],
+            sha256=package.sha256,
+            files=sorted(target.path for target in placed),
+            link={"source": folder, "type": 1},
+            requested_spec="",
+        )
         name = "%s-%s-%s.json" % (manifest.name, manifest.version, manifest.facts.get("build", package.build))
         data = json.dumps(portable(record), indent=1).encode()
         placed.append(TargetFile("conda-meta/" + name.replace("/", "_"), WRITE, folder, content=data))

@@ -108,9 +108,11 @@ class Packages:
         if lacking:
             names = ", ".join(package.label for package in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             raise BuildFailed(
-                "%d archives are missing on the host: %s" % (len(lacking), names), stage="fetch",
-                hint="send them, or let the host fetch (fetch_on: host)", need=[package.sha256 for package in lacking],
-            )  # fmt: skip
+                "%d archives are missing on the host: %s" % (len(lacking), names),
+                stage="fetch",
+                hint="send them, or let the host fetch (fetch_on: host)",
+                need=[package.sha256 for package in lacking],
+            )
         # What is unpacked takes more. A disk that fills up all the same, or a quota, is reported where that happens.
         wanted, disk = sum(package.size for package in remote if found[package] is None), os.statvfs(self.plan.root)
         room = disk.f_bavail * disk.f_frsize

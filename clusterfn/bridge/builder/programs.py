@@ -94,9 +94,14 @@ def run_program(argv: "list[str]", environ: "Mapping[str, str]", idle_s: float, 
     with tempfile.TemporaryFile() as printed:
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, cwd="/", start_new_session=True,
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                cwd="/",
+                start_new_session=True,
                 env=dict(environ, **_identifying_variable()),
-            )  # fmt: skip
+            )
         except OSError as error:
             # Not the error's own text, which repeats the path in Python 3.6.
             raise ProgramFailed("it cannot be started: %s" % os.strerror(error.errno or 0), b"") from error
@@ -201,11 +206,13 @@ def refuse_changed(base: "dict[str, str]") -> None:
     if said != base["version"]:
         locked = "it is built on Python %s of the host" % base["version"]
         raise BuildFailed(
-            "%s, and %s %s on %s" % (locked, base["path"], what, os.uname()[1]), stage="python", evidence=evidence,
+            "%s, and %s %s on %s" % (locked, base["path"], what, os.uname()[1]),
+            stage="python",
+            evidence=evidence,
             hint="if the host was updated, run your program again: it locks and builds for the Python that is there "
             "now; if its machines differ, name a Python that all have, or take it from elsewhere (env_python: "
             "standalone)",
-        )  # fmt: skip
+        )
 
 
 _VARIABLE = "CLUSTERFN_BUILDER"

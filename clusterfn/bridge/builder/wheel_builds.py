@@ -48,6 +48,14 @@ os.environ.update(json.loads(sys.argv[1]))
 os.environ["PATH"] = os.path.dirname(sys.argv[2]) + os.pathsep + os.environ.get("PATH", "")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+_PIP_OPTIONS = (
+    "--no-deps",
+    "--no-index",
+    "--no-build-isolation",
+    "--no-cache-dir",
+    "--disable-pip-version-check",
+    "--no-input",
+)
 _BY_HAND = "build its wheel where it works, `pip wheel --no-deps %s -w wheels`, and add the line `--find-links wheels`"
 _COMPILER = (
     "install a C and C++ compiler on the host, name its module (modules: [gcc]), or add conda's (c-compiler, "
@@ -110,10 +118,7 @@ def build_wheel(
         # pip reads the name and the version in the file's name, so the link has it.
         path = os.path.join(folder, os.path.basename(sdist))
         os.symlink(sdist, path)
-        words = [
-            "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--no-cache-dir",
-            "--disable-pip-version-check", "--no-input", "--verbose", "--wheel-dir", wheels, path,
-        ]  # fmt: skip
+        words = ["-m", "pip", "wheel", *_PIP_OPTIONS, "--verbose", "--wheel-dir", wheels, path]
         try:
             # conda's compilers count, or those that this machine has.
             said = programs.find_activation_variables(prefix, plan.timeout_s).items()
