@@ -117,8 +117,12 @@ class KernelProcess(HeldProcess):
                 os.unlink(self.socket_path(number))
         place = os.path.join(folder, _CONNECTION_FILE)
         facts: "Dict[str, Any]" = {
-            "transport": "ipc", "ip": self._path, "key": key, "signature_scheme": scheme, "kernel_name": "",
-        }  # fmt: skip
+            "transport": "ipc",
+            "ip": self._path,
+            "key": key,
+            "signature_scheme": scheme,
+            "kernel_name": "",
+        }
         facts.update(("%s_port" % name, number) for number, name in enumerate(CHANNEL_NAMES, 1))
         with open(place, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             json.dump(facts, file)
