@@ -430,9 +430,7 @@ class MachineLook:
         others = any(other.uid != self.uid for other in names.waiting)
         return plan.must_yield(self._ticket.own(), self._view(names, own=own)) if others else ""
 
-    def _view(
-        self, names: lease_names.HeldNames, no_gpus: bool = False, own: "Container[str]" = ()
-    ) -> plan.QueueView:  # fmt: skip
+    def _view(self, names: lease_names.HeldNames, no_gpus: bool = False, own: "Container[str]" = ()) -> plan.QueueView:
         # All GPUs of the machine count, because older jobs may accept another kind.
         every = [] if no_gpus else [gpu.uuid for gpu in self.gpus]
         free = [gpu for gpu in every if gpu in own or gpu not in names.gpus and gpu not in self.unleased]
@@ -440,7 +438,11 @@ class MachineLook:
         resources = MachineResources(machine.cores(), machine.memory_mb(), available_mb, free)
         own_kind = machine.kind_of(self._ticket.job.spec["resources"])
         return plan.QueueView(
-            resources, names, self.uid,
+            resources,
+            names,
+            self.uid,
             lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.gpus),
-            names.holders(self.every), self.unleased, now_ms=machine.now_ns() // 10**6,
-        )  # fmt: skip
+            names.holders(self.every),
+            self.unleased,
+            now_ms=machine.now_ns() // 10**6,
+        )

@@ -55,9 +55,13 @@ def ensure_spooler(queue: "Queue", bridge: str) -> None:
         with open(os.path.join(machine.folder(queue.root), SPOOLER_LOG), "wb") as log:
             _start_apart(
                 [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
-                stdout=log, stderr=log, cwd="/", env=tickets.environment_of(os.getppid()),
-                pass_fds=[own_lease.fileno()], start_new_session=True,
-            )  # fmt: skip
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=tickets.environment_of(os.getppid()),
+                pass_fds=[own_lease.fileno()],
+                start_new_session=True,
+            )
     finally:
         own_lease.close()
 

@@ -122,11 +122,19 @@ class QueueView:
     """
 
     def __init__(
-        self, machine: "MachineResources", names: "HeldNames", uid: int, gpus_of: "Callable[[Kind], list[str]]",
-        holders: "Mapping[str, int]", unleased: "Mapping[str, str]", starting: "Container[str]" = (),
-        late: "Container[str]" = (), overdue: "Container[str]" = (), pids: "Optional[Mapping[str, int]]" = None,
+        self,
+        machine: "MachineResources",
+        names: "HeldNames",
+        uid: int,
+        gpus_of: "Callable[[Kind], list[str]]",
+        holders: "Mapping[str, int]",
+        unleased: "Mapping[str, str]",
+        starting: "Container[str]" = (),
+        late: "Container[str]" = (),
+        overdue: "Container[str]" = (),
+        pids: "Optional[Mapping[str, int]]" = None,
         now_ms: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.machine, self.names, self.uid, self.gpus_of = machine, names, uid, gpus_of
         self.holders, self.unleased, self.pids = holders, unleased, pids or {}
         self.starting, self.late, self.overdue, self.now_ms = starting, late, overdue, now_ms

@@ -59,14 +59,24 @@ def waiting_jobs(root: str) -> "list[dict[str, Any]]":
 def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
     reason = reason or ticket.reason or "waiting for its turn"
     asked = dict(ticket.asked._asdict())
-    return {"job": ticket.job, "name": ticket.name, "reason": reason, "submitted": ticket.submitted, "asked": asked,
-            "since": ticket.written}  # fmt: skip
+    return {
+        "job": ticket.job,
+        "name": ticket.name,
+        "reason": reason,
+        "submitted": ticket.submitted,
+        "asked": asked,
+        "since": ticket.written,
+    }
 
 
 _STATUS_LINE: "dict[str, Any]" = {
-    "job": str, "name": str, "reason": str, "submitted": WHOLE, "since": NUMBER,
+    "job": str,
+    "name": str,
+    "reason": str,
+    "submitted": WHOLE,
+    "since": NUMBER,
     "asked": {"gpus": WHOLE, "cores": WHOLE, "memory_mb": WHOLE},
-}  # fmt: skip
+}
 # The report that was read last, and the version of the file. A list of thousands of jobs asks for each of them.
 _last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, dict[str, Any]]]
 
@@ -215,9 +225,15 @@ def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str
     tickets = {line["job"] for line in own}
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
-            line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": _wait_of(other), "asked": dict(other.asked._asdict()),
-                    "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
+            line = {
+                "own": other.uid == uid,
+                "user": gpus.user_name(other.uid),
+                "job": other.job,
+                "name": None,
+                "reason": _wait_of(other),
+                "asked": dict(other.asked._asdict()),
+                "since": now_s - (now_ms - other.ms) / 1000.0,
+            }
             waiting.append((place, line))
     return [line for _, line in sorted(waiting, key=lambda placed: placed[0])]
 

@@ -91,9 +91,13 @@ class JobScripts:
                 return subprocess.Popen(
                     ["/bin/sh", os.path.join(ticket.home, SCRIPT)]
                     + ([] if ticket.element is None else [str(ticket.element)]),
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home,
-                    env=dict(fields["env"], **{TURN: turn}), start_new_session=True,
-                )  # fmt: skip
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=ticket.home,
+                    env=dict(fields["env"], **{TURN: turn}),
+                    start_new_session=True,
+                )
         except OSError as error:
             # The user has no process left, or the job's file system is away. Other jobs must still start.
             say("the script of %s could not be started: %s" % (ticket.job, error))
