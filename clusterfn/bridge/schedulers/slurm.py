@@ -119,9 +119,19 @@ class SlurmOnHost(HostScheduler):
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
         # Memory and GPUs are the job's own there. Of several tasks on each node, that of rank 0 ends at once.
         others, first = (nodes - 1, ["--relative=1"]) if tasks == 1 else (nodes, ["--distribution=block"])
-        return ["srun", "--nodes=%d" % others, "--ntasks=%d" % (others * tasks), "--ntasks-per-node=%d" % tasks, *first,
-                "--cpus-per-task=%d" % cores, "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--input=none",
-                "--chdir=%s" % folder]  # fmt: skip
+        return [
+            "srun",
+            "--nodes=%d" % others,
+            "--ntasks=%d" % (others * tasks),
+            "--ntasks-per-node=%d" % tasks,
+            *first,
+            "--cpus-per-task=%d" % cores,
+            "--kill-on-bad-exit=1",
+            "--wait=0",
+            "--mpi=none",
+            "--input=none",
+            "--chdir=%s" % folder,
+        ]
 
     def rank(self, tasks: int) -> int:
         number = int(os.environ["SLURM_PROCID"])
@@ -133,11 +143,22 @@ class SlurmOnHost(HostScheduler):
         node, local, count = str(rank // tasks), str(rank % tasks), str(nodes * tasks)
         tasks_of_nodes = "%d(x%d)" % (tasks, nodes) if nodes > 1 else str(tasks)
         named = os.environ.get("SLURM_JOB_NODELIST", "")
-        step = {"SLURM_STEP_NODELIST": named, "SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": count,
-                "SLURM_STEP_TASKS_PER_NODE": tasks_of_nodes}  # fmt: skip
-        return {**step, "SLURM_PROCID": str(rank), "SLURM_NODEID": node, "SLURM_LOCALID": local, "SLURM_NTASKS": count,
-                "SLURM_NPROCS": count, "SLURM_NNODES": str(nodes),
-                "SLURM_NTASKS_PER_NODE": str(tasks)}  # fmt: skip
+        step = {
+            "SLURM_STEP_NODELIST": named,
+            "SLURM_STEP_NUM_NODES": str(nodes),
+            "SLURM_STEP_NUM_TASKS": count,
+            "SLURM_STEP_TASKS_PER_NODE": tasks_of_nodes,
+        }
+        return {
+            **step,
+            "SLURM_PROCID": str(rank),
+            "SLURM_NODEID": node,
+            "SLURM_LOCALID": local,
+            "SLURM_NTASKS": count,
+            "SLURM_NPROCS": count,
+            "SLURM_NNODES": str(nodes),
+            "SLURM_NTASKS_PER_NODE": str(tasks),
+        }
 
     def node_address(self, name: str) -> str:
         return show("node", name, _SHOW_NODE_S).get("NodeAddr", "")
