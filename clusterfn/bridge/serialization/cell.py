@@ -24,10 +24,15 @@ from .exception_parts import attempt
 SHOWN = "_clusterfn_shown"
 _BACKEND = "module://%s.cell_figures" % __package__
 _WAYS = {
-    "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
-    "_repr_png_": "image/png", "_repr_jpeg_": "image/jpeg", "_repr_latex_": "text/latex",
-    "_repr_json_": "application/json", "_repr_javascript_": "application/javascript",
-}  # fmt: skip
+    "_repr_html_": "text/html",
+    "_repr_markdown_": "text/markdown",
+    "_repr_svg_": "image/svg+xml",
+    "_repr_png_": "image/png",
+    "_repr_jpeg_": "image/jpeg",
+    "_repr_latex_": "text/latex",
+    "_repr_json_": "application/json",
+    "_repr_javascript_": "application/javascript",
+}
 _shown: list[dict[str, Any]] = []
 # pyplot keeps a figure open after the cell has displayed it: this list prevents that it appears twice.
 _figures: list[Any] = []

@@ -290,9 +290,15 @@ def member(cls: Any, name: str, value: Any) -> Any:
 
 
 def skeleton(
-    metaclass: Any, bases: tuple[type, ...], name: str, qualname: str, members: dict[str, Any], module: str,
-    tracker: str, extra: None,
-) -> Any:  # fmt: skip
+    metaclass: Any,
+    bases: tuple[type, ...],
+    name: str,
+    qualname: str,
+    members: dict[str, Any],
+    module: str,
+    tracker: str,
+    extra: None,
+) -> Any:
     """Make an enumeration with its members alone."""
     scope = metaclass.__prepare__(name, bases)
     for key, value in members.items():

@@ -155,7 +155,7 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
 
 def _packed(
     obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: hints.Hints | None
-) -> Packed:  # fmt: skip
+) -> Packed:
     work = functools.partial(_pack, obj, on_object, names)
     target = target or pickler.HERE
     if target == pickler.HERE:
@@ -190,9 +190,12 @@ def _pack(
 
 
 def dump(
-    obj: object, file: BinaryIO, target: pickler.Version = None,
-    writing: Callable[[Callable[[], None]], None] = lambda write: write(), as_data: bool = False,
-) -> dict[str, int]:  # fmt: skip
+    obj: object,
+    file: BinaryIO,
+    target: pickler.Version = None,
+    writing: Callable[[Callable[[], None]], None] = lambda write: write(),
+    as_data: bool = False,
+) -> dict[str, int]:
     """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header.
 
     Args:

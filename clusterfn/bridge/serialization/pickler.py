@@ -142,10 +142,18 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         of_errors = (exception_parts.reduce,) if issubclass(kind, BaseException) else ()
         of_members = (classes.reduce_member,) if issubclass(kind, enum.Enum) else ()
         for reduce in (
-            _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, *of_errors,
-            self._reduce_method, self._reduce_of_library, *of_members, constructors.reduce,
-            constructors.reduce_guarded, classes.reduce_wrapper,
-        ):  # fmt: skip
+            _reduce_of_package,
+            _reduce_named,
+            _reduce_figure,
+            _reduce_sentinel,
+            *of_errors,
+            self._reduce_method,
+            self._reduce_of_library,
+            *of_members,
+            constructors.reduce,
+            constructors.reduce_guarded,
+            classes.reduce_wrapper,
+        ):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction

@@ -205,10 +205,16 @@ def _snippet(text: Text, definition: FoundDefinition, code: types.CodeType) -> S
     line, first, names = definition.node.lineno, first_line(definition.node), set(names_of(code))
     try:
         snippet = Snippet(
-            definition.name, text.file, line, first, text.cut(definition.node, line), futures_of(code),
-            code.co_freevars, definition.scope,
+            definition.name,
+            text.file,
+            line,
+            first,
+            text.cut(definition.node, line),
+            futures_of(code),
+            code.co_freevars,
+            definition.scope,
             tuple(name for name in text.imported if name in names),
-        )  # fmt: skip
+        )
         # A source counts only if it compiles to exactly this code. That tells two lambdas of one line apart, and
         # notices an edited file.
         return snippet if same(_compile(snippet), code) else None
@@ -354,10 +360,8 @@ def _strip(node: Any, snippet: Snippet) -> None:
     node.lineno = snippet.first
 
 
-_COMPARED = (
-    "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_name",
-    "co_argcount", "co_posonlyargcount", "co_kwonlyargcount",
-)  # fmt: skip
+_COMPARED = ("co_code", "co_name", "co_names", "co_varnames", "co_freevars", "co_cellvars")
+_COMPARED_COUNTS = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount")
 
 
 def same(one: object, other: object) -> bool:
@@ -365,7 +369,7 @@ def same(one: object, other: object) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, types.CodeType) and isinstance(other, types.CodeType):
-        alike = all(getattr(one, name) == getattr(other, name) for name in _COMPARED)
+        alike = all(getattr(one, name) == getattr(other, name) for name in _COMPARED + _COMPARED_COUNTS)
         return alike and not (one.co_flags ^ other.co_flags) & ~_NESTED and same(_constants(one), _constants(other))
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))

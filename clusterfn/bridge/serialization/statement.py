@@ -111,9 +111,14 @@ def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[typ
     futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, definition.node)
     try:
         snippet = Snippet(
-            definition.name, text.file, first, first, text.cut(definition.node, first), tuple(sorted(futures)),
+            definition.name,
+            text.file,
+            first,
+            first,
+            text.cut(definition.node, first),
+            tuple(sorted(futures)),
             imported=text.imported,
-        )  # fmt: skip
+        )
         snippet = replace(snippet, free=_outer_names(snippet, definition.functions), scope=definition.scope)
         return snippet if _fits(snippet, definition.node, cls, own) else None
     except (SyntaxError, ValueError, LookupError):

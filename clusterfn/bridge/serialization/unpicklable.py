@@ -92,7 +92,7 @@ _INSTEAD: Sequence[tuple[tuple[str, ...], str]] = (
     (("sqlite3.", "psycopg", "pymysql."), "a connection ends with its process: return the rows"),
     (("builtins.traceback", "builtins.frame"), "return traceback.format_exc(), which is text"),
     (("builtins.memoryview",), "return bytes(...) of it"),
-)  # fmt: skip
+)
 
 
 def _first_failing(parts: Sequence[object], failure: Callable[[object], str | None], deadline: float) -> int | None:
