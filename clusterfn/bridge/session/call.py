@@ -195,9 +195,14 @@ class CallRun(AttemptRun):
     lists_files = False
 
     def __init__(
-        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead,
-        give: Callable[[], WorkerProcess], is_live: bool,
-    ) -> None:  # fmt: skip
+        self,
+        job: CallJob,
+        attempt: CallAttempt,
+        watch: CallWatch,
+        ahead: Ahead,
+        give: Callable[[], WorkerProcess],
+        is_live: bool,
+    ) -> None:
         super().__init__(job, attempt, watch, late_output=True)
         self.processes.spared = ahead.pids
         self.loaded: list[str] = []
@@ -280,7 +285,7 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
 
 def serve_call(
     job: CallJob, facts: Mapping[str, Any], signals: Signals, ahead: Ahead, say: Say, is_live: bool
-) -> list[str] | None:  # fmt: skip
+) -> list[str] | None:
     """Run one call to its published end; the top-level modules that it loaded, None if it was not to be run.
 
     Args:
@@ -293,9 +298,11 @@ def serve_call(
         if not take_call(attempt, job.folder):
             return None
         watch = CallWatch(job, attempt, signals)
-        work = prepare_run(attempt, ahead, lambda: CallRun(
-            job, attempt, watch, ahead, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
-        ))  # fmt: skip
+        work = prepare_run(
+            attempt,
+            ahead,
+            lambda: CallRun(job, attempt, watch, ahead, lambda: ahead.give(job.folder, attempt.folder, facts), is_live),
+        )
     except OSError as error:
         if error.errno not in layout.DISK_ERRORS:
             raise

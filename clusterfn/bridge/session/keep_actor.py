@@ -40,9 +40,8 @@ class ActorCallRun(CallRun):
     ends_processes = False
 
     def __init__(
-        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool,
-        facts: Header,
-    ) -> None:  # fmt: skip
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool, facts: Header
+    ) -> None:
         kept.pass_on()
         super().__init__(job, attempt, watch, kept.ahead, lambda: kept.give(job.folder, attempt.folder, facts), is_live)
         self._kept = kept
@@ -85,9 +84,7 @@ class KeptProcess:
         process: Its process; None before the first call is given to it.
     """
 
-    def __init__(
-        self, folder: str, spec: Spec, first: Header, ahead: Ahead, signals: Signals
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: str, spec: Spec, first: Header, ahead: Ahead, signals: Signals) -> None:
         self.gone = ""
         self.closes = False
         self.first = first
