@@ -107,7 +107,7 @@ class AttemptLoop:
 
     def _leave(
         self, work: AttemptRun, write: "Callable[[AttemptRun, Verdict], T]", verdict: Verdict, alive: bool
-    ) -> "T":  # fmt: skip
+    ) -> "T":
         try:
             written = write(work, verdict)
             if alive:
@@ -225,7 +225,7 @@ class JobLoop(AttemptLoop):
 
 def begin_attempt(
     job: "JobFolder", status: "Optional[str]", signals: "Signals"
-) -> "Optional[tuple[Attempt, EndWatch]]":  # fmt: skip
+) -> "Optional[tuple[Attempt, EndWatch]]":
     """Claim a job that is admitted, and begin its next attempt; None if another process has the job, or had it.
 
     Args:

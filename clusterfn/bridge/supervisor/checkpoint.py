@@ -51,8 +51,10 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
         raise AttemptEnded(gone) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return ["not copied from the checkpoint of job %s, because it is not a file: %s" % (resumed, path)
-            for path in copying.skipped]  # fmt: skip
+    return [
+        "not copied from the checkpoint of job %s, because it is not a file: %s" % (resumed, path)
+        for path in copying.skipped
+    ]
 
 
 class _Copying:

@@ -43,9 +43,12 @@ def classify_report(done: "dict[str, Any]") -> Verdict:
     passed_on: "dict[str, Any]" = {name: done.get(name) for name in _PASSED_ON}
     has_value = kind in (RETURNED, RAISED, DISK) and done.get("size") is not None
     found = Verdict(
-        kind, done.get("message") or "", stage=done.get("stage") or _STAGES.get(kind, "environment"),
-        value={"size": done["size"], "crc": done["crc"]} if has_value else None, **passed_on,
-    )  # fmt: skip
+        kind,
+        done.get("message") or "",
+        stage=done.get("stage") or _STAGES.get(kind, "environment"),
+        value={"size": done["size"], "crc": done["crc"]} if has_value else None,
+        **passed_on,
+    )
     if kind == DISK:
         hint = found.hint or "make room on the host, or let cwd= or root: point to another file system"
         return found.replace(hint=hint)
@@ -95,7 +98,7 @@ def too_long(limit_s: float) -> Verdict:
 
 def classify_silence(
     status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", limit_hit: str = ""
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """The worker's process ended without a last word.
 
     Args:
@@ -111,9 +114,10 @@ def classify_silence(
         return Verdict(
             EXITED,
             "the process that ran the function ended by itself with exit code %d, without returning or raising" % code,
-            code=code, stage=stage,
+            code=code,
+            stage=stage,
             hint="look for os._exit or a library that ends the process in the last lines of the output",
-        )  # fmt: skip
+        )
     number = os.WTERMSIG(status)
     name, kind = describe_signal(number), SIGNAL
     message, hint = "the process that ran the function was ended by %s" % name, _signal_hint(number)

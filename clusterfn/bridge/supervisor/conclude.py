@@ -47,9 +47,8 @@ def conclude_for_dead(folder: str, status: str) -> int:
     # It died on its way out of admission, and waits. The ticket by which the spooler has started it goes before it
     # begins: one since is another.
     if (status.isdecimal() and _waits(job)) and (
-        layout.TURN not in os.environ
-        or any(Attempt(job, number).owner() == job.start for number in job.attempts())
-    ):  # fmt: skip
+        layout.TURN not in os.environ or any(Attempt(job, number).owner() == job.start for number in job.attempts())
+    ):
         launch.revive_spooler(job.root, job.spec["bridge"])
         return layout.EXIT_RETURNED
     if claim(job) is not None:
@@ -73,9 +72,14 @@ def conclude_for_dead(folder: str, status: str) -> int:
         if by is not None:
             attempt.supersede(by)
     complete = verdict.replace(
-        kind=verdict.kind or layout.LOST, by="after", node=job.node, notes=left, stage=verdict.stage or "supervisor",
-        usage=read_usage(attempt.path(layout.USAGE)), evidence=_evidence(job, attempt),
-    )  # fmt: skip
+        kind=verdict.kind or layout.LOST,
+        by="after",
+        node=job.node,
+        notes=left,
+        stage=verdict.stage or "supervisor",
+        usage=read_usage(attempt.path(layout.USAGE)),
+        evidence=_evidence(job, attempt),
+    )
     won = attempt.publish(complete)
     notify.tell_end(job.home)
     return _state(attempt, won)
@@ -179,10 +183,11 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
     if is_gone and holder is None and tickets.WAITS.encode() in last_bytes(job.path(layout.SCHEDULER_LOG)):
         # It was left to the queue, and neither waits there nor has begun.
         asked = asked.replace(
-            message="the job has lost its place in the queue of this machine: its ticket was removed", stage="queue",
+            message="the job has lost its place in the queue of this machine: its ticket was removed",
+            stage="queue",
             evidence=["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)],
             hint="call again: nothing of it has run",
-        )  # fmt: skip
+        )
     attempt = _open_attempt(job)
     won = False
     if attempt.outcome() is None:

@@ -123,7 +123,7 @@ class Dependencies:
         at = (place.path, place.offset, place.size) if 0 < place.size < _LARGEST_EXCEPTION else None
         return Verdict(
             layout.DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause, exception_at=at
-        )  # fmt: skip
+        )
 
     def places(self, wanted: "Iterable[Dependency]") -> "dict[str, Any]":
         """Return the content of inputs.json: where the worker finds each value, or why there is none."""
@@ -141,9 +141,12 @@ class Dependencies:
                 folders, none = [], _no_value(dependency, _DAMAGED % error)
                 places = {0: none}
             found[dependency.job] = {
-                "name": dependency.name, "folders": folders, "group": count is not None, "lost": none and none.failed,
+                "name": dependency.name,
+                "folders": folders,
+                "group": count is not None,
+                "lost": none and none.failed,
                 "places": {str(index): list(place) for index, place in places.items()},
-            }  # fmt: skip
+            }
         return found
 
     def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":

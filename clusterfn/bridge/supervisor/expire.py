@@ -46,9 +46,14 @@ def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
 
 
 def tidy(
-    root: str, when: float, keep_s: float, *, older_s: "Optional[float]" = None,
-    dry: bool = False, measure: bool = False,
-) -> CleanupReport:  # fmt: skip
+    root: str,
+    when: float,
+    keep_s: float,
+    *,
+    older_s: "Optional[float]" = None,
+    dry: bool = False,
+    measure: bool = False,
+) -> CleanupReport:
     """Remove what was due at a time.
 
     Args:

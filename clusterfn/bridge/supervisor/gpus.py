@@ -185,9 +185,12 @@ def _failed(how: str, answer: bytes) -> Verdict:
     said = last_lines(answer)
     message = "nvidia-smi %s%s" % (how, ": " + said[0] if said else "")
     return Verdict(
-        ENVIRONMENT, message, stage="lease", evidence=said,
+        ENVIRONMENT,
+        message,
+        stage="lease",
+        evidence=said,
         hint="run nvidia-smi on the host: its driver must answer before a GPU can be given out",
-    )  # fmt: skip
+    )
 
 
 # A short job uses its GPU only for moments, after the seconds in which it imports PyTorch.
@@ -228,10 +231,12 @@ class GpuSamples:
         """Return it as outcome.json has it."""
         uses = self._uses
         return {
-            "uuid": self.load["uuid"], "name": self._name, "peak_memory_bytes": self._peak,
+            "uuid": self.load["uuid"],
+            "name": self._name,
+            "peak_memory_bytes": self._peak,
             "peak_use_percent": max(uses) if uses else None,
             "mean_use_percent": round(sum(uses) / float(len(uses)), 1) if uses else None,
-        }  # fmt: skip
+        }
 
 
 class GpuUsageMonitor:
@@ -285,9 +290,7 @@ class GpuUsageMonitor:
 
         argv = nvidia_smi.query(_FIELDS) + ["-i", ",".join(self._names)]
         try:
-            asking = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )  # fmt: skip
+            asking = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         except OSError:
             # There is no nvidia-smi, as on many nodes that have GPUs.
             self._given_up = True

@@ -212,9 +212,11 @@ class ItemAttempt(WholeAttempt):
         self._waited = False
         self._tasks = os.path.join(layout.NODES, "%d.%d" % (index, len(before) + 1))
         self._own = {
-            layout.WORK: os.path.join(layout.WORK, str(index)), layout.USAGE: layout.item_usage(index),
-            layout.NODES: self._tasks, layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
-        }  # fmt: skip
+            layout.WORK: os.path.join(layout.WORK, str(index)),
+            layout.USAGE: layout.item_usage(index),
+            layout.NODES: self._tasks,
+            layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
+        }
         self._from = [0, 0]
 
     def path(self, name: str) -> str:

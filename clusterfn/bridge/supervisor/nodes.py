@@ -143,9 +143,16 @@ class Others:
         self.ranks = list(range(1, nodes * tasks))
         os.makedirs(self._nodes, mode=0o700, exist_ok=True)
         folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
-        argv = [*self._job.scheduler.launch_command(nodes, tasks, cores, folder), sys.executable, "-I", "-S",
-                os.path.join(self._job.spec["bridge"], layout.SUPERVISE), "node", folder,
-                *self._words]  # fmt: skip
+        argv = [
+            *self._job.scheduler.launch_command(nodes, tasks, cores, folder),
+            sys.executable,
+            "-I",
+            "-S",
+            os.path.join(self._job.spec["bridge"], layout.SUPERVISE),
+            "node",
+            folder,
+            *self._words,
+        ]
         parent = os.getpid()
         self._late = clock.now() + _START_S
         self.launcher_pid = os.fork()
@@ -222,8 +229,10 @@ class Others:
         return Verdict(
             layout.NODE,
             "%s could not start the function on the other nodes of the job" % self._job.scheduler.launcher,
-            stage="start", evidence=said or None, hint=self._job.scheduler.launcher_hint,
-        )  # fmt: skip
+            stage="start",
+            evidence=said or None,
+            hint=self._job.scheduler.launcher_hint,
+        )
 
 
 def _become(argv: "list[str]", log: str, parent: int) -> None:

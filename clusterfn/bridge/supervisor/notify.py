@@ -98,9 +98,13 @@ def _run(command: str, facts: "dict[str, str]", text: str) -> None:
 
     env = dict(os.environ, **{"CLUSTERFN_JOB_" + name.upper(): value for name, value in facts.items()})
     process = subprocess.Popen(
-        ["/bin/sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env,
+        ["/bin/sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=env,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         _, errors = process.communicate((text + "\n").encode("utf-8", "replace"), timeout=_COMMAND_S)
     except subprocess.TimeoutExpired:

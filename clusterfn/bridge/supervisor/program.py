@@ -13,9 +13,7 @@ EXIT_NO_ROOM = 28
 _CONTAINERS = 20000
 # Not the stack, whose limit is also the size of each thread's, core dumps, nor open files: old programs close every
 # descriptor that they may have open.
-_RAISED = (
-    "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_RSS", "RLIMIT_NPROC", "RLIMIT_MEMLOCK",
-)  # fmt: skip
+_RAISED = ("RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_RSS", "RLIMIT_NPROC", "RLIMIT_MEMLOCK")
 
 
 def main(argv: "list[str]") -> int:

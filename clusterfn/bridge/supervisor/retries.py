@@ -51,7 +51,7 @@ def superseding(verdict: Verdict, message: str, by: int, uuids: "list[str]") -> 
     evidence = verdict.evidence or []
     return verdict.replace(
         kind=SUPERSEDED, message=message, superseded_by=by, value=None, evidence=evidence, retried=retried
-    )  # fmt: skip
+    )
 
 
 def suspects(verdict: Verdict, uuids: "list[str]") -> "list[str]":
@@ -67,9 +67,8 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
         used: How often it has been retried, this time included.
         of: How often it may be.
     """
-    return "attempt %d failed%s: %s; retried (%d of %d)" % (
-        number, " on " + where if where else "", _one_line(why), used, of,
-    )  # fmt: skip
+    place = " on " + where if where else ""
+    return "attempt %d failed%s: %s; retried (%d of %d)" % (number, place, _one_line(why), used, of)
 
 
 def _one_line(why: str) -> str:
@@ -143,9 +142,13 @@ def exhausted(verdict: Verdict, of: int) -> Verdict:
 def requeued(number: int, verdict: Verdict, cause: str, count: int, of: int) -> Verdict:
     """The outcome of an attempt after which the job was requeued; what ended it stays in the message."""
     return verdict.replace(
-        kind=PREEMPTED, message=_requeued_in_words(number, cause, verdict.message, count, of), value=None,
-        evidence=verdict.evidence or [], requeued={"cause": cause, "count": count, "of": of}, exit_status=None,
-    )  # fmt: skip
+        kind=PREEMPTED,
+        message=_requeued_in_words(number, cause, verdict.message, count, of),
+        value=None,
+        evidence=verdict.evidence or [],
+        requeued={"cause": cause, "count": count, "of": of},
+        exit_status=None,
+    )
 
 
 def _requeued_in_words(number: int, cause: str, why: str, count: int, of: int) -> str:
@@ -182,9 +185,12 @@ def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
     count, why = 1 + requeues_used(before, NODE_LOSS), "its node was lost, or restarted"
     if count > of:
         lost = Verdict(
-            NODE, "the node of attempt %d was lost, or restarted" % before.number, stage="scheduler",
-            by="supervisor", hint="call the function again",
-        )  # fmt: skip
+            NODE,
+            "the node of attempt %d was lost, or restarted" % before.number,
+            stage="scheduler",
+            by="supervisor",
+            hint="call the function again",
+        )
         before.publish(exhausted(lost, of))
         return None
     message = _requeued_in_words(before.number, NODE_LOSS, why, count, of)

@@ -43,12 +43,13 @@ _FIRST_SAMPLE_S = 0.05
 _LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
-_WORKER_MODULES = (
-    "__init__", "main", "execute", "report", "payload", "descriptors", "devices", "warning", "finish",
-)  # fmt: skip
-_NEEDED = (layout.WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
-    "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
-))  # fmt: skip
+_WORKER_MODULES = ("__init__", "main", "execute", "report", "payload", "descriptors", "devices", "warning", "finish")
+_NEEDED = (
+    layout.WORKER,
+    "_clusterfn_wire/container.py",
+    "_clusterfn/bridge/layout.py",
+    *("_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES),
+)
 
 
 class AttemptRun:
@@ -64,9 +65,8 @@ class AttemptRun:
     lists_files = ends_processes = True
 
     def __init__(
-        self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch",
-        late_output: bool = False,
-    ) -> None:  # fmt: skip
+        self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch", late_output: bool = False
+    ) -> None:
         self.job, self.attempt, self.watch = job, attempt, watch
         self.processes = RunProcesses(job.workers)
         self.pumps: "list[Pump]" = []
@@ -318,9 +318,13 @@ class AttemptRun:
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
         verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(),
+            status,
+            self.stage,
+            self._sampler.peak,
+            self.job.asked_memory,
+            self._find_oom(),
             limits.describe_kernel_limit(status, self.processes.ended),
-        )  # fmt: skip
+        )
         if verdict.kind in (layout.EXITED, layout.SIGNAL):
             full = any(pump.full for pump in self.pumps) or classify_exit.disk_is_full(self.job.folder)
             if full or classify_exit.quota_is_used_up(self.attempt.folder):
@@ -374,9 +378,15 @@ class AttemptRun:
         notes = self.notes + self._suspension.notes() + closing + daemons
         # What came from another node of the job names that.
         return verdict.replace(
-            node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message,
-            evidence=evidence, left=left, usage=usage, notes=notes,
-        )  # fmt: skip
+            node=verdict.node or self.job.node,
+            by="supervisor",
+            stage=stage,
+            message=message,
+            evidence=evidence,
+            left=left,
+            usage=usage,
+            notes=notes,
+        )
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
         """Return the usage so far; `living`: processes whose time counts though they have not ended."""

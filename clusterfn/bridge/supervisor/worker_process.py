@@ -210,7 +210,7 @@ class Pipes:
 
 def _become(
     argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]", parent: int, fds: "Sequence[int]"
-) -> None:  # fmt: skip
+) -> None:
     out, err, report, begins = fds
     try:
         _prepare(cwd, spec, parent, out, err)
