@@ -173,9 +173,15 @@ def _jobs_submitted_here(command: Mapping[str, Any]) -> str:
 @contextlib.contextmanager
 def _named_logs(patterns: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
     """Let the script find its own output by the names that sbatch would give it, to move or read it."""
-    values = {"%": "%", "j": env.get("SLURM_JOB_ID"), "A": env.get("SLURM_ARRAY_JOB_ID") or env.get("SLURM_JOB_ID"),
-              "a": env.get("SLURM_ARRAY_TASK_ID"), "x": env.get("SLURM_JOB_NAME"), "N": env.get("SLURMD_NODENAME"),
-              "u": env.get("USER")}  # fmt: skip
+    values = {
+        "%": "%",
+        "j": env.get("SLURM_JOB_ID"),
+        "A": env.get("SLURM_ARRAY_JOB_ID") or env.get("SLURM_JOB_ID"),
+        "a": env.get("SLURM_ARRAY_TASK_ID"),
+        "x": env.get("SLURM_JOB_NAME"),
+        "N": env.get("SLURMD_NODENAME"),
+        "u": env.get("USER"),
+    }
     logs = {}
     for pattern, log in zip(patterns, (STDOUT, STDERR)):
         path = re.sub(r"%\d*(.)", lambda sign: values.get(sign[1]) or sign[0], pattern)
@@ -261,7 +267,7 @@ def _state(path: str) -> tuple[int, int]:
 
 def _wait_for(
     argv: Sequence[str], env: Mapping[str, str], stdin: IO[bytes], warn_by: int, name: str, alone: bool
-) -> None:  # fmt: skip
+) -> None:
     """Run it to its end; the warning before the end of the job reaches it as a signal: `alone`, or with what it runs.
 
     Raises:

@@ -129,9 +129,13 @@ def launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
     if nodes > 1 and tasks == 1:
         address, port = env["MASTER_ADDR"], env["MASTER_PORT"]
         found.update(
-            PET_NNODES=str(nodes), PET_NODE_RANK=env["NODE_RANK"], PET_MASTER_ADDR=address, PET_MASTER_PORT=port,
-            PET_RDZV_ENDPOINT=f"{address}:{port}", PET_RDZV_ID=env.get("CLUSTERFN_JOB", "job").replace("/", "-"),
-        )  # fmt: skip
+            PET_NNODES=str(nodes),
+            PET_NODE_RANK=env["NODE_RANK"],
+            PET_MASTER_ADDR=address,
+            PET_MASTER_PORT=port,
+            PET_RDZV_ENDPOINT=f"{address}:{port}",
+            PET_RDZV_ID=env.get("CLUSTERFN_JOB", "job").replace("/", "-"),
+        )
     elif nodes == 1:
         # Another job on this machine may use the usual port.
         found["PET_MASTER_PORT"] = str(free_port())
@@ -155,8 +159,10 @@ def variables_of_sbatch(env: Mapping[str, str]) -> dict[str, str]:
         **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"), "0"),
         **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST"), node),
         **dict.fromkeys(("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"), env.get(THREADS[0], "1")),
-        "SLURM_JOB_USER": user, "SLURM_JOB_UID": str(os.getuid()), "SLURM_TASK_PID": str(os.getpid()),
-    }  # fmt: skip
+        "SLURM_JOB_USER": user,
+        "SLURM_JOB_UID": str(os.getuid()),
+        "SLURM_TASK_PID": str(os.getpid()),
+    }
     if gpus:
         found.update(SLURM_GPUS_ON_NODE=str(len(gpus)), SLURM_JOB_GPUS=",".join(gpus))
     if element:
@@ -180,8 +186,12 @@ def with_nodes(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
         return list(words)
     end = next((place for place, word in enumerate(words) if place >= at and word.endswith(".py")), len(words))
     given = {word[2:].partition("=")[0].replace("-", "_") for word in words[at:end] if word.startswith("--")}
-    values = {"num_machines": nodes, "machine_rank": env["NODE_RANK"], "main_process_ip": env["MASTER_ADDR"],
-              "main_process_port": env["MASTER_PORT"]}  # fmt: skip
+    values = {
+        "num_machines": nodes,
+        "machine_rank": env["NODE_RANK"],
+        "main_process_ip": env["MASTER_ADDR"],
+        "main_process_port": env["MASTER_PORT"],
+    }
     if "config_file" not in given:
         values["num_processes"] = nodes * max(1, len(_gpus(env)))
     added = [f"--{name}={value}" for name, value in values.items() if name not in given]

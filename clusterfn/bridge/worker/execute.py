@@ -184,9 +184,10 @@ def _own_module_in(error: BaseException) -> str:
 
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [
-        str(frame.f_globals.get("__name__")) for frame in frames
+        str(frame.f_globals.get("__name__"))
+        for frame in frames
         if frame.f_code.co_name == "<module>" and "/%s/" % SOURCES in frame.f_code.co_filename
-    ]  # fmt: skip
+    ]
     return names[-1] if names else ""
 
 
@@ -212,9 +213,10 @@ def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again
 
 
 def call_function(
-    call: tuple[Callable[..., Any], Any, Any], warned: warning.EndWarning | None,
+    call: tuple[Callable[..., Any], Any, Any],
+    warned: warning.EndWarning | None,
     run_coroutine: Callable[[Any], Any] | None = None,
-) -> tuple[str, Any]:  # fmt: skip
+) -> tuple[str, Any]:
     """Call the function; return RETURNED with its value, or RAISED with what it raised."""
     function, args, kwargs = call
     pid = os.getpid()
@@ -322,7 +324,7 @@ def _not_written(number: int) -> dict[str, Any]:
 
 def _keep_exception(
     error: BaseException, file: Any, caller: tuple[int, ...], report: Report, sync: bool
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     from _clusterfn_wire import exceptions
 
     facts = _described(error)
