@@ -48,9 +48,10 @@ class LoginShell:
         """Return its variables, and those after each of these modules was loaded."""
         tag = "clusterfn-%s" % os.urandom(12).hex()
         # The tag is put together by the probe: a shell that echoes its input must not print the whole tag.
-        probe = "%s -I -S -c %s" % (shlex.quote(sys.executable), _quoted(
-            "import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (tag[:9], tag[9:])
-        ))  # fmt: skip
+        probe = "%s -I -S -c %s" % (
+            shlex.quote(sys.executable),
+            _quoted("import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (tag[:9], tag[9:])),
+        )
         lines = [probe]
         for name in modules:
             lines += ["module load %s" % name, probe]
@@ -81,9 +82,16 @@ class LoginShell:
             # In a session of its own, `_end` reaches all that the shell has started. Without a buffer, `read` returns
             # what is there.
             process = subprocess.Popen(
-                argv, executable=self.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                env=environ, start_new_session=True, cwd=home if os.path.isdir(home) else "/", bufsize=0,
-            )  # fmt: skip
+                argv,
+                executable=self.path,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environ,
+                start_new_session=True,
+                cwd=home if os.path.isdir(home) else "/",
+                bufsize=0,
+            )
         except OSError:
             return ""
         timer = threading.Timer(self.patience_s, _end, [process.pid])
@@ -187,9 +195,13 @@ def _say(argv: "list[str]", variables: "Variables") -> str:
     program = which(argv[0], variables.get("PATH", ""))
     try:
         return subprocess.run(
-            [program, *argv[1:]], env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=_PROBE_S,
-        ).stdout.decode("utf-8", "replace")  # fmt: skip
+            [program, *argv[1:]],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PROBE_S,
+        ).stdout.decode("utf-8", "replace")
     except (OSError, subprocess.SubprocessError):
         return ""
 
