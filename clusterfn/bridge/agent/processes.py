@@ -59,7 +59,8 @@ class Program:
 
     def on_room(self, fd: int) -> None:
         try:
-            self.input = self.input[os.write(fd, self.input) if len(self.input) else 0 :]
+            written = os.write(fd, self.input) if len(self.input) else 0
+            self.input = self.input[written:]
         except BlockingIOError:
             return
         except BrokenPipeError:
@@ -171,7 +172,9 @@ class RepeatHandler(RequestHandler):
         if program.child.failure is not None:
             raise program.child.failure
         result = program.result()
-        rc = None if program.timed_out else result["rc"] if result["rc"] is not None else -result["signal"]
+        rc = result["rc"] if result["rc"] is not None else -result["signal"]
+        if program.timed_out:
+            rc = None
         out, err = program.text(program.stdout), program.text(program.stderr)
         # The client would conclude that whatever a truncated list lacks has ended.
         if program.truncated:

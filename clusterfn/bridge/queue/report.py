@@ -175,7 +175,8 @@ def gpu_holders(root: str, names: lease_names.HeldNames, own: int) -> "dict[str,
     for uuid, uid in names.holders(names.gpus).items():
         job, since = taken.get(uuid, (None, None))
         is_own = uid == own or job is not None
-        user = user_name(own if is_own else uid) if is_own or uid >= 0 else "an unknown user"
+        holder = own if is_own else uid
+        user = user_name(holder) if holder >= 0 else "an unknown user"
         name = None if job is None else _name_of(root, job)
         holders[uuid] = {"user": user, "own": is_own, "job": job, "name": name, "since": since}
     return holders

@@ -205,8 +205,10 @@ def _libraries_of(cls: type) -> set[str]:
     """Return the installed packages whose objects are parts of a class."""
     kinds = [type(cls)]
     for value in list(vars(cls).values()):
-        parts = value.values() if type(value) is dict else value if isinstance(value, tuple) else ()
-        kinds += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
+        parts = list(value) if isinstance(value, tuple) else []
+        if type(value) is dict:
+            parts = list(value.values())
+        kinds += [type(value), *(type(part) for part in parts[:_PARTS])]
     return {kind.__module__.partition(".")[0] for kind in kinds if is_installed(kind.__module__)}
 
 

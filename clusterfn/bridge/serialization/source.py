@@ -300,9 +300,10 @@ _NEWER = ("Match", "TryStar", "TypeAlias")
 
 def alone(snippet: Snippet) -> str:
     """Return its text as a file: the first line of it is the second one."""
-    indented = snippet.text[:1] in (" ", "\t")
-    form = "(\n%s\n)" if snippet.name == _LAMBDA else "if 1:\n%s\n" if indented else "\n%s\n"
-    return form % snippet.text
+    if snippet.name == _LAMBDA:
+        return "(\n%s\n)" % snippet.text
+    is_indented = snippet.text[:1] in (" ", "\t")
+    return ("if 1:\n%s\n" if is_indented else "\n%s\n") % snippet.text
 
 
 def _compile(snippet: Snippet) -> types.CodeType:

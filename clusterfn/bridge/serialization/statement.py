@@ -34,8 +34,10 @@ def home(cls: type) -> dict[str, Any]:
     own = [
         function.__globals__ for function in functions(cls) if function.__globals__.get("__name__") == cls.__module__
     ]
+    if own:
+        return own[0]
     module = sys.modules.get(cls.__module__)
-    return own[0] if own else vars(module) if module else {}
+    return vars(module) if module else {}
 
 
 def functions(cls: type) -> Iterator[types.FunctionType]:

@@ -298,11 +298,8 @@ def serve_call(
         if not take_call(attempt, job.folder):
             return None
         watch = CallWatch(job, attempt, signals)
-        work = prepare_run(
-            attempt,
-            ahead,
-            lambda: CallRun(job, attempt, watch, ahead, lambda: ahead.give(job.folder, attempt.folder, facts), is_live),
-        )
+        give = functools.partial(ahead.give, job.folder, attempt.folder, facts)
+        work = prepare_run(attempt, ahead, lambda: CallRun(job, attempt, watch, ahead, give, is_live))
     except OSError as error:
         if error.errno not in layout.DISK_ERRORS:
             raise

@@ -164,13 +164,9 @@ def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attemp
 
 
 def _failed(facts: "dict[str, Any]", what: str) -> Verdict:
-    return Verdict(
-        layout.ENVIRONMENT,
-        "%s: %s" % (what, facts["message"]),
-        stage="environment",
-        evidence=facts.get("evidence") or [],
-        hint=facts.get("hint") or "call again; clusterfn env list says what is there",
-    )
+    message = "%s: %s" % (what, facts["message"])
+    hint = facts.get("hint") or "call again; clusterfn env list says what is there"
+    return Verdict(layout.ENVIRONMENT, message, stage="environment", evidence=facts.get("evidence") or [], hint=hint)
 
 
 def check_torch(job: "JobFolder", environ: "Mapping[str, str]") -> None:
@@ -239,13 +235,10 @@ def _does_not_run(
     job: "JobFolder", wanted: str, found: "dict[str, Any]", hardware: "Optional[dict[str, Any]]"
 ) -> Verdict:
     if "torch" not in found:
-        return Verdict(
-            layout.ENVIRONMENT,
-            "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"]),
-            stage="environment",
-            evidence=found.get("lines", []),
-            hint="a library that the message names must be among the packages of the environment",
-        )
+        message = "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"])
+        hint = "a library that the message names must be among the packages of the environment"
+        lines = found.get("lines", [])
+        return Verdict(layout.ENVIRONMENT, message, stage="environment", evidence=lines, hint=hint)
     build = "PyTorch %s for CUDA %s" % (found["torch"], found["cuda"] or wanted)
     evidence = [found["problem"]]
     if hardware:

@@ -42,13 +42,9 @@ def classify_report(done: "dict[str, Any]") -> Verdict:
     kind = done["done"]
     passed_on: "dict[str, Any]" = {name: done.get(name) for name in _PASSED_ON}
     has_value = kind in (RETURNED, RAISED, DISK) and done.get("size") is not None
-    found = Verdict(
-        kind,
-        done.get("message") or "",
-        stage=done.get("stage") or _STAGES.get(kind, "environment"),
-        value={"size": done["size"], "crc": done["crc"]} if has_value else None,
-        **passed_on,
-    )
+    value = {"size": done["size"], "crc": done["crc"]} if has_value else None
+    stage = done.get("stage") or _STAGES.get(kind, "environment")
+    found = Verdict(kind, done.get("message") or "", stage=stage, value=value, **passed_on)
     if kind == DISK:
         hint = found.hint or "make room on the host, or let cwd= or root: point to another file system"
         return found.replace(hint=hint)
@@ -111,13 +107,9 @@ def classify_silence(
     """
     if not os.WIFSIGNALED(status):
         code = os.WEXITSTATUS(status)
-        return Verdict(
-            EXITED,
-            "the process that ran the function ended by itself with exit code %d, without returning or raising" % code,
-            code=code,
-            stage=stage,
-            hint="look for os._exit or a library that ends the process in the last lines of the output",
-        )
+        how = "ended by itself with exit code %d, without returning or raising" % code
+        hint = "look for os._exit or a library that ends the process in the last lines of the output"
+        return Verdict(EXITED, "the process that ran the function " + how, code=code, stage=stage, hint=hint)
     number = os.WTERMSIG(status)
     name, kind = describe_signal(number), SIGNAL
     message, hint = "the process that ran the function was ended by %s" % name, _signal_hint(number)
@@ -137,10 +129,9 @@ def lost_supervisor(status: str) -> Verdict:
     """Describe the death of a supervisor by its exit status, as the shell reports it."""
     code = int(status)
     how = "was ended by %s" % describe_signal(code - 128) if code > 128 else "ended by itself with exit code %d" % code
+    message = "the supervisor of the job %s; what the function had done by then is not known" % how
     return Verdict(
-        LOST,
-        "the supervisor of the job %s; what the function had done by then is not known" % how,
-        hint="call again; if it happens again, ask who or what ends processes on that machine",
+        LOST, message, hint="call again; if it happens again, ask who or what ends processes on that machine"
     )
 
 

@@ -124,13 +124,11 @@ def _not_set_up(what: str, which: str) -> Verdict:
         return Verdict(layout.ENVIRONMENT, message, stage="environment", hint=hint)
     code, _, line = which.partition(":")
     lines = line.strip().splitlines()
-    at = " at the line `%s%s`" % (shortened(lines[0], _SHOWN), " …" if len(lines) > 1 else "") if lines else ""
-    return Verdict(
-        layout.ENVIRONMENT,
-        "%s: of the host failed with exit code %s%s; the function did not start" % (what, code, at),
-        stage="environment",
-        hint=how_to_correct(line, code, "%s: of the host in clusterfn.yml" % what),
-    )
+    rest = " …" if len(lines) > 1 else ""
+    at = " at the line `%s%s`" % (shortened(lines[0], _SHOWN), rest) if lines else ""
+    message = "%s: of the host failed with exit code %s%s; the function did not start" % (what, code, at)
+    hint = how_to_correct(line, code, "%s: of the host in clusterfn.yml" % what)
+    return Verdict(layout.ENVIRONMENT, message, stage="environment", hint=hint)
 
 
 def _evidence(job: JobFolder, attempt: Attempt) -> "list[str]":
@@ -182,12 +180,10 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
             return None, False
     if is_gone and holder is None and tickets.WAITS.encode() in last_bytes(job.path(layout.SCHEDULER_LOG)):
         # It was left to the queue, and neither waits there nor has begun.
-        asked = asked.replace(
-            message="the job has lost its place in the queue of this machine: its ticket was removed",
-            stage="queue",
-            evidence=["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)],
-            hint="call again: nothing of it has run",
-        )
+        message = "the job has lost its place in the queue of this machine: its ticket was removed"
+        evidence = ["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)]
+        hint = "call again: nothing of it has run"
+        asked = asked.replace(message=message, stage="queue", evidence=evidence, hint=hint)
     attempt = _open_attempt(job)
     won = False
     if attempt.outcome() is None:

@@ -140,13 +140,9 @@ class Dependencies:
             except DamagedFile as error:
                 folders, none = [], _no_value(dependency, _DAMAGED % error)
                 places = {0: none}
-            found[dependency.job] = {
-                "name": dependency.name,
-                "folders": folders,
-                "group": count is not None,
-                "lost": none and none.failed,
-                "places": {str(index): list(place) for index, place in places.items()},
-            }
+            facts = {"name": dependency.name, "folders": folders, "group": count is not None}
+            facts["places"] = {str(index): list(place) for index, place in places.items()}
+            found[dependency.job] = dict(facts, lost=none and none.failed)
         return found
 
     def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":

@@ -184,13 +184,8 @@ def run_nvidia_smi(argv: "list[str]") -> str:
 def _failed(how: str, answer: bytes) -> Verdict:
     said = last_lines(answer)
     message = "nvidia-smi %s%s" % (how, ": " + said[0] if said else "")
-    return Verdict(
-        ENVIRONMENT,
-        message,
-        stage="lease",
-        evidence=said,
-        hint="run nvidia-smi on the host: its driver must answer before a GPU can be given out",
-    )
+    hint = "run nvidia-smi on the host: its driver must answer before a GPU can be given out"
+    return Verdict(ENVIRONMENT, message, stage="lease", evidence=said, hint=hint)
 
 
 # A short job uses its GPU only for moments, after the seconds in which it imports PyTorch.

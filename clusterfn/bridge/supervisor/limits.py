@@ -298,13 +298,10 @@ class Stall:
 
     def verdict(self, stacks: "list[str]") -> Verdict:
         limit_s = self._limit_s or 0.0
-        return Verdict(
-            STALLED,
-            "the job printed nothing and used no CPU time for %s" % format_duration(limit_s),
-            evidence=stacks or None,
-            hint="look where its threads wait; if that is right, print now and then, or give it stall_timeout=%r"
-            % ("%dmin" % max(2, round(limit_s / 30.0))),
-        )
+        message = "the job printed nothing and used no CPU time for %s" % format_duration(limit_s)
+        longer = "%dmin" % max(2, round(limit_s / 30.0))
+        hint = "look where its threads wait; if that is right, print now and then, or give it stall_timeout=%r" % longer
+        return Verdict(STALLED, message, evidence=stacks or None, hint=hint)
 
 
 # The kernel does not count CPU time as `wait` does.

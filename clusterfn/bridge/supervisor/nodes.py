@@ -143,16 +143,9 @@ class Others:
         self.ranks = list(range(1, nodes * tasks))
         os.makedirs(self._nodes, mode=0o700, exist_ok=True)
         folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
-        argv = [
-            *self._job.scheduler.launch_command(nodes, tasks, cores, folder),
-            sys.executable,
-            "-I",
-            "-S",
-            os.path.join(self._job.spec["bridge"], layout.SUPERVISE),
-            "node",
-            folder,
-            *self._words,
-        ]
+        launcher = self._job.scheduler.launch_command(nodes, tasks, cores, folder)
+        program = os.path.join(self._job.spec["bridge"], layout.SUPERVISE)
+        argv = [*launcher, sys.executable, "-I", "-S", program, "node", folder, *self._words]
         parent = os.getpid()
         self._late = clock.now() + _START_S
         self.launcher_pid = os.fork()
@@ -226,13 +219,9 @@ class Others:
         if begun:
             message = "the supervisor on another node of the job (rank %d) ended without a word" % begun[0]
             return Verdict(layout.LOST, message, stage="supervisor", evidence=said or None, hint="call again")
-        return Verdict(
-            layout.NODE,
-            "%s could not start the function on the other nodes of the job" % self._job.scheduler.launcher,
-            stage="start",
-            evidence=said or None,
-            hint=self._job.scheduler.launcher_hint,
-        )
+        scheduler = self._job.scheduler
+        message = "%s could not start the function on the other nodes of the job" % scheduler.launcher
+        return Verdict(layout.NODE, message, stage="start", evidence=said or None, hint=scheduler.launcher_hint)
 
 
 def _become(argv: "list[str]", log: str, parent: int) -> None:

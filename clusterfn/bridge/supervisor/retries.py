@@ -141,14 +141,11 @@ def exhausted(verdict: Verdict, of: int) -> Verdict:
 
 def requeued(number: int, verdict: Verdict, cause: str, count: int, of: int) -> Verdict:
     """The outcome of an attempt after which the job was requeued; what ended it stays in the message."""
-    return verdict.replace(
-        kind=PREEMPTED,
-        message=_requeued_in_words(number, cause, verdict.message, count, of),
-        value=None,
-        evidence=verdict.evidence or [],
-        requeued={"cause": cause, "count": count, "of": of},
-        exit_status=None,
-    )
+    message = _requeued_in_words(number, cause, verdict.message, count, of)
+    evidence = verdict.evidence or []
+    requeue = {"cause": cause, "count": count, "of": of}
+    preempted = verdict.replace(kind=PREEMPTED, message=message, value=None, exit_status=None)
+    return preempted.replace(evidence=evidence, requeued=requeue)
 
 
 def _requeued_in_words(number: int, cause: str, why: str, count: int, of: int) -> str:
@@ -184,13 +181,8 @@ def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
         return None
     count, why = 1 + requeues_used(before, NODE_LOSS), "its node was lost, or restarted"
     if count > of:
-        lost = Verdict(
-            NODE,
-            "the node of attempt %d was lost, or restarted" % before.number,
-            stage="scheduler",
-            by="supervisor",
-            hint="call the function again",
-        )
+        message = "the node of attempt %d was lost, or restarted" % before.number
+        lost = Verdict(NODE, message, stage="scheduler", by="supervisor", hint="call the function again")
         before.publish(exhausted(lost, of))
         return None
     message = _requeued_in_words(before.number, NODE_LOSS, why, count, of)

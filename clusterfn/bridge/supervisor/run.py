@@ -317,14 +317,9 @@ class AttemptRun:
                 return heeded
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
-        verdict = classify_exit.classify_silence(
-            status,
-            self.stage,
-            self._sampler.peak,
-            self.job.asked_memory,
-            self._find_oom(),
-            limits.describe_kernel_limit(status, self.processes.ended),
-        )
+        peak, asked = self._sampler.peak, self.job.asked_memory
+        limit_hit = limits.describe_kernel_limit(status, self.processes.ended)
+        verdict = classify_exit.classify_silence(status, self.stage, peak, asked, self._find_oom(), limit_hit)
         if verdict.kind in (layout.EXITED, layout.SIGNAL):
             full = any(pump.full for pump in self.pumps) or classify_exit.disk_is_full(self.job.folder)
             if full or classify_exit.quota_is_used_up(self.attempt.folder):
@@ -377,8 +372,9 @@ class AttemptRun:
         usage = self._usage([])
         notes = self.notes + self._suspension.notes() + closing + daemons
         # What came from another node of the job names that.
+        node = verdict.node or self.job.node
         return verdict.replace(
-            node=verdict.node or self.job.node,
+            node=node,
             by="supervisor",
             stage=stage,
             message=message,
