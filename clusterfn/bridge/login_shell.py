@@ -187,10 +187,10 @@ def _is_there(scheduler: "dict[str, Any]", variables: "Variables") -> bool:
     path = variables.get("PATH", "")
     if not which(scheduler["programs"][0], path):
         return False
-    return not re.search(scheduler["bare"], _say(scheduler["probe"], variables), re.IGNORECASE)
+    return not re.search(scheduler["bare"], _answer_of(scheduler["probe"], variables), re.IGNORECASE)
 
 
-def _say(argv: "list[str]", variables: "Variables") -> str:
+def _answer_of(argv: "list[str]", variables: "Variables") -> str:
     """Run a program with these variables and return what it says; nothing if it does not answer in time."""
     program = which(argv[0], variables.get("PATH", ""))
     try:
@@ -226,7 +226,7 @@ def _needed(scheduler: "dict[str, Any]", folders: "list[str]", variables: "Varia
     }
     path = os.pathsep.join([*folders, variables_here.get("PATH", os.defpath)])
     differ = variables.get(_LIBRARIES, "") not in ("", variables_here.get(_LIBRARIES))
-    if differ and _NO_LOADER.search(_say(scheduler["probe"], dict(variables_here, PATH=path, **extra))):
+    if differ and _NO_LOADER.search(_answer_of(scheduler["probe"], dict(variables_here, PATH=path, **extra))):
         extra[_LIBRARIES] = variables[_LIBRARIES]
     return extra
 

@@ -12,7 +12,7 @@ import stat
 import time
 
 from .layout import ASIDE, REMOVED
-from .supervisor.verdict import say
+from .supervisor.verdict import log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def try_remove(path: str, unused_since: "Optional[float]" = None) -> bool:
         if aside:
             remove(aside)
     except OSError as error:
-        say("%s could not be removed: %s" % (path, error))
+        log_line("%s could not be removed: %s" % (path, error))
         return False
     return bool(aside)
 

@@ -207,13 +207,13 @@ class _Template:
         *lines, self._unread = (self._unread + data).split(b"\n")
         try:
             for line in lines:
-                self._take(json.loads(line.decode()))
+                self._on_line(json.loads(line.decode()))
         except ValueError:
             # What it should have become could not start, and this says why.
             self._is_ready = False
         return bool(data)
 
-    def _take(self, line: "Header") -> None:
+    def _on_line(self, line: "Header") -> None:
         if "trouble" in line:
             self.is_unfit = bool(line["trouble"] or self._has_printed())
             self._is_ready = not self.is_unfit

@@ -35,7 +35,7 @@ class Trusted:
             self.uids.add(int(read_text("/proc/sys/fs/overflowuid") or "65534"))
 
     def _add(self, name: str) -> None:
-        # These imports are late, because a supervisor names nobody, and each job waits for what it imports.
+        # These imports are late, because a supervisor names no owners, and each job waits for what it imports.
         import contextlib
         import grp
         import pwd

@@ -63,10 +63,10 @@ class FarEnd:
         """Carry a new connection of the other end."""
         raise NotImplementedError
 
-    def _take_word(self, facts: "Facts") -> None:
+    def _on_facts(self, facts: "Facts") -> None:
         """Obey what the other end says of the whole."""
 
-    def _take(self, frame: "Frame") -> None:
+    def _deliver(self, frame: "Frame") -> None:
         """Deliver what a connection brings."""
         self._carried.take(frame)
 
@@ -107,9 +107,9 @@ class FarEnd:
                 if frame.kind == OPEN:
                     self._open(frame.connection, frame.body[0])
                 elif frame.kind == SAY:
-                    self._take_word(facts_of(frame))
+                    self._on_facts(facts_of(frame))
                 else:
-                    self._take(frame)
+                    self._deliver(frame)
         except (StreamDamaged, KeyError, ValueError, IndexError) as damaged:
             # The other end connects again and resumes, so no frame is lost.
             sys.stderr.write("clusterfn: the connection of the client is closed: %r\n" % damaged)

@@ -176,7 +176,7 @@ class KernelHolder(FarEnd):
 
     # What the proxy sends
 
-    def _take(self, frame: "Frame") -> None:
+    def _deliver(self, frame: "Frame") -> None:
         reader = self._readers.get(frame.connection)
         if frame.kind == stream.DATA and reader is not None:
             reader.passed(frame.body)
@@ -205,7 +205,7 @@ class KernelHolder(FarEnd):
         if kind == "shutdown_request":
             self._shutdown = "restart" if content.get("restart") else "end"
 
-    def _take_word(self, facts: "Facts") -> None:
+    def _on_facts(self, facts: "Facts") -> None:
         if facts.get("do") == "interrupt" and self._kernel is not None:
             self._kernel.interrupt()
         elif facts.get("do") in ("orphan", "end"):

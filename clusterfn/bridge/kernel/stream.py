@@ -190,11 +190,11 @@ class MessageReader:
     A part that is longer than what matters here is empty.
 
     Args:
-        take: Called with the parts of each message.
+        on_message: Called with the parts of each message.
     """
 
-    def __init__(self, take: "Callable[[List[bytes]], None]") -> None:
-        self._take = take
+    def __init__(self, on_message: "Callable[[List[bytes]], None]") -> None:
+        self._on_message = on_message
         self._data = bytearray()
         # Bytes of the greeting that are still to come.
         self._greeting = GREETING_BYTES
@@ -216,7 +216,7 @@ class MessageReader:
                 self._parts.append(bytes(self._data[start : start + size]) if size <= _READ_UP_TO else b"")
                 if not flags & MORE:
                     parts, self._parts = self._parts, []
-                    self._take(parts)
+                    self._on_message(parts)
             del self._data[: start + size]
         return data
 

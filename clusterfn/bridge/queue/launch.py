@@ -11,7 +11,7 @@ from ..supervisor import process_tree, worker_process
 from ..supervisor.attempt import final_attempt, release_claim
 from ..supervisor.job import DamagedFile, JobFolder
 from ..supervisor.process_tree import boot_id
-from ..supervisor.verdict import say
+from ..supervisor.verdict import log_line
 from . import lease_names, machine, tickets
 from .lease import AdmissionLock, Leases
 
@@ -163,7 +163,7 @@ def requeue_interrupted(root: str) -> bool:
                 kept.remove(job)
             except (OSError, DamagedFile) as error:
                 # A job that cannot be read now must not keep the others from being requeued.
-                say("the interrupted job %s was not requeued: %s" % (job, error))
+                log_line("the interrupted job %s was not requeued: %s" % (job, error))
     return requeued
 
 

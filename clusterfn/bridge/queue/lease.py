@@ -13,7 +13,7 @@ import time
 
 from ..layout import ENVIRONMENT
 from ..supervisor.process_tree import user_name
-from ..supervisor.verdict import AttemptEnded, Verdict, say
+from ..supervisor.verdict import AttemptEnded, Verdict, log_line
 from . import lease_names, socket_table
 
 TYPE_CHECKING = False
@@ -105,7 +105,7 @@ class Leases:
                 bound = lease_names.with_ending(name, os.urandom(4).hex())
                 lease = self._bind(bound)
                 who = holder_in_words(self, name)
-                say("%s has bound the name %s of this user: it counts for nothing" % (who, name))
+                log_line("%s has bound the name %s of this user: it counts for nothing" % (who, name))
             if lease is not None:
                 # One user may hold such names several times, because they only inform others and lock nothing.
                 if name.startswith(lease_names.WAIT) or not self._own_names(name) - {bound}:
@@ -223,7 +223,7 @@ class AdmissionLock:
             self._lock = self._leases.hold(lease_names.ADMISSION)
         if self._lock is None:
             who = holder_in_words(self._leases, lease_names.ADMISSION)
-            say("%s keeps the lock of the queue: this job does not wait for it" % who)
+            log_line("%s keeps the lock of the queue: this job does not wait for it" % who)
         return self
 
     def __exit__(self, *_: object) -> None:

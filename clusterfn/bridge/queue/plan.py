@@ -2,8 +2,9 @@
 
 Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. Of several users
 the one comes next whose running jobs hold less (`machine.weight`), and of one user's jobs the first that was sent, of
-those with the highest `priority=`. All programs see the same names, and so the same order. Whoever keeps a job waiting
-is named in its reason.
+those with the highest `priority=`. All programs see the same names, and so the same order. The reason of a job
+that waits names the users who keep it waiting.
+
 There is a line for each kind of GPU that is asked for, and one for jobs without GPUs. The first job of a line that does
 not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. Between two
 items, an element gives way to another user who would then hold less than its own does now. Jobs with GPUs start one

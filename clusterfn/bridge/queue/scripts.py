@@ -24,7 +24,7 @@ from ..layout import (
     TURN,
     element_log,
 )
-from ..supervisor.verdict import say
+from ..supervisor.verdict import log_line
 from . import launch
 
 TYPE_CHECKING = False
@@ -100,7 +100,7 @@ class JobScripts:
                 )
         except OSError as error:
             # The user has no process left, or the job's file system is away. Other jobs must still start.
-            say("the script of %s could not be started: %s" % (ticket.job, error))
+            log_line("the script of %s could not be started: %s" % (ticket.job, error))
             return None
 
     def admit(self, ticket: "Ticket") -> None:
@@ -265,7 +265,7 @@ class JobEndings:
                 process = subprocess.Popen(argv, stdin=verdict_file, stdout=null, cwd="/", start_new_session=True)
         except OSError as error:
             # The machine has no process or disk space left. The next turn of the spooler retries.
-            say("the end of %s could not be published now: %s" % (job, error))
+            log_line("the end of %s could not be published now: %s" % (job, error))
             return
         self.jobs[job] = process, time.monotonic() + _CONCLUDES_S, verdict["kind"]
 
@@ -279,7 +279,7 @@ class JobEndings:
                 process.kill()
                 killed.append(process)
             if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
-                say("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
+                log_line("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
             del self.jobs[job]
             if kind != DEPENDENCY or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
                 self._queue.withdraw(job)

@@ -16,7 +16,7 @@ from collections import namedtuple
 from .. import layout
 from ..supervisor import process_tree, publish
 from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, dependencies_of, parse_record
-from ..supervisor.verdict import say
+from ..supervisor.verdict import log_line
 from . import machine
 from .machine import Demand, UserLimits, kind_of
 
@@ -119,7 +119,7 @@ class Queue:
         except OSError:
             return None
         except DamagedFile as error:
-            say("the ticket %s is damaged, and is removed: %s" % (path, error))
+            log_line("the ticket %s is damaged, and is removed: %s" % (path, error))
             with contextlib.suppress(OSError):
                 # On a read-only disk it stays where it is.
                 os.unlink(path)

@@ -166,7 +166,7 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "python": list(sys.version_info[:2]),
         "type": name_of(cls),
         "class": attempt(dumps, cls)[0],
-        "bases": [attempt(dumps, base)[0] for base in cls.__mro__[1:] if _says_something(base)],
+        "bases": [attempt(dumps, base)[0] for base in cls.__mro__[1:] if _is_specific(base)],
         "pickled": pickled if pickles_itself(cls) else None,
         "pickled_plainly": None if pickles_itself(cls) else pickled,
         "args": [_dumps_or_repr(arg, masking, secrets) for arg in (error.args[:1] if members else error.args)],
@@ -191,7 +191,7 @@ class _ByConstructor:
         return self.error.__reduce__()
 
 
-def _says_something(cls: type) -> bool:
+def _is_specific(cls: type) -> bool:
     """Return whether it is a class of exceptions that programs catch for what it says."""
     return issubclass(cls, BaseException) and cls is not BaseException and cls is not Exception
 

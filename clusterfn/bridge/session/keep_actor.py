@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..supervisor.spec import Spec
     from ..supervisor.watch import Signals
     from .call_process import Ahead, CallProcess
-    from .door import ServerLink
+    from .connections import ServerLink
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
 _TICK_MS = 100
@@ -172,7 +172,7 @@ def keep_actor(link: ServerLink, kept: KeptProcess) -> bool:
     is_lost = bool(kept.gone)
     kept.end()
     if is_lost:
-        link.say(what="gone", reason=kept.gone)
+        link.send(what="gone", reason=kept.gone)
     return is_lost
 
 
@@ -197,7 +197,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
     job = kept.job(number)
     ran, why_not = False, "it was not constructed"
     try:
-        attempt = CallAttempt(job, link.voice(number), WORK if is_first else "")
+        attempt = CallAttempt(job, link.reporter(number), WORK if is_first else "")
         if take_call(attempt, job.folder):
             watch = CallWatch(job, attempt, kept.signals)
             work = prepare_run(
@@ -219,7 +219,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
     elif not ran and order["facts"].get("closes"):
         # The client relies on the actor being closed.
         kept.gone = "it was closed"
-    link.say(what="next", n=number, ran=ran)
+    link.send(what="next", n=number, ran=ran)
 
 
 def _run_through(kept: KeptProcess, attempt: CallAttempt, work: ActorCallRun, is_first: bool) -> None:

@@ -12,7 +12,7 @@ from . import process_tree
 from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
 from .run import AttemptRun, run_through
-from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
+from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, log_line, print_state
 from .watch import EndWatch
 
 TYPE_CHECKING = False
@@ -213,7 +213,7 @@ class JobLoop(AttemptLoop):
         if verdict.kind is None:
             if work is not None:
                 work.release()
-            say(verdict.message)
+            log_line(verdict.message)
             return exit_code(verdict, False)
         if work is None:
             won = attempt.publish(verdict.replace(by="supervisor", node=self.job.node))
@@ -234,7 +234,7 @@ def begin_attempt(
     holder = claim(job)
     job.held.confirm()
     if holder is not None:
-        say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
+        log_line("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
         print_state(None, None, False)
         return None
     process_tree.note_process(job.path(PROCESSES), process_tree.SUPERVISOR, os.getpid())

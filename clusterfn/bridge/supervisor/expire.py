@@ -21,7 +21,7 @@ from ..removal import DAY_S, RELIED_S, STARTS_S, CleanupReport, date_of, is_due,
 from .attempt import final_attempt
 from .job import DamagedFile, JobFolder, describe_damage, job_folders
 from .process_tree import script_runs
-from .verdict import say
+from .verdict import log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def tidy(
         except (OSError, DamagedFile) as error:
             is_hollow = is_due(_hollow_since(folder), DAY_S, when)
             if not is_hollow:
-                say("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
+                log_line("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
             found.add(layout.JOBS, folder, is_hollow)
             continue
         if lives:

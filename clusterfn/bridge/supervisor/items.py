@@ -22,7 +22,7 @@ from .group_files import NO_ELEMENT
 from .job import describe_place
 from .limits import clock
 from .run import ensure_environment, look_at_bridge
-from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
+from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, log_line, print_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     finally:
         job.workers.close()
     if verdict.kind is None:
-        say(verdict.message)
+        log_line(verdict.message)
         return exit_code(verdict, False)
     won = attempt.publish(verdict.replace(by="supervisor", node=job.node))
     group.conclude_if_complete(job)

@@ -107,7 +107,7 @@ class Keeper(WorkerSource):
             self._has_failed = True
             return
         apart.add(self._own.pid)
-        self._control = self._own.take_control()
+        self._control = self._own.detach_control()
         self._cwd, self._patience_s, self._started_with = cwd, _START_S, env
 
     def _suits(self, env: "dict[str, str]", cwd: str) -> bool:

@@ -20,7 +20,7 @@ from .limits import clock
 from .publish import last_bytes
 from .run import AttemptRun, run_through
 from .text import last_lines, masked, portable
-from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, document, exit_code, say
+from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, document, exit_code, log_line
 from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
@@ -322,7 +322,7 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
     work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.over, signals, also_ended_by=job.shared.folder))
     verdict, alive = run_through(work)
     if verdict.kind is None:
-        say("on %s: %s" % (job.node, verdict.message))
+        log_line("on %s: %s" % (job.node, verdict.message))
         return EXIT_LEFT_TO_AFTER
     work.publish(verdict)
     if alive:
@@ -336,6 +336,6 @@ def _guard(pid: int) -> int:
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
-    say("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
+    log_line("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
     process_tree.end(lambda: process_tree.descendants(os.getpid()), lambda: list(process_tree.collected()))
     return 128 + os.WTERMSIG(status)

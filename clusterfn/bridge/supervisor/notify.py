@@ -15,7 +15,7 @@ from . import publish
 from .attempt import final_attempt
 from .job import NUMBER, DamagedFile, JobFolder, parse_record
 from .text import format_duration, in_one_line, native, shortened
-from .verdict import say
+from .verdict import log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def tell_end(home: str) -> None:
             _tell(job, attempt.outcome() or {})
     except (OSError, DamagedFile) as error:
         # The function may have written anything into the folder.
-        say("no notification of the end of the job: %s" % error)
+        log_line("no notification of the end of the job: %s" % error)
 
 
 def failure_in_words(home: str) -> str:
@@ -71,7 +71,7 @@ def _tell(job: JobFolder, outcome: "dict[str, Any]") -> None:
         except OSError as error:
             # The job itself has ended, and a notification changes nothing about that.
             failed = shortened(in_one_line("%s (on %s)" % (error, job.node)), _LONGEST)
-            say("the notification failed: %s" % failed)
+            log_line("the notification failed: %s" % failed)
     done = {"t": time.time(), "told": is_due and not failed, "failed": failed}
     # The command may hold the address of a webhook, which is a secret.
     os.unlink(job.path(NOTIFY))

@@ -20,7 +20,7 @@ from .output import Pump, StreamOrder, copy, list_files_left
 from .process_tree import RunProcesses
 from .publish import last_bytes, once_there_is_room
 from .text import last_lines, masked
-from .verdict import AttemptEnded, Verdict, say
+from .verdict import AttemptEnded, Verdict, log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class AttemptRun:
             from . import checkpoint
 
             self.notes += checkpoint.resume(self.job, self.watch.look)
-        uuids = self._take_gpus()
+        uuids = self._find_gpus()
         cpus: "Optional[set[int]]" = None
         if not self.job.scheduler.has_nodes:
             self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
@@ -157,7 +157,7 @@ class AttemptRun:
             for which, (fd, name) in enumerate(streams)
         ]
 
-    def _take_gpus(self) -> "Optional[list[str]]":
+    def _find_gpus(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
         if not wanted:
             return None
@@ -254,9 +254,9 @@ class AttemptRun:
             # No line that the worker writes is as long.
             self._partial_line = lines.pop()[-_LINE_LIMIT:]
             for line in lines:
-                self._take_line(classify_exit.parse_report_line(line))
+                self._on_line(classify_exit.parse_report_line(line))
 
-    def _take_line(self, said: "dict[str, Any]") -> None:
+    def _on_line(self, said: "dict[str, Any]") -> None:
         if "peak" in said:
             # Only its own process can say it while it exits: without an exec, wait4 does not.
             self.processes.reported_peak = said["peak"] or 0
@@ -303,7 +303,7 @@ class AttemptRun:
             from .stacks import Stacks
         except ImportError as error:
             # The bridge or the host's Python was replaced since the start, which is no reason to end the job.
-            say("no stacks: %s" % error)
+            log_line("no stacks: %s" % error)
             return None
         return Stacks(self.job, self.attempt, self._secrets)
 

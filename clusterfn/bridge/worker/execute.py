@@ -51,7 +51,7 @@ def open_value_file(attempt: str) -> int:
 def report_outcome(report: Report, facts: dict[str, Any], cpu_before_s: float = 0.0) -> None:
     """Report what became of the call, as the last line."""
     flush_output()
-    report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3)})
+    report.send(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3)})
 
 
 def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     Args:
         job: The folder with its payload.
         spec: `root`, the folders of the user's modules as `sys_path`, the names of variables that are `secrets`,
-            whether it `discards` the value, and whether nobody waits until the value is on the disk: `syncs_later`.
+            whether it `discards` the value, and whether no client waits until the value is on the disk: `syncs_later`.
         item: Where its arguments are in items.pkl; empty if the payload holds them.
 
     Raises:
@@ -68,20 +68,20 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     """
     sys.path[:0] = spec["sys_path"]
     report.hide(spec.get("secrets") or [])
-    watch = devices.TorchWatch(spec["resources"], lambda text: report.say(note=text))
+    watch = devices.TorchWatch(spec["resources"], lambda text: report.send(note=text))
     warned = _prepare_warning() if spec.get("warn_s") else None
     try:
         watch.begin()
         payload.export_call(job, spec, item)
         call, caller = load_call(job, spec, item)
-        report.say(stage="function")
+        report.send(stage="function")
         kind, result = call_function(call, warned)
         watch.finish(result if kind == RAISED else None)
     except devices.OnTheCpu as on_cpu:
         raise CallRejected("environment", str(on_cpu), on_cpu.hint) from on_cpu
     if kind == RETURNED and spec.get("discards"):
         result = None
-    report.say(stage="result")
+    report.send(stage="result")
     # The supervisor copies the value of an item beside its journal, and brings that copy to the disk.
     facts = keep_result(kind, result, value_fd, caller, report, not (item or spec.get("syncs_later")), as_data(spec))
     if kind == RAISED and spec.get("retries"):
@@ -280,7 +280,7 @@ def keep_result(
         except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
             facts = _not_kept(result, error, caller)
     for note in dict.fromkeys(pickler.notes):
-        report.say(note=note)
+        report.send(note=note)
     # What could not be written has been reported. btrfs needs room to truncate.
     with contextlib.suppress(OSError):
         if "size" not in facts:
@@ -344,11 +344,11 @@ def _described(error: BaseException) -> dict[str, Any]:
         return {"done": DISK, "message": message, "exception": facts, "hint": _FULL, "stage": "function"}
     # An exception of the function's own class comes back as itself.
     message = "%s: %s" % (facts["type"], facts["message"])
-    hint = _FULL if is_full else _say_what_an_image_hides(error)
+    hint = _FULL if is_full else _hint_for_image(error)
     return {"done": RAISED, "message": message, "exception": facts, "hint": hint}
 
 
-def _say_what_an_image_hides(error: BaseException) -> str | None:
+def _hint_for_image(error: BaseException) -> str | None:
     """Return how to show a missing file to a container; None for any other error, and outside of a container."""
     image, path = os.environ.get(IMAGE_VARIABLE), getattr(error, "filename", None)
     if not image or not isinstance(error, FileNotFoundError) or not isinstance(path, str) or not os.path.isabs(path):
@@ -377,7 +377,7 @@ def _write(
                 # With this call, NFS reports that its disk is full.
                 os.close(os.dup(file.fileno()))
 
-        once_there_is_room(write_whole, lambda: report.say(note="the disk was full: the value waited for room"))
+        once_there_is_room(write_whole, lambda: report.send(note="the disk was full: the value waited for room"))
 
     written: dict[str, Any] = container.dump(value, file, caller, writing, is_data)
     return written

@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
     cwd = _await_begin(control)
     if is_forked:
-        template.begin_anew()
+        template.reseed()
     keep_from_programs()
     report = Report(fd)
     value_fd = open_value_file(attempt)
@@ -111,7 +111,7 @@ def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Repor
 
         # The folder is that of the session, and its calls have none.
         os.environ.pop(CHECKPOINT_VARIABLE, None)
-        report.say(stage="function")
+        report.send(stage="function")
         result = serve.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report, True, as_data(spec))
     if spec.get("kernel"):
@@ -121,11 +121,11 @@ def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Repor
         # This import is late for the same reason.
         from ..kernel import hold
 
-        report.say(stage="function")
+        report.send(stage="function")
         result = hold.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report, True, as_data(spec))
     spec["discards"] = discards
-    report.say(stage="load")
+    report.send(stage="load")
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
 
 

@@ -81,7 +81,7 @@ class Preloader:
             die_with_parent(signal.SIGKILL, parent)
             os.close(reading)
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            descriptors.take_output(nowhere, os.dup(nowhere))
+            descriptors.redirect_output(nowhere, os.dup(nowhere))
             self._try(name, writing)
         os.close(writing)
         _, status = os.waitpid(pid, 0)

@@ -64,7 +64,7 @@ class Report:
         """Mask the values of these variables from now on."""
         self.secrets = parts_of_secrets([os.environ[name] for name in names if name in os.environ])
 
-    def say(self, **facts: Any) -> None:
+    def send(self, **facts: Any) -> None:
         """Send one line. A broken pipe loses nothing: the supervisor has judged already."""
         if os.getpid() != self._pid:
             return

@@ -71,14 +71,14 @@ class ClientConnection:
             # What came is no frame.
             self.close()
         if self.answers_pieces and self._inbox.data:
-            self.say("taken")
+            self.send("taken")
 
     def has_taken(self, number: int) -> None:
         """Say with the next frame that all calls up to this number that came through it are in their folders."""
         self._taken = max(self._taken, number)
         self.due = self.due or time.monotonic() + TAKEN_AFTER_S
 
-    def say(self, what: str, body: bytes = b"", **facts: Any) -> None:
+    def send(self, what: str, body: bytes = b"", **facts: Any) -> None:
         """Send a frame; close a connection that takes too long to take what was sent before."""
         if not self.is_open:
             return
@@ -93,7 +93,7 @@ class ClientConnection:
         """Say which calls were taken."""
         self.due = 0.0
         if self._taken > self._reported:
-            self.say("taken")
+            self.send("taken")
 
     def _write(self) -> None:
         try:
@@ -116,7 +116,7 @@ class ClientConnection:
             self._unsent.clear()
 
 
-class Door:
+class SessionSocket:
     """The socket, in a private folder of this machine.
 
     Args:
@@ -162,9 +162,9 @@ class Door:
             if connection.is_open and 0.0 < connection.due <= now:
                 connection.flush()
 
-    def say(self, what: str, **facts: Any) -> None:
+    def send(self, what: str, **facts: Any) -> None:
         for connection in self._connections:
-            connection.say(what, **facts)
+            connection.send(what, **facts)
 
     def fds(self) -> list[int]:
         """Return the descriptors that no other process must keep open."""
@@ -181,7 +181,7 @@ class Door:
 
 
 class Listener:
-    """Who has sent a call through the socket, and hears of it.
+    """The connection through which a call came, for what is written to the files of the call.
 
     Args:
         is_live: Whether it hears what the call prints.
@@ -192,7 +192,7 @@ class Listener:
         self._connection = connection
         self._number = number
 
-    def take(self, what: str, data: bytes, value_path: str, size: int) -> None:
+    def pass_on(self, what: str, data: bytes, value_path: str, size: int) -> None:
         """Take what was written to the call's files.
 
         Args:
@@ -204,9 +204,9 @@ class Listener:
         if what == "end":
             value = b"" if size > SMALL_VALUE else _read(value_path, size)
             lengths = {"outcome": len(data), "has_value": len(value) == size}
-            self._connection.say("end", data + value, n=self._number, **lengths)
+            self._connection.send("end", data + value, n=self._number, **lengths)
         else:
-            self._connection.say(what, data, n=self._number)
+            self._connection.send(what, data, n=self._number)
 
 
 def _read(path: str, size: int) -> bytes:
@@ -253,17 +253,17 @@ class ServerLink:
                 return None
         return self.waiting.popleft()
 
-    def say(self, body: bytes = b"", **header: Any) -> None:
+    def send(self, body: bytes = b"", **header: Any) -> None:
         """Send the server a frame, which wakes it."""
         self._sock.sendall(pack(header, body))
 
-    def voice(self, number: int) -> Callable[..., None]:
-        """Return what informs the server of what is written to the files of a call, as `Say`.
+    def reporter(self, number: int) -> Callable[..., None]:
+        """Return what informs the server of what is written to the files of a call, as a `Reporter`.
 
         Each frame wakes the server, which takes time from the call.
         """
 
-        def say(what: str, data: bytes, **facts: Any) -> None:
-            self.say(data, **facts, n=number, what=what)
+        def report(what: str, data: bytes, **facts: Any) -> None:
+            self.send(data, **facts, n=number, what=what)
 
-        return say
+        return report
