@@ -89,7 +89,9 @@ def require_trusted(trusted: Trusted, path: str, root: str) -> None:
 
 def describe_host(agent: "AgentServices") -> "Header":
     """Collect what the client needs to know about this host."""
-    name, user, net_ns = os.uname(), login_name(), ""
+    name = os.uname()
+    user = login_name()
+    net_ns = ""
     with contextlib.suppress(OSError):
         net_ns = os.readlink("/proc/self/ns/net")
     return {

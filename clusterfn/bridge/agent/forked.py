@@ -107,7 +107,8 @@ def supervise(argv: "List[str]", job: "Optional[ForkedJob]" = None) -> int:
     Args:
         job: The job that this process is to be, if it is one.
     """
-    sys.argv, folder = argv, os.path.dirname(argv[0])
+    sys.argv = argv
+    folder = os.path.dirname(argv[0])
     if not has_bridge(folder):
         _forget_bridge()
     sys.path.insert(0, folder)
@@ -133,7 +134,9 @@ class ForkedJob:
 
     def __init__(self, header: "Header", keeper: int) -> None:
         template = header["template"]
-        self.script, self.folder, self.keeper = header["argv"], template["folder"], keeper
+        self.script = header["argv"]
+        self.folder = template["folder"]
+        self.keeper = keeper
         self.argv = [*template["argv"][3:4], "run", template["folder"]]
 
 
@@ -168,7 +171,10 @@ class ChildProgram:
         on_loaded: "Callable[[], None]" = lambda: None,
         job: "Optional[ForkedJob]" = None,
     ) -> None:
-        self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
+        self._agent = agent
+        self._argv = header["argv"]
+        self._on_exit = on_exit
+        self._on_loaded = on_loaded
         tell = self._failure_fd = -1
         if _runs_in_fork(header):
             use_bridge(os.path.dirname(header["argv"][3]))
@@ -232,7 +238,8 @@ def _become(
     header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[int]", tell: int, job: "Optional[ForkedJob]"
 ) -> "NoReturn":
     """Run the program in this process, in the folder `path`, and end it; `tell` takes why it cannot be loaded."""
-    status, argv = 1, header["argv"]
+    status = 1
+    argv = header["argv"]
     try:
         # The fork has inherited the agent's wakeup pipe, into which its own signals must not write.
         signal.set_wakeup_fd(-1)

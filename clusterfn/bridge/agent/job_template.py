@@ -65,7 +65,9 @@ class JobTemplates:
         Prepare one if the last job had the same.
         """
         template = header["template"]
-        words, key, now = template["argv"], (template["argv"][3], template["alike"]), time.monotonic()
+        words = template["argv"]
+        key = (template["argv"][3], template["alike"])
+        now = time.monotonic()
         is_repeated = key == self._last and now - self._last_at < USED_S
         self._last, self._last_at = key, now
         if self._template is not None and self._template.key == key:
@@ -126,14 +128,18 @@ class _Template:
         env: "Dict[str, str]",
         on_end: "Callable[[_Template], None]",
     ) -> None:
-        self.key, self.used_at = key, time.monotonic()
+        self.key = key
+        self.used_at = time.monotonic()
         self.is_unfit = self._is_ready = False
         # How many keepers were ordered, and how many orders it has answered.
         self._ordered = self._answered = 0
-        self._agent, self._on_end = agent, on_end
-        self._is_open, self._unread = True, b""
+        self._agent = agent
+        self._on_end = on_end
+        self._is_open = True
+        self._unread = b""
         (self._printed, printed), (self._report, report) = make_pipes(2)
-        ours, theirs = [self._printed, self._report], [printed, report]
+        ours = [self._printed, self._report]
+        theirs = [printed, report]
         try:
             self._control, control = _socket.socketpair()
         except OSError:

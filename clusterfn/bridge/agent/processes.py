@@ -43,7 +43,8 @@ class Program:
         timeout_s = seconds(header, "timeout_s", 60.0)
         (its_input, self.stdin), (self.stdout, its_output), (self.stderr, its_errors) = make_pipes(3)
         try:
-            fds, env = (its_input, its_output, its_errors), changed_environment(header)
+            fds = (its_input, its_output, its_errors)
+            env = changed_environment(header)
             self.child = ChildProgram(agent, header, env, fds, self.on_exit, on_loaded)
         except (OSError, Failure):
             for fd in (self.stdin, self.stdout, self.stderr):
@@ -51,7 +52,8 @@ class Program:
             raise
         for fd in (self.stdout, self.stderr):
             os.set_blocking(fd, False)
-            self.output[fd], self.sizes[fd] = [], 0
+            self.output[fd] = []
+            self.sizes[fd] = 0
             self.agent.readers[fd] = self.on_output
         os.set_blocking(self.stdin, False)
         self.agent.writers[self.stdin] = self.on_room

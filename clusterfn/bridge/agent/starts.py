@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 # How long a start is retried, and at which interval, while the machine has no process or descriptor left for the user.
-PATIENCE_S, AGAIN_S = 60.0, 0.2
+PATIENCE_S = 60.0
+AGAIN_S = 0.2
 _NONE_LEFT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 # The descriptors that a program needs while it starts, and those that its pipes need while it runs.
-FILES_AT_START, FILES_OF_RUN = 8, 3
+FILES_AT_START = 8
+FILES_OF_RUN = 3
 _OTHER_FILES = 128
-_FEWEST, _MOST = 4, 500
+_FEWEST = 4
+_MOST = 500
 # A supervisor that finds others waiting writes a ticket and ends. One that runs for longer has its job, so the next job
 # may begin.
 BEGINS_S = 0.5
@@ -119,7 +122,8 @@ class WaitingNote:
     """
 
     def __init__(self, at: "Callable[[float, Callable[[], None]], object]", starts: ProgramStarts) -> None:
-        self._at, self._starts = at, starts
+        self._at = at
+        self._starts = starts
         self._is_renewed = False
 
     def keep(self, path: str) -> None:

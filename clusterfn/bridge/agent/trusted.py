@@ -67,7 +67,9 @@ class Trusted:
         Check every folder on the way, and those on the way of each symbolic link. In a sticky folder users cannot
         replace what belongs to others. Check a path that does not exist yet as far as it exists.
         """
-        names, path_so_far, links = _names(path), "/", 0
+        names = _names(path)
+        path_so_far = "/"
+        links = 0
         while True:
             try:
                 status = os.lstat(path_so_far)
