@@ -104,7 +104,8 @@ def list_environments(root: str) -> int:
         ready = read_document(os.path.join(environment_dir(root, env_id), READY))
         # Another process may remove it meanwhile.
         if ready is not None:
-            used, used_by = cleanup.last_used(root, env_id), leases.jobs_using(root, env_id)
+            used = cleanup.last_used(root, env_id)
+            used_by = leases.jobs_using(root, env_id)
             progress.print_line(dict({name: ready[name] for name in names}, used=used, used_by=used_by))
     return 0
 
@@ -175,9 +176,11 @@ def _build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
     Raises:
         BuildStopped: The builder was asked to end.
     """
-    folder, prefix = build_dir(plan.root, plan.id), environment_dir(plan.root, plan.id)
+    folder = build_dir(plan.root, plan.id)
+    prefix = environment_dir(plan.root, plan.id)
     while True:
-        lock, waited = FolderLock(os.path.join(folder, LOCK), holder), _Waiting(folder)
+        lock = FolderLock(os.path.join(folder, LOCK), holder)
+        waited = _Waiting(folder)
         # A builder that loses the lock, because it was stopped, waits for its successor in the next turn.
         with contextlib.suppress(_LockLost), lock.held(waited.look):
             if _is_ready(plan.root, plan.id) and not plan.purged:
@@ -200,7 +203,8 @@ class _Waiting:
         self._folder = folder
         self._last_line: "dict[str, Any]" = {}
         self.tokens: "list[str]" = []  # of the builders that were waited for
-        self._who, self._due = "", 0.0
+        self._who = ""
+        self._due = 0.0
 
     def look(self, other: "Optional[OtherHolder]") -> None:
         programs.check_stopped()
@@ -210,7 +214,8 @@ class _Waiting:
             self.tokens.append(other.token)
             self._due = 0.0
         if time.monotonic() >= self._due:
-            self._due, who = time.monotonic() + _WHO_S, other.who()
+            self._due = time.monotonic() + _WHO_S
+            who = other.who()
             if who != self._who:
                 self._who = who
                 progress.print_line({"stage": "wait", "text": "%s builds it" % who})
@@ -356,7 +361,8 @@ class _Build:
         missing = {path: size for path, size in expected.items() if there.get(path) != size}
 
         def link_again() -> None:
-            layout, maker = layout_of_plan(self._plan, prefix), Linker(prefix, prefix)
+            layout = layout_of_plan(self._plan, prefix)
+            maker = Linker(prefix, prefix)
             maker.make(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
             if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
                 remove_damaged(layout, missing)

@@ -83,7 +83,8 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
         return kept
     try:
         final = layout.environment_dir(root, env_id)
-        exists, freed = os.path.lexists(final), size_of(final, 1)
+        exists = os.path.lexists(final)
+        freed = size_of(final, 1)
 
         # A builder may also have taken the lock of this process for that of a dead one.
         def is_needed(_: str) -> bool:

@@ -99,11 +99,13 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
 
 def _send_request(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
     # The request begins at the first missing byte.
-    have, got = _size(part), 0
+    have = _size(part)
+    got = 0
     if have and have == package.size:
         return
     with urllib.request.urlopen(make_request(package.url, have), timeout=_SILENT_S) as answer:
-        expected, resumes = answer.headers.get("Content-Length"), have and answer.status == 206
+        expected = answer.headers.get("Content-Length")
+        resumes = have and answer.status == 206
         with open(part, "ab" if resumes else "wb", 0) as file:
             for block in iter(lambda: answer.read(_BLOCK), b""):
                 try:

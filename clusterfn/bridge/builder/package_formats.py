@@ -91,7 +91,8 @@ def _read_members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[M
                     with archive.open(info) as packed, zstd(packed) as stream:
                         yield from _tar(stream)
                 continue
-            name, mode = _inside("", info.filename), info.external_attr >> 16
+            name = _inside("", info.filename)
+            mode = info.external_attr >> 16
             if info.filename.endswith("/"):
                 continue
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
@@ -275,7 +276,9 @@ def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[st
     index = _json(folder, "info/index.json")
     if index is None:
         raise BuildFailed("%s is no conda package: it has no info/index.json" % package.file, stage="unpack")
-    described, link, files = _json(folder, "info/paths.json"), _json(folder, "info/link.json") or {}, []
+    described = _json(folder, "info/paths.json")
+    link = _json(folder, "info/link.json") or {}
+    files = []
     if described is None:
         raise BuildFailed("%s is of a conda before 2017: it has no info/paths.json" % package.file, stage="unpack")
     for entry in sorted(described["paths"], key=lambda entry: str(entry["_path"])):
@@ -295,7 +298,8 @@ def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[st
 
 def _place_conda(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
     """Place a package of conda, or a Python of python-build-standalone."""
-    python, placed = manifest.noarch == "python", []
+    python = manifest.noarch == "python"
+    placed = []
     places = {"site-packages": layout.site + "/", "python-scripts": "bin/"}
     for file in manifest.files:
         top, slash, rest = file.path.partition("/")
@@ -336,7 +340,8 @@ def _describe_wheel(package: "PlannedPackage", folder: str, members: "Mapping[st
 
 
 def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
-    info, placed = manifest.facts["info"], []
+    info = manifest.facts["info"]
+    placed = []
     dropped = {"%s/%s" % (info, name) for name in _NOT_PLACED}
     headers = "include/python%d.%d/%s/" % (layout.version + (manifest.name,))
     places = {"scripts": "bin/", "headers": headers, "data": ""}
@@ -355,7 +360,8 @@ def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", 
     placed += _entry_point_scripts(manifest, layout, folder)
     placed.append(TargetFile("%s/%s/INSTALLER" % (layout.site, info), WRITE, folder, content=b"clusterfn\n"))
     # RECORD has paths relative to site-packages, as pip writes them; and no hashes, which may be left out.
-    record, out = "%s/%s/RECORD" % (layout.site, info), io.StringIO()
+    record = "%s/%s/RECORD" % (layout.site, info)
+    out = io.StringIO()
     paths = sorted([record] + [target.path for target in placed])
     csv.writer(out, lineterminator="\n").writerows((os.path.relpath(path, layout.site), "", "") for path in paths)
     content = out.getvalue().encode("utf-8", "surrogateescape")

@@ -114,7 +114,8 @@ class Packages:
                 need=[package.sha256 for package in lacking],
             )
         # What is unpacked takes more. A disk that fills up all the same, or a quota, is reported where that happens.
-        wanted, disk = sum(package.size for package in remote if found[package] is None), os.statvfs(self.plan.root)
+        wanted = sum(package.size for package in remote if found[package] is None)
+        disk = os.statvfs(self.plan.root)
         room = disk.f_bavail * disk.f_frsize
         if wanted > room:
             lack = "too little room: it needs more than %s, and %s are free" % (format_size(wanted), format_size(room))
@@ -152,7 +153,8 @@ class Packages:
     def _one(self, work: "Callable[[PlannedPackage], object]", package: "PlannedPackage") -> None:
         """Do the work on a package that is missing, while other builders leave it alone."""
         folder = os.path.join(self.plan.root, PACKAGES, ".lock-" + package.sha256)
-        lock, is_done = FolderLock(folder, self._holder, is_kept=False), False
+        lock = FolderLock(folder, self._holder, is_kept=False)
+        is_done = False
         while not is_done:
             with lock.held(self._stop):
                 try:
@@ -168,7 +170,8 @@ class Packages:
         self._count(0)
 
     def _unpack(self, package: "PlannedPackage") -> None:
-        archive, sent = self._find_archive(package), blob(self.plan.root, package.sha256)
+        archive = self._find_archive(package)
+        sent = blob(self.plan.root, package.sha256)
         if archive is None:
             archive = sent
             fetch.fetch_archive(package, sent, lambda count: self._count(count, "fetch"))

@@ -88,7 +88,8 @@ def read_plan(path: "Union[str, int]") -> BuildPlan:
             given = native(json.load(file))
         if given["format"] != FORMAT:
             raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
-        (major, minor), base = given["python"], given.get("base")
+        major, minor = given["python"]
+        base = given.get("base")
         return BuildPlan(
             id=check_id(given["id"]),
             root=_matching(_PATH, given["root"]).rstrip("/"),

@@ -20,7 +20,8 @@ from .link import Linker
 from .package_formats import layout_of_plan
 from .plan import WHEEL, BuildPlan, PlannedPackage
 
-_LINES, _LOOKED_AT = 15, 60
+_LINES = 15
+_LOOKED_AT = 60
 _SET = ("PATH", "CONDA_PREFIX", "PYTHONNOUSERSITE")
 _NOT_OF_BACKEND = re.compile(
     r"\s*(note: |hint: See above|\[end of output\]|×|│|╰─>|error: subprocess-exited|ERROR: Failed|Failed to build"
@@ -152,7 +153,8 @@ def _failed(plan: "BuildPlan", package: "PlannedPackage", how: str, output: byte
 
 def advice(evidence: "list[str]", package: "PlannedPackage") -> str:
     """Say what to do about a build that failed with these lines."""
-    text, by_hand = "\n".join(evidence), "%s==%s" % (package.name, package.version)
+    text = "\n".join(evidence)
+    by_hand = "%s==%s" % (package.name, package.version)
     for pattern, what in _CAUSES:
         match = re.search(pattern, text)
         if match:
