@@ -121,10 +121,12 @@ class FarEnd:
         """Let a link carry the stream: the other end resumes it, or begins another."""
         if frame.kind != HELLO:
             raise StreamDamaged("it begins without a hello")
-        facts, link.is_greeted = facts_of(frame), True
+        facts = facts_of(frame)
+        link.is_greeted = True
         answer = self._greet(facts)
         if "refused" in answer:
-            link.outgoing, link.is_refused = memoryview(pack_hello(answer)), True
+            link.outgoing = memoryview(pack_hello(answer))
+            link.is_refused = True
         else:
             self._drop_link()
             self._stream.resume(int(facts["received"]))
@@ -256,7 +258,8 @@ def connect_to_own(port: int) -> "tuple[Optional[socket.socket], str]":
 
 def listeners_on(port: int) -> "tuple[list[str], bool]":
     """Return the addresses on which programs of this user listen, loopback for any, and whether other users do."""
-    own, others = [], False
+    own = []
+    others = False
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         # The file is missing outside Linux, and that of IPv6 where it is switched off.
         for line in read_proc("net", name).decode("ascii").splitlines()[1:]:

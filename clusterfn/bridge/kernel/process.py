@@ -213,7 +213,8 @@ class DaskProcess(HeldProcess):
 
 
 _LAB_SOCKET = "lab"
-_LOOK_S, _ANSWER_S = 15.0, 10.0
+_LOOK_S = 15.0
+_ANSWER_S = 10.0
 
 
 class LabProcess(HeldProcess):

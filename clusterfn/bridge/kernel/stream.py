@@ -164,7 +164,8 @@ class FrameStream:
 
     def next_unsent(self) -> bytes:
         """Return the next bytes for the connection, several frames at once."""
-        pieces, size = [], 0
+        pieces = []
+        size = 0
         while self._unsent and size < READ_BYTES:
             pieces.append(self._unsent.popleft())
             size += len(pieces[-1])
@@ -206,7 +207,9 @@ class MessageReader:
         self._greeting -= piece
         self._data += data[piece:]
         while len(self._data) >= 2:
-            flags, size, start = self._data[0], self._data[1], 2
+            flags = self._data[0]
+            size = self._data[1]
+            start = 2
             if flags & LONG:
                 start = 9
                 size = int.from_bytes(self._data[1:start], "big")
