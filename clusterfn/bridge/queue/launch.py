@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # that it need not ask the queue of its own user.
 ENVIRONMENT = "environment"
 ITS_TURN = "turn"
-_DIES_S, _LOOK_S = 2.0, 0.01
+_DIES_S = 2.0
+_LOOK_S = 0.01
 _RESTARTED = "the machine was restarted"
 
 
@@ -46,7 +47,8 @@ def ensure_spooler(queue: "Queue", bridge: str) -> None:
 
     One that a signal has stopped is killed first, so that two never run.
     """
-    name, leases = spool_name(queue), Leases()
+    name = spool_name(queue)
+    leases = Leases()
     own_lease = leases.hold(name) or _replace_stopped_spooler(name, leases)
     if own_lease is None:
         return
@@ -76,7 +78,8 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
     import subprocess
 
     reads, writes = os.pipe()
-    own, between = os.getpid(), os.fork()
+    own = os.getpid()
+    between = os.fork()
     if between == 0:
         try:
             worker_process.die_with_parent(signal.SIGKILL, own)
@@ -145,7 +148,9 @@ def requeue_interrupted(root: str) -> bool:
     """
     if not os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
         return False
-    kept, boot, requeued = tickets.kept_aside(root), boot_id(), False
+    kept = tickets.kept_aside(root)
+    boot = boot_id()
+    requeued = False
     for job in kept.names():
         fields = kept.fields(job)
         if fields is None or fields["boot"] == boot:

@@ -29,7 +29,8 @@ _PLACES = 4096
 MOST_OF_ANOTHER = 4096
 _TRIES = 25
 # No healthy process needs the lock of all admissions for longer than this.
-_LOCK_S, _POLL_S = 2.0, 0.002
+_LOCK_S = 2.0
+_POLL_S = 0.002
 _FORBIDDEN = "this machine lets no job hold an abstract unix socket, which keeps the GPUs of jobs apart: %s"
 _ALLOW = "let jobs bind such sockets: a sandbox, a container or a rule of AppArmor or SELinux forbids them"
 
@@ -189,7 +190,9 @@ def _address(name: str) -> bytes:
 
 def holder_in_words(leases: "Leases", name: str) -> str:
     """Say which user holds a name, and with which process."""
-    uid, pid, holder = leases.binders().get(name), 0, leases.holder(name)
+    uid = leases.binders().get(name)
+    pid = 0
+    holder = leases.holder(name)
     if holder is not None:
         uid, pid = holder.uid, holder.pid
         holder.close()

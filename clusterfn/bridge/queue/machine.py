@@ -104,7 +104,8 @@ def weight(demand: Demand) -> int:
 
 def kind_of(resources: "Mapping[str, Any]") -> Kind:
     """Return which GPUs will do for a job, by the `resources` of its spec.json."""
-    kind, memory_mb = squeezed(resources.get("gpu_type") or ""), _mb(resources.get("gpu_memory_bytes") or 0)
+    kind = squeezed(resources.get("gpu_type") or "")
+    memory_mb = _mb(resources.get("gpu_memory_bytes") or 0)
     return Kind(kind, memory_mb, only_of(resources))
 
 

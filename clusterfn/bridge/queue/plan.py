@@ -34,7 +34,8 @@ def describe_wait(
     missing: "Sequence[str]", demand: "Demand", gpus_wait: str, room: "RemainingResources", limits: "UserLimits"
 ) -> str:
     """Say what a job waits for: `gpus_wait` is what it says of GPUs."""
-    parts, over = [], room.over(demand)
+    parts = []
+    over = room.over(demand)
     if GPUS in missing:
         parts.append(gpus_wait)
     if CORES in missing:
@@ -136,9 +137,17 @@ class QueueView:
         pids: "Optional[Mapping[str, int]]" = None,
         now_ms: int = 0,
     ) -> None:
-        self.machine, self.names, self.uid, self.gpus_of = machine, names, uid, gpus_of
-        self.holders, self.unleased, self.pids = holders, unleased, pids or {}
-        self.starting, self.late, self.overdue, self.now_ms = starting, late, overdue, now_ms
+        self.machine = machine
+        self.names = names
+        self.uid = uid
+        self.gpus_of = gpus_of
+        self.holders = holders
+        self.unleased = unleased
+        self.pids = pids or {}
+        self.starting = starting
+        self.late = late
+        self.overdue = overdue
+        self.now_ms = now_ms
 
 
 class StartPlan:
@@ -240,7 +249,9 @@ class _Planning:
         self.room.reserve(demand, gpus)
 
     def _plan_one(self, ticket: "Ticket", number: int) -> None:
-        kind, before, behind = self.gpus_of(ticket), number + self._others_before, self.tickets[number + 1 :]
+        kind = self.gpus_of(ticket)
+        before = number + self._others_before
+        behind = self.tickets[number + 1 :]
         if ticket.job in self.view.overdue and ticket.job not in self._runs:
             self.plan.reasons[ticket.job] = SLOW
             return
@@ -286,7 +297,9 @@ class _Planning:
         if not before:
             return text
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
-        first, names, uid = self._first, self.view.names, self.view.uid
+        first = self._first
+        names = self.view.names
+        uid = self.view.uid
         if first is not None:
             after += "; %s is next" % _named(first.uid)
         if first is not None and names.held_by(first.uid) < names.held_by(uid):

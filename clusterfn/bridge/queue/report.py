@@ -51,7 +51,8 @@ def waiting_jobs(root: str) -> "list[dict[str, Any]]":
     a second of CPU time to read for ten thousand.
     """
     waiting = Queue(root)
-    names, reported = set(waiting.names()), _reported(root)
+    names = set(waiting.names())
+    reported = _reported(root)
     new = sorted(ticket for ticket in map(waiting.of, names.difference(reported)) if ticket is not None)
     return [line for job, line in reported.items() if job in names] + [_line(ticket, None) for ticket in new]
 
@@ -139,12 +140,16 @@ def print_gpus(root: str) -> int:
 
 def look_at_gpus(root: str) -> "dict[str, Any]":
     """Return `gpus`, `waiting`, what is said of GPUs that do not answer, and in `trouble` the error of nvidia-smi."""
-    trouble, held = "", {}  # type: str, dict[str, Optional[int]]
+    trouble = ""
+    held: "dict[str, Optional[int]]" = {}
     try:
         held = Leases().binders()
-        (loads, lost), processes = gpus.gpu_loads(), gpus.gpu_processes()
+        loads, lost = gpus.gpu_loads()
+        processes = gpus.gpu_processes()
     except AttemptEnded as ended:
-        loads, lost, processes = [], [], {}
+        loads = []
+        lost = []
+        processes = {}
         trouble = "" if ended.verdict.kind == UNSATISFIABLE else ended.verdict.message
     names = lease_names.HeldNames(held, machine.now_s())
     holders = gpu_holders(root, names, os.getuid())
@@ -212,11 +217,14 @@ def _name_of(root: str, job: str) -> "Optional[str]":
 
 def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str, Any]]":
     """List jobs that wait for GPUs, the next first: all own jobs, and of others those that are next in their line."""
-    now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
+    now_s = time.time()
+    now_ms = machine.now_ns() // 10**6
+    uid = os.getuid()
     order = [job for _, job in names.in_order()]
     places = {(job.uid, job.job): place for place, job in enumerate(order)}
     own = waiting_jobs(root)
-    waiting, place = [], len(order)
+    waiting = []
+    place = len(order)
     for line in own:
         # A job without a name of its own comes after the one before it in the list.
         place = places.get((uid, line["job"]), place)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _COMES_S = 5.0
 # The turn is kept this long for a slow script.
 _KEPT_S = 300.0
-_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
+_AGAIN_S = 0.2
+_AGAIN_MOST_S = 5.0
 
 
 class JobScripts:
@@ -195,7 +196,8 @@ class EnvironmentMakers:
         """Return whose script makes each environment; end those that come to no builder."""
         building: "dict[tuple[str, ...], Ticket]" = {}
         for job, maker in list(self._makers.items()):
-            needs, builds = maker.ticket.needs, _size_of(_log_of(maker.ticket)) > maker.logged
+            needs = maker.ticket.needs
+            builds = _size_of(_log_of(maker.ticket)) > maker.logged
             # The job was withdrawn while its setup ran, or another script has made the environment meanwhile.
             is_useless = not self._scripts.tries(job) or needs not in needed
             if builds or not (is_useless or self._scripts.is_overdue(job)):

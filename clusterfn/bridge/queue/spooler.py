@@ -256,7 +256,8 @@ class NamedJobs:
             self._published.pop(job, None)
         now_s = machine.now_s()
         for ticket in tickets:
-            before, more = self._named.get(ticket.job), start_plan.further.get(ticket.job, 0)
+            before = self._named.get(ticket.job)
+            more = start_plan.further.get(ticket.job, 0)
             since_ms = start_plan.since_ms[ticket.job]
             waiting = machine.Waiting(since_ms, self._uid, ticket.job, ticket.asked, ticket.kind, more)
             if before is None or before[0] < now_s + _RENEW_S or self._published.get(ticket.job, waiting) != waiting:

@@ -307,7 +307,8 @@ class JobTicket:
             kept_aside(self.job.root).remove(self.job.id)
 
     def _fields(self, reason: str) -> "dict[str, object]":
-        job, spec = self.job, self.job.spec
+        job = self.job
+        spec = self.job.spec
         return {
             "job": job.id,
             "name": spec["name"],
