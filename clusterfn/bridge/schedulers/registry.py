@@ -38,8 +38,13 @@ class Registration:
         gpus_variable: str = "",
         obeyed: "tuple[str, ...]" = (),
     ) -> None:
-        self.on_host, self.client, self.site, self.keys = on_host, client, site, keys
-        self.job_variable, self.task_variable, self.gpus_variable = job_variable, task_variable, gpus_variable
+        self.on_host = on_host
+        self.client = client
+        self.site = site
+        self.keys = keys
+        self.job_variable = job_variable
+        self.task_variable = task_variable
+        self.gpus_variable = gpus_variable
         self.obeyed = obeyed
 
     def import_part(self, part: str) -> "Any":

@@ -26,9 +26,14 @@ _ASKED = b"JOB REQUEUE"
 _AGAIN = {"asked": "was asked to", "preempted": "preempted it, or was asked to", "node": "has given its node up"}
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED", b"NODE FAILURE": "NODE_FAIL"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
-_OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
+_OBEYED = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_")
+_KEPT = ("SLURM_CONF", "SLURM_JWT")
 _SHOW_JOB_S = 5
-_SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S, _SCONTROL_S, _REQUEUE_S = 10, 20, 30, 20, 30
+_SHOW_NODE_S = 10
+_SQUEUE_S = 20
+_SCANCEL_S = 30
+_SCONTROL_S = 20
+_REQUEUE_S = 30
 
 
 class SlurmOnHost(HostScheduler):
@@ -57,7 +62,8 @@ class SlurmOnHost(HostScheduler):
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        facts, said = show("job", str(self.submission_id()), _SHOW_JOB_S), _cause_by_log(log)
+        facts = show("job", str(self.submission_id()), _SHOW_JOB_S)
+        said = _cause_by_log(log)
         # The log has the ends of earlier starts too.
         if not facts and (said != _ASKED or self.restarts()):
             return Verdict(None, "scontrol did not say whether SLURM starts the job again")
