@@ -78,7 +78,8 @@ def _run(source: str, file: str, scope: dict[str, Any]) -> Any:
     parts: list[tuple[ast.Module | ast.Expression, str]] = [(tree, "exec")]
     if isinstance(last, ast.Expr):
         parts.append((ast.Expression(last.value), "eval"))
-    value, loop = None, None
+    value = None
+    loop = None
     try:
         for part, mode in parts:
             code = compile(part, file, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

@@ -41,7 +41,8 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _wants_arguments(function: Any) -> bool:
-    code, keywords = function.__code__, function.__kwdefaults__ or {}
+    code = function.__code__
+    keywords = function.__kwdefaults__ or {}
     named = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
     return code.co_argcount - len(function.__defaults__ or ()) > 1 or any(name not in keywords for name in named)
 

@@ -430,7 +430,8 @@ def check_blob(path: str, size: int, crc: int, removes: bool = False) -> Any:
             if whole and mapped is None:
                 data = bytearray(size)
                 file.seek(0)
-                whole, mapped = file.readinto(data) == size, memoryview(data)
+                whole = file.readinto(data) == size
+                mapped = memoryview(data)
             if removes and not whole:
                 with contextlib.suppress(OSError):
                     # Another process may have replaced the blob since it was opened: only the damaged file may be

@@ -297,7 +297,8 @@ def make_function(
 
 def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Give a function its attributes, globals and closure variables."""
-    names, slots = function.__code__.co_freevars, state[1]
+    names = function.__code__.co_freevars
+    slots = state[1]
     slots["_contents"] = [slots.get("_contents", {}).get(name, []) for name in names]
     classes.fill_function(function, state)
 

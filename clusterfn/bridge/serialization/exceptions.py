@@ -95,7 +95,8 @@ def _holds(data: bytes, secrets: Sequence[str]) -> bool:
 
 def summary(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of `error` as text, for people and for logs."""
-    name, text = name_of(type(error)), text_of(error)
+    name = name_of(type(error))
+    text = text_of(error)
     return {"type": name, "message": text, "traceback": attempt(_format, error)[0] or _format_bare(error, name, text)}
 
 
@@ -157,7 +158,9 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 
 def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
-    cls, members, masking = type(error), _members(error), functools.partial(_dumps_without, secrets, dumps)
+    cls = type(error)
+    members = _members(error)
+    masking = functools.partial(_dumps_without, secrets, dumps)
     whole = error if pickles_itself(cls) else _ByConstructor(error)
     pickled = attempt(masking, whole)[0] if cls.__module__ != "builtins" else None
     if pickled is not None and len(pickled) > _MAX_STATE:

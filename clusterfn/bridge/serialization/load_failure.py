@@ -113,7 +113,8 @@ def _plain(packages: Mapping[object, object]) -> dict[str, str]:
     return {name: version for name, version in facts.items() if _NAME.fullmatch(name) and _VERSION.fullmatch(version)}
 
 
-_NAME, _VERSION = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII), re.compile(r"\d[\w.+!-]{0,99}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+_VERSION = re.compile(r"\d[\w.+!-]{0,99}", re.ASCII)
 
 
 def _installed(package: str) -> str:
@@ -128,7 +129,8 @@ def _installed(package: str) -> str:
 
 def _in_traceback(error: BaseException) -> str:
     """Name the function or class that a pickle called, if that is written in Python; else ""."""
-    frames, place = [], error.__traceback__
+    frames = []
+    place = error.__traceback__
     while place is not None:
         frames.append(place.tb_frame)
         place = place.tb_next
@@ -142,7 +144,8 @@ _UNPICKLER = "%s.unpickler" % __package__
 
 def _called(frame: types.FrameType) -> str:
     """Name what a frame is of; of our own functions, what their first argument says that they make."""
-    code, home = frame.f_code, str(frame.f_globals.get("__name__"))
+    code = frame.f_code
+    home = str(frame.f_globals.get("__name__"))
     arguments = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
     first = arguments[0] if arguments else None
     if code.co_name == "find_class":

@@ -164,7 +164,8 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         """Reduce a bound method to its object and name: its function may be elsewhere in another version."""
         if type(method) is not types.MethodType:
             return NotImplemented
-        owner, name = method.__self__, getattr(method.__func__, "__name__", "")
+        owner = method.__self__
+        name = getattr(method.__func__, "__name__", "")
         cls: Any = owner if issubclass(type(owner), type) else type(owner)
         kind = next((base for base in cls.__mro__ if name in vars(base)), object)
         own = vars(kind).get(name)
@@ -181,7 +182,8 @@ class Pickler(core.Pickler):  # type: ignore[misc]
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
         """Add the globals that only a class body in the function reads, which cloudpickle overlooks."""
         reduction: tuple[Any, ...] = super()._dynamic_function_reduce(func)
-        scope, slots = func.__globals__, reduction[2][1]
+        scope = func.__globals__
+        slots = reduction[2][1]
         if func.__closure__:
             self._cells.update((id(cell), cell) for cell in func.__closure__)
             reduction = (reduction[0], (*reduction[1][:4], func.__closure__), *reduction[2:])

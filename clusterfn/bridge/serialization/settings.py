@@ -222,7 +222,8 @@ def apply(found: Mapping[str, Any]) -> None:
 def _set(name: str, value: Any) -> None:
     home, _, path = name.partition(":")
     try:
-        module, setting = sys.modules[home], CARRIED[name]
+        module = sys.modules[home]
+        setting = CARRIED[name]
         _before.setdefault(name, _value(name, setting))
         owner, _, last = path.rpartition(".")
         if setting.write is not None:

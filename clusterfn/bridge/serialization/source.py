@@ -202,7 +202,9 @@ _CHANGED = "its source is not what runs: the file was changed since it was loade
 
 
 def _snippet(text: Text, definition: FoundDefinition, code: types.CodeType) -> Snippet | None:
-    line, first, names = definition.node.lineno, first_line(definition.node), set(names_of(code))
+    line = definition.node.lineno
+    first = first_line(definition.node)
+    names = set(names_of(code))
     try:
         snippet = Snippet(
             definition.name,
@@ -357,7 +359,9 @@ def _strip(node: Any, snippet: Snippet) -> None:
         if argument is not None:
             argument.annotation = None
     arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)
-    node.decorator_list, node.returns, node.type_params = [], None, []
+    node.decorator_list = []
+    node.returns = None
+    node.type_params = []
     node.lineno = snippet.first
 
 

@@ -125,7 +125,8 @@ def other_homes(cls: type) -> tuple[tuple[str, str], ...]:
     `pathlib._local.PosixPath` is `pathlib.PosixPath`, `_thread.lock` is `threading.Lock`, `re.PatternError` is
     `re.error`.
     """
-    home, name = str(cls.__module__), cls.__qualname__
+    home = str(cls.__module__)
+    name = cls.__qualname__
     public, private, _ = home.partition("._")
     if private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls:
         return ((public, name),)

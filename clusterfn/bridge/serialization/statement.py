@@ -89,7 +89,9 @@ def of_class(cls: type) -> Snippet | None:
 
 def _signs(node: Any, cls: type, own: list[types.CodeType]) -> list[bool]:
     """Return whether a statement has the line of a class, is around one of its functions, and names its bases."""
-    first, ids, names = source.first_line(node), set(map(id, cls.__mro__)), [kind.__name__ for kind in cls.__mro__]
+    first = source.first_line(node)
+    ids = set(map(id, cls.__mro__))
+    names = [kind.__name__ for kind in cls.__mro__]
 
     def is_base(base: ast.expr) -> bool:
         value = home(cls).get(base.id) if isinstance(base, ast.Name) else None
@@ -220,7 +222,8 @@ def compiled(snippet: Snippet) -> types.CodeType:
     if snippet.scope:
         around = "def %s(%s):\n pass\n return %s" % (_around(snippet), ", ".join(snippet.free), snippet.name)
         function: Any = ast.parse(around).body[0]
-        function.body[0], node = node, function
+        function.body[0] = node
+        node = function
     tree.body.append(node)
     code: types.CodeType = source.quietly(
         compile, tree, snippet.file, "exec", source.future_flags(snippet.futures), dont_inherit=True
@@ -331,7 +334,8 @@ def _is_of_script(value: object) -> bool:
     """Return whether a special method is a function of the script, or one of `functools.total_ordering`."""
     if type(value) is not types.FunctionType:
         return False
-    file, home = value.__code__.co_filename, value.__globals__.get("__name__")
+    file = value.__code__.co_filename
+    home = value.__globals__.get("__name__")
     generated = file.startswith("<") and not file.startswith("<ipython")
     return home == "functools" or not (generated or classes.is_installed(home) or classes.is_of_library(file))
 

@@ -83,7 +83,8 @@ def _reduce_view(obj: Any) -> Any:
         memory = core.as_strided((span,), (1,))
     elif repeated and obj.numel():
         core = core.resolve_conj().resolve_neg().contiguous()
-        memory, steps = core.reshape(-1), tuple(own if step else 0 for own, step in zip(core.stride(), steps))
+        memory = core.reshape(-1)
+        steps = tuple(own if step else 0 for own, step in zip(core.stride(), steps))
     else:
         return NotImplemented
     return view, (memory, tuple(obj.shape), steps, obj.requires_grad), vars(obj) or None, None, None, set_attributes

@@ -42,7 +42,8 @@ def find(
 ) -> tuple[str, object]:
     """Return what `where` returns, and the part itself; `on_object` as for `container.pack`."""
     failure = functools.partial(pickling_failure, target, on_object=on_object)
-    steps, reason = [name], failure(value)
+    steps = [name]
+    reason = failure(value)
     deadline = time.monotonic() + LIMIT_S
     if reason is not None and reason.startswith(_TOO_DEEP):
         return f"{name}: it is nested too deep to pickle", value
@@ -131,7 +132,8 @@ def pickling_failure(
 
 def _why(reason: BaseException) -> str:
     """Say why pickling failed, and by which error if an object's own code has raised one."""
-    text, name = _said(str, reason), type(reason).__name__
+    text = _said(str, reason)
+    name = type(reason).__name__
     if "pickle" in text or isinstance(reason, pickle.PicklingError):
         return text
     return f"pickling it raised {name}: {text}" if text else f"pickling it raised {name}"
