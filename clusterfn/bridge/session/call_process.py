@@ -239,7 +239,8 @@ class ActorObject:
         execute.report_outcome(self._report, facts, cpu_before_s)
 
     def _call(self, call: dict[str, Any], value: int) -> dict[str, Any]:
-        folder, is_first = call["folder"], not self.held
+        folder = call["folder"]
+        is_first = not self.held
         # Processes that it starts find the names of its class there, and not those of a later call.
         if is_first:
             payload.export_call(folder, {**self._spec, "sys_path": call["sys_path"]}, [])

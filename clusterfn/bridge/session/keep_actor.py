@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
 _TICK_MS = 100
 # A thread that never stops printing must not keep a call from its start.
-_PIECE, _MOST_PIECES = 65536, 16
+_PIECE = 65536
+_MOST_PIECES = 16
 
 
 class ActorCallRun(CallRun):
@@ -193,9 +194,11 @@ def _next(link: ServerLink, kept: KeptProcess) -> Header | None:
 
 
 def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
-    number, is_first = order["n"], order is kept.first
+    number = order["n"]
+    is_first = order is kept.first
     job = kept.job(number)
-    ran, why_not = False, "it was not constructed"
+    ran = False
+    why_not = "it was not constructed"
     try:
         attempt = CallAttempt(job, link.reporter(number), WORK if is_first else "")
         if take_call(attempt, job.folder):

@@ -103,7 +103,8 @@ class RunnerProcess:
             is_live: Whether a client hears what the call prints.
         """
         self.given.append(number)
-        self.actor, self.is_ready = facts.get("actor", 0), False
+        self.actor = facts.get("actor", 0)
+        self.is_ready = False
         try:
             self.sock.sendall(pack({"n": number, "live": is_live, "actor": self.actor, "facts": facts}))
         except (BrokenPipeError, ConnectionResetError):

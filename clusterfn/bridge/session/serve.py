@@ -343,7 +343,8 @@ def shares_of(spec: Spec) -> list[Share]:
     """
     workers: int = spec["session"].get("workers", 1)
     # Not the numbers that SLURM has for them: where it hides the others, CUDA counts from 0.
-    given, asked = os.environ.get("CUDA_VISIBLE_DEVICES", ""), spec["resources"]["gpus"]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    asked = spec["resources"]["gpus"]
     found = [name for name in given.split(",") if name]
     if workers > 1 and asked and len(found) != asked:
         message = "the session has %d GPUs (%s), and its %d workers share %d" % (len(found), given, workers, asked)
