@@ -284,7 +284,8 @@ class Attempt(WholeAttempt):
         for number in self.job.attempts():
             if number >= self.number:
                 break
-            earlier, known = Attempt(self.job, number), verdict if number == self.number - 1 else None
+            earlier = Attempt(self.job, number)
+            known = verdict if number == self.number - 1 else None
             if earlier.supersede(self.number, known):
                 self.overtook |= known is None or bool(known.requeued) or self.job.tasks != (1, 1)
                 continue

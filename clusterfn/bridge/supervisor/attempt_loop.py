@@ -94,7 +94,8 @@ class AttemptLoop:
 
         # What came from another node says so itself.
         own = not verdict.node and verdict.kind != LOST
-        place, used = self.job.held.in_words() or self.job.node, 1 + self.attempt.retries_used()
+        place = self.job.held.in_words() or self.job.node
+        used = 1 + self.attempt.retries_used()
         return retries.in_words(number, place if own else "", verdict.message, used, retries.allowed(self.job))
 
     def end(self, work: AttemptRun, verdict: Verdict, alive: bool) -> bool:

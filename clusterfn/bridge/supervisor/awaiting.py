@@ -37,7 +37,9 @@ def await_values(job: JobFolder, attempt: "RunnableAttempt", watch: "EndWatch") 
         AttemptEnded: One of them has no value, or the job was ended while it waited.
     """
     found = Dependencies(job.root)
-    wanted, reason, began = dependencies_of(job.spec), "", time.monotonic()
+    wanted = dependencies_of(job.spec)
+    reason = ""
+    began = time.monotonic()
     open_ones = found.still_open(wanted)
     while open_ones:
         watch.look()

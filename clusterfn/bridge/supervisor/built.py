@@ -139,7 +139,8 @@ def _verdict_of_builder(root: str, what: str = "the environment could not be mad
 
 def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attempt: "Optional[RunnableAttempt]") -> None:
     """Run the builder to its end."""
-    shown, due = "", 0.0
+    shown = ""
+    due = 0.0
     argv = [sys.executable, "-I", "-S", os.path.join(bridge, layout.BUILD), "build", plan]
     with open(said, "ab") as log:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log)

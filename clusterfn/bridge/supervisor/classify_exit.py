@@ -111,7 +111,8 @@ def classify_silence(
         hint = "look for os._exit or a library that ends the process in the last lines of the output"
         return Verdict(EXITED, "the process that ran the function " + how, code=code, stage=stage, hint=hint)
     number = os.WTERMSIG(status)
-    name, kind = describe_signal(number), SIGNAL
+    name = describe_signal(number)
+    kind = SIGNAL
     message, hint = "the process that ran the function was ended by %s" % name, _signal_hint(number)
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % format_size(peak)

@@ -73,7 +73,8 @@ def _start_shell(folder: str, facts: str) -> int:
         environ = worker_environment(DescribedJob("shell", "", spec), 0, os.environ, None)
         # These variables belong to a job, and there is none.
         del environ["CUDA_VISIBLE_DEVICES"], environ["CLUSTERFN_CHECKPOINT"]
-        where, name = os.path.expanduser("~"), os.uname().nodename
+        where = os.path.expanduser("~")
+        name = os.uname().nodename
         # A script that runs the interpreter, perhaps in a container, has nothing that a shell outside finds.
         if spec["activation"]["prepend"]["PATH"] == []:
             begin = [spec["python"], "-I", "-c", _ENTER]

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _TERMINATED = "143"
 # A message shows so many characters of a line that the user wrote.
 _SHOWN = 80
-_ENDS_ITSELF_S, _AFTER_S, _DIES_S = 3.0, 4.0, 3.0
+_ENDS_ITSELF_S = 3.0
+_AFTER_S = 4.0
+_DIES_S = 3.0
 _LOOK_S = 0.05
 
 
@@ -222,7 +224,8 @@ def _runs(job: JobFolder) -> bool:
 
 def _open_attempt(job: JobFolder) -> Attempt:
     """The attempt whose outcome decides: one that is final, else the last, else a new one after a preempted one."""
-    final, last = final_attempt(job), [Attempt(job, number) for number in job.attempts()[-1:]]
+    final = final_attempt(job)
+    last = [Attempt(job, number) for number in job.attempts()[-1:]]
     if final is not None:
         return final
     return last[0] if last and last[0].outcome() is None else Attempt.new(job)

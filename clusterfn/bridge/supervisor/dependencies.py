@@ -107,7 +107,8 @@ class Dependencies:
         failed = [(dependency, why) for dependency, why in reasons if why is not None]
         if not failed:
             return None
-        (first, place), others = failed[0], len(failed) - 1
+        first, place = failed[0]
+        others = len(failed) - 1
         cause = place.failed
         which = "%s (%s)" % (cause["name"], cause["job"][:4])
         which += "[%d]" % cause["item"] if "item" in cause else ""
@@ -138,7 +139,8 @@ class Dependencies:
                 else:
                     places = {0: none or _place_of_job(dependency, self._ended[dependency.job])}
             except DamagedFile as error:
-                folders, none = [], _no_value(dependency, _DAMAGED % error)
+                folders = []
+                none = _no_value(dependency, _DAMAGED % error)
                 places = {0: none}
             facts = {"name": dependency.name, "folders": folders, "group": count is not None}
             facts["places"] = {str(index): list(place) for index, place in places.items()}
@@ -146,7 +148,9 @@ class Dependencies:
         return found
 
     def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":
-        none, end, spec = self._lost_value(wanted), self._end_of(wanted.job), self._spec_of(wanted.job)
+        none = self._lost_value(wanted)
+        end = self._end_of(wanted.job)
+        spec = self._spec_of(wanted.job)
         if none is not None or spec is None or end is None and not (spec.get("group") and self.has_ended(wanted)):
             return none
         try:
@@ -178,7 +182,8 @@ class Dependencies:
         if ends.damage:
             raise DamagedFile(ends.damage)
         nothing = _no_value(wanted, "the item has no line in any journal")
-        home, found = layout.job_dir(self.root, wanted.job), {}
+        home = layout.job_dir(self.root, wanted.job)
+        found = {}
         for index in range(count) if wanted.items is None else wanted.items:
             line = ends.lines.get(index)
             found[index] = nothing if line is None else _place_of_item(wanted, home, *line)
@@ -228,7 +233,8 @@ class Dependencies:
         if spec is None or scheduler_named(spec["scheduler"]).has_nodes:
             # The job may wait in the queue of the scheduler.
             return False
-        folder, machines = layout.job_dir(self.root, job), os.path.join(self.root, layout.MACHINES)
+        folder = layout.job_dir(self.root, job)
+        machines = os.path.join(self.root, layout.MACHINES)
         for machine in (os.path.join(machines, name) for name in names_in(machines)):
             if time.time() - _date(os.path.join(machine, layout.STARTING)) < layout.STARTING_FOR_S:
                 # The job may wait in an agent for its turn to begin.

@@ -139,7 +139,8 @@ def redirect_caches(spec: "Mapping[str, Any]", values: "dict[str, str]") -> "lis
     """
     if spec["scheduler"] == "local":
         return []
-    home, reason = os.path.expanduser("~"), ""
+    home = os.path.expanduser("~")
+    reason = ""
     if not os.path.isdir(home):
         reason = "the home directory %s does not exist" % home
     elif not os.access(home, os.W_OK | os.X_OK):

@@ -64,16 +64,19 @@ def tidy(
     # These are removals that were cut short.
     for kind in ("", layout.JOBS, *STORED):
         sweep(os.path.join(root, kind), lambda path: os.path.basename(path).startswith(layout.REMOVED))
-    found, living = CleanupReport(dry, measure), LivingJobs(root)
+    found = CleanupReport(dry, measure)
+    living = LivingJobs(root)
     relied_on = [when]
     needed: "dict[str, str]" = {}
-    ended, modules = [], {}  # type: list[tuple[str, bool]], dict[str, list[str]]
+    ended: "list[tuple[str, bool]]" = []
+    modules: "dict[str, list[str]]" = {}
     for folder in job_folders(root):
         try:
             job = JobFolder(folder)
             kept_s = job.spec["keep_days"] * DAY_S if older_s is None else older_s
             modules[folder] = job.spec.get("sys_path") or []
-            lives, final = living.has(job), final_attempt(job)
+            lives = living.has(job)
+            final = final_attempt(job)
             over = _last_sign(job) if final is None else date_of(final.path(layout.OUTCOME))
             relied_on += [os.stat(job.path(layout.SPEC)).st_mtime] if lives else []
         except (OSError, DamagedFile) as error:
@@ -107,7 +110,8 @@ def tidy(
     unused_since = min(when - keep_s, needed_since)
     for kind in STORED:
         for path in paths_in(os.path.join(root, kind)):
-            date, is_kept = date_of(path), path in kept
+            date = date_of(path)
+            is_kept = path in kept
             goes = not is_kept and is_due(date, 0.0, unused_since)
             found.add(kind, path, goes, unused_since)
             found.summary["recent"] += not (goes or is_kept) and is_due(date, keep_s, when)
@@ -118,7 +122,8 @@ class LivingJobs:
     """Which jobs wait or run."""
 
     def __init__(self, root: str) -> None:
-        machines, kinds = os.path.join(glob.escape(root), layout.MACHINES, "*"), (layout.QUEUE, layout.INTERRUPTED)
+        machines = os.path.join(glob.escape(root), layout.MACHINES, "*")
+        kinds = (layout.QUEUE, layout.INTERRUPTED)
         tickets = [path for kind in kinds for path in glob.glob(os.path.join(machines, kind, "*"))]
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
         self._looks: "dict[tuple[str, str, int], Optional[set[str]]]" = {}
@@ -206,7 +211,8 @@ def remove_jobs(root: str, dry: str, *ids: str) -> int:
     """
     summary: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
     folders = {os.path.basename(folder): folder for folder in job_folders(root)}
-    living, needed = LivingJobs(root), {}  # type: LivingJobs, dict[str, str]
+    living = LivingJobs(root)
+    needed: "dict[str, str]" = {}
     for folder in folders.values():
         with contextlib.suppress(OSError, DamagedFile):
             job = JobFolder(folder)

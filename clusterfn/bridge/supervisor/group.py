@@ -118,9 +118,11 @@ class ItemRecorder:
 
     def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
         """Whether `retries=` has an item run again that sent no word; `before`: what was said of each time."""
-        death, of = self._death(chunk), retries.allowed(self.job)
+        death = self._death(chunk)
+        of = retries.allowed(self.job)
         # The scheduler has started this element again, as it may, and no other has had the chunk.
-        started, is_own = Attempt(self.job, self.attempt.number - 1).owner(), len(self.chunks.holders(chunk)) == 1
+        started = Attempt(self.job, self.attempt.number - 1).owner()
+        is_own = len(self.chunks.holders(chunk)) == 1
         if is_own and not of and self.job.spec.get("restarts") and started not in ("", self.job.start):
             return True
         why = death.message

@@ -170,8 +170,10 @@ class ElementRun(ItemRecorder):
             os.truncate(path, 0)
 
     def _run_item(self, index: int) -> None:
-        begin, began = self._ends[index - 1] if index else 0, clock.now()
-        place, before = (begin, self._ends[index] - begin), self.before.pop(index, [])
+        begin = self._ends[index - 1] if index else 0
+        began = clock.now()
+        place = (begin, self._ends[index] - begin)
+        before = self.before.pop(index, [])
         self.watch.time_s = self.job.spec["resources"]["time_s"]
         item = ItemAttempt(self.attempt, self.journal, index, place, before)
         verdict = ItemLoop(self.job, item, self.watch).see_through()

@@ -24,7 +24,8 @@ _EVERY_S = 0.1
 _EXACT_EVERY_S = 1.0
 _MOST_OF_A_CPU = 0.02
 # The first is a share of what was used at the sample before, the second one of the limit.
-_CHANGE, _NEAR = 0.02, 0.7
+_CHANGE = 0.02
+_NEAR = 0.7
 
 
 class MemorySampler:
@@ -283,7 +284,8 @@ class Stall:
         self._looked = now
         used = collected_s + sum(map(cpu_s, pids))
         if not pids or printed != self._last[1] or abs(used - self._last[0]) > _IDLE * self._limit_s:
-            self._last, self._quiet_s = (used, printed), 0.0
+            self._last = (used, printed)
+            self._quiet_s = 0.0
         else:
             self._quiet_s += passed
         return self.is_over

@@ -142,7 +142,8 @@ class Others:
         """
         self.ranks = list(range(1, nodes * tasks))
         os.makedirs(self._nodes, mode=0o700, exist_ok=True)
-        folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
+        folder = self._job.folder
+        cores = self._job.spec["resources"]["cores"]
         launcher = self._job.scheduler.launch_command(nodes, tasks, cores, folder)
         program = os.path.join(self._job.spec["bridge"], layout.SUPERVISE)
         argv = [*launcher, sys.executable, "-I", "-S", program, "node", folder, *self._words]
@@ -257,7 +258,8 @@ class NodeJob(JobFolder):
     def __init__(self, folder: str, attempt: int, item: "tuple[str, ...]" = ()) -> None:
         super().__init__(folder)
         self.shared, self.over = Attempt(self, attempt), Attempt(self, attempt)
-        self.nodes, self.own = self.shared.path(layout.NODES), item[1:]
+        self.nodes = self.shared.path(layout.NODES)
+        self.own = item[1:]
         if item:
             self.nodes = self.over.folder = os.path.join(self.nodes, item[0])
         self.rank = self.scheduler.rank(self.tasks[1])

@@ -64,7 +64,8 @@ def _tell(job: JobFolder, outcome: "dict[str, Any]") -> None:
     """Run the command, unless the job took too little time for it, and keep what failed."""
     wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
     took_s = max(0.0, time.time() - (date_of(job.path(SPEC)) or time.time()))
-    is_due, failed = took_s >= wanted.get("after_s", 0.0), ""
+    is_due = took_s >= wanted.get("after_s", 0.0)
+    failed = ""
     if is_due:
         try:
             _run(wanted["command"], *_content_of(job, outcome))

@@ -49,7 +49,8 @@ def _report_full_disk(error: OSError, folder: str) -> int:
 
 
 def _run_command(argv: "list[str]") -> int:
-    command, count = "".join(argv[:1]), len(argv)
+    command = "".join(argv[:1])
+    count = len(argv)
     if command == "run" and count in (2, 3):
         return run_job(argv[1], argv[2] if count == 3 else None)
     if command == "node" and count >= 3:

@@ -231,7 +231,8 @@ def _link(temporary: str, folder: str, name: str) -> bool:
 
 
 def _rename(temporary: str, folder: str, name: str) -> bool:
-    own, won = temporary + ".d", os.path.join(folder, name + ".won")
+    own = temporary + ".d"
+    won = os.path.join(folder, name + ".won")
     readable = os.stat(temporary).st_mode & 0o044
     os.mkdir(own, 0o700 | readable | readable >> 2)
     os.rename(temporary, os.path.join(own, name))

@@ -81,7 +81,9 @@ def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tupl
 
     Signals and statuses do not say that: a script that has its job requeued may exit with 0 before SIGTERM arrives.
     """
-    scheduler, log, kind = work.job.scheduler, work.job.path(layout.SCHEDULER_LOG), verdict.kind
+    scheduler = work.job.scheduler
+    log = work.job.path(layout.SCHEDULER_LOG)
+    kind = verdict.kind
     # The value of an item is kept by its line, and a map may have thousands in a minute.
     is_kept = kind == layout.RETURNED and work.job.element is not None and work.job.spec.get("has_value", True)
     if kind in (None, layout.CANCELLED, PREEMPTED) or is_kept or work.job.cancelled():
@@ -93,7 +95,8 @@ def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tupl
         found = scheduler.ending(log)
     if found is not None and found.kind is None:
         work.notes.append(found.message)
-    is_asked, status = found is not None and found.kind == PREEMPTED, verdict.code or 0
+    is_asked = found is not None and found.kind == PREEMPTED
+    status = verdict.code or 0
     if kind == layout.COMMAND and not is_asked and scheduler.starts_again_after(status):
         message = "this site starts jobs again that exit with status %d" % status
         found = Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": "status"}, exit_status=status)

@@ -33,14 +33,16 @@ if TYPE_CHECKING:
     from .watch import EndWatch
 
 # What a job does or prints wakes the supervisor, and it may look at the rest later.
-_TICK_MS, _QUIET_TICK_MS = 100.0, 400.0
+_TICK_MS = 100.0
+_QUIET_TICK_MS = 400.0
 _REQUESTS_EVERY_S = 0.5
 _TERM_ECHO_S = 0.5
 # A command says so that SIGTERM has ended it.
 _TERMINATED = 143
 # The shortest calls have ended by then, and their end says what they used.
 _FIRST_SAMPLE_S = 0.05
-_LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
+_LINE_LIMIT = 4 << 20
+_LOG_BYTES = 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
 _WORKER_MODULES = ("__init__", "main", "execute", "report", "payload", "descriptors", "devices", "warning", "finish")
@@ -119,7 +121,8 @@ class AttemptRun:
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, names)
         env.update(self.attempt.variables())
         self.notes += environ.redirect_caches(spec, env)
-        wanted, building = spec["resources"]["gpus"], spec.get("building")
+        wanted = spec["resources"]["gpus"]
+        building = spec.get("building")
         if wanted and building and building["cuda"]:
             from . import built
 
@@ -150,7 +153,8 @@ class AttemptRun:
         """Read from a worker that was started, and keep what it prints."""
         self.processes.worker = child
         self._suspension.begin()
-        limit, streams = self.job.spec["log_limit_bytes"], ((child.out, layout.STDOUT), (child.err, layout.STDERR))
+        limit = self.job.spec["log_limit_bytes"]
+        streams = ((child.out, layout.STDOUT), (child.err, layout.STDERR))
         order = StreamOrder(self.attempt.path(layout.STREAM_ORDER))
         self.pumps = [
             Pump(fd, self.attempt.path(name), limit, self._late_output, order, which)
@@ -218,7 +222,8 @@ class AttemptRun:
 
     def _turn(self) -> None:
         """Wait for the next event, and handle it."""
-        poll, worker = select.poll(), self.processes.worker
+        poll = select.poll()
+        worker = self.processes.worker
         for fd in (*(pump.fd for pump in self.pumps), self.watch.signals.fd, self.job.workers.fd):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)

@@ -61,7 +61,8 @@ class Stacks:
     def lines(self, pids: "list[int]") -> "list[str]":
         """Describe what each of these processes is doing, as lines without secrets."""
         found: "list[str]" = []
-        sources, until = self._sources(), time.monotonic() + _IN_ALL_S
+        sources = self._sources()
+        until = time.monotonic() + _IN_ALL_S
         for pid in pids:
             wait_s = min(_ANSWER_S, until - time.monotonic())
             stack = self._ask(pid, wait_s) if wait_s > 0 and process_tree.catches(pid, _SIGNAL) else []
