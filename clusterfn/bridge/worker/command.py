@@ -280,7 +280,8 @@ def _wait_for(
         process = subprocess.Popen(argv, env=env, stdin=stdin)
     except OSError as error:
         raise _not_started(argv[0], error) from error
-    ending, warned = _ending(), []
+    ending = _ending()
+    warned = []
 
     def warn() -> None:
         warned.append(True)

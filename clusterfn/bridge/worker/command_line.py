@@ -65,7 +65,9 @@ def fill(text: str, values: Mapping[str, Any], is_code: bool = False) -> str:
 
 def fill_words(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """Put values into words: any text, but a plain one where a shell reads code, as after `bash -c`."""
-    is_code, has_shell, filled = False, False, []
+    is_code = False
+    has_shell = False
+    filled = []
     for word in words:
         filled.append(fill(word, values, is_code))
         name = os.path.basename(filled[-1])
@@ -151,8 +153,11 @@ def variables_of_sbatch(env: Mapping[str, str]) -> dict[str, str]:
         return {}
     job, _, attempt = env.get(TAG, "0/1").partition("/")
     # Scripts compute with it: ports, seeds.
-    number, element = 10**8 + int(job.partition(".")[0], 16) % 10**8, env.get(INDEX_VARIABLE)
-    node, user, gpus = os.uname().nodename.partition(".")[0], user_name(os.getuid()), _gpus(env)
+    number = 10**8 + int(job.partition(".")[0], 16) % 10**8
+    element = env.get(INDEX_VARIABLE)
+    node = os.uname().nodename.partition(".")[0]
+    user = user_name(os.getuid())
+    gpus = _gpus(env)
     found = {
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(number + int(element or 0))),
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "1"),

@@ -126,7 +126,9 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
         # Loading runs the user's own code, which may raise anything.
         from _clusterfn_wire import load_failure
 
-        failure, facts, caller = load_failure.of(error), _summary(error), tuple(header["python"])
+        failure = load_failure.of(error)
+        facts = _summary(error)
+        caller = tuple(header["python"])
         said = "%(type)s: %(message)s" % facts
         again = "call map again; retry_failed() sends the same again" if item else "call again"
         hint, where = _hint_for(error, caller, failure, again), failure.where()
@@ -300,7 +302,8 @@ def _not_kept(value: Any, error: BaseException, caller: tuple[int, ...]) -> dict
         path, part = unpicklable.find(value, "result", caller)
     except KeyboardInterrupt:
         # The value's own __reduce__ has raised it, and not a user at a keyboard.
-        path, part = "result: its pickling raised KeyboardInterrupt", value
+        path = "result: its pickling raised KeyboardInterrupt"
+        part = value
     return {
         "done": RESULT,
         "message": "the function returned, but its value cannot be pickled: %s%s" % (path, _between(caller)),
@@ -350,7 +353,8 @@ def _described(error: BaseException) -> dict[str, Any]:
 
 def _hint_for_image(error: BaseException) -> str | None:
     """Return how to show a missing file to a container; None for any other error, and outside of a container."""
-    image, path = os.environ.get(IMAGE_VARIABLE), getattr(error, "filename", None)
+    image = os.environ.get(IMAGE_VARIABLE)
+    path = getattr(error, "filename", None)
     if not image or not isinstance(error, FileNotFoundError) or not isinstance(path, str) or not os.path.isabs(path):
         return None
     folder = os.path.dirname(os.path.normpath(path))

@@ -81,7 +81,8 @@ def generators_of(modules: Iterable[str]) -> list[Any]:
     kinds = tuple(getattr(numpy, name) for name in _OF_NUMPY if hasattr(numpy, name))
     system: tuple[type, ...] = ()
     if random is not None:
-        kinds, system = (random.Random, *kinds), (random.SystemRandom,)
+        kinds = (random.Random, *kinds)
+        system = (random.SystemRandom,)
     found: dict[int, Any] = {}
     for value in itertools.chain.from_iterable(map(_held_by, modules)):
         # A module may hold a method, as in `uniform = Random().uniform`.

@@ -53,7 +53,8 @@ def main(argv: list[str]) -> None:
     payload.use_utf8()
     faulthandler.enable(file=out_of_reach(os.dup(2)))
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
-    last, spec = finish.last_loaded(), payload.read_spec(job)
+    last = finish.last_loaded()
+    spec = payload.read_spec(job)
     try:
         _enter(cwd)
         facts = _run_job(job, spec, rest, discards, report, value_fd)
@@ -142,7 +143,8 @@ def _require_module(name: str) -> None:
 
 
 def _check_version(spec: dict[str, Any]) -> None:
-    wanted, here = tuple(spec["version"]), sys.version_info[:2]
+    wanted = tuple(spec["version"])
+    here = sys.version_info[:2]
     if wanted != here:
         raise CallRejected(
             "environment",

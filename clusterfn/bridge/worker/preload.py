@@ -74,7 +74,8 @@ class Preloader:
         """Load a module in a process of its own; return why it must not be loaded before a fork, "" if it may."""
         reading, writing = os.pipe()
         descriptors.flush_output()
-        parent, before = os.getpid(), process_tree.descendants(os.getpid())
+        parent = os.getpid()
+        before = process_tree.descendants(os.getpid())
         pid = os.fork()
         if pid == 0:
             # Without this call, the process would outlive a parent that is killed meanwhile.
@@ -99,7 +100,8 @@ class Preloader:
         signal.alarm(_LIMIT_S)
         # What the module starts is found even if its parent has ended.
         become_subreaper()
-        own, status = os.getpid(), 1
+        own = os.getpid()
+        status = 1
         try:
             kept, states, handlers = fork_rules.kept_open(), _random_states(), _handlers()
             generators = _load(name)
