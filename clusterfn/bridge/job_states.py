@@ -23,7 +23,8 @@ FINAL = {
     layout.COMMAND: RAISED,
     layout.CANCELLED: CANCELLED,
 }
-_LIVE, _ENDED = (PENDING, STARTING, RUNNING, SUSPENDED), (RETURNED, RAISED, DIED, CANCELLED, UNKNOWN)
+_LIVE = (PENDING, STARTING, RUNNING, SUSPENDED)
+_ENDED = (RETURNED, RAISED, DIED, CANCELLED, UNKNOWN)
 # The state of a job -> the states that may follow it, and what brings a job into it. The client's follower reads the
 # events, and the supervisor writes them. `Job` takes no other step; docs/architecture.md shows this table.
 JOB_STATES = {

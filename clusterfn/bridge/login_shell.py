@@ -58,7 +58,8 @@ class LoginShell:
         for name in self.programs:
             lines.append("echo %s.about; type %s; alias %s; echo %s.end" % (tag, name, name, tag))
         printed = self.ask(interactive, lines)
-        decoder, environments = json.JSONDecoder(), []
+        decoder = json.JSONDecoder()
+        environments = []
         for piece in printed.split(tag + "{")[1:]:
             with contextlib.suppress(ValueError):
                 # The output is cut off if the shell did not end in time.
@@ -77,7 +78,8 @@ class LoginShell:
         name, options = os.path.basename(self.path), ["-i"] if interactive else []
         argv = ["-" + name] + options if name in _BY_NAME else [self.path, "-l"] + options
         environ = dict(os.environ, TERM="dumb", SHELL=self.path)
-        over, home = "clusterfn-%s.over" % os.urandom(12).hex(), os.path.expanduser("~")
+        over = "clusterfn-%s.over" % os.urandom(12).hex()
+        home = os.path.expanduser("~")
         try:
             # In a session of its own, `_end` reaches all that the shell has started. Without a buffer, `read` returns
             # what is there.

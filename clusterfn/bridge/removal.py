@@ -26,7 +26,8 @@ RELIED_S = 2 * 3600.0
 # A download may be continued for this long.
 PART_S = 7 * DAY_S
 
-_PRIVATE_MODE, _OTHERS_WRITE = 0o700, 0o022
+_PRIVATE_MODE = 0o700
+_OTHERS_WRITE = 0o022
 _COUNTED = ("count", "bytes", "gone", "freed")
 
 
@@ -51,7 +52,8 @@ class CleanupReport:
 
     def add(self, kind: str, path: str, goes: bool, unused_since: "Optional[float]" = None) -> None:
         """Count one, and remove it if it goes and, where that is a condition, is still unused since then."""
-        counts, size = self.counts(kind), size_of(path) if self._measure else 0
+        counts = self.counts(kind)
+        size = size_of(path) if self._measure else 0
         counts["count"] += 1
         counts["bytes"] += size
         if goes and (self.dry or try_remove(path, unused_since)):
