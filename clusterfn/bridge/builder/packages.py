@@ -100,11 +100,18 @@ class Packages:
             return
         os.makedirs(os.path.join(self.plan.root, PACKAGES), exist_ok=True)
         os.makedirs(os.path.join(self.plan.root, BLOBS), exist_ok=True)
-        found = {package: self._find_archive(package) for package in self._missing}
+        self._check_archives()
+        if any(package.kind == CONDA for package in self._missing):
+            self._find_zstd()
+        self._unpack_in_threads()
+
+    def _check_archives(self) -> None:
+        """Raise if an archive is neither here nor to be fetched, or if the disk has no room for those to be fetched."""
+        absent = [package for package in self._missing if self._find_archive(package) is None]
         remote = []
         if self.plan.fetch:
-            remote = [package for package in self._missing if package.url and not local_path(package.url)]
-        lacking = [package for package, archive in found.items() if archive is None and package not in remote]
+            remote = [package for package in absent if package.url and not local_path(package.url)]
+        lacking = [package for package in absent if package not in remote]
         if lacking:
             names = ", ".join(package.label for package in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             raise BuildFailed(
@@ -114,24 +121,28 @@ class Packages:
                 need=[package.sha256 for package in lacking],
             )
         # What is unpacked takes more. A disk that fills up all the same, or a quota, is reported where that happens.
-        wanted = sum(package.size for package in remote if found[package] is None)
+        wanted = sum(package.size for package in remote)
         disk = os.statvfs(self.plan.root)
         room = disk.f_bavail * disk.f_frsize
         if wanted > room:
             lack = "too little room: it needs more than %s, and %s are free" % (format_size(wanted), format_size(room))
             raise BuildFailed("%s has %s" % (self.plan.root, lack), stage="space", hint=ROOM)
+
+    def _find_zstd(self) -> None:
+        """Find what reads zstd on this host, or unpack the wheel that came for it."""
+        self._zstd = package_formats.find_zstd()
         brought = self.plan.zstd
-        if any(package.kind == CONDA for package in self._missing):
-            self._zstd = package_formats.find_zstd()
-            if self._zstd is None and brought is not None:
-                if not self._is_there(brought):
-                    self._one(self._unpack, brought)
-                wheel = os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES)
-                self._zstd = package_formats.find_zstd(wheel)
-            if self._zstd is None:
-                hint = "the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2]
-                message = "this host cannot read zstd: no module compression.zstd, no program zstd"
-                raise BuildFailed(message, stage="unpack", hint=hint)
+        if self._zstd is None and brought is not None:
+            if not self._is_there(brought):
+                self._one(self._unpack, brought)
+            wheel = os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES)
+            self._zstd = package_formats.find_zstd(wheel)
+        if self._zstd is None:
+            hint = "the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2]
+            message = "this host cannot read zstd: no module compression.zstd, no program zstd"
+            raise BuildFailed(message, stage="unpack", hint=hint)
+
+    def _unpack_in_threads(self) -> None:
         pool = ThreadPoolExecutor(_AT_ONCE)
         # The largest packages come first, so that none of them is left alone at the end.
         by_size = sorted(self._missing, key=lambda package: -package.size)

@@ -121,16 +121,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         kind = obj if is_class else type(obj)
         self.kinds[id(kind)] = kind
         if is_class:
-            of_numpy = (arrays.reduce_class,) if str(obj.__module__).startswith("numpy") else ()
-            for reduce_class in (*of_numpy, _reduce_type):
-                reduction = reduce_class(obj)
-                if reduction is not NotImplemented:
-                    return reduction
-            generic = vars(obj).get("__pydantic_generic_metadata__") or {}
-            # pydantic made this model from a generic one, as it makes Page[int] from Page.
-            if generic.get("args"):
-                return operator.getitem, (generic["origin"], generic["args"])
-            return self.reduce_class(obj, super().reducer_override(obj))
+            return self._reduce_any_class(obj)
         if kind is types.FunctionType:
             reduction = self._reduce_of_library(obj)
             return super().reducer_override(obj) if reduction is NotImplemented else reduction
@@ -159,6 +150,18 @@ class Pickler(core.Pickler):  # type: ignore[misc]
                 return reduction
         # `super()` would ask the object itself whether it is a function, and its code may raise anything.
         return NotImplemented
+
+    def _reduce_any_class(self, cls: Any) -> Any:
+        of_numpy = (arrays.reduce_class,) if str(cls.__module__).startswith("numpy") else ()
+        for reduce_class in (*of_numpy, _reduce_type):
+            reduction = reduce_class(cls)
+            if reduction is not NotImplemented:
+                return reduction
+        generic = vars(cls).get("__pydantic_generic_metadata__") or {}
+        # pydantic made this model from a generic one, as it makes Page[int] from Page.
+        if generic.get("args"):
+            return operator.getitem, (generic["origin"], generic["args"])
+        return self.reduce_class(cls, super().reducer_override(cls))
 
     def _reduce_method(self, method: Any) -> Any:
         """Reduce a bound method to its object and name: its function may be elsewhere in another version."""

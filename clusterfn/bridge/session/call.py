@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     # Tells the session's server what was just written to the files of a call: "events", "stdout", "stderr", or "end"
     # with the outcome; then the bytes that were appended. "end" also has the `size=` of the value.
     Reporter = Callable[..., None]
+    Give = Callable[[], WorkerProcess]
     Run = TypeVar("Run", bound="CallRun")
 
 FULL_DISK = "the disk of the host is full"
@@ -194,13 +195,7 @@ class CallRun(AttemptRun):
     lists_files = False
 
     def __init__(
-        self,
-        job: CallJob,
-        attempt: CallAttempt,
-        watch: CallWatch,
-        ahead: Ahead,
-        give: Callable[[], WorkerProcess],
-        is_live: bool,
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead, give: Give, is_live: bool
     ) -> None:
         super().__init__(job, attempt, watch, late_output=True)
         self.processes.spared = ahead.pids

@@ -73,15 +73,10 @@ def conclude_for_dead(folder: str, status: str) -> int:
         by = attempt.fence()
         if by is not None:
             attempt.supersede(by)
-    complete = verdict.replace(
-        kind=verdict.kind or layout.LOST,
-        by="after",
-        node=job.node,
-        notes=left,
-        stage=verdict.stage or "supervisor",
-        usage=read_usage(attempt.path(layout.USAGE)),
-        evidence=_evidence(job, attempt),
-    )
+    verdict = verdict.replace(kind=verdict.kind or layout.LOST, stage=verdict.stage or "supervisor")
+    usage = read_usage(attempt.path(layout.USAGE))
+    evidence = _evidence(job, attempt)
+    complete = verdict.replace(by="after", node=job.node, notes=left, usage=usage, evidence=evidence)
     won = attempt.publish(complete)
     notify.tell_end(job.home)
     return _state(attempt, won)

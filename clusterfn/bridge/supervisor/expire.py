@@ -80,18 +80,13 @@ def tidy(
             over = _last_sign(job) if final is None else date_of(final.path(layout.OUTCOME))
             relied_on += [os.stat(job.path(layout.SPEC)).st_mtime] if lives else []
         except (OSError, DamagedFile) as error:
-            is_hollow = is_due(_hollow_since(folder), DAY_S, when)
-            if not is_hollow:
-                log_line("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
-            found.add(layout.JOBS, folder, is_hollow)
+            _tidy_damaged(found, folder, error, when)
             continue
         if lives:
             found.summary["waiting"].append(job.id)
             found.add(layout.JOBS, folder, False)
             needed.update(needed_by(job))
-        elif not job.scheduler.has_nodes and not any(
-            _each(job, name) for name in (layout.STARTED, layout.CLAIM, layout.ATTEMPTS)
-        ):
+        elif _never_started(job):
             kept_s = min(kept_s, STARTS_S) if older_s is None else max(older_s, STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         if not lives:
@@ -107,15 +102,32 @@ def tidy(
     kept = {path for paths in modules.values() for path in paths}
     # This bridge is in use.
     kept.add(os.path.dirname(os.path.abspath(sys.argv[0])))
-    unused_since = min(when - keep_s, needed_since)
+    _tidy_stored(found, root, kept, min(when - keep_s, needed_since), when - keep_s)
+    return found
+
+
+def _tidy_damaged(found: CleanupReport, folder: str, error: Exception, when: float) -> None:
+    is_hollow = is_due(_hollow_since(folder), DAY_S, when)
+    if not is_hollow:
+        log_line("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
+    found.add(layout.JOBS, folder, is_hollow)
+
+
+def _tidy_stored(found: CleanupReport, root: str, kept: "set[str]", unused_since: float, old_since: float) -> None:
+    """Remove what was not used since then; count as recent what is old, but may be needed."""
     for kind in STORED:
         for path in paths_in(os.path.join(root, kind)):
             date = date_of(path)
             is_kept = path in kept
             goes = not is_kept and is_due(date, 0.0, unused_since)
             found.add(kind, path, goes, unused_since)
-            found.summary["recent"] += not (goes or is_kept) and is_due(date, keep_s, when)
-    return found
+            found.summary["recent"] += not (goes or is_kept) and is_due(date, 0.0, old_since)
+
+
+def _never_started(job: JobFolder) -> bool:
+    """Whether no script of a job without a scheduler has begun."""
+    begun = (layout.STARTED, layout.CLAIM, layout.ATTEMPTS)
+    return not job.scheduler.has_nodes and not any(_files_named(job, name) for name in begun)
 
 
 class LivingJobs:
@@ -138,7 +150,7 @@ class LivingJobs:
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
         if not has_nodes:
-            return any(map(script_runs, _each(job, layout.STARTED)))
+            return any(map(script_runs, _files_named(job, layout.STARTED)))
         if not self._is_listed(job):
             return False
         # The date protects the job from a later look at which the scheduler misses it.
@@ -166,7 +178,7 @@ def needed_by(job: JobFolder) -> "dict[str, str]":
     return needed
 
 
-def _each(job: JobFolder, *names: str) -> "list[str]":
+def _files_named(job: JobFolder, *names: str) -> "list[str]":
     """Return the files of that name of a job, and of the elements of a group."""
     home = glob.escape(job.home)
     patterns = (os.path.join(home, *names), os.path.join(home, layout.ELEMENTS, "*", *names))
@@ -175,8 +187,12 @@ def _each(job: JobFolder, *names: str) -> "list[str]":
 
 def _last_sign(job: JobFolder) -> float:
     """Return when a job last wrote something."""
-    paths = [job.home, job.path(layout.SPEC)] + _each(job, layout.STARTED) + _each(job, layout.ATTEMPTS, "*")
-    paths += _each(job, layout.ATTEMPTS, "*", layout.HEARTBEAT) + _each(job, layout.ATTEMPTS, "*", layout.OUTCOME)
+    paths = (
+        [job.home, job.path(layout.SPEC)] + _files_named(job, layout.STARTED) + _files_named(job, layout.ATTEMPTS, "*")
+    )
+    paths += _files_named(job, layout.ATTEMPTS, "*", layout.HEARTBEAT) + _files_named(
+        job, layout.ATTEMPTS, "*", layout.OUTCOME
+    )
     return max(date_of(path) or 0.0 for path in paths)
 
 

@@ -98,13 +98,9 @@ def _run(command: str, facts: "dict[str, str]", text: str) -> None:
     import subprocess
 
     env = dict(os.environ, **{"CLUSTERFN_JOB_" + name.upper(): value for name, value in facts.items()})
+    argv = ["/bin/sh", "-c", command]
     process = subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=env,
-        start_new_session=True,
+        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, start_new_session=True
     )
     try:
         _, errors = process.communicate((text + "\n").encode("utf-8", "replace"), timeout=_COMMAND_S)

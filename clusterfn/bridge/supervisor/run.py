@@ -114,6 +114,28 @@ class AttemptRun:
         if not self.job.scheduler.has_nodes:
             self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
             cpus = self._cores.chosen
+        env = self._environment(uuids)
+        self.watch.look()
+        if not self.attempt.begin():
+            raise AttemptEnded(Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="lease"))
+        spec = self.job.spec
+        argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), *self.attempt.call()]
+        cwd = environ.expand_cwd(spec) or self.attempt.path(layout.WORK)
+        self._started = clock.now()
+        worker = self.job.workers.launch(argv, env, cwd, spec)
+        # This comes first, because a function may lock or remove the folder of these files at once.
+        self._attach(worker)
+        late = worker.begin(cwd, env, cpus, self.job.held.worker_fds())
+        self.watch.start_clock(self._started)
+        self.attempt.event("starting", pid=worker.pid, gpus=uuids or [], late=late, **describe_place(self.job))
+        for note in limits.kernel_limits(self._limit):
+            self.notes.append(note)
+            self.attempt.event("limited", reason=note)
+        # The heartbeat comes last, because it waits for the disk while the worker starts.
+        self.attempt.beat()
+
+    def _environment(self, uuids: "Optional[list[str]]") -> "dict[str, str]":
+        """Return the worker's variables, once its PyTorch runs on these GPUs, whose use is measured from now on."""
         spec = self.job.spec
         # In another order than nvidia-smi's, CUDA's numbers are others.
         in_order = spec["env"].get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
@@ -131,23 +153,7 @@ class AttemptRun:
             from . import gpus
 
             self._gpus = gpus.GpuUsageMonitor(gpus.monitored_gpus(uuids, wanted, given_gpus(env)), self.notes)
-        self.watch.look()
-        if not self.attempt.begin():
-            raise AttemptEnded(Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="lease"))
-        argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), *self.attempt.call()]
-        cwd = environ.expand_cwd(spec) or self.attempt.path(layout.WORK)
-        self._started = clock.now()
-        worker = self.job.workers.launch(argv, env, cwd, spec)
-        # This comes first, because a function may lock or remove the folder of these files at once.
-        self._attach(worker)
-        late = worker.begin(cwd, env, cpus, self.job.held.worker_fds())
-        self.watch.start_clock(self._started)
-        self.attempt.event("starting", pid=worker.pid, gpus=uuids or [], late=late, **describe_place(self.job))
-        for note in limits.kernel_limits(self._limit):
-            self.notes.append(note)
-            self.attempt.event("limited", reason=note)
-        # The heartbeat comes last, because it waits for the disk while the worker starts.
-        self.attempt.beat()
+        return env
 
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""

@@ -184,13 +184,11 @@ def _own_module_in(error: BaseException) -> str:
     """Return the name of the module of the user whose import has raised an error; "" if it was none."""
     import traceback
 
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = [
-        str(frame.f_globals.get("__name__"))
-        for frame in frames
-        if frame.f_code.co_name == "<module>" and "/%s/" % SOURCES in frame.f_code.co_filename
-    ]
-    return names[-1] if names else ""
+    name = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "<module>" and "/%s/" % SOURCES in frame.f_code.co_filename:
+            name = str(frame.f_globals.get("__name__"))
+    return name
 
 
 def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again: str) -> str:
