@@ -16,11 +16,11 @@ from typing import Any, Callable, Iterable, Optional, TypeVar
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..supervisor.text import format_size
-from . import fetch, leases, package_formats, programs
+from . import archives, fetch, leases, programs
 from .errors import ROOM, BuildFailed
 from .link import FORMAT, Manifest, PackageDamaged, PackageFile
 from .locks import FolderLock, LockHolder
-from .package_formats import Opener, describe_package
+from .package_formats import describe_package
 from .plan import CONDA, BuildPlan, PlannedPackage, local_path, write_document
 from .progress import ProgressWriter
 from .wheel_builds import build_wheel
@@ -45,7 +45,7 @@ class Packages:
         self._counting = threading.Lock()
         self._done = 0
         self._missing: "list[PlannedPackage]" = []
-        self._zstd: "Optional[Opener]" = None
+        self._zstd: "Optional[archives.Opener]" = None
         self._trusted = Trusted(plan.owners)
 
     def provide(self) -> None:
@@ -130,13 +130,13 @@ class Packages:
 
     def _find_zstd(self) -> None:
         """Find what reads zstd on this host, or unpack the wheel that came for it."""
-        self._zstd = package_formats.find_zstd()
+        self._zstd = archives.find_zstd()
         brought = self.plan.zstd
         if self._zstd is None and brought is not None:
             if not self._is_there(brought):
                 self._one(self._unpack, brought)
             wheel = os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES)
-            self._zstd = package_formats.find_zstd(wheel)
+            self._zstd = archives.find_zstd(wheel)
         if self._zstd is None:
             hint = "the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2]
             message = "this host cannot read zstd: no module compression.zstd, no program zstd"
@@ -225,12 +225,12 @@ class Packages:
             only = PackageFile(package.file, os.path.getsize(archive))
             return Manifest(package.name, package.version, "source", {}, None, [], [only])
         try:
-            found = package_formats.extract_archive(archive, package.kind, self._zstd, folder, self._count)
+            found = archives.extract_archive(archive, package.kind, self._zstd, folder, self._count)
             return describe_package(package, folder, found)
         except BuildFailed as error:
             error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
             raise
-        except package_formats.DAMAGED as error:
+        except archives.DAMAGED as error:
             message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
             raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
 
@@ -268,7 +268,7 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
 
     packages = list(plan.packages)
     has_conda = any(package.kind == CONDA for package in packages)
-    if plan.zstd is not None and has_conda and package_formats.find_zstd() is None:
+    if plan.zstd is not None and has_conda and archives.find_zstd() is None:
         packages.append(plan.zstd)
     unbuilt = [package for package in packages if package.source is None or not is_unpacked(package)]
     needed = {archive.sha256: archive for package in unbuilt for archive in package.archives}

@@ -131,10 +131,13 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
         caller = tuple(header["python"])
         said = "%(type)s: %(message)s" % facts
         again = "call map again; retry_failed() sends the same again" if item else "call again"
-        hint, where = _hint_for(error, caller, failure, again), failure.where()
+        hint = _hint_for(error, caller, failure, again)
+        where = failure.where()
         # The user has a module of their own called clusterfn.
         if type(error).__module__ == "clusterfn.errors":
-            said, hint, where = error.message, error.hint or hint, ""  # type: ignore[attr-defined]
+            said = error.message  # type: ignore[attr-defined]
+            hint = error.hint or hint  # type: ignore[attr-defined]
+            where = ""
         message = "the call could not be loaded in the environment: %s%s" % (said, where)
         raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
     payload.fill_main(function)
