@@ -17,10 +17,14 @@ RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANC
 # All other kinds of outcomes mean DIED. The function of a job whose value cannot be pickled has returned, so it counts
 # as RETURNED.
 FINAL = {
-    layout.RETURNED: RETURNED, layout.RESULT: RETURNED, layout.RAISED: RAISED, layout.COMMAND: RAISED,
+    layout.RETURNED: RETURNED,
+    layout.RESULT: RETURNED,
+    layout.RAISED: RAISED,
+    layout.COMMAND: RAISED,
     layout.CANCELLED: CANCELLED,
-}  # fmt: skip
-_LIVE, _ENDED = (PENDING, STARTING, RUNNING, SUSPENDED), (RETURNED, RAISED, DIED, CANCELLED, UNKNOWN)
+}
+_LIVE = (PENDING, STARTING, RUNNING, SUSPENDED)
+_ENDED = (RETURNED, RAISED, DIED, CANCELLED, UNKNOWN)
 # The state of a job -> the states that may follow it, and what brings a job into it. The client's follower reads the
 # events, and the supervisor writes them. `Job` takes no other step; docs/architecture.md shows this table.
 JOB_STATES = {
@@ -35,9 +39,7 @@ JOB_STATES = {
     UNKNOWN: ((), "nothing more can be received; a display also says it of a job without a heartbeat"),
 }
 # An event of an attempt -> the state that it means.
-OF_EVENT = {
-    "pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED, "resumed": RUNNING,
-}  # fmt: skip
+OF_EVENT = {"pending": PENDING, "starting": STARTING, "running": RUNNING, "suspended": SUSPENDED, "resumed": RUNNING}
 # The reason of a pending job whose host knows nothing more about it.
 HAS_NOT_STARTED = "has not started"
 # People read and write this many of an id's sixteen hexadecimal digits.

@@ -286,9 +286,18 @@ KINDS = frozenset(
 # Stages of a job, in order: an error names the one in which it happened.
 GPU_STAGE = "cards"
 STAGES = (
-    "submit", "queue", "start", "environment", "lease", GPU_STAGE, "load", "function", "result", "supervisor",
+    "submit",
+    "queue",
+    "start",
+    "environment",
+    "lease",
+    GPU_STAGE,
+    "load",
+    "function",
+    "result",
+    "supervisor",
     "scheduler",
-)  # fmt: skip
+)
 
 
 # Paths below a host's root. What is named by a digest has the SHA-256 of its bytes, or of the archive it came from.

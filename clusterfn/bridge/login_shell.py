@@ -48,15 +48,18 @@ class LoginShell:
         """Return its variables, and those after each of these modules was loaded."""
         tag = "clusterfn-%s" % os.urandom(12).hex()
         # The tag is put together by the probe: a shell that echoes its input must not print the whole tag.
-        probe = "%s -I -S -c %s" % (shlex.quote(sys.executable), _quoted(
-            "import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (tag[:9], tag[9:])
-        ))  # fmt: skip
+        probe = "%s -I -S -c %s" % (
+            shlex.quote(sys.executable),
+            _quoted("import json,os; print(chr(10) + %r + %r + json.dumps(dict(os.environ)))" % (tag[:9], tag[9:])),
+        )
         lines = [probe]
         for name in modules:
             lines += ["module load %s" % name, probe]
-        lines += ["echo %s.about; type %s; alias %s; echo %s.end" % (tag, each, each, tag) for each in self.programs]
+        for name in self.programs:
+            lines.append("echo %s.about; type %s; alias %s; echo %s.end" % (tag, name, name, tag))
         printed = self.ask(interactive, lines)
-        decoder, environments = json.JSONDecoder(), []
+        decoder = json.JSONDecoder()
+        environments = []
         for piece in printed.split(tag + "{")[1:]:
             with contextlib.suppress(ValueError):
                 # The output is cut off if the shell did not end in time.
@@ -75,14 +78,22 @@ class LoginShell:
         name, options = os.path.basename(self.path), ["-i"] if interactive else []
         argv = ["-" + name] + options if name in _BY_NAME else [self.path, "-l"] + options
         environ = dict(os.environ, TERM="dumb", SHELL=self.path)
-        over, home = "clusterfn-%s.over" % os.urandom(12).hex(), os.path.expanduser("~")
+        over = "clusterfn-%s.over" % os.urandom(12).hex()
+        home = os.path.expanduser("~")
         try:
             # In a session of its own, `_end` reaches all that the shell has started. Without a buffer, `read` returns
             # what is there.
             process = subprocess.Popen(
-                argv, executable=self.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                env=environ, start_new_session=True, cwd=home if os.path.isdir(home) else "/", bufsize=0,
-            )  # fmt: skip
+                argv,
+                executable=self.path,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environ,
+                start_new_session=True,
+                cwd=home if os.path.isdir(home) else "/",
+                bufsize=0,
+            )
         except OSError:
             return ""
         timer = threading.Timer(self.patience_s, _end, [process.pid])
@@ -148,7 +159,7 @@ def find(schedulers: "dict[str, Any]", shell: LoginShell) -> "dict[str, Any]":
         commands = _first_with(schedulers, ways)
     login = next((variables[0] for _, variables in reversed(ways) if variables), dict(os.environ))
     if not commands:
-        names = [name for each in schedulers.values() for name in each["modules"]]
+        names = [name for scheduler in schedulers.values() for name in scheduler["modules"]]
         if _has_modules(login):
             for name, variables in zip([""] + names, shell.variables(len(ways) > 2, names)):
                 ways.append(("by `module load %s`" % name, [variables]))
@@ -166,29 +177,33 @@ def find(schedulers: "dict[str, Any]", shell: LoginShell) -> "dict[str, Any]":
 def _first_with(schedulers: "dict[str, Any]", ways: "list[Any]") -> "dict[str, Any]":
     """Return for each scheduler the variables with which it is there: a login shell's before those here."""
     first: "dict[str, Any]" = {}
-    for word, each in schedulers.items():
+    for word, scheduler in schedulers.items():
         for how, several in ways[1:] + ways[:1]:
             for variables in several:
-                if word not in first and _is_there(each, variables):
+                if word not in first and _is_there(scheduler, variables):
                     first[word] = (how, variables)
     return first
 
 
-def _is_there(each: "dict[str, Any]", variables: "Variables") -> bool:
+def _is_there(scheduler: "dict[str, Any]", variables: "Variables") -> bool:
     path = variables.get("PATH", "")
-    if not which(each["programs"][0], path):
+    if not which(scheduler["programs"][0], path):
         return False
-    return not re.search(each["bare"], _say(each["probe"], variables), re.IGNORECASE)
+    return not re.search(scheduler["bare"], _answer_of(scheduler["probe"], variables), re.IGNORECASE)
 
 
-def _say(argv: "list[str]", variables: "Variables") -> str:
+def _answer_of(argv: "list[str]", variables: "Variables") -> str:
     """Run a program with these variables and return what it says; nothing if it does not answer in time."""
     program = which(argv[0], variables.get("PATH", ""))
     try:
         return subprocess.run(
-            [program, *argv[1:]], env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=_PROBE_S,
-        ).stdout.decode("utf-8", "replace")  # fmt: skip
+            [program, *argv[1:]],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PROBE_S,
+        ).stdout.decode("utf-8", "replace")
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -203,17 +218,17 @@ def _folders(programs: "list[str]", path_here: str, path: str) -> "list[str]":
     return [folder for folder in dict.fromkeys(path.split(os.pathsep)) if folder.rstrip("/") in differing]
 
 
-def _needed(each: "dict[str, Any]", folders: "list[str]", variables: "Variables") -> "Variables":
+def _needed(scheduler: "dict[str, Any]", folders: "list[str]", variables: "Variables") -> "Variables":
     """Return the variables that its commands need and do not have here."""
     variables_here = dict(os.environ)
     extra = {
         name: variables[name]
-        for name in each["variables"]
+        for name in scheduler["variables"]
         if variables.get(name, "") not in ("", variables_here.get(name))
     }
     path = os.pathsep.join([*folders, variables_here.get("PATH", os.defpath)])
     differ = variables.get(_LIBRARIES, "") not in ("", variables_here.get(_LIBRARIES))
-    if differ and _NO_LOADER.search(_say(each["probe"], dict(variables_here, PATH=path, **extra))):
+    if differ and _NO_LOADER.search(_answer_of(scheduler["probe"], dict(variables_here, PATH=path, **extra))):
         extra[_LIBRARIES] = variables[_LIBRARIES]
     return extra
 
@@ -225,21 +240,20 @@ def _has_modules(variables: "Variables") -> bool:
 def _usual(schedulers: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "list[str]":
     """Return folders in which sites keep such commands, and those that an alias or a function names."""
     folders = []
-    for each in schedulers.values():
-        for program in each["programs"][:1]:
+    for scheduler in schedulers.values():
+        for program in scheduler["programs"][:1]:
             folders += re.findall(r"(/[^\s'\"`;:=]*)/%s\b" % re.escape(program), shell.aliases.get(program, ""))
-        for pattern in each["usual"]:
+        for pattern in scheduler["usual"]:
             text = re.sub(r"\$(\w+)", lambda name: login.get(name.group(1), "/nowhere"), pattern)
             paths = sorted(glob.glob(os.path.expanduser(text)), reverse=True)
-            folders += [each if os.path.isdir(each) else os.path.dirname(each) for each in paths]
+            folders += [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
     return folders
 
 
 def _has_some(folder: str, schedulers: "dict[str, Any]") -> bool:
     """Return whether a folder of clusterfn.yml has a command of one of the schedulers."""
-    return any(
-        which(program, os.path.expanduser(folder)) for each in schedulers.values() for program in each["programs"]
-    )
+    path = os.path.expanduser(folder)
+    return any(which(program, path) for scheduler in schedulers.values() for program in scheduler["programs"])
 
 
 def _with_folders(variables: "Variables", folders: "list[str]") -> "Variables":
@@ -269,7 +283,7 @@ def _read(path: str) -> str:
 
 def main(questions: str) -> None:
     request = json.loads(questions)
-    programs = [each["programs"][0] for each in request["wanted"].values()]
+    programs = [scheduler["programs"][0] for scheduler in request["wanted"].values()]
     shell = LoginShell(request["patience_s"], programs)
     answer = find(request["wanted"], shell)
     login = answer.pop("login")

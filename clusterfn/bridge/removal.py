@@ -12,7 +12,7 @@ import stat
 import time
 
 from .layout import ASIDE, REMOVED
-from .supervisor.verdict import say
+from .supervisor.verdict import log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ RELIED_S = 2 * 3600.0
 # A download may be continued for this long.
 PART_S = 7 * DAY_S
 
-_PRIVATE_MODE, _OTHERS_WRITE = 0o700, 0o022
+_PRIVATE_MODE = 0o700
+_OTHERS_WRITE = 0o022
 _COUNTED = ("count", "bytes", "gone", "freed")
 
 
@@ -51,7 +52,8 @@ class CleanupReport:
 
     def add(self, kind: str, path: str, goes: bool, unused_since: "Optional[float]" = None) -> None:
         """Count one, and remove it if it goes and, where that is a condition, is still unused since then."""
-        counts, size = self.counts(kind), size_of(path) if self._measure else 0
+        counts = self.counts(kind)
+        size = size_of(path) if self._measure else 0
         counts["count"] += 1
         counts["bytes"] += size
         if goes and (self.dry or try_remove(path, unused_since)):
@@ -104,8 +106,8 @@ def size_of(path: str, most_names: "Optional[int]" = None) -> int:
     except OSError:
         # The file is gone meanwhile.
         return 0
-    stats = (each for _, each in files_below(path)) if stat.S_ISDIR(top.st_mode) else iter([top])
-    return sum(each.st_size for each in stats if most_names is None or each.st_nlink <= most_names)
+    stats = (status for _, status in files_below(path)) if stat.S_ISDIR(top.st_mode) else iter([top])
+    return sum(status.st_size for status in stats if most_names is None or status.st_nlink <= most_names)
 
 
 def move_aside(path: str, token: str = "", is_needed: "Optional[Callable[[str], bool]]" = None) -> str:
@@ -166,7 +168,7 @@ def try_remove(path: str, unused_since: "Optional[float]" = None) -> bool:
         if aside:
             remove(aside)
     except OSError as error:
-        say("%s could not be removed: %s" % (path, error))
+        log_line("%s could not be removed: %s" % (path, error))
         return False
     return bool(aside)
 

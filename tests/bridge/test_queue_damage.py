@@ -187,7 +187,7 @@ def test_a_script_that_cannot_be_started_a_thousand_times_ends_no_spooler(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     changes = [
-        ("queue/scripts.py", "_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0", "_AGAIN_S, _AGAIN_MOST_S = 0.001, 0.001"),
+        ("queue/scripts.py", "_AGAIN_MOST_S = 5.0", "_AGAIN_MOST_S = 0.001"),
         ("queue/spooler.py", "_STARTING_S = 0.1", "_STARTING_S = 0.001"),
         ("queue/spooler.py", "_LOOK_AGAIN_S = 5.0", "_LOOK_AGAIN_S = 0.001"),
     ]

@@ -166,11 +166,10 @@ def test_a_line_comes_when_the_kernel_tells_of_it_and_not_at_the_next_poll(
 ) -> None:
     """The agent polls once an hour here."""
     sources = dict(boot.agent_sources())
-    pauses = "POLL_FIRST_S, POLL_LAST_S = 0.01, 0.25"
-    assert sources["file_watcher.py"].count(pauses) == 1
-    sources["file_watcher.py"] = sources["file_watcher.py"].replace(
-        pauses, pauses.partition(" = ")[0] + " = 3600, 3600"
-    )
+    for pause in ("POLL_FIRST_S = 0.01\n", "POLL_LAST_S = 0.25\n"):
+        assert sources["file_watcher.py"].count(pause) == 1
+        longer = pause.partition(" = ")[0] + " = 3600\n"
+        sources["file_watcher.py"] = sources["file_watcher.py"].replace(pause, longer)
     monkeypatch.setattr(boot, "agent_line", lambda: boot.line_of(sources))
     seen: list[bytes] = []
     path = tmp_path / "out"

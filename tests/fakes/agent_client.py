@@ -70,7 +70,7 @@ class Client:
 
     def start_few(self, jobs: int) -> None:
         """Let only so many jobs begin at a time."""
-        self.agent.job_starts = starts.ProgramStarts(self.agent.at, jobs, each=1)
+        self.agent.job_starts = starts.ProgramStarts(self.agent.at, jobs, 1)
 
     def start_few_programs(self, patch: pytest.MonkeyPatch, files: int) -> None:
         """Let only so many descriptors be for programs that start."""

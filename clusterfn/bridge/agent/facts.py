@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 
 # Below the root, as `layout` names them. Only what is in `cache` belongs to the user's libraries.
 _FOLDERS = (
-    "bridge", "blobs", "sources", "files", "shims", "jobs", "machines", "cards", "pkgs", "envs", "builds",
+    "bridge",
+    "blobs",
+    "sources",
+    "files",
+    "shims",
+    "jobs",
+    "machines",
+    "cards",
+    "pkgs",
+    "envs",
+    "builds",
     "uses",
-)  # fmt: skip
+)
 PATH = "PATH"
 # PATH as the login set it. `use_commands` starts from it each time, or a second hello would add its folders twice.
 _BEFORE = os.environ.get(PATH, os.defpath)
@@ -65,7 +75,7 @@ def use_commands(commands: "Dict[str, Any]") -> "List[str]":
     return [
         name
         for name in commands["programs"]
-        if not any(os.access(os.path.join(each, name), os.X_OK) for each in folders)
+        if not any(os.access(os.path.join(folder, name), os.X_OK) for folder in folders)
     ]
 
 
@@ -79,7 +89,9 @@ def require_trusted(trusted: Trusted, path: str, root: str) -> None:
 
 def describe_host(agent: "AgentServices") -> "Header":
     """Collect what the client needs to know about this host."""
-    name, user, net_ns = os.uname(), login_name(), ""
+    name = os.uname()
+    user = login_name()
+    net_ns = ""
     with contextlib.suppress(OSError):
         net_ns = os.readlink("/proc/self/ns/net")
     return {

@@ -23,17 +23,23 @@ if TYPE_CHECKING:
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
 
-POLL_FIRST_S, POLL_LAST_S = 0.01, 0.25
+POLL_FIRST_S = 0.01
+POLL_LAST_S = 0.25
 # While nothing changes, the pause is a hundredth of the idle time, up to this limit.
-POLL_IDLE_S, IDLE_SHARE = 2.0, 0.01
+POLL_IDLE_S = 2.0
+IDLE_SHARE = 0.01
 _UNWATCHED = (-1, "")
 # A poll of many files stops after this time, so that other requests have their turn.
 SLICE_S = 0.02
 # So many looks at events within this time are a flood: as for a map of short items. The next look waits for several.
-FLOOD, FLOOD_S, GATHER_S = 32, 0.032, 0.001
+FLOOD = 32
+FLOOD_S = 0.032
+GATHER_S = 0.001
 # The shares of a core that polling may take, at rest and while files are added or change; and that of this process's
 # time, which a slow file server takes.
-CPU_SHARE, BUSY_CPU_SHARE, TIME_SHARE = 0.01, 0.05, 0.2
+CPU_SHARE = 0.01
+BUSY_CPU_SHARE = 0.05
+TIME_SHARE = 0.2
 
 
 class FileWatcher:
@@ -53,7 +59,8 @@ class FileWatcher:
     def __init__(
         self, readers: "Dict[int, Callable[[int], None]]", at: "Callable[[float, Callable[[], None]], object]"
     ) -> None:
-        self.readers, self.at = readers, at
+        self.readers = readers
+        self.at = at
         self.event_times: "Deque[float]" = collections.deque(maxlen=FLOOD)
         # The number of the watched folder, and the name in it that the request waits for.
         self.open: "Dict[Watching, Tuple[int, str]]" = {}
@@ -147,7 +154,9 @@ class FileWatcher:
             return
         if not self.round:
             self.round.extend(self.open)
-            self.listed, self.used_s, self.taken_s, self.has_news = {}, 0.0, 0.0, False
+            self.listed = {}
+            self.used_s = self.taken_s = 0.0
+            self.has_news = False
         if self.inotify:
             # What the kernel notices does not make polls more frequent.
             self.on_events(self.inotify.fd)
@@ -157,7 +166,8 @@ class FileWatcher:
             if request in self.open and self.may_have_changed(request, self.listed) and self.check(request, True):
                 self.has_news = True
         ended = time.monotonic()
-        self.used_s, self.taken_s = self.used_s + time.process_time() - used, self.taken_s + ended - began
+        self.used_s += time.process_time() - used
+        self.taken_s += ended - began
         if self.round:
             self.next_poll = ended
             return
@@ -168,7 +178,8 @@ class FileWatcher:
         shortest_s = max(self.used_s / BUSY_CPU_SHARE, self.taken_s / TIME_SHARE)
         rest_s = POLL_FIRST_S if self.has_news else max(slower, self.used_s / CPU_SHARE)
         self.pause = max(rest_s, shortest_s)
-        self.not_before, self.next_poll = ended + shortest_s, ended + self.pause
+        self.not_before = ended + shortest_s
+        self.next_poll = ended + self.pause
 
     def may_have_changed(self, request: "Watching", listed: "Dict[str, Optional[Set[str]]]") -> bool:
         """Whether the file is there, or a folder nearer to it than the one that is watched.

@@ -49,7 +49,7 @@ def make_pipes(count: int) -> "List[Tuple[int, int]]":
         for _ in range(count):
             pipes.append(os.pipe())
     except OSError:
-        for fd in [each for ends in pipes for each in ends]:
+        for fd in [end for pair in pipes for end in pair]:
             os.close(fd)
         raise
     return pipes
@@ -107,7 +107,8 @@ def supervise(argv: "List[str]", job: "Optional[ForkedJob]" = None) -> int:
     Args:
         job: The job that this process is to be, if it is one.
     """
-    sys.argv, folder = argv, os.path.dirname(argv[0])
+    sys.argv = argv
+    folder = os.path.dirname(argv[0])
     if not has_bridge(folder):
         _forget_bridge()
     sys.path.insert(0, folder)
@@ -133,7 +134,9 @@ class ForkedJob:
 
     def __init__(self, header: "Header", keeper: int) -> None:
         template = header["template"]
-        self.script, self.folder, self.keeper = header["argv"], template["folder"], keeper
+        self.script = header["argv"]
+        self.folder = template["folder"]
+        self.keeper = keeper
         self.argv = [*template["argv"][3:4], "run", template["folder"]]
 
 
@@ -159,11 +162,19 @@ class ChildProgram:
     _is_over = False
 
     def __init__(
-        self, agent: "AgentServices", header: "Header", env: "Dict[str, str]", fds: "Sequence[int]",
-        on_exit: "Callable[[int], None]", on_loaded: "Callable[[], None]" = lambda: None,
+        self,
+        agent: "AgentServices",
+        header: "Header",
+        env: "Dict[str, str]",
+        fds: "Sequence[int]",
+        on_exit: "Callable[[int], None]",
+        on_loaded: "Callable[[], None]" = lambda: None,
         job: "Optional[ForkedJob]" = None,
-    ) -> None:  # fmt: skip
-        self._agent, self._argv, self._on_exit, self._on_loaded = agent, header["argv"], on_exit, on_loaded
+    ) -> None:
+        self._agent = agent
+        self._argv = header["argv"]
+        self._on_exit = on_exit
+        self._on_loaded = on_loaded
         tell = self._failure_fd = -1
         if _runs_in_fork(header):
             use_bridge(os.path.dirname(header["argv"][3]))
@@ -225,9 +236,10 @@ class ChildProgram:
 
 def _become(
     header: "Header", path: str, env: "Dict[str, str]", fds: "Sequence[int]", tell: int, job: "Optional[ForkedJob]"
-) -> "NoReturn":  # fmt: skip
+) -> "NoReturn":
     """Run the program in this process, in the folder `path`, and end it; `tell` takes why it cannot be loaded."""
-    status, argv = 1, header["argv"]
+    status = 1
+    argv = header["argv"]
     try:
         # The fork has inherited the agent's wakeup pipe, into which its own signals must not write.
         signal.set_wakeup_fd(-1)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 # How long a file server may be away while the job runs, and once its outcome exists, and how often it is asked again.
-AWAY_S, AWAY_AT_END_S, AGAIN_S = 300.0, 30.0, 2.0
+AWAY_S = 300.0
+AWAY_AT_END_S = 30.0
+AGAIN_S = 2.0
 
 
 class FollowHandler(RequestHandler):
@@ -42,10 +44,10 @@ class FollowHandler(RequestHandler):
         self.results = [[number, expand(path), at] for number, (path, at) in enumerate(self.header.get("with") or ())]
         self.paths = [path for _, path, _ in self.results]
         watched: "List[Any]" = [*self.growing, *([self] if self.path else [])]
-        for each in watched:
+        for followed in watched:
             # An error must not keep other files from being added: the file server of a single one may be away.
             if not self.ended:
-                each.safely(partial(self.agent.watcher.add, each))
+                followed.safely(partial(self.agent.watcher.add, followed))
 
     def safely(self, action: "Callable[[], Any]") -> "Any":
         def patiently() -> "Any":
@@ -147,7 +149,10 @@ class GrowingFile:
     __slots__ = ("away_since", "follow", "number", "offset", "path")
 
     def __init__(self, follow: FollowHandler, number: int, path: str, offset: int) -> None:
-        self.follow, self.number, self.path, self.offset = follow, number, path, offset
+        self.follow = follow
+        self.number = number
+        self.path = path
+        self.offset = offset
         self.away_since: "Optional[float]" = None
 
     def look(self, ask_server: bool) -> bool:
@@ -225,7 +230,8 @@ class StillHandler(RequestHandler):
         if content or not (self.within and is_missing(self.within)):
             self.present_at = now
         if content and content != self.last_content:
-            self.last_content, self.since, self.reported = content, now, now
+            self.last_content = content
+            self.since = self.reported = now
         if now - self.present_at >= self.silent:
             self.present_at = self.reported = now
             self.send({"silent_s": now - self.since, "gone": True})

@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 
 KINDS = {
-    errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EACCES: "denied", errno.EPERM: "denied", errno.EROFS: "denied",
-    errno.ENOENT: "missing", errno.ENOTDIR: "missing",
-}  # fmt: skip
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.EROFS: "denied",
+    errno.ENOENT: "missing",
+    errno.ENOTDIR: "missing",
+}
 
 
 class Failure(Exception):
@@ -80,7 +85,9 @@ class Timer:
     __slots__ = ("_action", "_number", "due")
 
     def __init__(self, due: float, number: int, action: "Callable[[], None]") -> None:
-        self.due, self._number, self._action = due, number, action
+        self.due = due
+        self._number = number
+        self._action = action
 
     def __lt__(self, other: "Timer") -> bool:
         return (self.due, self._number) < (other.due, other._number)
@@ -198,7 +205,8 @@ class RequestHandler(Sender):
 
     def own(self, path: str) -> str:
         """Return an absolute path, as `expand`; raise if another user could replace what clusterfn has there."""
-        full, agent = expand(path), self.agent
+        full = expand(path)
+        agent = self.agent
         objection = agent.trusted.objection_below(agent.root, full) if agent.trusted is not None else None
         if objection is not None:
             raise unsafe(objection, agent.root)

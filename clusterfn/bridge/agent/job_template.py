@@ -65,7 +65,9 @@ class JobTemplates:
         Prepare one if the last job had the same.
         """
         template = header["template"]
-        words, key, now = template["argv"], (template["argv"][3], template["alike"]), time.monotonic()
+        words = template["argv"]
+        key = (template["argv"][3], template["alike"])
+        now = time.monotonic()
         is_repeated = key == self._last and now - self._last_at < USED_S
         self._last, self._last_at = key, now
         if self._template is not None and self._template.key == key:
@@ -119,17 +121,25 @@ class _Template:
     """A process that forks keepers. It says so once it can, and then the pid of each."""
 
     def __init__(
-        self, agent: "AgentServices", key: "Key", words: "Sequence[str]", env: "Dict[str, str]",
+        self,
+        agent: "AgentServices",
+        key: "Key",
+        words: "Sequence[str]",
+        env: "Dict[str, str]",
         on_end: "Callable[[_Template], None]",
-    ) -> None:  # fmt: skip
-        self.key, self.used_at = key, time.monotonic()
+    ) -> None:
+        self.key = key
+        self.used_at = time.monotonic()
         self.is_unfit = self._is_ready = False
         # How many keepers were ordered, and how many orders it has answered.
         self._ordered = self._answered = 0
-        self._agent, self._on_end = agent, on_end
-        self._is_open, self._unread = True, b""
+        self._agent = agent
+        self._on_end = on_end
+        self._is_open = True
+        self._unread = b""
         (self._printed, printed), (self._report, report) = make_pipes(2)
-        ours, theirs = [self._printed, self._report], [printed, report]
+        ours = [self._printed, self._report]
+        theirs = [printed, report]
         try:
             self._control, control = _socket.socketpair()
         except OSError:
@@ -203,13 +213,13 @@ class _Template:
         *lines, self._unread = (self._unread + data).split(b"\n")
         try:
             for line in lines:
-                self._take(json.loads(line.decode()))
+                self._on_line(json.loads(line.decode()))
         except ValueError:
             # What it should have become could not start, and this says why.
             self._is_ready = False
         return bool(data)
 
-    def _take(self, line: "Header") -> None:
+    def _on_line(self, line: "Header") -> None:
         if "trouble" in line:
             self.is_unfit = bool(line["trouble"] or self._has_printed())
             self._is_ready = not self.is_unfit

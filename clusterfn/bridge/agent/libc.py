@@ -57,7 +57,8 @@ class Inotify:
             data = os.read(self.fd, 64 * 1024)
         except BlockingIOError:
             return set()
-        changes, at = set(), 0
+        changes = set()
+        at = 0
         while at < len(data):
             number, _, _, size = self.EVENT.unpack_from(data, at)
             at += self.EVENT.size + size

@@ -71,7 +71,8 @@ class PartWriter(RequestHandler):
         """Take up what the last sending has left and its checksums, then say from which byte on the rest is to come."""
         at = turn = 0
         while self.files and not self.left and os.path.exists(self.files[0][0]):
-            size, position = self.reopen(*self.files.popleft()), 0
+            size = self.reopen(*self.files.popleft())
+            position = 0
             while self.expected_crc is not None and position < size:
                 piece = os.pread(self.fd, min(CHUNK, size - position), position)
                 if not piece:
@@ -92,7 +93,9 @@ class PartWriter(RequestHandler):
         os.chmod(place, 0o600)
         self.fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         os.fchmod(self.fd, mode & 0o7777)
-        self.place, self.crc, self.expected_crc = place, 0, crc
+        self.place = place
+        self.crc = 0
+        self.expected_crc = crc
         size_on_disk = os.lseek(self.fd, 0, os.SEEK_END)
         if size_on_disk > size:
             raise Failure("bad", "%s is longer than what was announced" % place, self.path)
@@ -121,4 +124,4 @@ def remove_old_parts(folder: str) -> None:
 def newest(path: str) -> float:
     """Return when it last changed: a folder does so by what is in it."""
     inside = [os.path.join(folder, name) for folder, folders, files in os.walk(path) for name in folders + files]
-    return max(os.lstat(each).st_mtime for each in [path] + inside)
+    return max(os.lstat(entry).st_mtime for entry in [path] + inside)

@@ -25,9 +25,13 @@ class Program:
     """A running program with pipes, in a process group of its own; calls `done` once."""
 
     def __init__(
-        self, agent: "AgentServices", header: "Header", stdin: bytes, done: "Callable[[Program], None]",
+        self,
+        agent: "AgentServices",
+        header: "Header",
+        stdin: bytes,
+        done: "Callable[[Program], None]",
         on_loaded: "Callable[[], None]" = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.agent = agent
         self.done = done
         self.input = memoryview(stdin)
@@ -39,7 +43,8 @@ class Program:
         timeout_s = seconds(header, "timeout_s", 60.0)
         (its_input, self.stdin), (self.stdout, its_output), (self.stderr, its_errors) = make_pipes(3)
         try:
-            fds, env = (its_input, its_output, its_errors), changed_environment(header)
+            fds = (its_input, its_output, its_errors)
+            env = changed_environment(header)
             self.child = ChildProgram(agent, header, env, fds, self.on_exit, on_loaded)
         except (OSError, Failure):
             for fd in (self.stdin, self.stdout, self.stderr):
@@ -47,7 +52,8 @@ class Program:
             raise
         for fd in (self.stdout, self.stderr):
             os.set_blocking(fd, False)
-            self.output[fd], self.sizes[fd] = [], 0
+            self.output[fd] = []
+            self.sizes[fd] = 0
             self.agent.readers[fd] = self.on_output
         os.set_blocking(self.stdin, False)
         self.agent.writers[self.stdin] = self.on_room
@@ -55,7 +61,8 @@ class Program:
 
     def on_room(self, fd: int) -> None:
         try:
-            self.input = self.input[os.write(fd, self.input) if len(self.input) else 0 :]
+            written = os.write(fd, self.input) if len(self.input) else 0
+            self.input = self.input[written:]
         except BlockingIOError:
             return
         except BrokenPipeError:
@@ -167,7 +174,9 @@ class RepeatHandler(RequestHandler):
         if program.child.failure is not None:
             raise program.child.failure
         result = program.result()
-        rc = None if program.timed_out else result["rc"] if result["rc"] is not None else -result["signal"]
+        rc = result["rc"] if result["rc"] is not None else -result["signal"]
+        if program.timed_out:
+            rc = None
         out, err = program.text(program.stdout), program.text(program.stderr)
         # The client would conclude that whatever a truncated list lacks has ended.
         if program.truncated:

@@ -122,7 +122,8 @@ class SpawnHandler(StartHandler):
         make_parent(log)
         job = self.agent.forked_job(self.header)
         try:
-            env, fds = changed_environment(self.header), detached(log)
+            env = changed_environment(self.header)
+            fds = detached(log)
         except OSError:
             if job is not None and job.keeper >= 0:
                 os.close(job.keeper)

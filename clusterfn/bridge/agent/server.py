@@ -228,7 +228,7 @@ def wake_on_signals() -> int:
 
 def start_the_rest(agent: Agent, woken: int) -> None:
     """Start the jobs that wait for their turn, in a process without a client: theirs may never come back."""
-    left = deque(each for each in agent.requests.values() if isinstance(each, SpawnHandler) and each.waits)
+    left = deque(request for request in agent.requests.values() if isinstance(request, SpawnHandler) and request.waits)
     if not left or not part_from_client():
         return
     # The timers and readers of the first agent belong to requests that ended with the client.
@@ -236,9 +236,9 @@ def start_the_rest(agent: Agent, woken: int) -> None:
     rest.root, rest.machine, rest.trusted = agent.root, agent.machine, agent.trusted
     rest.templates.close()
     rest.readers[woken] = rest.on_signals
-    for each in left:
-        each.agent = rest
-        each.start()
+    for request in left:
+        request.agent = rest
+        request.start()
     while left and rest.open:
         if not left[0].waits:
             left.popleft()

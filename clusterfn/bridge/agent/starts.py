@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 # How long a start is retried, and at which interval, while the machine has no process or descriptor left for the user.
-PATIENCE_S, AGAIN_S = 60.0, 0.2
+PATIENCE_S = 60.0
+AGAIN_S = 0.2
 _NONE_LEFT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 # The descriptors that a program needs while it starts, and those that its pipes need while it runs.
-FILES_AT_START, FILES_OF_RUN = 8, 3
+FILES_AT_START = 8
+FILES_OF_RUN = 3
 _OTHER_FILES = 128
-_FEWEST, _MOST = 4, 500
+_FEWEST = 4
+_MOST = 500
 # A supervisor that finds others waiting writes a ticket and ends. One that runs for longer has its job, so the next job
 # may begin.
 BEGINS_S = 0.5
@@ -58,12 +61,13 @@ class ProgramStarts:
     Args:
         at: As `Agent.at`.
         room: What all that start may take together.
-        each: What each takes, until `has_room` says otherwise.
+        share: What each of them takes, until `has_room` says otherwise.
     """
 
-    def __init__(self, at: "Callable[[float, Callable[[], None]], object]", room: int, each: int) -> None:
+    def __init__(self, at: "Callable[[float, Callable[[], None]], object]", room: int, share: int) -> None:
         self._at = at
-        self._room, self._each = room, each
+        self._room = room
+        self._share = share
         self._waiting: "Deque[Callable[[], Optional[bool]]]" = deque()
         self._is_due = False
         self._none_since: "Optional[float]" = None
@@ -90,14 +94,14 @@ class ProgramStarts:
         return error.errno in _NONE_LEFT and now - self._none_since <= PATIENCE_S
 
     def _start_next(self) -> None:
-        while self._waiting and self._room >= self._each:
+        while self._waiting and self._room >= self._share:
             has_started = self._waiting[0]()
             if has_started is None:
                 self._start_later()
                 return
             self._waiting.popleft()
             self._none_since = None
-            self._room -= self._each if has_started else 0
+            self._room -= self._share if has_started else 0
 
     def _start_later(self) -> None:
         def start() -> None:
@@ -118,7 +122,8 @@ class WaitingNote:
     """
 
     def __init__(self, at: "Callable[[float, Callable[[], None]], object]", starts: ProgramStarts) -> None:
-        self._at, self._starts = at, starts
+        self._at = at
+        self._starts = starts
         self._is_renewed = False
 
     def keep(self, path: str) -> None:

@@ -35,7 +35,7 @@ class Trusted:
             self.uids.add(int(read_text("/proc/sys/fs/overflowuid") or "65534"))
 
     def _add(self, name: str) -> None:
-        # These imports are late, because a supervisor names nobody, and each job waits for what it imports.
+        # These imports are late, because a supervisor names no owners, and each job waits for what it imports.
         import contextlib
         import grp
         import pwd
@@ -67,7 +67,9 @@ class Trusted:
         Check every folder on the way, and those on the way of each symbolic link. In a sticky folder users cannot
         replace what belongs to others. Check a path that does not exist yet as far as it exists.
         """
-        names, path_so_far, links = _names(path), "/", 0
+        names = _names(path)
+        path_so_far = "/"
+        links = 0
         while True:
             try:
                 status = os.lstat(path_so_far)

@@ -38,7 +38,8 @@ SWEEP_DELAY_S = 1.0
 FSYNC_IN_CHILD = 8 * 1024 * 1024
 FSYNCS_IN_LOOP = 16
 # A client that waits for an answer pings every 15 s, so one that is still connected was heard within a minute.
-TOUCH_S, RECENT_S = 20.0, 60.0
+TOUCH_S = 20.0
+RECENT_S = 60.0
 
 
 class PutHandler(PartWriter):
@@ -160,7 +161,8 @@ class PutHandler(PartWriter):
             self.folder = folder
         # The file stays private until it has its mode. `open` cannot set that mode, because the umask would change it.
         self.fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.place, self.crc = place, 0
+        self.place = place
+        self.crc = 0
         os.fchmod(self.fd, mode & 0o7777)
         return True
 
@@ -249,7 +251,7 @@ class PutHandler(PartWriter):
 
     def is_kept(self) -> bool:
         """Whether what has the name already stays: a folder with a list of its files only if all of them are there."""
-        has_list = self.is_tree and any(each[0] == MANIFEST for each in self.header["files"])
+        has_list = self.is_tree and any(entry[0] == MANIFEST for entry in self.header["files"])
         return not has_list or is_whole(self.path)
 
     def look_again(self, failed: "Optional[Header]") -> None:

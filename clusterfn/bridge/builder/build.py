@@ -45,9 +45,14 @@ _WHO_S = 1.0
 def main(argv: "list[str]") -> int:
     """Run one command and return the exit code: 0 done, 1 failed, 2 not understood, 143 stopped."""
     commands: "dict[tuple[str, int], Callable[..., int]]" = {
-        ("build", 1): build, ("repair", 2): repair, ("list", 1): list_environments, ("remove", 2): remove,
-        ("gc", 3): collect, ("gc-dry", 3): preview_collect, ("lacking", 0): print_missing,
-    }  # fmt: skip
+        ("build", 1): build,
+        ("repair", 2): repair,
+        ("list", 1): list_environments,
+        ("remove", 2): remove,
+        ("gc", 3): collect,
+        ("gc-dry", 3): preview_collect,
+        ("lacking", 0): print_missing,
+    }
     command = commands.get((argv[0] if argv else "", len(argv) - 1))
     if command is None:
         sys.stderr.write(_USAGE + "\n")
@@ -99,7 +104,8 @@ def list_environments(root: str) -> int:
         ready = read_document(os.path.join(environment_dir(root, env_id), READY))
         # Another process may remove it meanwhile.
         if ready is not None:
-            used, used_by = cleanup.last_used(root, env_id), leases.jobs_using(root, env_id)
+            used = cleanup.last_used(root, env_id)
+            used_by = leases.jobs_using(root, env_id)
             progress.print_line(dict({name: ready[name] for name in names}, used=used, used_by=used_by))
     return 0
 
@@ -120,14 +126,14 @@ def collect(root: str, days: str, keep: str) -> int:
     limit_s = float(days) * DAY_S
     with leases.writing_below(root), LockHolder(root) as holder:
         cleanup.sweep_leftovers(root, holder)
-        for each in cleanup.list_environments(root):
-            leases.sweep_ended_leases(root, each)
+        for env_id in cleanup.list_environments(root):
+            leases.sweep_ended_leases(root, env_id)
         old = cleanup.unused_environments(root, limit_s, int(keep))
-        results = [cleanup.remove_environment(root, each, holder) for each in old]
-        removed = [each["id"] for each in results if each["removed"]]
+        results = [cleanup.remove_environment(root, env_id, holder) for env_id in old]
+        removed = [result["id"] for result in results if result["removed"]]
         count, freed = cleanup.remove_packages(root, holder, 0.0 if removed else limit_s)
-        freed += cleanup.remove_old_parts(root) + sum(each["freed"] for each in results if each["removed"])
-    kept = [each for each in results if not each["removed"]]
+        freed += cleanup.remove_old_parts(root) + sum(result["freed"] for result in results if result["removed"])
+    kept = [result for result in results if not result["removed"]]
     progress.print_line({"removed": removed, "packages": count, "freed": freed, "kept": kept})
     return 0
 
@@ -135,9 +141,9 @@ def collect(root: str, days: str, keep: str) -> int:
 def preview_collect(root: str, days: str, keep: str) -> int:
     """Print what `collect` would remove, and about how many bytes that would free."""
     unused = cleanup.unused_environments(root, float(days) * DAY_S, int(keep))
-    old = [each for each in unused if not leases.jobs_using(root, each)]
+    old = [env_id for env_id in unused if not leases.jobs_using(root, env_id)]
     # A file with a third name belongs to another environment, too. So only those with at most two are freed.
-    freed = sum(size_of(environment_dir(root, each), 2) for each in old)
+    freed = sum(size_of(environment_dir(root, env_id), 2) for env_id in old)
     progress.print_line({"removed": old, "kept": [], "freed": freed})
     return 0
 
@@ -170,9 +176,11 @@ def _build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
     Raises:
         BuildStopped: The builder was asked to end.
     """
-    folder, prefix = build_dir(plan.root, plan.id), environment_dir(plan.root, plan.id)
+    folder = build_dir(plan.root, plan.id)
+    prefix = environment_dir(plan.root, plan.id)
     while True:
-        lock, waited = FolderLock(os.path.join(folder, LOCK), holder), _Waiting(folder)
+        lock = FolderLock(os.path.join(folder, LOCK), holder)
+        waited = _Waiting(folder)
         # A builder that loses the lock, because it was stopped, waits for its successor in the next turn.
         with contextlib.suppress(_LockLost), lock.held(waited.look):
             if _is_ready(plan.root, plan.id) and not plan.purged:
@@ -195,7 +203,8 @@ class _Waiting:
         self._folder = folder
         self._last_line: "dict[str, Any]" = {}
         self.tokens: "list[str]" = []  # of the builders that were waited for
-        self._who, self._due = "", 0.0
+        self._who = ""
+        self._due = 0.0
 
     def look(self, other: "Optional[OtherHolder]") -> None:
         programs.check_stopped()
@@ -205,7 +214,8 @@ class _Waiting:
             self.tokens.append(other.token)
             self._due = 0.0
         if time.monotonic() >= self._due:
-            self._due, who = time.monotonic() + _WHO_S, other.who()
+            self._due = time.monotonic() + _WHO_S
+            who = other.who()
             if who != self._who:
                 self._who = who
                 progress.print_line({"stage": "wait", "text": "%s builds it" % who})
@@ -314,12 +324,13 @@ class _Build:
             raise _LockLost
 
     def _finish(self, facts: "dict[str, Any]") -> "dict[str, Any]":
+        plan = self._plan
         sizes = cleanup.list_sizes(self._aside)
-        ready = dict(
-            facts, format=1, id=self._plan.id, about=self._plan.about, prefix=self._final, built=round(time.time(), 3),
-            host=os.uname()[1], seconds=self._seconds, bytes=sum(sizes.values()), files=len(sizes),
-            packages=[[each.name, each.version, each.build, each.manager] for each in self._plan.packages],
-        )  # fmt: skip
+        ready = dict(facts, format=1, id=plan.id, about=plan.about, prefix=self._final, built=round(time.time(), 3))
+        ready.update(host=os.uname()[1], seconds=self._seconds, bytes=sum(sizes.values()), files=len(sizes))
+        ready["packages"] = [
+            [package.name, package.version, package.build, package.manager] for package in plan.packages
+        ]
         if self._plan.base is not None:
             ready["base"] = self._plan.base
             ready["packages"].append(["python", self._plan.base["version"], "", "host"])
@@ -350,11 +361,12 @@ class _Build:
         missing = {path: size for path, size in expected.items() if there.get(path) != size}
 
         def link_again() -> None:
-            layout, maker = layout_of_plan(self._plan, prefix), Linker(prefix, prefix)
+            layout = layout_of_plan(self._plan, prefix)
+            maker = Linker(prefix, prefix)
             maker.make(layout.targets[path] for path in sorted(missing.keys() & layout.targets.keys()))
             if any(path.endswith(".pyc") for path in missing.keys() - layout.targets.keys()):
                 remove_damaged(layout, missing)
-                maker.make(each for each in compile_missing(layout) if each.path in missing)
+                maker.make(target for target in compile_missing(layout) if target.path in missing)
 
         if missing:
             self._packages.retry_on_damage(link_again)

@@ -70,9 +70,9 @@ def last_used(root: str, env_id: str) -> float:
 
 def unused_environments(root: str, limit_s: float, spared: int) -> "list[str]":
     """List the environments that were not used for so long, without those used last."""
-    used = {each: last_used(root, each) for each in list_environments(root)}
-    by_use = sorted(used, key=lambda each: -used[each])
-    return [each for each in by_use[spared:] if is_due(used[each], limit_s)]
+    used = {env_id: last_used(root, env_id) for env_id in list_environments(root)}
+    by_use = sorted(used, key=lambda env_id: -used[env_id])
+    return [env_id for env_id in by_use[spared:] if is_due(used[env_id], limit_s)]
 
 
 def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[str, Any]":
@@ -83,7 +83,8 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
         return kept
     try:
         final = layout.environment_dir(root, env_id)
-        exists, freed = os.path.lexists(final), size_of(final, 1)
+        exists = os.path.lexists(final)
+        freed = size_of(final, 1)
 
         # A builder may also have taken the lock of this process for that of a dead one.
         def is_needed(_: str) -> bool:
@@ -125,16 +126,16 @@ def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "
 
 def _packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
     """Return the SHA-256 of the packages of all environments and of all current builds."""
-    folders = [os.path.join(layout.environment_dir(root, each), layout.ABOUT) for each in list_environments(root)]
+    folders = [os.path.join(layout.environment_dir(root, env_id), layout.ABOUT) for env_id in list_environments(root)]
     builds = paths_in(os.path.join(root, layout.BUILDS))
-    building = [each for each in builds if not os.path.basename(each).startswith(".")]
+    building = [build for build in builds if not os.path.basename(build).startswith(".")]
     # The builder of such a folder lives.
     folders += [path for path in building if is_held(os.path.join(path, layout.LOCK), holder)]
     used: "set[str]" = set()
     for folder in folders:
         document = read_document(os.path.join(folder, layout.PLAN)) or {"packages": []}
-        for each in document["packages"] + ([document["zstd"]] if document.get("zstd") else []):
-            archives = [each, each.get("source") or each] + each.get("requires", [])
+        for package in document["packages"] + ([document["zstd"]] if document.get("zstd") else []):
+            archives = [package, package.get("source") or package] + package.get("requires", [])
             used.update(archive["sha256"] for archive in archives)
     return used
 

@@ -99,11 +99,13 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
 
 def _send_request(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
     # The request begins at the first missing byte.
-    have, got = _size(part), 0
+    have = _size(part)
+    got = 0
     if have and have == package.size:
         return
     with urllib.request.urlopen(make_request(package.url, have), timeout=_SILENT_S) as answer:
-        expected, resumes = answer.headers.get("Content-Length"), have and answer.status == 206
+        expected = answer.headers.get("Content-Length")
+        resumes = have and answer.status == 206
         with open(part, "ab" if resumes else "wb", 0) as file:
             for block in iter(lambda: answer.read(_BLOCK), b""):
                 try:
@@ -142,11 +144,11 @@ def ask_sizes(packages: "Sequence[PlannedPackage]") -> "tuple[dict[str, bool], d
     Ask each server for one package, then those that answer for the sizes of all others.
     """
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        origins = {origin(each): each for each in packages}
+        origins = {origin(package): package for package in packages}
         reached = dict(zip(origins, (size is not None for size in pool.map(_ask_size, origins.values()))))
-        reachable = [each for each in packages if reached[origin(each)]]
+        reachable = [package for package in packages if reached[origin(package)]]
         answers = zip(reachable, pool.map(_ask_size, reachable))
-        return reached, {each.sha256: size for each, size in answers if size}
+        return reached, {package.sha256: size for package, size in answers if size}
 
 
 def origin(package: "PlannedPackage") -> str:

@@ -60,10 +60,11 @@ def check_trusted(trusted: Trusted, path: str) -> bool:
 
 def _refused(why: str, path: str) -> BuildFailed:
     return BuildFailed(
-        "%s is not safe to use: %s" % (path, why), stage="plan",
+        "%s is not safe to use: %s" % (path, why),
+        stage="plan",
         hint="if you trust its owner and its group, name them in owners: of this host; else set env_root: to your own"
         " folder",
-    )  # fmt: skip
+    )
 
 
 def add_lease(root: str, env_id: str, job: str) -> None:

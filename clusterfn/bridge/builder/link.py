@@ -59,7 +59,7 @@ def read_manifest(folder: str) -> Manifest:
     document = read_document(os.path.join(folder, MANIFEST)) or {}
     with contextlib.suppress(TypeError, KeyError):
         if document.pop("format") == FORMAT:
-            document["files"] = [PackageFile(*each) for each in document["files"]]
+            document["files"] = [PackageFile(*fields) for fields in document["files"]]
             return Manifest(**document)
     raise PackageDamaged(folder)
 
@@ -109,8 +109,8 @@ class Layout:
 
     def sources(self) -> "list[TargetFile]":
         """List the Python modules in order."""
-        found = [each for each in self.targets.values() if each.path.endswith(".py") and each.how != SYMLINK]
-        return sorted(each for each in found if each.path.startswith(self.library + "/"))
+        found = [target for target in self.targets.values() if target.path.endswith(".py") and target.how != SYMLINK]
+        return sorted(target for target in found if target.path.startswith(self.library + "/"))
 
 
 class Linker:
@@ -188,8 +188,11 @@ def _file_content(target: TargetFile, prefix: str) -> bytes:
     if len(new) > len(old):
         raise BuildFailed(
             "the folder of environments has too long a path for %s: the prefix has %d bytes, the file has room for %d"
-            % (target.path, len(new), len(old)), stage="link", evidence=[prefix], hint="choose a shorter env_root:",
-        )  # fmt: skip
+            % (target.path, len(new), len(old)),
+            stage="link",
+            evidence=[prefix],
+            hint="choose a shorter env_root:",
+        )
 
     def fill(match: "re.Match[bytes]") -> bytes:
         text = match.group()
@@ -254,9 +257,9 @@ def _bytecode_path(path: str, tag: str) -> str:
 
 def remove_damaged(layout: "Layout", sizes: "dict[str, int]") -> None:
     """Remove the byte code that has another size than these, so that it is compiled again: nothing compares it."""
-    for each in layout.sources():
-        path = _bytecode_path(each.path, layout.tag)
-        made = _bytecode_path(each.source, layout.tag) if each.how == LINK else os.path.join(layout.prefix, path)
+    for target in layout.sources():
+        path = _bytecode_path(target.path, layout.tag)
+        made = _bytecode_path(target.source, layout.tag) if target.how == LINK else os.path.join(layout.prefix, path)
         with contextlib.suppress(FileNotFoundError):
             if path in sizes and os.stat(made).st_size != sizes[path]:
                 os.unlink(made)
@@ -267,9 +270,9 @@ def compile_missing(layout: "Layout") -> "list[TargetFile]":
 
     Return the byte code that is to be linked.
     """
-    shared = [each for each in layout.sources() if each.how == LINK]
-    own = [os.path.join(layout.prefix, each.path) for each in layout.sources() if each.how != LINK]
-    sources = [each.source for each in shared] + own
+    shared = [target for target in layout.sources() if target.how == LINK]
+    own = [os.path.join(layout.prefix, target.path) for target in layout.sources() if target.how != LINK]
+    sources = [target.source for target in shared] + own
     lacking = [path for path in sources if not os.path.exists(_bytecode_path(path, layout.tag))]
     argv = [layout.python, "-I", "-S", "-B", "-c", _COMPILE, _GUARD]
 
@@ -283,9 +286,9 @@ def compile_missing(layout: "Layout") -> "list[TargetFile]":
         message = "the environment's Python cannot compile: %s" % error
         raise BuildFailed(message, stage="compile", evidence=error.evidence) from error
     found = []
-    for each in shared:
-        made, path = _bytecode_path(each.source, layout.tag), _bytecode_path(each.path, layout.tag)
+    for target in shared:
+        made, path = _bytecode_path(target.source, layout.tag), _bytecode_path(target.path, layout.tag)
         # Not every file in a package is valid Python.
         with contextlib.suppress(FileNotFoundError):
-            found.append(each._replace(path=path, source=made, size=os.stat(made).st_size, executable=False))
+            found.append(target._replace(path=path, source=made, size=os.stat(made).st_size, executable=False))
     return found

@@ -134,7 +134,8 @@ def beats_folder(root: str) -> str:
 
 def identify_process() -> "dict[str, Any]":
     """Describe this process so that others can check it; the same pid in another namespace is another process."""
-    pid, namespace = os.getpid(), ""
+    pid = os.getpid()
+    namespace = ""
     with contextlib.suppress(OSError):
         namespace = os.readlink("/proc/self/ns/pid")
     return {"host": socket.gethostname(), "boot": boot_id(), "pids": namespace, "pid": pid, "start": start_time(pid)}

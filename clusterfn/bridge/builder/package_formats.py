@@ -1,36 +1,19 @@
-"""The formats of packages: extract the archive of one, read what it says, and place its files in an environment.
-
-An archive is a `.tar.bz2`, a `.conda` (a zip of tars), a wheel (a zip) or a `.tar.gz`, and may hold anything. Names
-that lead outside and entries that are no files are rejected. zstd is read by Python's own module (3.14 and newer), by
-the `zstandard` that the client sends, or by the program `zstd`.
+"""The formats of packages: what an unpacked one says of itself, and where its files go in an environment.
 
 A conda package describes its files in paths.json, with noarch and entry points; a wheel by the names of its
 folders. Both leave a record of what is installed, by which conda and pip know it.
 """
 
-import bz2
 import configparser
 import contextlib
 import csv
-import functools
-import gzip
-import importlib
 import io
 import json
 import os
 import re
-import shutil
-import stat
-import subprocess
-import sys
-import tarfile
-import threading
-import zipfile
-import zlib
-from typing import IO, Any, Callable, ContextManager, Iterator, Mapping, Optional, Tuple, Union
+from typing import Any, Mapping, Optional
 
 from ..layout import PACKAGE_FILES, package_dir
-from ..supervisor import publish
 from ..supervisor.text import native, portable
 from .errors import BuildFailed
 from .link import (
@@ -47,168 +30,7 @@ from .link import (
     read_manifest,
     shebang,
 )
-from .plan import CONDA, TAR_BZ2, TAR_GZ, WHEEL, BuildPlan, PlannedPackage, masked
-
-Opener = Callable[[IO[bytes]], ContextManager[IO[bytes]]]
-Member = Tuple[PackageFile, Union[IO[bytes], str, None]]
-
-# What a damaged archive raises: it cannot be read, or one path is a file and also a folder or link.
-DAMAGED = (
-    tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError, zlib.error,
-    FileExistsError, NotADirectoryError, IsADirectoryError,
-)  # fmt: skip
-
-_BLOCK = 1 << 20
-
-
-def _read_members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[Member]":
-    """Yield every file with its content; folders are left out, as they follow from the files.
-
-    In place of its content a hard link has the path of the file that it is.
-
-    Raises:
-        BuildFailed: It holds what must not be unpacked.
-        One of DAMAGED, OSError: It cannot be read.
-    """
-    if kind in (TAR_BZ2, TAR_GZ):
-        opener: "Any" = bz2.open if kind == TAR_BZ2 else gzip.open
-        with opener(path, "rb") as stream:
-            yield from _tar(stream, "python/" if kind == TAR_GZ else "")
-        return
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            if kind == CONDA:
-                assert zstd is not None
-                if info.filename.endswith(".tar.zst"):
-                    with archive.open(info) as packed, zstd(packed) as stream:
-                        yield from _tar(stream)
-                continue
-            name, mode = _inside("", info.filename), info.external_attr >> 16
-            if info.filename.endswith("/"):
-                continue
-            if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                raise BuildFailed("%s is no file" % name, stage="unpack")
-            with archive.open(info) as content:
-                executable = ".data/scripts/" in name or bool(mode & 0o111)
-                yield PackageFile(name, info.file_size, executable), content
-
-
-def _tar(stream: "IO[bytes]", top: str = "") -> "Iterator[Member]":
-    """Yield the files of a tar, named without the folder in which all of them must be."""
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK) as archive:
-        for info in archive:
-            if info.isdir():
-                continue
-            path = _inside(top, info.name)
-            member = PackageFile(path, info.size, bool(info.mode & 0o111))
-            if info.isreg():
-                yield member, archive.extractfile(info)
-            elif info.issym():
-                link = native(info.linkname)
-                # A relative link must stay in the package. An absolute one is only recorded.
-                if not link.startswith("/"):
-                    _inside("", os.path.join(os.path.dirname(path), link))
-                yield member._replace(size=0, link=link), None
-            elif info.islnk():
-                yield member, _inside(top, info.linkname)
-            else:
-                raise BuildFailed("%s is neither file nor link" % path, stage="unpack")
-
-
-def _inside(top: str, name: str) -> str:
-    """Return a normalized path below the folder `top` of an archive; refuse any other."""
-    path = native(name)
-    clean = os.path.normpath(path) if path else ""
-    if not clean or clean.startswith(("/", "../")) or clean == ".." or "\0" in clean:
-        raise BuildFailed("it holds the path %r, which leads out of its folder" % path, stage="unpack")
-    if not clean.startswith(top):
-        raise BuildFailed("%s is not in the folder %s" % (clean, top), stage="unpack")
-    return clean[len(top) :]
-
-
-def extract_archive(
-    archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Callable[[int], None]"
-) -> "dict[str, PackageFile]":
-    """Extract the files of an archive into a folder, but for byte code; return them by their paths.
-
-    Symbolic links are made last, so nothing is written through one.
-    """
-    found: "dict[str, PackageFile]" = {}
-    made = {folder}
-    for member, content in _read_members(archive, kind, zstd):
-        # The host compiles byte code itself: that of a package would be stale (`link`).
-        if CACHE in member.path:
-            continue
-        path = os.path.join(folder, member.path)
-        if os.path.dirname(path) not in made:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            made.add(os.path.dirname(path))
-        if member.path in found and found[member.path].link is None:
-            os.unlink(path)
-        if isinstance(content, str):
-            member = found[content]._replace(path=member.path)
-            if member.link is None:
-                shutil.copy(os.path.join(folder, content), path)
-        elif content is not None:
-            # With O_EXCL, nothing is written through a link that is there already.
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if member.executable else 0o666)
-            with os.fdopen(fd, "wb", 0):
-                for block in iter(functools.partial(content.read, _BLOCK), b""):
-                    publish.write_all(fd, block)
-                    moved(len(block))
-        found[member.path] = member
-    for member in found.values():
-        if member.link is not None:
-            os.symlink(member.link, os.path.join(folder, member.path))
-    return found
-
-
-def find_zstd(wheel: "Optional[str]" = None) -> "Optional[Opener]":
-    """Return a function that turns a compressed stream into a readable one; None if this host has none.
-
-    Args:
-        wheel: The unpacked `zstandard` wheel, if the client sent one.
-    """
-    # Python has this module from 3.14 on.
-    with contextlib.suppress(ImportError):
-        standard: "Any" = importlib.import_module("compression.zstd")
-        return lambda stream: standard.ZstdFile(stream)
-    if wheel is not None:
-        sys.path.append(wheel)
-        # The wheel may be built for another interpreter.
-        with contextlib.suppress(ImportError):
-            zstandard: "Any" = importlib.import_module("zstandard")
-            return lambda stream: io.BufferedReader(
-                zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(stream, read_size=_BLOCK), _BLOCK
-            )
-    program = shutil.which("zstd") or shutil.which("unzstd")
-    return functools.partial(_decompressed, [program, "-dcq", "--long=31"]) if program else None
-
-
-@contextlib.contextmanager
-def _decompressed(argv: "list[str]", source: "IO[bytes]") -> "Iterator[IO[bytes]]":
-    """Start a program whose input a thread writes; yield its output."""
-
-    def feed(pipe: "IO[bytes]") -> None:
-        # If the program has ended, its stderr says why.
-        with contextlib.suppress(OSError, ValueError), pipe:
-            shutil.copyfileobj(source, pipe, _BLOCK)
-
-    piped = subprocess.PIPE
-    with subprocess.Popen(argv, stdin=piped, stdout=piped, stderr=piped) as process:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        feeder = threading.Thread(target=feed, args=(process.stdin,), daemon=True)
-        feeder.start()
-        try:
-            yield process.stdout
-        finally:
-            has_failed = not process.stdout.read(_BLOCK) and process.wait()
-            process.kill()
-            feeder.join()
-            # The program's own error counts more than that of the tar which it has cut off.
-            if has_failed:
-                raise ValueError("zstd: %s" % process.stderr.read().decode("utf-8", "replace").strip())
-
+from .plan import TAR_GZ, WHEEL, BuildPlan, PlannedPackage, masked
 
 _HISTORY = b"==> made by clusterfn from a lock <==\n"
 _WHEEL_INFO = re.compile(r"[^/]+\.dist-info/WHEEL\Z")
@@ -239,9 +61,9 @@ def describe_package(package: "PlannedPackage", folder: str, members: "Mapping[s
 
 def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
     """Compute where every file of an environment comes from; raise PackageDamaged if a package has no manifest."""
-    folders = [package_dir(plan.root, each.sha256) for each in plan.packages]
+    folders = [package_dir(plan.root, package.sha256) for package in plan.packages]
     manifests = list(map(read_manifest, folders))
-    python = next((each for each in manifests if each.kind != "wheel" and each.name == "python"), None)
+    python = next((manifest for manifest in manifests if manifest.kind != "wheel" and manifest.name == "python"), None)
     if plan.base is None and python is None:
         raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
     layout = Layout(prefix, plan.python, python.facts.get("python_site_packages_path") if python else None)
@@ -267,17 +89,19 @@ def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[st
     index = _json(folder, "info/index.json")
     if index is None:
         raise BuildFailed("%s is no conda package: it has no info/index.json" % package.file, stage="unpack")
-    described, link, files = _json(folder, "info/paths.json"), _json(folder, "info/link.json") or {}, []
+    described = _json(folder, "info/paths.json")
+    link = _json(folder, "info/link.json") or {}
+    files = []
     if described is None:
         raise BuildFailed("%s is of a conda before 2017: it has no info/paths.json" % package.file, stage="unpack")
-    for each in sorted(described["paths"], key=lambda each: str(each["_path"])):
-        path = os.path.normpath(each["_path"])
+    for entry in sorted(described["paths"], key=lambda entry: str(entry["_path"])):
+        path = os.path.normpath(entry["_path"])
         member = members.get(path)
         if member is not None:
-            placeholder = each.get("prefix_placeholder")
-            mode = (each.get("file_mode") or TEXT) if placeholder else None
+            placeholder = entry.get("prefix_placeholder")
+            mode = (entry.get("file_mode") or TEXT) if placeholder else None
             files.append(member._replace(placeholder=placeholder, mode=mode))
-        elif each.get("path_type") != "directory" and CACHE not in path:
+        elif entry.get("path_type") != "directory" and CACHE not in path:
             raise BuildFailed("it lists %s and does not hold it" % path, stage="unpack")
     linked = link.get("noarch") or {}
     noarch = "python" if (linked.get("type") or index.get("noarch")) == "python" else None
@@ -287,7 +111,8 @@ def _describe_conda(package: "PlannedPackage", folder: str, members: "Mapping[st
 
 def _place_conda(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
     """Place a package of conda, or a Python of python-build-standalone."""
-    python, placed = manifest.noarch == "python", []
+    python = manifest.noarch == "python"
+    placed = []
     places = {"site-packages": layout.site + "/", "python-scripts": "bin/"}
     for file in manifest.files:
         top, slash, rest = file.path.partition("/")
@@ -298,9 +123,15 @@ def _place_conda(layout: Layout, manifest: Manifest, package: "PlannedPackage", 
         # By conda-meta/….json, conda and pip know what is installed.
         url = masked(package.url)
         record = dict(
-            manifest.facts, fn=package.file, url=url, channel=url.rsplit("/", 2)[0], sha256=package.sha256,
-            files=sorted(target.path for target in placed), link={"source": folder, "type": 1}, requested_spec="",
-        )  # fmt: skip
+            manifest.facts,
+            fn=package.file,
+            url=url,
+            channel=url.rsplit("/", 2)[0],
+            sha256=package.sha256,
+            files=sorted(target.path for target in placed),
+            link={"source": folder, "type": 1},
+            requested_spec="",
+        )
         name = "%s-%s-%s.json" % (manifest.name, manifest.version, manifest.facts.get("build", package.build))
         data = json.dumps(portable(record), indent=1).encode()
         placed.append(TargetFile("conda-meta/" + name.replace("/", "_"), WRITE, folder, content=data))
@@ -322,7 +153,8 @@ def _describe_wheel(package: "PlannedPackage", folder: str, members: "Mapping[st
 
 
 def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
-    info, placed = manifest.facts["info"], []
+    info = manifest.facts["info"]
+    placed = []
     dropped = {"%s/%s" % (info, name) for name in _NOT_PLACED}
     headers = "include/python%d.%d/%s/" % (layout.version + (manifest.name,))
     places = {"scripts": "bin/", "headers": headers, "data": ""}
@@ -341,7 +173,8 @@ def _place_wheel(layout: Layout, manifest: Manifest, package: "PlannedPackage", 
     placed += _entry_point_scripts(manifest, layout, folder)
     placed.append(TargetFile("%s/%s/INSTALLER" % (layout.site, info), WRITE, folder, content=b"clusterfn\n"))
     # RECORD has paths relative to site-packages, as pip writes them; and no hashes, which may be left out.
-    record, out = "%s/%s/RECORD" % (layout.site, info), io.StringIO()
+    record = "%s/%s/RECORD" % (layout.site, info)
+    out = io.StringIO()
     paths = sorted([record] + [target.path for target in placed])
     csv.writer(out, lineterminator="\n").writerows((os.path.relpath(path, layout.site), "", "") for path in paths)
     content = out.getvalue().encode("utf-8", "surrogateescape")

@@ -16,11 +16,11 @@ from typing import Any, Callable, Iterable, Optional, TypeVar
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..supervisor.text import format_size
-from . import fetch, leases, package_formats, programs
+from . import archives, fetch, leases, programs
 from .errors import ROOM, BuildFailed
 from .link import FORMAT, Manifest, PackageDamaged, PackageFile
 from .locks import FolderLock, LockHolder
-from .package_formats import Opener, describe_package
+from .package_formats import describe_package
 from .plan import CONDA, BuildPlan, PlannedPackage, local_path, write_document
 from .progress import ProgressWriter
 from .wheel_builds import build_wheel
@@ -45,7 +45,7 @@ class Packages:
         self._counting = threading.Lock()
         self._done = 0
         self._missing: "list[PlannedPackage]" = []
-        self._zstd: "Optional[Opener]" = None
+        self._zstd: "Optional[archives.Opener]" = None
         self._trusted = Trusted(plan.owners)
 
     def provide(self) -> None:
@@ -55,17 +55,17 @@ class Packages:
             BuildFailed: An archive is not available, or does not fit on the disk.
             BuildStopped: The builder was asked to end.
         """
-        missing = [each for each in self.plan.packages if not self._is_there(each)]
-        built = [each for each in missing if each.source is not None]
-        self._unpack_all(each for each in missing if each.source is None)
-        for number, each in enumerate(built):
-            self._progress.report("build", number, len(built), text="a wheel of %s" % each.label)
-            self._build(each)
+        missing = [package for package in self.plan.packages if not self._is_there(package)]
+        built = [package for package in missing if package.source is not None]
+        self._unpack_all(package for package in missing if package.source is None)
+        for number, package in enumerate(built):
+            self._progress.report("build", number, len(built), text="a wheel of %s" % package.label)
+            self._build(package)
 
     def _build(self, package: "PlannedPackage") -> None:
         """Build a wheel that is missing, and unpack it as others are."""
         source = package.archives[0]
-        self._unpack_all(each for each in package.archives if not self._is_there(each))
+        self._unpack_all(archive for archive in package.archives if not self._is_there(archive))
         kept = package_dir(self.plan.root, source.sha256)
         sdist = os.path.join(kept, PACKAGE_FILES, source.file)
 
@@ -95,51 +95,67 @@ class Packages:
         raise BuildFailed(message, stage="link", hint="is %s on a file system that is purged?" % self.plan.root)
 
     def _unpack_all(self, packages: "Iterable[PlannedPackage]") -> None:
-        self._missing = list({each.sha256: each for each in packages}.values())
+        self._missing = list({package.sha256: package for package in packages}.values())
         if not self._missing:
             return
         os.makedirs(os.path.join(self.plan.root, PACKAGES), exist_ok=True)
         os.makedirs(os.path.join(self.plan.root, BLOBS), exist_ok=True)
-        found = {each: self._find_archive(each) for each in self._missing}
-        remote = [each for each in self._missing if self.plan.fetch and each.url and not local_path(each.url)]
-        lacking = [each for each, archive in found.items() if archive is None and each not in remote]
+        self._check_archives()
+        if any(package.kind == CONDA for package in self._missing):
+            self._find_zstd()
+        self._unpack_in_threads()
+
+    def _check_archives(self) -> None:
+        """Raise if an archive is neither here nor to be fetched, or if the disk has no room for those to be fetched."""
+        absent = [package for package in self._missing if self._find_archive(package) is None]
+        remote = []
+        if self.plan.fetch:
+            remote = [package for package in absent if package.url and not local_path(package.url)]
+        lacking = [package for package in absent if package not in remote]
         if lacking:
-            names = ", ".join(each.label for each in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
+            names = ", ".join(package.label for package in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             raise BuildFailed(
-                "%d archives are missing on the host: %s" % (len(lacking), names), stage="fetch",
-                hint="send them, or let the host fetch (fetch_on: host)", need=[each.sha256 for each in lacking],
-            )  # fmt: skip
+                "%d archives are missing on the host: %s" % (len(lacking), names),
+                stage="fetch",
+                hint="send them, or let the host fetch (fetch_on: host)",
+                need=[package.sha256 for package in lacking],
+            )
         # What is unpacked takes more. A disk that fills up all the same, or a quota, is reported where that happens.
-        wanted, disk = sum(each.size for each in remote if found[each] is None), os.statvfs(self.plan.root)
+        wanted = sum(package.size for package in remote)
+        disk = os.statvfs(self.plan.root)
         room = disk.f_bavail * disk.f_frsize
         if wanted > room:
             lack = "too little room: it needs more than %s, and %s are free" % (format_size(wanted), format_size(room))
             raise BuildFailed("%s has %s" % (self.plan.root, lack), stage="space", hint=ROOM)
+
+    def _find_zstd(self) -> None:
+        """Find what reads zstd on this host, or unpack the wheel that came for it."""
+        self._zstd = archives.find_zstd()
         brought = self.plan.zstd
-        if any(each.kind == CONDA for each in self._missing):
-            self._zstd = package_formats.find_zstd()
-            if self._zstd is None and brought is not None:
-                if not self._is_there(brought):
-                    self._one(self._unpack, brought)
-                wheel = os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES)
-                self._zstd = package_formats.find_zstd(wheel)
-            if self._zstd is None:
-                hint = "the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2]
-                message = "this host cannot read zstd: no module compression.zstd, no program zstd"
-                raise BuildFailed(message, stage="unpack", hint=hint)
+        if self._zstd is None and brought is not None:
+            if not self._is_there(brought):
+                self._one(self._unpack, brought)
+            wheel = os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES)
+            self._zstd = archives.find_zstd(wheel)
+        if self._zstd is None:
+            hint = "the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2]
+            message = "this host cannot read zstd: no module compression.zstd, no program zstd"
+            raise BuildFailed(message, stage="unpack", hint=hint)
+
+    def _unpack_in_threads(self) -> None:
         pool = ThreadPoolExecutor(_AT_ONCE)
         # The largest packages come first, so that none of them is left alone at the end.
-        by_size = sorted(self._missing, key=lambda each: -each.size)
-        running = [pool.submit(self._one, self._unpack, each) for each in by_size]
+        by_size = sorted(self._missing, key=lambda package: -package.size)
+        running = [pool.submit(self._one, self._unpack, package) for package in by_size]
         try:
             # A thread that hangs on the network is abandoned once another fails.
-            for each in wait(running, return_when=FIRST_EXCEPTION).done:
-                each.result()
+            for future in wait(running, return_when=FIRST_EXCEPTION).done:
+                future.result()
         except BaseException:
             # The threads must stop after an exception of a signal, too.
             self._failed.set()
-            for each in running:
-                each.cancel()
+            for future in running:
+                future.cancel()
             wait(running, _END_S)
             raise
         finally:
@@ -148,7 +164,8 @@ class Packages:
     def _one(self, work: "Callable[[PlannedPackage], object]", package: "PlannedPackage") -> None:
         """Do the work on a package that is missing, while other builders leave it alone."""
         folder = os.path.join(self.plan.root, PACKAGES, ".lock-" + package.sha256)
-        lock, is_done = FolderLock(folder, self._holder, is_kept=False), False
+        lock = FolderLock(folder, self._holder, is_kept=False)
+        is_done = False
         while not is_done:
             with lock.held(self._stop):
                 try:
@@ -164,7 +181,8 @@ class Packages:
         self._count(0)
 
     def _unpack(self, package: "PlannedPackage") -> None:
-        archive, sent = self._find_archive(package), blob(self.plan.root, package.sha256)
+        archive = self._find_archive(package)
+        sent = blob(self.plan.root, package.sha256)
         if archive is None:
             archive = sent
             fetch.fetch_archive(package, sent, lambda count: self._count(count, "fetch"))
@@ -207,12 +225,12 @@ class Packages:
             only = PackageFile(package.file, os.path.getsize(archive))
             return Manifest(package.name, package.version, "source", {}, None, [], [only])
         try:
-            found = package_formats.extract_archive(archive, package.kind, self._zstd, folder, self._count)
+            found = archives.extract_archive(archive, package.kind, self._zstd, folder, self._count)
             return describe_package(package, folder, found)
         except BuildFailed as error:
             error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
             raise
-        except package_formats.DAMAGED as error:
+        except archives.DAMAGED as error:
             message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
             raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
 
@@ -235,7 +253,7 @@ class Packages:
         self._stop()
         with self._counting:
             self.moved[stage] += count
-        size = sum(each.size for each in self._missing) if stage == "fetch" else 0
+        size = sum(package.size for package in self._missing) if stage == "fetch" else 0
         self._progress.report(stage, self._done, len(self._missing), self.moved[stage], size or None)
 
 
@@ -249,12 +267,16 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
         return os.path.exists(os.path.join(package_dir(plan.root, package.sha256), MANIFEST))
 
     packages = list(plan.packages)
-    if plan.zstd is not None and any(each.kind == CONDA for each in packages) and package_formats.find_zstd() is None:
+    has_conda = any(package.kind == CONDA for package in packages)
+    if plan.zstd is not None and has_conda and archives.find_zstd() is None:
         packages.append(plan.zstd)
     unbuilt = [package for package in packages if package.source is None or not is_unpacked(package)]
     needed = {archive.sha256: archive for package in unbuilt for archive in package.archives}
-    there = {sha256 for sha256, each in needed.items() if os.path.exists(blob(plan.root, sha256)) or is_unpacked(each)}
-    missing = [each for sha256, each in needed.items() if sha256 not in there]
+    missing = [
+        package
+        for sha256, package in needed.items()
+        if not os.path.exists(blob(plan.root, sha256)) and not is_unpacked(package)
+    ]
     reached, sizes = fetch.ask_sizes(missing) if plan.fetch else ({}, {})
-    unreachable = [each.sha256 for each in missing if not reached.get(fetch.origin(each))]
-    return {"missing": [each.sha256 for each in missing], "unreachable": unreachable, "sizes": sizes}
+    unreachable = [package.sha256 for package in missing if not reached.get(fetch.origin(package))]
+    return {"missing": [package.sha256 for package in missing], "unreachable": unreachable, "sizes": sizes}

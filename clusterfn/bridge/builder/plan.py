@@ -88,17 +88,24 @@ def read_plan(path: "Union[str, int]") -> BuildPlan:
             given = native(json.load(file))
         if given["format"] != FORMAT:
             raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
-        (major, minor), base = given["python"], given.get("base")
+        major, minor = given["python"]
+        base = given.get("base")
         return BuildPlan(
-            id=check_id(given["id"]), root=_matching(_PATH, given["root"]).rstrip("/"), python=(int(major), int(minor)),
-            packages=list(map(parse_package, given["packages"])), fetch=bool(given["fetch"]),
+            id=check_id(given["id"]),
+            root=_matching(_PATH, given["root"]).rstrip("/"),
+            python=(int(major), int(minor)),
+            packages=list(map(parse_package, given["packages"])),
+            fetch=bool(given["fetch"]),
             zstd=parse_package(given["zstd"]) if given.get("zstd") else None,
-            verify=list(map(str, given.get("verify", ()))), about=str(given.get("about", "")),
-            purged=bool(given.get("purged", False)), timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
+            verify=list(map(str, given.get("verify", ()))),
+            about=str(given.get("about", "")),
+            purged=bool(given.get("purged", False)),
+            timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
             owners=list(map(str, given.get("owners") or ())),
             base=base and dict(path=_matching(_PATH, base["path"]), version=_matching(_VERSION, base["version"])),
-            setup=str(given.get("setup") or ""), document=given,
-        )  # fmt: skip
+            setup=str(given.get("setup") or ""),
+            document=given,
+        )
     except OSError as error:
         raise BuildFailed("the plan cannot be read: %s" % error, stage="plan") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -118,16 +125,21 @@ def parse_package(given: "dict[str, Any]") -> PlannedPackage:
         raise ValueError("%s is neither a conda package nor a wheel" % package.file)
     if not given.get("source"):
         return package
-    requires = tuple(parse_package(each) for each in given["requires"])
+    requires = tuple(parse_package(required) for required in given["requires"])
     return package._replace(source=_parse_archive(given["source"]), requires=requires)
 
 
 def _parse_archive(given: "dict[str, Any]") -> PlannedPackage:
     return PlannedPackage(
-        _matching(_NAME, given["name"]), _matching(_NAME, given["version"]),
-        _matching(_BUILD, given.get("build") or ""), str(given.get("manager", "")), _matching(_NAME, given["file"]),
-        str(given.get("url") or ""), _matching(_SHA256, given["sha256"]), int(given.get("size") or 0),
-    )  # fmt: skip
+        name=_matching(_NAME, given["name"]),
+        version=_matching(_NAME, given["version"]),
+        build=_matching(_BUILD, given.get("build") or ""),
+        manager=str(given.get("manager", "")),
+        file=_matching(_NAME, given["file"]),
+        url=str(given.get("url") or ""),
+        sha256=_matching(_SHA256, given["sha256"]),
+        size=int(given.get("size") or 0),
+    )
 
 
 def _matching(pattern: "re.Pattern[str]", text: str) -> str:

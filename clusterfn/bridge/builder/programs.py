@@ -94,15 +94,21 @@ def run_program(argv: "list[str]", environ: "Mapping[str, str]", idle_s: float, 
     with tempfile.TemporaryFile() as printed:
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, cwd="/", start_new_session=True,
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                cwd="/",
+                start_new_session=True,
                 env=dict(environ, **_identifying_variable()),
-            )  # fmt: skip
+            )
         except OSError as error:
             # Not the error's own text, which repeats the path in Python 3.6.
             raise ProgramFailed("it cannot be started: %s" % os.strerror(error.errno or 0), b"") from error
         too_long = _wait(process, printed.fileno(), idle_s, most_s)
         printed.seek(max(os.fstat(printed.fileno()).st_size - _MOST_OUTPUT, 0))
-        output, code = printed.read(), process.returncode
+        output = printed.read()
+        code = process.returncode
     if too_long or code:
         how = "it ended with %s" % ("signal %d" % -code if code < 0 else "status %d" % code)
         raise ProgramFailed(too_long + ", and was ended" if too_long else how, output)
@@ -111,18 +117,21 @@ def run_program(argv: "list[str]", environ: "Mapping[str, str]", idle_s: float, 
 
 def _wait(process: "subprocess.Popen[bytes]", printed: int, idle_s: float, most_s: "Optional[float]") -> str:
     """Wait until the program ends; end it if it exceeds a limit, and describe how."""
-    pid, stall, began = process.pid, Stall(idle_s), time.monotonic()
+    pid = process.pid
+    stall = Stall(idle_s)
+    began = time.monotonic()
 
     def living() -> "list[int]":
         found = {pid, *process_tree.descendants(pid), *process_tree.in_session(pid)}
-        return [each for each in found if process_tree.is_alive(each)]
+        return [descendant for descendant in found if process_tree.is_alive(descendant)]
 
     try:
         while process.poll() is None:
             check_stopped()
             if most_s is not None and time.monotonic() - began > most_s:
                 return "it took longer than %s" % format_duration(most_s)
-            size, has_proc = os.fstat(printed).st_size, os.path.exists(process_tree.PROC)
+            size = os.fstat(printed).st_size
+            has_proc = os.path.exists(process_tree.PROC)
             if has_proc and stall.over([pid] + process_tree.descendants(pid), 0.0, size):
                 return "it printed nothing and used no CPU time for %s" % format_duration(idle_s)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -151,7 +160,7 @@ def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]"
         message = "the environment cannot be activated: %s" % error
         raise BuildFailed(message, stage="script", evidence=error.evidence) from error
     old, new = [
-        dict(os.fsdecode(each).split("=", 1) for each in part.split(b"\0") if b"=" in each)
+        dict(os.fsdecode(variable).split("=", 1) for variable in part.split(b"\0") if b"=" in variable)
         for part in output.split(_SEPARATOR, 1)
     ]
     known = (*SHELLS_OWN, "PATH")
@@ -174,7 +183,8 @@ def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":
         output = run_in_environment(argv + plan.verify, prefix, {}, plan.timeout_s)
     except ProgramFailed as error:
         # The last line of Python names its exception.
-        why, names = error.evidence[-1] if error.evidence else error, ", ".join(plan.verify) or "anything"
+        why = error.evidence[-1] if error.evidence else error
+        names = ", ".join(plan.verify) or "anything"
         raise failed("does not import %s: %s" % (names, why), error.evidence) from error
     lines = output.decode("utf-8", "replace").splitlines()
     found = next((line[len(_BEFORE_ANSWER) :] for line in lines if line.startswith(_BEFORE_ANSWER)), None)
@@ -197,15 +207,19 @@ def refuse_changed(base: "dict[str, str]") -> None:
         said = run_program(argv, clean_environ(), _BASE_TIMEOUT_S, _BASE_TIMEOUT_S).decode("utf-8", "replace").strip()
         what = "is Python %s" % said
     except ProgramFailed as error:
-        said, what, evidence = "", "fails (%s)" % error, error.evidence
+        said = ""
+        what = "fails (%s)" % error
+        evidence = error.evidence
     if said != base["version"]:
         locked = "it is built on Python %s of the host" % base["version"]
         raise BuildFailed(
-            "%s, and %s %s on %s" % (locked, base["path"], what, os.uname()[1]), stage="python", evidence=evidence,
+            "%s, and %s %s on %s" % (locked, base["path"], what, os.uname()[1]),
+            stage="python",
+            evidence=evidence,
             hint="if the host was updated, run your program again: it locks and builds for the Python that is there "
             "now; if its machines differ, name a Python that all have, or take it from elsewhere (env_python: "
             "standalone)",
-        )  # fmt: skip
+        )
 
 
 _VARIABLE = "CLUSTERFN_BUILDER"
@@ -224,7 +238,7 @@ def end_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: _asked.set())
-    (variable,) = ["%s=%s" % each for each in _identifying_variable().items()]
+    (variable,) = ["%s=%s" % item for item in _identifying_variable().items()]
     # The system closes the writing end when this process ends, however it does.
     reading, writing = os.pipe()
     if os.fork():

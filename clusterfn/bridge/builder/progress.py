@@ -39,9 +39,14 @@ class ProgressWriter:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def report(
-        self, stage: str, done: int = 0, of: int = 0, bytes: "Optional[int]" = None, size: "Optional[int]" = None,
+        self,
+        stage: str,
+        done: int = 0,
+        of: int = 0,
+        bytes: "Optional[int]" = None,
+        size: "Optional[int]" = None,
         text: "Optional[str]" = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write how far a stage is; skip lines within half a second of the stage's previous one, except its last.
 
         `bytes` of `size` are done; None where that is not known.

@@ -20,7 +20,8 @@ from .link import Linker
 from .package_formats import layout_of_plan
 from .plan import WHEEL, BuildPlan, PlannedPackage
 
-_LINES, _LOOKED_AT = 15, 60
+_LINES = 15
+_LOOKED_AT = 60
 _SET = ("PATH", "CONDA_PREFIX", "PYTHONNOUSERSITE")
 _NOT_OF_BACKEND = re.compile(
     r"\s*(note: |hint: See above|\[end of output\]|×|│|╰─>|error: subprocess-exited|ERROR: Failed|Failed to build"
@@ -33,7 +34,7 @@ import json, os, shutil, sysconfig
 found = {}
 for name, others in (("CC", "cc gcc clang"), ("CXX", "c++ g++ clang++"), ("AR", "ar")):
     named = (os.environ.get(name) or sysconfig.get_config_var(name) or "").split()
-    there = [each for each in others.split() if shutil.which(each)]
+    there = [program for program in others.split() if shutil.which(program)]
     if there and not (named and shutil.which(named[0])):
         found[name] = there[0]
 print("\\n" + json.dumps(found))
@@ -41,12 +42,21 @@ print("\\n" + json.dumps(found))
 # Modules bring programs and libraries. A Python among them counts for nothing: neither its packages nor pip's settings.
 _BEHIND_MODULES = """
 import json, os, sys
-for name in [each for each in os.environ if each.startswith(("PYTHON", "PIP_")) or each == "VIRTUAL_ENV"]:
-    del os.environ[name]
+for name in list(os.environ):
+    if name.startswith(("PYTHON", "PIP_")) or name == "VIRTUAL_ENV":
+        del os.environ[name]
 os.environ.update(json.loads(sys.argv[1]))
 os.environ["PATH"] = os.path.dirname(sys.argv[2]) + os.pathsep + os.environ.get("PATH", "")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+_PIP_OPTIONS = (
+    "--no-deps",
+    "--no-index",
+    "--no-build-isolation",
+    "--no-cache-dir",
+    "--disable-pip-version-check",
+    "--no-input",
+)
 _BY_HAND = "build its wheel where it works, `pip wheel --no-deps %s -w wheels`, and add the line `--find-links wheels`"
 _COMPILER = (
     "install a C and C++ compiler on the host, name its module (modules: [gcc]), or add conda's (c-compiler, "
@@ -100,19 +110,16 @@ def build_wheel(
 
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        for each in (wheels, temporary):
-            os.makedirs(each)
-        names = {each.name for each in package.requires}
-        others = [each for each in plan.packages if each.kind != WHEEL and each.name not in names]
+        for new_folder in (wheels, temporary):
+            os.makedirs(new_folder)
+        names = {required.name for required in package.requires}
+        others = [other for other in plan.packages if other.kind != WHEEL and other.name not in names]
         layout = layout_of_plan(plan._replace(packages=others + list(package.requires)), prefix)
         Linker(prefix, prefix).make(sorted(layout.targets.values()))
         # pip reads the name and the version in the file's name, so the link has it.
         path = os.path.join(folder, os.path.basename(sdist))
         os.symlink(sdist, path)
-        words = [
-            "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--no-cache-dir",
-            "--disable-pip-version-check", "--no-input", "--verbose", "--wheel-dir", wheels, path,
-        ]  # fmt: skip
+        words = ["-m", "pip", "wheel", *_PIP_OPTIONS, "--verbose", "--wheel-dir", wheels, path]
         try:
             # conda's compilers count, or those that this machine has.
             said = programs.find_activation_variables(prefix, plan.timeout_s).items()
@@ -146,10 +153,11 @@ def _failed(plan: "BuildPlan", package: "PlannedPackage", how: str, output: byte
 
 def advice(evidence: "list[str]", package: "PlannedPackage") -> str:
     """Say what to do about a build that failed with these lines."""
-    text, by_hand = "\n".join(evidence), "%s==%s" % (package.name, package.version)
+    text = "\n".join(evidence)
+    by_hand = "%s==%s" % (package.name, package.version)
     for pattern, what in _CAUSES:
         match = re.search(pattern, text)
         if match:
-            named = what.replace("{0}", next((each for each in match.groups() if each), ""))
+            named = what.replace("{0}", next((group for group in match.groups() if group), ""))
             return named % by_hand if "%s" in named else named
     return "read the log; or " + _BY_HAND % by_hand

@@ -239,7 +239,8 @@ class CarriedConnection:
         self.is_closing = False
 
 
-SOCKET, _PREFIX = "s", "clusterfn-kernel-"
+SOCKET = "s"
+_PREFIX = "clusterfn-kernel-"
 
 
 def make_private_folder() -> str:

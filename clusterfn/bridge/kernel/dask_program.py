@@ -67,9 +67,15 @@ def security() -> "Any":
 def security_of(cert: str, key: str) -> "Any":
     """Return dask's settings of TLS with a certificate that signs itself and serves every role, and its key."""
     return Security(
-        require_encryption=True, tls_ca_file=cert, tls_client_cert=cert, tls_client_key=key,
-        tls_scheduler_cert=cert, tls_scheduler_key=key, tls_worker_cert=cert, tls_worker_key=key,
-    )  # fmt: skip
+        require_encryption=True,
+        tls_ca_file=cert,
+        tls_client_cert=cert,
+        tls_client_key=key,
+        tls_scheduler_cert=cert,
+        tls_scheduler_key=key,
+        tls_worker_cert=cert,
+        tls_worker_key=key,
+    )
 
 
 def own_ip(settings: "Any", other: str = "") -> str:
@@ -127,10 +133,17 @@ async def run_worker(address: str, name: str, cores: int, memory_bytes: int, set
         sys.stderr.write("the scheduler at %s does not answer (%s): its block has ended\n" % (address, error))
         return
     nanny = Nanny(
-        address, name=name, nthreads=cores, memory_limit=memory_bytes or "auto", protocol="tls",
-        host=own_ip(settings, ip_and_port(address)[0]), security=security(), death_timeout=LOST_S, dashboard=False,
+        address,
+        name=name,
+        nthreads=cores,
+        memory_limit=memory_bytes or "auto",
+        protocol="tls",
+        host=own_ip(settings, ip_and_port(address)[0]),
+        security=security(),
+        death_timeout=LOST_S,
+        dashboard=False,
         worker_class=HeldWorker,
-    )  # fmt: skip
+    )
     async with nanny:
         await nanny.finished()
 

@@ -63,10 +63,10 @@ class FarEnd:
         """Carry a new connection of the other end."""
         raise NotImplementedError
 
-    def _take_word(self, facts: "Facts") -> None:
+    def _on_facts(self, facts: "Facts") -> None:
         """Obey what the other end says of the whole."""
 
-    def _take(self, frame: "Frame") -> None:
+    def _deliver(self, frame: "Frame") -> None:
         """Deliver what a connection brings."""
         self._carried.take(frame)
 
@@ -107,9 +107,9 @@ class FarEnd:
                 if frame.kind == OPEN:
                     self._open(frame.connection, frame.body[0])
                 elif frame.kind == SAY:
-                    self._take_word(facts_of(frame))
+                    self._on_facts(facts_of(frame))
                 else:
-                    self._take(frame)
+                    self._deliver(frame)
         except (StreamDamaged, KeyError, ValueError, IndexError) as damaged:
             # The other end connects again and resumes, so no frame is lost.
             sys.stderr.write("clusterfn: the connection of the client is closed: %r\n" % damaged)
@@ -121,10 +121,12 @@ class FarEnd:
         """Let a link carry the stream: the other end resumes it, or begins another."""
         if frame.kind != HELLO:
             raise StreamDamaged("it begins without a hello")
-        facts, link.is_greeted = facts_of(frame), True
+        facts = facts_of(frame)
+        link.is_greeted = True
         answer = self._greet(facts)
         if "refused" in answer:
-            link.outgoing, link.is_refused = memoryview(pack_hello(answer)), True
+            link.outgoing = memoryview(pack_hello(answer))
+            link.is_refused = True
         else:
             self._drop_link()
             self._stream.resume(int(facts["received"]))
@@ -256,7 +258,8 @@ def connect_to_own(port: int) -> "tuple[Optional[socket.socket], str]":
 
 def listeners_on(port: int) -> "tuple[list[str], bool]":
     """Return the addresses on which programs of this user listen, loopback for any, and whether other users do."""
-    own, others = [], False
+    own = []
+    others = False
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         # The file is missing outside Linux, and that of IPv6 where it is switched off.
         for line in read_proc("net", name).decode("ascii").splitlines()[1:]:
@@ -270,7 +273,7 @@ def listeners_on(port: int) -> "tuple[list[str], bool]":
     # Without /proc, nothing says whose port it is, so the usual address is tried.
     if not os.path.exists("/proc/net/tcp"):
         own = ["127.0.0.1"]
-    return [_LOOPBACK.get(each, each) for each in own], others
+    return [_LOOPBACK.get(own_address, own_address) for own_address in own], others
 
 
 def _address(family: int, hexadecimal: str) -> str:

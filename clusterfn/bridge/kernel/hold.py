@@ -37,9 +37,12 @@ if TYPE_CHECKING:
 # Beyond this much unacknowledged output, the holder reads no more, and the kernel keeps the rest.
 LIMIT_BYTES = 64 * 2**20
 # How long the job waits for the next proxy after a restart, a death of the kernel, and the loss of its client.
-RESTART_S, RESTART_AFTER_DEATH_S, ORPHAN_S = 60.0, 30.0, 10.0
+RESTART_S = 60.0
+RESTART_AFTER_DEATH_S = 30.0
+ORPHAN_S = 10.0
 _GOODBYE_S = 5.0
-_TICK_S, _LISTENING_LOOK_S = 1.0, 0.02
+_TICK_S = 1.0
+_LISTENING_LOOK_S = 0.02
 _TAIL_BYTES = 4096
 _PROGRAMS = {"jupyterlab": LabProcess, "distributed": DaskProcess}
 
@@ -140,7 +143,9 @@ class KernelHolder(FarEnd):
 
     def _greet(self, facts: "Facts") -> "Facts":
         """Take the proxy that has connected: it resumes, or begins with another kernel."""
-        incarnation, received, fresh = str(facts["incarnation"]), int(facts["received"]), False
+        incarnation = str(facts["incarnation"])
+        received = int(facts["received"])
+        fresh = False
         is_heir = facts.get("adopts") == stream.key_name(self._key)
         if incarnation in self._past:
             return {"refused": "another program has connected to this kernel since"}
@@ -164,9 +169,11 @@ class KernelHolder(FarEnd):
         # A proxy that was replaced may try to resume, and is refused then.
         self._past.add(self._incarnation)
         self._incarnation, self._key, self._scheme = incarnation, key, scheme
-        self._shutdown, self._why, self._goodbye_s = "", "", _GOODBYE_S
+        self._shutdown = self._why = ""
+        self._goodbye_s = _GOODBYE_S
         self._begin_stream()
-        self._connecting, self._readers = [], {}
+        self._connecting = []
+        self._readers = {}
         self._kernel = self._program(self._folder, key, scheme)
         self.starts += 1
 
@@ -176,7 +183,7 @@ class KernelHolder(FarEnd):
 
     # What the proxy sends
 
-    def _take(self, frame: "Frame") -> None:
+    def _deliver(self, frame: "Frame") -> None:
         reader = self._readers.get(frame.connection)
         if frame.kind == stream.DATA and reader is not None:
             reader.passed(frame.body)
@@ -205,12 +212,13 @@ class KernelHolder(FarEnd):
         if kind == "shutdown_request":
             self._shutdown = "restart" if content.get("restart") else "end"
 
-    def _take_word(self, facts: "Facts") -> None:
+    def _on_facts(self, facts: "Facts") -> None:
         if facts.get("do") == "interrupt" and self._kernel is not None:
             self._kernel.interrupt()
         elif facts.get("do") in ("orphan", "end"):
             # No client listens any more, so there is no reason to wait for an answer.
-            self._shutdown, self._goodbye_s = self._shutdown or facts["do"], 0.0
+            self._shutdown = self._shutdown or facts["do"]
+            self._goodbye_s = 0.0
             if self._kernel is not None:
                 self._kernel.end()
 

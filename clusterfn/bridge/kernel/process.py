@@ -117,8 +117,12 @@ class KernelProcess(HeldProcess):
                 os.unlink(self.socket_path(number))
         place = os.path.join(folder, _CONNECTION_FILE)
         facts: "Dict[str, Any]" = {
-            "transport": "ipc", "ip": self._path, "key": key, "signature_scheme": scheme, "kernel_name": "",
-        }  # fmt: skip
+            "transport": "ipc",
+            "ip": self._path,
+            "key": key,
+            "signature_scheme": scheme,
+            "kernel_name": "",
+        }
         facts.update(("%s_port" % name, number) for number, name in enumerate(CHANNEL_NAMES, 1))
         with open(place, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             json.dump(facts, file)
@@ -209,7 +213,8 @@ class DaskProcess(HeldProcess):
 
 
 _LAB_SOCKET = "lab"
-_LOOK_S, _ANSWER_S = 15.0, 10.0
+_LOOK_S = 15.0
+_ANSWER_S = 10.0
 
 
 class LabProcess(HeldProcess):
@@ -228,7 +233,7 @@ class LabProcess(HeldProcess):
             os.unlink(self._path)
         settings = {"sock": self._path, "sock_mode": "0600", "root_dir": os.getcwd(), "base_url": "/", "certfile": ""}
         argv = [sys.executable, "-m", "jupyterlab", "--no-browser"]
-        argv += ["--ServerApp.%s=%s" % each for each in settings.items()]
+        argv += ["--ServerApp.%s=%s" % setting for setting in settings.items()]
         argv += ["--allow-root"] if os.geteuid() == 0 else []
         # Every user can read arguments, so the token is a variable. The server writes it into its runtime folder.
         env = dict(os.environ, JUPYTER_TOKEN=token, JUPYTER_RUNTIME_DIR=os.path.join(folder, "runtime"))
@@ -282,9 +287,13 @@ class LabActivity:
             except (OSError, ValueError, http.client.HTTPException):
                 # JupyterLab is still starting, or too busy to answer. The next look asks again.
                 continue
-            states = {(str(each.get("id") or each.get("name")), str(each.get("last_activity"))) for each in resources}
-            if states != self._states or any(each.get("execution_state") == "busy" for each in resources):
-                self._states, self._active_at = states, clock.now()
+            states = {
+                (str(resource.get("id") or resource.get("name")), str(resource.get("last_activity")))
+                for resource in resources
+            }
+            if states != self._states or any(resource.get("execution_state") == "busy" for resource in resources):
+                self._states = states
+                self._active_at = clock.now()
 
     def _ask(self, kind: str) -> "List[Any]":
         connection = http.client.HTTPConnection("localhost", timeout=_ANSWER_S)

@@ -164,7 +164,8 @@ class FrameStream:
 
     def next_unsent(self) -> bytes:
         """Return the next bytes for the connection, several frames at once."""
-        pieces, size = [], 0
+        pieces = []
+        size = 0
         while self._unsent and size < READ_BYTES:
             pieces.append(self._unsent.popleft())
             size += len(pieces[-1])
@@ -190,11 +191,11 @@ class MessageReader:
     A part that is longer than what matters here is empty.
 
     Args:
-        take: Called with the parts of each message.
+        on_message: Called with the parts of each message.
     """
 
-    def __init__(self, take: "Callable[[List[bytes]], None]") -> None:
-        self._take = take
+    def __init__(self, on_message: "Callable[[List[bytes]], None]") -> None:
+        self._on_message = on_message
         self._data = bytearray()
         # Bytes of the greeting that are still to come.
         self._greeting = GREETING_BYTES
@@ -206,7 +207,9 @@ class MessageReader:
         self._greeting -= piece
         self._data += data[piece:]
         while len(self._data) >= 2:
-            flags, size, start = self._data[0], self._data[1], 2
+            flags = self._data[0]
+            size = self._data[1]
+            start = 2
             if flags & LONG:
                 start = 9
                 size = int.from_bytes(self._data[1:start], "big")
@@ -216,7 +219,7 @@ class MessageReader:
                 self._parts.append(bytes(self._data[start : start + size]) if size <= _READ_UP_TO else b"")
                 if not flags & MORE:
                     parts, self._parts = self._parts, []
-                    self._take(parts)
+                    self._on_message(parts)
             del self._data[: start + size]
         return data
 

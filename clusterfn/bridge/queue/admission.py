@@ -225,7 +225,9 @@ class AdmissionRequest:
         self._job = job
         self._signals = signals
         self._may_queue = waits
-        self._leases, self._ticket, self._look = self.admission.leases, self.admission.ticket, self.admission.look
+        self._leases = self.admission.leases
+        self._ticket = self.admission.ticket
+        self._look = self.admission.look
 
     def take(self, turn: bool) -> None:
         """Hold what the job asks for. `turn`: the spooler of its user has started it.
@@ -282,7 +284,8 @@ class AdmissionRequest:
             before: GPUs that it holds, and releases: a process without a lease uses some of them. Other GPUs may be
                 kept for jobs that come earlier, and a younger job must see that this one waits.
         """
-        job, ticket = self._job.id, self._ticket
+        job = self._job.id
+        ticket = self._ticket
         with self.admission.lock:
             for lease in before.values():
                 lease.close()
@@ -339,7 +342,8 @@ class AdmissionRequest:
 
     def _others_wait(self) -> bool:
         """Return whether another job in the queue may start. One that waits for an input takes no turn."""
-        queue, with_inputs = self._ticket.queue, []
+        queue = self._ticket.queue
+        with_inputs = []
         for job in queue.each_name():
             ticket = queue.of(job)
             if ticket is not None and ticket.after:
@@ -418,7 +422,8 @@ class MachineLook:
 
     def why_no_gpus(self) -> str:
         """Say why it waits although GPUs were free: others took them, or use them."""
-        names, job = self.held_names(), self._ticket.job.id
+        names = self.held_names()
+        job = self._ticket.job.id
         start_plan = self.decide(names)
         if not start_plan.reasons:
             start_plan = self.decide(names, no_gpus=True)
@@ -430,9 +435,7 @@ class MachineLook:
         others = any(other.uid != self.uid for other in names.waiting)
         return plan.must_yield(self._ticket.own(), self._view(names, own=own)) if others else ""
 
-    def _view(
-        self, names: lease_names.HeldNames, no_gpus: bool = False, own: "Container[str]" = ()
-    ) -> plan.QueueView:  # fmt: skip
+    def _view(self, names: lease_names.HeldNames, no_gpus: bool = False, own: "Container[str]" = ()) -> plan.QueueView:
         # All GPUs of the machine count, because older jobs may accept another kind.
         every = [] if no_gpus else [gpu.uuid for gpu in self.gpus]
         free = [gpu for gpu in every if gpu in own or gpu not in names.gpus and gpu not in self.unleased]
@@ -440,7 +443,11 @@ class MachineLook:
         resources = MachineResources(machine.cores(), machine.memory_mb(), available_mb, free)
         own_kind = machine.kind_of(self._ticket.job.spec["resources"])
         return plan.QueueView(
-            resources, names, self.uid,
+            resources,
+            names,
+            self.uid,
             lambda kind: self.every if kind == own_kind else machine.gpus_of_kind(kind, self.gpus),
-            names.holders(self.every), self.unleased, now_ms=machine.now_ns() // 10**6,
-        )  # fmt: skip
+            names.holders(self.every),
+            self.unleased,
+            now_ms=machine.now_ns() // 10**6,
+        )

@@ -53,7 +53,8 @@ def replace_used_gpus(leases: "Leases", held: "dict[str, Lease]", every: "Sequen
         TooFew: There are not as many; none is held then.
         AttemptEnded: nvidia-smi fails; none is held then.
     """
-    count, unleased = len(held), set()  # type: int, set[str]
+    count = len(held)
+    unleased: "set[str]" = set()
     try:
         while True:
             users = gpus.used_by_others(held)

@@ -11,7 +11,7 @@ from ..supervisor import process_tree, worker_process
 from ..supervisor.attempt import final_attempt, release_claim
 from ..supervisor.job import DamagedFile, JobFolder
 from ..supervisor.process_tree import boot_id
-from ..supervisor.verdict import say
+from ..supervisor.verdict import log_line
 from . import lease_names, machine, tickets
 from .lease import AdmissionLock, Leases
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # that it need not ask the queue of its own user.
 ENVIRONMENT = "environment"
 ITS_TURN = "turn"
-_DIES_S, _LOOK_S = 2.0, 0.01
+_DIES_S = 2.0
+_LOOK_S = 0.01
 _RESTARTED = "the machine was restarted"
 
 
@@ -46,7 +47,8 @@ def ensure_spooler(queue: "Queue", bridge: str) -> None:
 
     One that a signal has stopped is killed first, so that two never run.
     """
-    name, leases = spool_name(queue), Leases()
+    name = spool_name(queue)
+    leases = Leases()
     own_lease = leases.hold(name) or _replace_stopped_spooler(name, leases)
     if own_lease is None:
         return
@@ -55,9 +57,13 @@ def ensure_spooler(queue: "Queue", bridge: str) -> None:
         with open(os.path.join(machine.folder(queue.root), SPOOLER_LOG), "wb") as log:
             _start_apart(
                 [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
-                stdout=log, stderr=log, cwd="/", env=tickets.environment_of(os.getppid()),
-                pass_fds=[own_lease.fileno()], start_new_session=True,
-            )  # fmt: skip
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=tickets.environment_of(os.getppid()),
+                pass_fds=[own_lease.fileno()],
+                start_new_session=True,
+            )
     finally:
         own_lease.close()
 
@@ -72,7 +78,8 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
     import subprocess
 
     reads, writes = os.pipe()
-    own, between = os.getpid(), os.fork()
+    own = os.getpid()
+    between = os.fork()
     if between == 0:
         try:
             worker_process.die_with_parent(signal.SIGKILL, own)
@@ -141,7 +148,9 @@ def requeue_interrupted(root: str) -> bool:
     """
     if not os.path.isdir(os.path.join(machine.folder(root), INTERRUPTED)):
         return False
-    kept, boot, requeued = tickets.kept_aside(root), boot_id(), False
+    kept = tickets.kept_aside(root)
+    boot = boot_id()
+    requeued = False
     for job in kept.names():
         fields = kept.fields(job)
         if fields is None or fields["boot"] == boot:
@@ -159,7 +168,7 @@ def requeue_interrupted(root: str) -> bool:
                 kept.remove(job)
             except (OSError, DamagedFile) as error:
                 # A job that cannot be read now must not keep the others from being requeued.
-                say("the interrupted job %s was not requeued: %s" % (job, error))
+                log_line("the interrupted job %s was not requeued: %s" % (job, error))
     return requeued
 
 

@@ -13,7 +13,7 @@ import time
 
 from ..layout import ENVIRONMENT
 from ..supervisor.process_tree import user_name
-from ..supervisor.verdict import AttemptEnded, Verdict, say
+from ..supervisor.verdict import AttemptEnded, Verdict, log_line
 from . import lease_names, socket_table
 
 TYPE_CHECKING = False
@@ -29,7 +29,8 @@ _PLACES = 4096
 MOST_OF_ANOTHER = 4096
 _TRIES = 25
 # No healthy process needs the lock of all admissions for longer than this.
-_LOCK_S, _POLL_S = 2.0, 0.002
+_LOCK_S = 2.0
+_POLL_S = 0.002
 _FORBIDDEN = "this machine lets no job hold an abstract unix socket, which keeps the GPUs of jobs apart: %s"
 _ALLOW = "let jobs bind such sockets: a sandbox, a container or a rule of AppArmor or SELinux forbids them"
 
@@ -105,7 +106,7 @@ class Leases:
                 bound = lease_names.with_ending(name, os.urandom(4).hex())
                 lease = self._bind(bound)
                 who = holder_in_words(self, name)
-                say("%s has bound the name %s of this user: it counts for nothing" % (who, name))
+                log_line("%s has bound the name %s of this user: it counts for nothing" % (who, name))
             if lease is not None:
                 # One user may hold such names several times, because they only inform others and lock nothing.
                 if name.startswith(lease_names.WAIT) or not self._own_names(name) - {bound}:
@@ -152,17 +153,17 @@ class Leases:
     def _own_names(self, name: str) -> "set[str]":
         plain_name = lease_names.plain(name)
         own: "set[str]" = set()
-        for each, uid in self.binders().items():
-            if lease_names.plain(each) != plain_name:
+        for held_name, uid in self.binders().items():
+            if lease_names.plain(held_name) != plain_name:
                 continue
-            holder = self.holder(each) if uid is None else None
+            holder = self.holder(held_name) if uid is None else None
             if holder is not None:
                 uid = holder.uid
                 holder.close()
             # Where it is still not known, the holder accepts no connections, or has too many. A process of this user
             # does neither.
             if uid in (os.getuid(), 0):
-                own.add(each)
+                own.add(held_name)
         return own
 
     def holder(self, name: str) -> "Optional[LeaseHolder]":
@@ -189,7 +190,9 @@ def _address(name: str) -> bytes:
 
 def holder_in_words(leases: "Leases", name: str) -> str:
     """Say which user holds a name, and with which process."""
-    uid, pid, holder = leases.binders().get(name), 0, leases.holder(name)
+    uid = leases.binders().get(name)
+    pid = 0
+    holder = leases.holder(name)
     if holder is not None:
         uid, pid = holder.uid, holder.pid
         holder.close()
@@ -223,7 +226,7 @@ class AdmissionLock:
             self._lock = self._leases.hold(lease_names.ADMISSION)
         if self._lock is None:
             who = holder_in_words(self._leases, lease_names.ADMISSION)
-            say("%s keeps the lock of the queue: this job does not wait for it" % who)
+            log_line("%s keeps the lock of the queue: this job does not wait for it" % who)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-    Each = TypeVar("Each")
+    Owned = TypeVar("Owned")
 
 ADMISSION = "door"
 GPU, RUN, WAIT, SPOOL = "gpu/", "run/", "wait/", "spool/"
@@ -117,15 +117,15 @@ class HeldNames:
 
 
 def first_of_each(
-    owned: "Iterable[Tuple[Each, Optional[int]]]", most: int, unlimited: "Sequence[Optional[int]]" = ()
-) -> "List[Each]":
+    owned: "Iterable[Tuple[Owned, Optional[int]]]", most: int, unlimited: "Sequence[Optional[int]]" = ()
+) -> "List[Owned]":
     """Return what users have, and no more than so many of one user who is not among the unlimited ones."""
-    kept: "List[Each]" = []
+    kept: "List[Owned]" = []
     counts: "Dict[Optional[int], int]" = {}
-    for each, uid in owned:
+    for item, uid in owned:
         counts[uid] = counts.get(uid, 0) + 1
         if uid in unlimited or counts[uid] <= most:
-            kept.append(each)
+            kept.append(item)
     return kept
 
 

@@ -104,7 +104,8 @@ def weight(demand: Demand) -> int:
 
 def kind_of(resources: "Mapping[str, Any]") -> Kind:
     """Return which GPUs will do for a job, by the `resources` of its spec.json."""
-    kind, memory_mb = squeezed(resources.get("gpu_type") or ""), _mb(resources.get("gpu_memory_bytes") or 0)
+    kind = squeezed(resources.get("gpu_type") or "")
+    memory_mb = _mb(resources.get("gpu_memory_bytes") or 0)
     return Kind(kind, memory_mb, only_of(resources))
 
 
@@ -193,7 +194,7 @@ class RemainingResources:
         self._core_count = machine.cores
         self.memory_mb = min(machine.memory_mb - sum(self.memory_users.values()), machine.available_mb)
         self.limits = limits
-        self.own = [sum(each) for each in zip(*own)] + [len(own)] if own else [0, 0, 0, 0]
+        self.own = [sum(column) for column in zip(*own)] + [len(own)] if own else [0, 0, 0, 0]
 
     def lacks(self, demand: Demand, gpus: "Optional[Sequence[str]]" = None) -> "list[str]":
         """List what is missing for a job that asks for this; empty if it may start.
@@ -228,13 +229,13 @@ class RemainingResources:
 
     def over(self, demand: Demand) -> "list[str]":
         """List the limits of the user that it would exceed, by their names in clusterfn.yml."""
-        each = zip(("gpus", "cores", "memory", "jobs"), self.limits, self.own, list(demand) + [1])
-        return [word for word, limit, used, more in each if limit is not None and more and used + more > limit]
+        limited = zip(("gpus", "cores", "memory", "jobs"), self.limits, self.own, list(demand) + [1])
+        return [word for word, limit, used, more in limited if limit is not None and more and used + more > limit]
 
     def further(self, demand: Demand) -> int:
         """Return how many more such jobs the limits of the user allow."""
-        each = zip(self.limits, self.own, list(demand) + [1])
-        rooms = [(limit - used) // more for limit, used, more in each if limit is not None and more]
+        limited = zip(self.limits, self.own, list(demand) + [1])
+        rooms = [(limit - used) // more for limit, used, more in limited if limit is not None and more]
         return max(0, int(min(rooms + [_MANY])))
 
     def take(self, demand: Demand, gpus: "Optional[Sequence[str]]" = None) -> None:

@@ -38,7 +38,8 @@ def print_looks(root: str, has_nodes: bool, every_s: float, looks: int) -> int:
         has_nodes: Whether jobs run elsewhere, by a scheduler.
         looks: 0 for no end.
     """
-    overview, count = Overview(root, has_nodes), 0
+    overview = Overview(root, has_nodes)
+    count = 0
     while True:
         began = time.process_time()
         write_all(sys.stdout.fileno(), json.dumps(portable(overview.look())).encode() + b"\n")
@@ -73,7 +74,8 @@ class Overview:
         own = self._own_jobs()
         if self._has_nodes:
             return {"t": time.time(), "own": own}
-        names, now_s = Leases().binders(), machine.now_s()
+        names = Leases().binders()
+        now_s = machine.now_s()
         facts = {
             "t": time.time(),
             "own": own,

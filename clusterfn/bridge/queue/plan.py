@@ -2,8 +2,9 @@
 
 Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. Of several users
 the one comes next whose running jobs hold less (`machine.weight`), and of one user's jobs the first that was sent, of
-those with the highest `priority=`. All programs see the same names, and so the same order. Whoever keeps a job waiting
-is named in its reason.
+those with the highest `priority=`. All programs see the same names, and so the same order. The reason of a job
+that waits names the users who keep it waiting.
+
 There is a line for each kind of GPU that is asked for, and one for jobs without GPUs. The first job of a line that does
 not fit reserves all that it needs, in all lines. Others may pass it only with what would be left then. Between two
 items, an element gives way to another user who would then hold less than its own does now. Jobs with GPUs start one
@@ -33,7 +34,8 @@ def describe_wait(
     missing: "Sequence[str]", demand: "Demand", gpus_wait: str, room: "RemainingResources", limits: "UserLimits"
 ) -> str:
     """Say what a job waits for: `gpus_wait` is what it says of GPUs."""
-    parts, over = [], room.over(demand)
+    parts = []
+    over = room.over(demand)
     if GPUS in missing:
         parts.append(gpus_wait)
     if CORES in missing:
@@ -122,14 +124,30 @@ class QueueView:
     """
 
     def __init__(
-        self, machine: "MachineResources", names: "HeldNames", uid: int, gpus_of: "Callable[[Kind], list[str]]",
-        holders: "Mapping[str, int]", unleased: "Mapping[str, str]", starting: "Container[str]" = (),
-        late: "Container[str]" = (), overdue: "Container[str]" = (), pids: "Optional[Mapping[str, int]]" = None,
+        self,
+        machine: "MachineResources",
+        names: "HeldNames",
+        uid: int,
+        gpus_of: "Callable[[Kind], list[str]]",
+        holders: "Mapping[str, int]",
+        unleased: "Mapping[str, str]",
+        starting: "Container[str]" = (),
+        late: "Container[str]" = (),
+        overdue: "Container[str]" = (),
+        pids: "Optional[Mapping[str, int]]" = None,
         now_ms: int = 0,
-    ) -> None:  # fmt: skip
-        self.machine, self.names, self.uid, self.gpus_of = machine, names, uid, gpus_of
-        self.holders, self.unleased, self.pids = holders, unleased, pids or {}
-        self.starting, self.late, self.overdue, self.now_ms = starting, late, overdue, now_ms
+    ) -> None:
+        self.machine = machine
+        self.names = names
+        self.uid = uid
+        self.gpus_of = gpus_of
+        self.holders = holders
+        self.unleased = unleased
+        self.pids = pids or {}
+        self.starting = starting
+        self.late = late
+        self.overdue = overdue
+        self.now_ms = now_ms
 
 
 class StartPlan:
@@ -231,7 +249,9 @@ class _Planning:
         self.room.reserve(demand, gpus)
 
     def _plan_one(self, ticket: "Ticket", number: int) -> None:
-        kind, before, behind = self.gpus_of(ticket), number + self._others_before, self.tickets[number + 1 :]
+        kind = self.gpus_of(ticket)
+        before = number + self._others_before
+        behind = self.tickets[number + 1 :]
         if ticket.job in self.view.overdue and ticket.job not in self._runs:
             self.plan.reasons[ticket.job] = SLOW
             return
@@ -277,7 +297,9 @@ class _Planning:
         if not before:
             return text
         after = "%d job%s before it" % (before, "" if before == 1 else "s")
-        first, names, uid = self._first, self.view.names, self.view.uid
+        first = self._first
+        names = self.view.names
+        uid = self.view.uid
         if first is not None:
             after += "; %s is next" % _named(first.uid)
         if first is not None and names.held_by(first.uid) < names.held_by(uid):
@@ -286,7 +308,7 @@ class _Planning:
 
     def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> int:
         """Return how many further jobs like this one may start."""
-        alike = sum((each.asked, each.kind) == (ticket.asked, ticket.kind) for each in behind)
+        alike = sum((other.asked, other.kind) == (ticket.asked, ticket.kind) for other in behind)
         return min(alike, self.room.further(ticket.asked))
 
     def gpus_of(self, ticket: "Ticket") -> "Optional[list[str]]":

@@ -51,7 +51,8 @@ def waiting_jobs(root: str) -> "list[dict[str, Any]]":
     a second of CPU time to read for ten thousand.
     """
     waiting = Queue(root)
-    names, reported = set(waiting.names()), _reported(root)
+    names = set(waiting.names())
+    reported = _reported(root)
     new = sorted(ticket for ticket in map(waiting.of, names.difference(reported)) if ticket is not None)
     return [line for job, line in reported.items() if job in names] + [_line(ticket, None) for ticket in new]
 
@@ -59,14 +60,24 @@ def waiting_jobs(root: str) -> "list[dict[str, Any]]":
 def _line(ticket: "Ticket", reason: "Optional[str]") -> "dict[str, Any]":
     reason = reason or ticket.reason or "waiting for its turn"
     asked = dict(ticket.asked._asdict())
-    return {"job": ticket.job, "name": ticket.name, "reason": reason, "submitted": ticket.submitted, "asked": asked,
-            "since": ticket.written}  # fmt: skip
+    return {
+        "job": ticket.job,
+        "name": ticket.name,
+        "reason": reason,
+        "submitted": ticket.submitted,
+        "asked": asked,
+        "since": ticket.written,
+    }
 
 
 _STATUS_LINE: "dict[str, Any]" = {
-    "job": str, "name": str, "reason": str, "submitted": WHOLE, "since": NUMBER,
+    "job": str,
+    "name": str,
+    "reason": str,
+    "submitted": WHOLE,
+    "since": NUMBER,
     "asked": {"gpus": WHOLE, "cores": WHOLE, "memory_mb": WHOLE},
-}  # fmt: skip
+}
 # The report that was read last, and the version of the file. A list of thousands of jobs asks for each of them.
 _last_read = (("", 0, 0), {})  # type: tuple[tuple[str, int, int], dict[str, dict[str, Any]]]
 
@@ -129,12 +140,16 @@ def print_gpus(root: str) -> int:
 
 def look_at_gpus(root: str) -> "dict[str, Any]":
     """Return `gpus`, `waiting`, what is said of GPUs that do not answer, and in `trouble` the error of nvidia-smi."""
-    trouble, held = "", {}  # type: str, dict[str, Optional[int]]
+    trouble = ""
+    held: "dict[str, Optional[int]]" = {}
     try:
         held = Leases().binders()
-        (loads, lost), processes = gpus.gpu_loads(), gpus.gpu_processes()
+        loads, lost = gpus.gpu_loads()
+        processes = gpus.gpu_processes()
     except AttemptEnded as ended:
-        loads, lost, processes = [], [], {}
+        loads = []
+        lost = []
+        processes = {}
         trouble = "" if ended.verdict.kind == UNSATISFIABLE else ended.verdict.message
     names = lease_names.HeldNames(held, machine.now_s())
     holders = gpu_holders(root, names, os.getuid())
@@ -147,7 +162,7 @@ def _gpu_facts(load: "GpuLoad", holder: "Optional[dict[str, Any]]", processes: "
     if holder is None:
         quiet = processes or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
         unseen = [] if quiet else ["%s in use by an unknown process" % format_size(load.used_mib << 20)]
-        facts["without_lease"] = [gpus.describe_process(each) for each in processes] + unseen
+        facts["without_lease"] = [gpus.describe_process(process) for process in processes] + unseen
     return facts
 
 
@@ -165,7 +180,8 @@ def gpu_holders(root: str, names: lease_names.HeldNames, own: int) -> "dict[str,
     for uuid, uid in names.holders(names.gpus).items():
         job, since = taken.get(uuid, (None, None))
         is_own = uid == own or job is not None
-        user = user_name(own if is_own else uid) if is_own or uid >= 0 else "an unknown user"
+        holder = own if is_own else uid
+        user = user_name(holder) if holder >= 0 else "an unknown user"
         name = None if job is None else _name_of(root, job)
         holders[uuid] = {"user": user, "own": is_own, "job": job, "name": name, "since": since}
     return holders
@@ -201,11 +217,14 @@ def _name_of(root: str, job: str) -> "Optional[str]":
 
 def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str, Any]]":
     """List jobs that wait for GPUs, the next first: all own jobs, and of others those that are next in their line."""
-    now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
+    now_s = time.time()
+    now_ms = machine.now_ns() // 10**6
+    uid = os.getuid()
     order = [job for _, job in names.in_order()]
     places = {(job.uid, job.job): place for place, job in enumerate(order)}
     own = waiting_jobs(root)
-    waiting, place = [], len(order)
+    waiting = []
+    place = len(order)
     for line in own:
         # A job without a name of its own comes after the one before it in the list.
         place = places.get((uid, line["job"]), place)
@@ -215,11 +234,17 @@ def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str
     tickets = {line["job"] for line in own}
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
-            line = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": _wait_of(other), "asked": dict(other.asked._asdict()),
-                    "since": now_s - (now_ms - other.ms) / 1000.0}  # fmt: skip
+            line = {
+                "own": other.uid == uid,
+                "user": gpus.user_name(other.uid),
+                "job": other.job,
+                "name": None,
+                "reason": _wait_of(other),
+                "asked": dict(other.asked._asdict()),
+                "since": now_s - (now_ms - other.ms) / 1000.0,
+            }
             waiting.append((place, line))
-    return [line for _, line in sorted(waiting, key=lambda each: each[0])]
+    return [line for _, line in sorted(waiting, key=lambda placed: placed[0])]
 
 
 def _wait_of(other: "Waiting") -> str:

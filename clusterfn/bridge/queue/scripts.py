@@ -24,7 +24,7 @@ from ..layout import (
     TURN,
     element_log,
 )
-from ..supervisor.verdict import say
+from ..supervisor.verdict import log_line
 from . import launch
 
 TYPE_CHECKING = False
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _COMES_S = 5.0
 # The turn is kept this long for a slow script.
 _KEPT_S = 300.0
-_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
+_AGAIN_S = 0.2
+_AGAIN_MOST_S = 5.0
 
 
 class JobScripts:
@@ -91,12 +92,16 @@ class JobScripts:
                 return subprocess.Popen(
                     ["/bin/sh", os.path.join(ticket.home, SCRIPT)]
                     + ([] if ticket.element is None else [str(ticket.element)]),
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home,
-                    env=dict(fields["env"], **{TURN: turn}), start_new_session=True,
-                )  # fmt: skip
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=ticket.home,
+                    env=dict(fields["env"], **{TURN: turn}),
+                    start_new_session=True,
+                )
         except OSError as error:
             # The user has no process left, or the job's file system is away. Other jobs must still start.
-            say("the script of %s could not be started: %s" % (ticket.job, error))
+            log_line("the script of %s could not be started: %s" % (ticket.job, error))
             return None
 
     def admit(self, ticket: "Ticket") -> None:
@@ -191,7 +196,8 @@ class EnvironmentMakers:
         """Return whose script makes each environment; end those that come to no builder."""
         building: "dict[tuple[str, ...], Ticket]" = {}
         for job, maker in list(self._makers.items()):
-            needs, builds = maker.ticket.needs, _size_of(_log_of(maker.ticket)) > maker.logged
+            needs = maker.ticket.needs
+            builds = _size_of(_log_of(maker.ticket)) > maker.logged
             # The job was withdrawn while its setup ran, or another script has made the environment meanwhile.
             is_useless = not self._scripts.tries(job) or needs not in needed
             if builds or not (is_useless or self._scripts.is_overdue(job)):
@@ -261,7 +267,7 @@ class JobEndings:
                 process = subprocess.Popen(argv, stdin=verdict_file, stdout=null, cwd="/", start_new_session=True)
         except OSError as error:
             # The machine has no process or disk space left. The next turn of the spooler retries.
-            say("the end of %s could not be published now: %s" % (job, error))
+            log_line("the end of %s could not be published now: %s" % (job, error))
             return
         self.jobs[job] = process, time.monotonic() + _CONCLUDES_S, verdict["kind"]
 
@@ -275,7 +281,7 @@ class JobEndings:
                 process.kill()
                 killed.append(process)
             if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
-                say("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
+                log_line("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
             del self.jobs[job]
             if kind != DEPENDENCY or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
                 self._queue.withdraw(job)

@@ -18,7 +18,9 @@ _LISTED = rb": \w+ \w+ \w+ 0001 01 +\d+ @([^\s@]+)\n"
 _SIGNS = bytes(number for number in range(33, 127) if number != ord("@"))
 
 # Constants from <linux/netlink.h>, <linux/sock_diag.h> and <linux/unix_diag.h>.
-SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
+SOCK_DIAG = 4
+_BY_FAMILY = 20
+_DUMP = 0x301
 _DONE, _ERROR = 3, 2
 _BOUND, _LISTENING = 7, 10
 _SHOW_NAME, _SHOW_UID = 1, 0x40
@@ -87,7 +89,8 @@ def _read_answer(data: bytes, bindings: "dict[bytes, Optional[int]]") -> bool:
 
 
 def _read_socket(data: bytes, bindings: "dict[bytes, Optional[int]]") -> None:
-    name, start = b"", _FOUND.size
+    name = b""
+    start = _FOUND.size
     uid: "Optional[int]" = None
     if _FOUND.unpack_from(data)[1] != _socket.SOCK_STREAM:
         return

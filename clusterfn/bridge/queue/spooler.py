@@ -161,10 +161,11 @@ class Spooler:
         lacking = "the function did not start" if ticket.job in self._scripts.starting else "its turn did not come"
         why = report.reason_of(self.queue.root, ticket.job)
         return {
-            "kind": UNSATISFIABLE, "stage": "lease",
+            "kind": UNSATISFIABLE,
+            "stage": "lease",
             "message": "%s within the %s of queue_timeout: %s" % (lacking, format_duration(ticket.timeout_s), why),
             "hint": "call again later, allow a longer queue_timeout, or choose another host",
-        }  # fmt: skip
+        }
 
     def _waited_s(self, ticket: "Ticket") -> float:
         """Return how long it has waited for its turn, without the time in which it waited for the value of a job."""
@@ -194,12 +195,20 @@ class Spooler:
         held = dict(names.holders(every), **{gpu: holder.uid for gpu, holder in holders.items()})
         # The pid is shown only for a user of whom no running job of clusterfn has a GPU: another program must hold it.
         with_jobs = {job.uid for job in names.running if job.asked.gpus}
-        pids = {gpu: each.pid for gpu, each in holders.items() if held[gpu] not in with_jobs and each.pid}
+        pids = {gpu: holder.pid for gpu, holder in holders.items() if held[gpu] not in with_jobs and holder.pid}
         view = plan.QueueView(
-            resources, names, self.uid, self._gpus.of, held, used, starting=set(self._scripts.starting),
-            late=self._scripts.late(), overdue=self._scripts.overdue(), pids=pids,
+            resources,
+            names,
+            self.uid,
+            self._gpus.of,
+            held,
+            used,
+            starting=set(self._scripts.starting),
+            late=self._scripts.late(),
+            overdue=self._scripts.overdue(),
+            pids=pids,
             now_ms=machine.now_ns() // 10**6,
-        )  # fmt: skip
+        )
         return plan.plan_starts(tickets, view)
 
     def _wait(self) -> None:
@@ -247,7 +256,8 @@ class NamedJobs:
             self._published.pop(job, None)
         now_s = machine.now_s()
         for ticket in tickets:
-            before, more = self._named.get(ticket.job), start_plan.further.get(ticket.job, 0)
+            before = self._named.get(ticket.job)
+            more = start_plan.further.get(ticket.job, 0)
             since_ms = start_plan.since_ms[ticket.job]
             waiting = machine.Waiting(since_ms, self._uid, ticket.job, ticket.asked, ticket.kind, more)
             if before is None or before[0] < now_s + _RENEW_S or self._published.get(ticket.job, waiting) != waiting:

@@ -16,7 +16,7 @@ from collections import namedtuple
 from .. import layout
 from ..supervisor import process_tree, publish
 from ..supervisor.job import NAME, NUMBER, WHOLE, DamagedFile, dependencies_of, parse_record
-from ..supervisor.verdict import say
+from ..supervisor.verdict import log_line
 from . import machine
 from .machine import Demand, UserLimits, kind_of
 
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 # which the environment is not ready. after: the jobs whose values it takes.
 Ticket = namedtuple(
     "Ticket",
-    ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "kind", "written",
-     "timeout_s", "reason", "needs", "after"),
-)  # fmt: skip
+    "order ms job name folder home element submitted asked limits kind written timeout_s reason needs after",
+)
 
 # Printed to the log of the job's script.
 WAITS = "the job waits in the queue"
@@ -120,7 +119,7 @@ class Queue:
         except OSError:
             return None
         except DamagedFile as error:
-            say("the ticket %s is damaged, and is removed: %s" % (path, error))
+            log_line("the ticket %s is damaged, and is removed: %s" % (path, error))
             with contextlib.suppress(OSError):
                 # On a read-only disk it stays where it is.
                 os.unlink(path)
@@ -157,12 +156,23 @@ class Queue:
         # A ticket from before the last start of the machine is older than all later ones.
         order = (-fields.get("priority", 0), *((1, fields["submitted"]) if now else (0, fields["t"])))
         return Ticket(
-            order, fields["submitted"] // 10**6 if now else 0, fields["job"], fields["name"], fields["folder"],
-            fields["home"], fields.get("element"), fields["submitted"], Demand(**fields["asked"]),
-            UserLimits(**fields["limits"]), kind_of(fields["resources"]), fields["t"], fields.get("queue_timeout_s"),
-            fields["reason"], tuple(fields.get("needs", ())),
-            tuple(dependencies_of(fields)),
-        )  # fmt: skip
+            order=order,
+            ms=fields["submitted"] // 10**6 if now else 0,
+            job=fields["job"],
+            name=fields["name"],
+            folder=fields["folder"],
+            home=fields["home"],
+            element=fields.get("element"),
+            submitted=fields["submitted"],
+            asked=Demand(**fields["asked"]),
+            limits=UserLimits(**fields["limits"]),
+            kind=kind_of(fields["resources"]),
+            written=fields["t"],
+            timeout_s=fields.get("queue_timeout_s"),
+            reason=fields["reason"],
+            needs=tuple(fields.get("needs", ())),
+            after=tuple(dependencies_of(fields)),
+        )
 
 
 def kept_aside(root: str) -> Queue:
@@ -244,8 +254,10 @@ class JobTicket:
         self.submitted: "int" = self.standing.submitted if self.standing else 0
         self.asked = machine.demand_of(job.spec)
         self.limits = machine.limits_of(job.spec)
-        environment = [layout.environment_dir(each["root"], each["id"]) for each in [job.spec.get("building")] if each]
-        self.needs = [os.path.join(folder, layout.READY) for folder in environment]
+        building = job.spec.get("building")
+        self.needs: "list[str]" = []
+        if building:
+            self.needs.append(os.path.join(layout.environment_dir(building["root"], building["id"]), layout.READY))
         self.after = dependencies_of(job.spec)
         self._resumes = bool((job.spec.get("requeue") or {}).get("node")) and job.element is None
 
@@ -295,15 +307,27 @@ class JobTicket:
             kept_aside(self.job.root).remove(self.job.id)
 
     def _fields(self, reason: str) -> "dict[str, object]":
-        job, spec = self.job, self.job.spec
+        job = self.job
+        spec = self.job.spec
         return {
-            "job": job.id, "name": spec["name"], "folder": job.folder, "home": job.home,
-            "element": job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
-            "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
+            "job": job.id,
+            "name": spec["name"],
+            "folder": job.folder,
+            "home": job.home,
+            "element": job.element,
+            "submitted": self.submitted,
+            "t": time.time(),
+            "reason": reason,
+            "asked": self.asked._asdict(),
+            "limits": self.limits._asdict(),
+            "resources": spec["resources"],
             "priority": spec.get("priority") or 0,
-            "queue_timeout_s": spec["queue_timeout_s"], "bridge": spec["bridge"],
-            "needs": self.needs, "after": spec.get("after"), "env": environment_of(os.getppid()),
-        }  # fmt: skip
+            "queue_timeout_s": spec["queue_timeout_s"],
+            "bridge": spec["bridge"],
+            "needs": self.needs,
+            "after": spec.get("after"),
+            "env": environment_of(os.getppid()),
+        }
 
 
 def environment_of(pid: int) -> "dict[str, str]":

@@ -30,10 +30,14 @@ def run_command(
     try:
         # The scheduler may be ending all processes of the job that asks, and this one must still answer.
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, timeout=patience_s,
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=env,
+            timeout=patience_s,
             stderr=subprocess.STDOUT if together else subprocess.PIPE,
             preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
-        )  # fmt: skip
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return None, "", str(error)
     return done.returncode, done.stdout.decode("utf-8", "replace"), (done.stderr or b"").decode("utf-8", "replace")

@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 20
 _JOB = re.compile(r"<job_list\b.*?</job_list>", re.DOTALL)
-_NAME, _NUMBER = re.compile(r"<JB_name>([^<]*)</JB_name>"), re.compile(r"<JB_job_number>([0-9]+)</JB_job_number>")
+_NAME = re.compile(r"<JB_name>([^<]*)</JB_name>")
+_NUMBER = re.compile(r"<JB_job_number>([0-9]+)</JB_job_number>")
 _TASKS = re.compile(r"<tasks>([0-9,:-]+)</tasks>")
 
 
 class GridEngineOnHost(HostScheduler):
     def submission_id(self) -> "Optional[str]":
         # The task of a job that is no array is "undefined".
-        number, task = os.environ.get("JOB_ID"), os.environ.get("SGE_TASK_ID") or "undefined"
+        number = os.environ.get("JOB_ID")
+        task = os.environ.get("SGE_TASK_ID") or "undefined"
         return "%s_%s" % (number, task) if number and task != "undefined" else number or None
 
     def restarts(self) -> int:

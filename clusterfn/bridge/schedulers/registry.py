@@ -27,11 +27,24 @@ class Registration:
     """
 
     def __init__(
-        self, *, on_host: str, client: str, site: str, keys: str, job_variable: str, task_variable: str,
-        gpus_variable: str = "", obeyed: "tuple[str, ...]" = ()
-    ) -> None:  # fmt: skip
-        self.on_host, self.client, self.site, self.keys = on_host, client, site, keys
-        self.job_variable, self.task_variable, self.gpus_variable = job_variable, task_variable, gpus_variable
+        self,
+        *,
+        on_host: str,
+        client: str,
+        site: str,
+        keys: str,
+        job_variable: str,
+        task_variable: str,
+        gpus_variable: str = "",
+        obeyed: "tuple[str, ...]" = (),
+    ) -> None:
+        self.on_host = on_host
+        self.client = client
+        self.site = site
+        self.keys = keys
+        self.job_variable = job_variable
+        self.task_variable = task_variable
+        self.gpus_variable = gpus_variable
         self.obeyed = obeyed
 
     def import_part(self, part: str) -> "Any":
@@ -56,7 +69,15 @@ SCHEDULERS = {
         gpus_variable="SLURM_JOB_GPUS",
         # SLURM_CONF, SLURM_CONF_SERVER and SLURM_JWT stay: they say where SLURM is, and who asks it.
         obeyed=(
-            "SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_", "SALLOC_", "SRUN_", "SLURM_", "!SLURM_CONF",
+            "SBATCH_",
+            "SQUEUE_",
+            "SCANCEL_",
+            "SCONTROL_",
+            "SINFO_",
+            "SALLOC_",
+            "SRUN_",
+            "SLURM_",
+            "!SLURM_CONF",
             "!SLURM_JWT",
         ),
     ),
@@ -69,7 +90,7 @@ SCHEDULERS = {
         task_variable="SGE_TASK_ID",
         obeyed=("SGE_TASK_",),
     ),
-}  # fmt: skip
+}
 
 
 def scheduler_named(name: str) -> "HostScheduler":
@@ -81,7 +102,7 @@ def scheduler_named(name: str) -> "HostScheduler":
 
 def scheduler_of_job(environ: "Mapping[str, str]") -> "Optional[HostScheduler]":
     """Return the scheduler of the job with these variables; None without one with nodes."""
-    found = (scheduler_named(name) for name, each in SCHEDULERS.items() if each.job_variable in environ)
+    found = (scheduler_named(name) for name, scheduler in SCHEDULERS.items() if scheduler.job_variable in environ)
     return next(found, None)
 
 

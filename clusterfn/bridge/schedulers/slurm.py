@@ -26,9 +26,14 @@ _ASKED = b"JOB REQUEUE"
 _AGAIN = {"asked": "was asked to", "preempted": "preempted it, or was asked to", "node": "has given its node up"}
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED", b"NODE FAILURE": "NODE_FAIL"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
-_OBEYED, _KEPT = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_"), ("SLURM_CONF", "SLURM_JWT")
+_OBEYED = ("SLURM_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SINFO_")
+_KEPT = ("SLURM_CONF", "SLURM_JWT")
 _SHOW_JOB_S = 5
-_SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S, _SCONTROL_S, _REQUEUE_S = 10, 20, 30, 20, 30
+_SHOW_NODE_S = 10
+_SQUEUE_S = 20
+_SCANCEL_S = 30
+_SCONTROL_S = 20
+_REQUEUE_S = 30
 
 
 class SlurmOnHost(HostScheduler):
@@ -57,7 +62,8 @@ class SlurmOnHost(HostScheduler):
         return int(ends) if ends.isdecimal() else None
 
     def ending(self, log: str) -> "Optional[Verdict]":
-        facts, said = show("job", str(self.submission_id()), _SHOW_JOB_S), _cause_by_log(log)
+        facts = show("job", str(self.submission_id()), _SHOW_JOB_S)
+        said = _cause_by_log(log)
         # The log has the ends of earlier starts too.
         if not facts and (said != _ASKED or self.restarts()):
             return Verdict(None, "scontrol did not say whether SLURM starts the job again")
@@ -119,9 +125,19 @@ class SlurmOnHost(HostScheduler):
     def launch_command(self, nodes: int, tasks: int, cores: int, folder: str) -> "list[str]":
         # Memory and GPUs are the job's own there. Of several tasks on each node, that of rank 0 ends at once.
         others, first = (nodes - 1, ["--relative=1"]) if tasks == 1 else (nodes, ["--distribution=block"])
-        return ["srun", "--nodes=%d" % others, "--ntasks=%d" % (others * tasks), "--ntasks-per-node=%d" % tasks, *first,
-                "--cpus-per-task=%d" % cores, "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--input=none",
-                "--chdir=%s" % folder]  # fmt: skip
+        return [
+            "srun",
+            "--nodes=%d" % others,
+            "--ntasks=%d" % (others * tasks),
+            "--ntasks-per-node=%d" % tasks,
+            *first,
+            "--cpus-per-task=%d" % cores,
+            "--kill-on-bad-exit=1",
+            "--wait=0",
+            "--mpi=none",
+            "--input=none",
+            "--chdir=%s" % folder,
+        ]
 
     def rank(self, tasks: int) -> int:
         number = int(os.environ["SLURM_PROCID"])
@@ -131,13 +147,24 @@ class SlurmOnHost(HostScheduler):
     def rank_variables(self, rank: int, nodes: int, tasks: int) -> "dict[str, str]":
         # srun gives a step its own numbers, and frameworks compare them with the job's.
         node, local, count = str(rank // tasks), str(rank % tasks), str(nodes * tasks)
-        each = "%d(x%d)" % (tasks, nodes) if nodes > 1 else str(tasks)
+        tasks_of_nodes = "%d(x%d)" % (tasks, nodes) if nodes > 1 else str(tasks)
         named = os.environ.get("SLURM_JOB_NODELIST", "")
-        step = {"SLURM_STEP_NODELIST": named, "SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": count,
-                "SLURM_STEP_TASKS_PER_NODE": each}  # fmt: skip
-        return {**step, "SLURM_PROCID": str(rank), "SLURM_NODEID": node, "SLURM_LOCALID": local, "SLURM_NTASKS": count,
-                "SLURM_NPROCS": count, "SLURM_NNODES": str(nodes),
-                "SLURM_NTASKS_PER_NODE": str(tasks)}  # fmt: skip
+        step = {
+            "SLURM_STEP_NODELIST": named,
+            "SLURM_STEP_NUM_NODES": str(nodes),
+            "SLURM_STEP_NUM_TASKS": count,
+            "SLURM_STEP_TASKS_PER_NODE": tasks_of_nodes,
+        }
+        return {
+            **step,
+            "SLURM_PROCID": str(rank),
+            "SLURM_NODEID": node,
+            "SLURM_LOCALID": local,
+            "SLURM_NTASKS": count,
+            "SLURM_NPROCS": count,
+            "SLURM_NNODES": str(nodes),
+            "SLURM_NTASKS_PER_NODE": str(tasks),
+        }
 
     def node_address(self, name: str) -> str:
         return show("node", name, _SHOW_NODE_S).get("NodeAddr", "")

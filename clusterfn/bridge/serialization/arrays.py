@@ -70,13 +70,15 @@ def _reduce_view(obj: Any) -> Any:
         return NotImplemented
     core = obj[tuple(slice(None if step else 1) for step in obj.strides)]
     reach = [(count - 1) * step // size for count, step in zip(core.shape, core.strides)]
-    span, start = 1 + sum(map(abs, reach)), -sum(steps for steps in reach if steps < 0)
+    span = 1 + sum(map(abs, reach))
+    start = -sum(steps for steps in reach if steps < 0)
     if span < core.size and not any(step % size for step in core.strides):
         lowest = core[tuple(slice(-1, None) if step < 0 else slice(1) for step in core.strides)]
         memory = numpy.lib.stride_tricks.as_strided(lowest, (span,), (size,))
         steps = tuple(step // size for step in obj.strides)
     elif core.size < obj.size:
-        memory, start = numpy.ascontiguousarray(core), 0
+        memory = numpy.ascontiguousarray(core)
+        start = 0
         steps = tuple(own // size if step else 0 for own, step in zip(memory.strides, obj.strides))
     else:
         return NotImplemented

@@ -24,10 +24,15 @@ from .exception_parts import attempt
 SHOWN = "_clusterfn_shown"
 _BACKEND = "module://%s.cell_figures" % __package__
 _WAYS = {
-    "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
-    "_repr_png_": "image/png", "_repr_jpeg_": "image/jpeg", "_repr_latex_": "text/latex",
-    "_repr_json_": "application/json", "_repr_javascript_": "application/javascript",
-}  # fmt: skip
+    "_repr_html_": "text/html",
+    "_repr_markdown_": "text/markdown",
+    "_repr_svg_": "image/svg+xml",
+    "_repr_png_": "image/png",
+    "_repr_jpeg_": "image/jpeg",
+    "_repr_latex_": "text/latex",
+    "_repr_json_": "application/json",
+    "_repr_javascript_": "application/javascript",
+}
 _shown: list[dict[str, Any]] = []
 # pyplot keeps a figure open after the cell has displayed it: this list prevents that it appears twice.
 _figures: list[Any] = []
@@ -73,7 +78,8 @@ def _run(source: str, file: str, scope: dict[str, Any]) -> Any:
     parts: list[tuple[ast.Module | ast.Expression, str]] = [(tree, "exec")]
     if isinstance(last, ast.Expr):
         parts.append((ast.Expression(last.value), "eval"))
-    value, loop = None, None
+    value = None
+    loop = None
     try:
         for part, mode in parts:
             code = compile(part, file, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -93,10 +99,10 @@ def _run(source: str, file: str, scope: dict[str, Any]) -> Any:
 
 def display(*objects: Any, **_: Any) -> None:
     """Display objects below the cell, as IPython's function of this name."""
-    for each in objects:
-        if is_figure(each):
-            _figures.append(each)
-        _shown.append(bundle_of(each))
+    for obj in objects:
+        if is_figure(obj):
+            _figures.append(obj)
+        _shown.append(bundle_of(obj))
 
 
 def is_figure(obj: Any) -> bool:
@@ -161,5 +167,5 @@ def show_figures() -> None:
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         opened = [pyplot.figure(number) for number in pyplot.get_fignums()]
-        display(*(each for each in opened if not any(each is other for other in _figures)))
+        display(*(figure for figure in opened if not any(figure is other for other in _figures)))
         pyplot.close("all")

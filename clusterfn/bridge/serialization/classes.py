@@ -74,11 +74,9 @@ def fill_function(function: types.FunctionType, state: Any) -> None:
 
 def of_main() -> dict[str, Any]:
     """Return the functions and classes that came by value from the top level of the caller's `__main__`, by name."""
-    classes = [each for each in core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
+    classes = [value for value in core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(value, type)]
     objects: list[Any] = [*_functions, *classes]
-    by_name = {
-        each.__name__: each for each in objects if each.__module__ == "__main__" and each.__qualname__.isidentifier()
-    }
+    by_name = {obj.__name__: obj for obj in objects if obj.__module__ == "__main__" and obj.__qualname__.isidentifier()}
     return {**_of_annotations, **by_name}
 
 
@@ -207,9 +205,11 @@ def _libraries_of(cls: type) -> set[str]:
     """Return the installed packages whose objects are parts of a class."""
     kinds = [type(cls)]
     for value in list(vars(cls).values()):
-        parts = value.values() if type(value) is dict else value if isinstance(value, tuple) else ()
-        kinds += [type(value), *(type(part) for part in list(parts)[:_PARTS])]
-    return {each.__module__.partition(".")[0] for each in kinds if is_installed(each.__module__)}
+        parts = list(value) if isinstance(value, tuple) else []
+        if type(value) is dict:
+            parts = list(value.values())
+        kinds += [type(value), *(type(part) for part in parts[:_PARTS])]
+    return {kind.__module__.partition(".")[0] for kind in kinds if is_installed(kind.__module__)}
 
 
 # Setting one of these on a class changes the class itself: only its statement can give it a property of such a name.
@@ -272,14 +272,14 @@ def reduce_member(obj: Any) -> Any:
 
 def reduce_enumeration(cls: Any, args: tuple[Any, ...], state: tuple[dict[str, Any], Any]) -> tuple[Any, Any, Any]:
     """Complete what cloudpickle takes of an enumeration: the function that makes it, its arguments and its state."""
-    members = {name: each.value for name, each in cls.__members__.items()}
+    members = {name: entry.value for name, entry in cls.__members__.items()}
     # `enum.member` exists from Python 3.11 on. It makes a member of a function, which would become a method.
     make: Any = getattr(enum, "member", lambda value: value)
     wrapped = {name: make(value) if hasattr(type(value), "__get__") else value for name, value in members.items()}
     own = {name: value for name, value in state[0].items() if name not in members}
-    for name, each in cls.__members__.items():
+    for name, entry in cls.__members__.items():
         # What the enumeration's own __init__ set: that method does not exist when the members are rebuilt.
-        kept = {key: value for key, value in getattr(each, "__dict__", {}).items() if not key.startswith("_")}
+        kept = {key: value for key, value in getattr(entry, "__dict__", {}).items() if not key.startswith("_")}
         if kept:
             state[1][name] = kept
     bases, *named = args[:_MEMBERS]
@@ -292,9 +292,15 @@ def member(cls: Any, name: str, value: Any) -> Any:
 
 
 def skeleton(
-    metaclass: Any, bases: tuple[type, ...], name: str, qualname: str, members: dict[str, Any], module: str,
-    tracker: str, extra: None,
-) -> Any:  # fmt: skip
+    metaclass: Any,
+    bases: tuple[type, ...],
+    name: str,
+    qualname: str,
+    members: dict[str, Any],
+    module: str,
+    tracker: str,
+    extra: None,
+) -> Any:
     """Make an enumeration with its members alone."""
     scope = metaclass.__prepare__(name, bases)
     for key, value in members.items():

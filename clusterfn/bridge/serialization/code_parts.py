@@ -13,7 +13,7 @@ _OPTIMIZED = 1
 
 def parts(code: types.CodeType) -> list[types.CodeType]:
     """Return the codes directly inside another."""
-    return [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -24,12 +24,12 @@ def reduce(obj: Any) -> Any:
     kind: Any = type(obj)
     if type(kind.__new__) is not types.FunctionType or kind in copyreg.dispatch_table or not _is_plain(kind):
         return NotImplemented
-    owner = next(each for each in kind.__mro__ if "__new__" in vars(each))
-    teller = next((each for each in kind.__mro__ if any(way in vars(each) for way in _TOLD)), None)
+    owner = next(base for base in kind.__mro__ if "__new__" in vars(base))
+    teller = next((base for base in kind.__mro__ if any(way in vars(base) for way in _TOLD)), None)
     if classes.is_installed(owner.__module__) or issubclass(kind, (BaseException, enum.Enum)):
         return NotImplemented
     if _wants_arguments(kind.__new__) if teller is None else not issubclass(teller, owner):
-        base = teller or next(each for each in kind.__mro__ if type(each.__new__) is not types.FunctionType)
+        base = teller or next(parent for parent in kind.__mro__ if type(parent.__new__) is not types.FunctionType)
         _, args, *rest = obj.__reduce_ex__(5)
         # Its place is named: the statement of a class may make another base there.
         return made_by, (kind, kind.__mro__.index(base) - len(kind.__mro__), args[1:]), *rest
@@ -41,7 +41,8 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _wants_arguments(function: Any) -> bool:
-    code, keywords = function.__code__, function.__kwdefaults__ or {}
+    code = function.__code__
+    keywords = function.__kwdefaults__ or {}
     named = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
     return code.co_argcount - len(function.__defaults__ or ()) > 1 or any(name not in keywords for name in named)
 
@@ -72,7 +73,7 @@ def reduce_guarded(obj: Any) -> Any:
         return reduction if has_getattr else NotImplemented
     make, *rest = reduction
     # A proxy answers for `__class__` itself, so pickle would take it for an object of the other class.
-    if any("__class__" in vars(each) for each in kind.__mro__[:-1]):
+    if any("__class__" in vars(base) for base in kind.__mro__[:-1]):
         make = stand_ins.new
     return (make, *rest, None, None)[:5] + (stand_ins.set_state,)
 

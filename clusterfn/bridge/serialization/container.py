@@ -155,7 +155,7 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: 
 
 def _packed(
     obj: object, on_object: Callable[[object], Any] | None, target: pickler.Version, names: hints.Hints | None
-) -> Packed:  # fmt: skip
+) -> Packed:
     work = functools.partial(_pack, obj, on_object, names)
     target = target or pickler.HERE
     if target == pickler.HERE:
@@ -190,9 +190,12 @@ def _pack(
 
 
 def dump(
-    obj: object, file: BinaryIO, target: pickler.Version = None,
-    writing: Callable[[Callable[[], None]], None] = lambda write: write(), as_data: bool = False,
-) -> dict[str, int]:  # fmt: skip
+    obj: object,
+    file: BinaryIO,
+    target: pickler.Version = None,
+    writing: Callable[[Callable[[], None]], None] = lambda write: write(),
+    as_data: bool = False,
+) -> dict[str, int]:
     """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header.
 
     Args:
@@ -401,7 +404,7 @@ def _makes_sense(header: Mapping[str, Any]) -> bool:
     if len(python) != 2 or not all(isinstance(entry, dict) for entry in buffers):
         return False
     sizes = [*python, header.get("pickle")]
-    sizes += [each for entry in buffers for each in (entry.get("size"), entry.get("crc", 0))]
+    sizes += [size for entry in buffers for size in (entry.get("size"), entry.get("crc", 0))]
     texts = [header.get("refused", ""), *sources.values(), *(entry.get("blob") or "" for entry in buffers)]
     return all(type(size) is int and size >= 0 for size in sizes) and all(isinstance(text, str) for text in texts)
 
@@ -427,7 +430,8 @@ def check_blob(path: str, size: int, crc: int, removes: bool = False) -> Any:
             if whole and mapped is None:
                 data = bytearray(size)
                 file.seek(0)
-                whole, mapped = file.readinto(data) == size, memoryview(data)
+                whole = file.readinto(data) == size
+                mapped = memoryview(data)
             if removes and not whole:
                 with contextlib.suppress(OSError):
                     # Another process may have replaced the blob since it was opened: only the damaged file may be

@@ -176,9 +176,9 @@ class TextPickler(pickler.Pickler):
             raise Cycle(cls)
         at_once, every = (self._not_begun(names, scope) for names in used)
         before = at_once if self._late else every
-        own = (each for each in statement.functions(cls) if each.__code__.co_filename == snippet.file)
-        hints = [self.hints_of(each, scope, packages=True) for each in (cls, *own)]
-        named = self._not_begun({name: value for each in hints for name, value in each.items()}, scope)
+        own = (function for function in statement.functions(cls) if function.__code__.co_filename == snippet.file)
+        hints = [self.hints_of(owner, scope, packages=True) for owner in (cls, *own)]
+        named = self._not_begun({name: value for of_owner in hints for name, value in of_owner.items()}, scope)
         of_script = {
             name: value for name, value in named.items() if issubclass(type(value), type) and name not in before
         }
@@ -192,7 +192,7 @@ class TextPickler(pickler.Pickler):
         registered: list[type] = []
         if isinstance(cls, abc.ABCMeta):
             subclasses = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
-            registered = [each for each in subclasses if each is not None]
+            registered = [subclass for subclass in subclasses if subclass is not None]
         state = (shared, after, statement.attributes(cls, snippet), registered, named, _Made(cls))
         return make_class, (identity, snippet, shared, before, outer), state, None, None, fill_class
 
@@ -243,7 +243,7 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...] | No
         added = _added(cls, {*vars(collections.namedtuple("_", ())), *cls._fields} - {"__doc__"})
         return classes.remake_class, (*key, named_tuple, args), dict(added), None, None, classes.fill_made
     if issubclass(cls, enum.Enum) and _MAKES_MEMBERS.isdisjoint(
-        each.__name__ for each in statement.functions(cls) if each.__module__ != "enum"
+        function.__name__ for function in statement.functions(cls) if function.__module__ != "enum"
     ):
         members = {name: member.value for name, member in cls.__members__.items()}
         facts = (cls.__name__, cls.__bases__[-1], members, *key, tracker, None)
@@ -297,7 +297,8 @@ def make_function(
 
 def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Give a function its attributes, globals and closure variables."""
-    names, slots = function.__code__.co_freevars, state[1]
+    names = function.__code__.co_freevars
+    slots = state[1]
     slots["_contents"] = [slots.get("_contents", {}).get(name, []) for name in names]
     classes.fill_function(function, state)
 
@@ -331,14 +332,14 @@ def fill_class(cls: type, state: tuple[Any, ...]) -> None:
     """Give a class that `make_class` made its globals and attributes, once."""
     scope, names, attributes, registered, *named = state
     scope.update(names)
-    for each in named:
-        classes.remember(each)
+    for hints in named:
+        classes.remember(hints)
     if cls not in _unfilled:
         return
     _unfilled.remove(cls)
     classes.set_attributes(cls, attributes)
-    for each in registered:
-        cls.register(each)  # type: ignore[attr-defined]
+    for subclass in registered:
+        cls.register(subclass)  # type: ignore[attr-defined]
 
 
 def named_tuple(

@@ -30,7 +30,8 @@ _LONGEST_PATH = 1 << 16
 # Filling so few keys takes a moment, whatever their hashes are.
 _FEW_KEYS = 100
 # Where no keys collide, reading a byte of JSON and filling its part of a set takes a tenth of this.
-_ALWAYS_S, _BYTE_S = 0.5, 5e-7
+_ALWAYS_S = 0.5
+_BYTE_S = 5e-7
 
 
 def loads(text: memoryview, buffers: Sequence[Any] = (), free: int | None = None) -> Any:
@@ -175,7 +176,8 @@ def _array(reader: _Reader, parts: list[Any]) -> Any:
 def _scalar(_: _Reader, parts: list[Any]) -> Any:
     dtype, text = parts
     _check_shape([], dtype, DTYPE)
-    data, kind = base64.b64decode(text, validate=True), arrays.numpy.dtype(dtype)
+    data = base64.b64decode(text, validate=True)
+    kind = arrays.numpy.dtype(dtype)
     _need(len(data) == kind.itemsize, "the bytes of a scalar of numpy")
     return arrays.scalar(data, dtype) if data else kind.type()
 

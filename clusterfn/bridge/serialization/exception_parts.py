@@ -34,7 +34,7 @@ def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | 
 def pickles_itself(cls: type) -> bool:
     """Return whether a class, in C or in Python, says how its exceptions are pickled, other than Python's own ones."""
     ways = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
-    defined = (base for way in ways for base in [next((each for each in cls.__mro__ if way in vars(each)), object)])
+    defined = (base for way in ways for base in [next((kind for kind in cls.__mro__ if way in vars(kind)), object)])
     return any(base.__module__ != "builtins" for base in defined)
 
 
@@ -132,7 +132,7 @@ def remade(make: Callable[..., Any], args: tuple[Any, ...], text: str, descripti
 
 def descriptions_of(args: Sequence[Any]) -> list[str]:
     """Describe arguments, by which those that arrived are known: plain ones by their text, others by their types."""
-    return [repr(each)[:100] if any(type(each) is plain for plain in _PLAIN) else name_of(type(each)) for each in args]
+    return [repr(arg)[:100] if any(type(arg) is plain for plain in _PLAIN) else name_of(type(arg)) for arg in args]
 
 
 _PLAIN = (str, bytes, int, float, bool, type(None))

@@ -95,7 +95,8 @@ def _holds(data: bytes, secrets: Sequence[str]) -> bool:
 
 def summary(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of `error` as text, for people and for logs."""
-    name, text = name_of(type(error)), text_of(error)
+    name = name_of(type(error))
+    text = text_of(error)
     return {"type": name, "message": text, "traceback": attempt(_format, error)[0] or _format_bare(error, name, text)}
 
 
@@ -107,7 +108,7 @@ def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
 
 
 def _format_bare(error: BaseException, name: str, message: str) -> str:
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_HERE)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames)]
     return "%s%s: %s\n" % ("".join(lines), name, message)
 
@@ -157,7 +158,9 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 
 def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
-    cls, members, masking = type(error), _members(error), functools.partial(_dumps_without, secrets, dumps)
+    cls = type(error)
+    members = _members(error)
+    masking = functools.partial(_dumps_without, secrets, dumps)
     whole = error if pickles_itself(cls) else _ByConstructor(error)
     pickled = attempt(masking, whole)[0] if cls.__module__ != "builtins" else None
     if pickled is not None and len(pickled) > _MAX_STATE:
@@ -166,11 +169,11 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "python": list(sys.version_info[:2]),
         "type": name_of(cls),
         "class": attempt(dumps, cls)[0],
-        "bases": [attempt(dumps, base)[0] for base in cls.__mro__[1:] if _says_something(base)],
+        "bases": [attempt(dumps, base)[0] for base in cls.__mro__[1:] if _is_specific(base)],
         "pickled": pickled if pickles_itself(cls) else None,
         "pickled_plainly": None if pickles_itself(cls) else pickled,
-        "args": [_dumps_or_repr(each, masking, secrets) for each in (error.args[:1] if members else error.args)],
-        "args_of_group": [_dumps_or_repr(each, masking, secrets) for each in (error.args[2:] if members else ())],
+        "args": [_dumps_or_repr(arg, masking, secrets) for arg in (error.args[:1] if members else error.args)],
+        "args_of_group": [_dumps_or_repr(arg, masking, secrets) for arg in (error.args[2:] if members else ())],
         "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in state_of(error).items()},
         "message": masked(text_of(error), secrets),
         "notes": masked(notes_of(error), secrets),
@@ -191,7 +194,7 @@ class _ByConstructor:
         return self.error.__reduce__()
 
 
-def _says_something(cls: type) -> bool:
+def _is_specific(cls: type) -> bool:
     """Return whether it is a class of exceptions that programs catch for what it says."""
     return issubclass(cls, BaseException) and cls is not BaseException and cls is not Exception
 
@@ -213,12 +216,12 @@ def _format(error: BaseException) -> str:
     seen: set[int] = set()
     waiting: list[Any] = [shown]
     while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            if each.stack:
-                each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(_HERE)]
-            waiting += [each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())]
+        current = waiting.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            if current.stack:
+                current.stack[:] = [frame for frame in current.stack if not frame.filename.startswith(_HERE)]
+            waiting += [current.__cause__, current.__context__, *(getattr(current, "exceptions", None) or ())]
     return "".join(shown.format())
 
 
@@ -267,7 +270,7 @@ def _best(record: dict[str, Any], args: list[Any]) -> BaseException:
         errors += [error] if error is not None else []
         reasons += [reason] if reason is not None else []
     if errors:
-        best = next((each for each in errors if text_of(each) == record["message"]), errors[0])
+        best = next((candidate for candidate in errors if text_of(candidate) == record["message"]), errors[0])
         # An object among the arguments may show its address in the text, which differs here in any case. Only lost
         # arguments need the text.
         if descriptions_of(best.args) != descriptions_of(args):

@@ -34,7 +34,8 @@ class LoadFailure(NamedTuple):
 
     def where(self) -> str:
         """Return the end of a sentence that says what failed, and by which versions."""
-        packages = "".join("; %s is %s where it was sent and %s where it arrived" % each for each in self.differing)
+        words = "; %s is %s where it was sent and %s where it arrived"
+        packages = "".join(words % package for package in self.differing)
         return (", in %s" % self.name if self.name else "") + packages
 
 
@@ -103,7 +104,7 @@ def of(error: BaseException) -> LoadFailure:
         (package, original[package], here[package]) for package in original if here[package] != original[package]
     ]
     first = name.partition(".")[0]
-    return LoadFailure(name, tuple(sorted(differing, key=lambda each: each[0] != first)[:_MOST]))
+    return LoadFailure(name, tuple(sorted(differing, key=lambda versions: versions[0] != first)[:_MOST]))
 
 
 def _plain(packages: Mapping[object, object]) -> dict[str, str]:
@@ -112,7 +113,8 @@ def _plain(packages: Mapping[object, object]) -> dict[str, str]:
     return {name: version for name, version in facts.items() if _NAME.fullmatch(name) and _VERSION.fullmatch(version)}
 
 
-_NAME, _VERSION = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII), re.compile(r"\d[\w.+!-]{0,99}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+_VERSION = re.compile(r"\d[\w.+!-]{0,99}", re.ASCII)
 
 
 def _installed(package: str) -> str:
@@ -127,11 +129,12 @@ def _installed(package: str) -> str:
 
 def _in_traceback(error: BaseException) -> str:
     """Name the function or class that a pickle called, if that is written in Python; else ""."""
-    frames, place = [], error.__traceback__
+    frames = []
+    place = error.__traceback__
     while place is not None:
         frames.append(place.tb_frame)
         place = place.tb_next
-    reads = [each.f_code.co_name == "_load" and each.f_globals.get("__name__") == _UNPICKLER for each in frames]
+    reads = [frame.f_code.co_name == "_load" and frame.f_globals.get("__name__") == _UNPICKLER for frame in frames]
     called = frames[len(reads) - reads[::-1].index(True) :] if True in reads else []
     return _called(called[0]) if called else ""
 
@@ -141,7 +144,8 @@ _UNPICKLER = "%s.unpickler" % __package__
 
 def _called(frame: types.FrameType) -> str:
     """Name what a frame is of; of our own functions, what their first argument says that they make."""
-    code, home = frame.f_code, str(frame.f_globals.get("__name__"))
+    code = frame.f_code
+    home = str(frame.f_globals.get("__name__"))
     arguments = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
     first = arguments[0] if arguments else None
     if code.co_name == "find_class":
@@ -150,7 +154,7 @@ def _called(frame: types.FrameType) -> str:
         # The first argument is a tuple of a module and a name in it.
         names = first if isinstance(first, tuple) else arguments
         if names and isinstance(names[0], str):
-            return ".".join(each for each in names[:2] if isinstance(each, str))
+            return ".".join(part for part in names[:2] if isinstance(part, str))
         return full_name(first) if isinstance(first, type) or type(first).__module__ != "builtins" else ""
     for base in (first if isinstance(first, type) else type(first)).__mro__:
         method = vars(base).get(code.co_name)

@@ -71,7 +71,8 @@ def show(facts: dict[str, Any]) -> None:
     """
     import logging
 
-    basic_config, root = logging.basicConfig, logging.getLogger()
+    basic_config = logging.basicConfig
+    root = logging.getLogger()
     for name, settings in facts.get("loggers", {}).items():
         logger = logging.getLogger(name)
         logger.setLevel(settings.get("level", 0))

@@ -50,7 +50,7 @@ _submodules_of = core._find_imported_submodules
 
 def _find_imported_submodules(code: types.CodeType, values: Iterable[Any]) -> list[types.ModuleType]:
     """Look among the modules only: cloudpickle asks each global whether it is one, which may raise anything."""
-    modules = [each for each in values if issubclass(type(each), types.ModuleType)]
+    modules = [value for value in values if issubclass(type(value), types.ModuleType)]
     return _submodules_of(code, modules)  # type: ignore[no-any-return]
 
 
@@ -121,16 +121,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         kind = obj if is_class else type(obj)
         self.kinds[id(kind)] = kind
         if is_class:
-            of_numpy = (arrays.reduce_class,) if str(obj.__module__).startswith("numpy") else ()
-            for reduce_class in (*of_numpy, _reduce_type):
-                reduction = reduce_class(obj)
-                if reduction is not NotImplemented:
-                    return reduction
-            generic = vars(obj).get("__pydantic_generic_metadata__") or {}
-            # pydantic made this model from a generic one, as it makes Page[int] from Page.
-            if generic.get("args"):
-                return operator.getitem, (generic["origin"], generic["args"])
-            return self.reduce_class(obj, super().reducer_override(obj))
+            return self._reduce_any_class(obj)
         if kind is types.FunctionType:
             reduction = self._reduce_of_library(obj)
             return super().reducer_override(obj) if reduction is NotImplemented else reduction
@@ -142,23 +133,44 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         of_errors = (exception_parts.reduce,) if issubclass(kind, BaseException) else ()
         of_members = (classes.reduce_member,) if issubclass(kind, enum.Enum) else ()
         for reduce in (
-            _reduce_of_package, _reduce_named, _reduce_figure, _reduce_sentinel, *of_errors,
-            self._reduce_method, self._reduce_of_library, *of_members, constructors.reduce,
-            constructors.reduce_guarded, classes.reduce_wrapper,
-        ):  # fmt: skip
+            _reduce_of_package,
+            _reduce_named,
+            _reduce_figure,
+            _reduce_sentinel,
+            *of_errors,
+            self._reduce_method,
+            self._reduce_of_library,
+            *of_members,
+            constructors.reduce,
+            constructors.reduce_guarded,
+            classes.reduce_wrapper,
+        ):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
         # `super()` would ask the object itself whether it is a function, and its code may raise anything.
         return NotImplemented
 
+    def _reduce_any_class(self, cls: Any) -> Any:
+        of_numpy = (arrays.reduce_class,) if str(cls.__module__).startswith("numpy") else ()
+        for reduce_class in (*of_numpy, _reduce_type):
+            reduction = reduce_class(cls)
+            if reduction is not NotImplemented:
+                return reduction
+        generic = vars(cls).get("__pydantic_generic_metadata__") or {}
+        # pydantic made this model from a generic one, as it makes Page[int] from Page.
+        if generic.get("args"):
+            return operator.getitem, (generic["origin"], generic["args"])
+        return self.reduce_class(cls, super().reducer_override(cls))
+
     def _reduce_method(self, method: Any) -> Any:
         """Reduce a bound method to its object and name: its function may be elsewhere in another version."""
         if type(method) is not types.MethodType:
             return NotImplemented
-        owner, name = method.__self__, getattr(method.__func__, "__name__", "")
+        owner = method.__self__
+        name = getattr(method.__func__, "__name__", "")
         cls: Any = owner if issubclass(type(owner), type) else type(owner)
-        kind = next((each for each in cls.__mro__ if name in vars(each)), object)
+        kind = next((base for base in cls.__mro__ if name in vars(base)), object)
         own = vars(kind).get(name)
         is_own = getattr(own, "__func__", own) is method.__func__ and self.has_methods(kind, owner)
         return (stand_ins.method_of, (owner, name)) if is_own else NotImplemented
@@ -173,7 +185,8 @@ class Pickler(core.Pickler):  # type: ignore[misc]
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
         """Add the globals that only a class body in the function reads, which cloudpickle overlooks."""
         reduction: tuple[Any, ...] = super()._dynamic_function_reduce(func)
-        scope, slots = func.__globals__, reduction[2][1]
+        scope = func.__globals__
+        slots = reduction[2][1]
         if func.__closure__:
             self._cells.update((id(cell), cell) for cell in func.__closure__)
             reduction = (reduction[0], (*reduction[1][:4], func.__closure__), *reduction[2:])
@@ -189,7 +202,7 @@ class Pickler(core.Pickler):  # type: ignore[misc]
         parameters = getattr(func, "__type_params__", ())
         if parameters:
             slots["__type_params__"] = parameters
-        names = [_name_of_module(each) for each in slots["_cloudpickle_submodules"]]
+        names = [_name_of_module(module) for module in slots["_cloudpickle_submodules"]]
         slots["_cloudpickle_submodules"] = [stand_ins.MadeThere(stand_ins.imported, name) for name in names]
         return (*reduction[:5], classes.fill_function)
 
@@ -222,7 +235,7 @@ def _name_of_module(module: Any) -> str:
     """Return the name by which it is imported: a module may have put an object in its place."""
     if issubclass(type(module), types.ModuleType):
         return str(module.__name__)
-    return next(name for name, each in list(sys.modules.items()) if each is module)
+    return next(name for name, loaded in list(sys.modules.items()) if loaded is module)
 
 
 def _by_value(cls: type, reduction: Any) -> Any:
@@ -295,7 +308,7 @@ def _reduce_sentinel(obj: Any) -> Any:
         return NotImplemented
     if kind.__module__ in ("__main__", None) or constructors.has_state(obj):
         return NotImplemented
-    if any(vars(each).get("__slots__") for each in kind.__mro__):
+    if any(vars(base).get("__slots__") for base in kind.__mro__):
         return NotImplemented
     homes = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
     return NotImplemented if homes is None else (stand_ins.sentinel, (*homes[0], kind, *homes[1:4]))

@@ -77,7 +77,7 @@ def value_of(job: str, item: int | None, keys: tuple[Any, ...]) -> Any:
         if described["lost"]:
             _load(label, "", 0, 0, described["lost"])
         places = described["places"] if item is None else {str(item): described["places"][str(item)]}
-        values = [_load(label, *place) for _, place in sorted(places.items(), key=lambda each: int(each[0]))]
+        values = [_load(label, *place) for _, place in sorted(places.items(), key=lambda item: int(item[0]))]
         _loaded[job, item] = values if item is None and described["group"] else values[0]
     value = _loaded[job, item]
     for key in keys:

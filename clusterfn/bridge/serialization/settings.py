@@ -95,17 +95,27 @@ CARRIED: Mapping[str, Setting] = {
     "sys:set_int_max_str_digits": Setting(4300, "get_int_max_str_digits"),
     "csv:field_size_limit": Setting(131072, "field_size_limit"),
     "decimal:getcontext": Setting(
-        [28, "ROUND_HALF_EVEN"], lambda decimal: [decimal.getcontext().prec, decimal.getcontext().rounding],
+        [28, "ROUND_HALF_EVEN"],
+        lambda decimal: [decimal.getcontext().prec, decimal.getcontext().rounding],
         _set_decimal,
     ),
     "warnings:filterwarnings": Setting([], _filters, _set_filters),
     "numpy:seterr": Setting(
         {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"},
-        "geterr", lambda numpy, modes: numpy.seterr(**modes),
+        "geterr",
+        lambda numpy, modes: numpy.seterr(**modes),
     ),
     "numpy:set_printoptions": _some(
-        "set_printoptions", edgeitems=3, threshold=1000, floatmode="maxprec", precision=8, suppress=False,
-        linewidth=75, nanstr="nan", infstr="inf", sign="-",
+        "set_printoptions",
+        edgeitems=3,
+        threshold=1000,
+        floatmode="maxprec",
+        precision=8,
+        suppress=False,
+        linewidth=75,
+        nanstr="nan",
+        infstr="inf",
+        sign="-",
     ),
     "pandas:set_option": Setting({}, _options, _set_options),
     "sklearn:set_config": _some(
@@ -117,24 +127,37 @@ CARRIED: Mapping[str, Setting] = {
         "float32", _dtype, lambda torch, name: torch.set_default_dtype(getattr(torch, name))
     ),
     "torch:use_deterministic_algorithms": Setting(
-        [False, False], _deterministic,
+        [False, False],
+        _deterministic,
         lambda torch, both: torch.use_deterministic_algorithms(both[0], warn_only=both[1]),
     ),
     "torch:set_float32_matmul_precision": Setting("highest", "get_float32_matmul_precision"),
     "torch:set_grad_enabled": Setting(True, "is_grad_enabled"),
     "torch:autograd.set_detect_anomaly": Setting(False, "is_anomaly_enabled"),
-    **{f"torch:backends.cudnn.{name}": Setting(name in ("allow_tf32", "enabled"))
-       for name in ("allow_tf32", "benchmark", "deterministic", "enabled")},
-    **{f"torch:backends.cuda.matmul.{name}": Setting(name != "allow_tf32")
-       for name in ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")},
-    **{f"torch:backends.cuda.enable_{name}_sdp": Setting(True, f"backends.cuda.{name}_sdp_enabled")
-       for name in ("flash", "math", "mem_efficient")},
-    **{f"jax:config.{name}": _of_jax(name, default)
-       for name, default in (
-           ("jax_enable_x64", False), ("jax_default_matmul_precision", None), ("jax_debug_nans", False),
-           ("jax_disable_jit", False), ("jax_numpy_rank_promotion", "allow"), ("jax_threefry_partitionable", True),
-       )},
-}  # fmt: skip
+    **{
+        f"torch:backends.cudnn.{name}": Setting(name in ("allow_tf32", "enabled"))
+        for name in ("allow_tf32", "benchmark", "deterministic", "enabled")
+    },
+    **{
+        f"torch:backends.cuda.matmul.{name}": Setting(name != "allow_tf32")
+        for name in ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    },
+    **{
+        f"torch:backends.cuda.enable_{name}_sdp": Setting(True, f"backends.cuda.{name}_sdp_enabled")
+        for name in ("flash", "math", "mem_efficient")
+    },
+    **{
+        f"jax:config.{name}": _of_jax(name, default)
+        for name, default in (
+            ("jax_enable_x64", False),
+            ("jax_default_matmul_precision", None),
+            ("jax_debug_nans", False),
+            ("jax_disable_jit", False),
+            ("jax_numpy_rank_promotion", "allow"),
+            ("jax_threefry_partitionable", True),
+        )
+    },
+}
 # Maps a function, or its last name where several libraries have it, to the packages that it sets; the code that is
 # sent must use one of these. An empty set stands for any code.
 _SEEDED = frozenset(["numpy", "random", "torch"])
@@ -199,7 +222,8 @@ def apply(found: Mapping[str, Any]) -> None:
 def _set(name: str, value: Any) -> None:
     home, _, path = name.partition(":")
     try:
-        module, setting = sys.modules[home], CARRIED[name]
+        module = sys.modules[home]
+        setting = CARRIED[name]
         _before.setdefault(name, _value(name, setting))
         owner, _, last = path.rpartition(".")
         if setting.write is not None:

@@ -186,8 +186,9 @@ def of_code(code: types.CodeType) -> Snippet:
     seen = False
     for text in texts(code.co_filename):
         seen = True
-        candidates = [each for each in text.found if each.name == code.co_name and isinstance(each.node, _FUNCTIONS)]
-        for definition in sorted(candidates, key=lambda each: abs(first_line(each.node) - code.co_firstlineno)):
+        named = [definition for definition in text.found if definition.name == code.co_name]
+        functions = [definition for definition in named if isinstance(definition.node, _FUNCTIONS)]
+        for definition in sorted(functions, key=lambda found: abs(first_line(found.node) - code.co_firstlineno)):
             snippet = _snippet(text, definition, code)
             if snippet is not None:
                 return snippet
@@ -201,13 +202,21 @@ _CHANGED = "its source is not what runs: the file was changed since it was loade
 
 
 def _snippet(text: Text, definition: FoundDefinition, code: types.CodeType) -> Snippet | None:
-    line, first, names = definition.node.lineno, first_line(definition.node), set(names_of(code))
+    line = definition.node.lineno
+    first = first_line(definition.node)
+    names = set(names_of(code))
     try:
         snippet = Snippet(
-            definition.name, text.file, line, first, text.cut(definition.node, line), futures_of(code),
-            code.co_freevars, definition.scope,
+            definition.name,
+            text.file,
+            line,
+            first,
+            text.cut(definition.node, line),
+            futures_of(code),
+            code.co_freevars,
+            definition.scope,
             tuple(name for name in text.imported if name in names),
-        )  # fmt: skip
+        )
         # A source counts only if it compiles to exactly this code. That tells two lambdas of one line apart, and
         # notices an edited file.
         return snippet if same(_compile(snippet), code) else None
@@ -293,9 +302,10 @@ _NEWER = ("Match", "TryStar", "TypeAlias")
 
 def alone(snippet: Snippet) -> str:
     """Return its text as a file: the first line of it is the second one."""
-    indented = snippet.text[:1] in (" ", "\t")
-    form = "(\n%s\n)" if snippet.name == _LAMBDA else "if 1:\n%s\n" if indented else "\n%s\n"
-    return form % snippet.text
+    if snippet.name == _LAMBDA:
+        return "(\n%s\n)" % snippet.text
+    is_indented = snippet.text[:1] in (" ", "\t")
+    return ("if 1:\n%s\n" if is_indented else "\n%s\n") % snippet.text
 
 
 def _compile(snippet: Snippet) -> types.CodeType:
@@ -345,18 +355,18 @@ def imports_of(snippet: Snippet) -> str:
 def _strip(node: Any, snippet: Snippet) -> None:
     """Remove decorators, defaults and annotations: they are evaluated outside the function's own code."""
     arguments = node.args
-    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
-        if each is not None:
-            each.annotation = None
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+        if argument is not None:
+            argument.annotation = None
     arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)
-    node.decorator_list, node.returns, node.type_params = [], None, []
+    node.decorator_list = []
+    node.returns = None
+    node.type_params = []
     node.lineno = snippet.first
 
 
-_COMPARED = (
-    "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_name",
-    "co_argcount", "co_posonlyargcount", "co_kwonlyargcount",
-)  # fmt: skip
+_COMPARED = ("co_code", "co_name", "co_names", "co_varnames", "co_freevars", "co_cellvars")
+_COMPARED_COUNTS = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount")
 
 
 def same(one: object, other: object) -> bool:
@@ -364,7 +374,7 @@ def same(one: object, other: object) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, types.CodeType) and isinstance(other, types.CodeType):
-        alike = all(getattr(one, name) == getattr(other, name) for name in _COMPARED)
+        alike = all(getattr(one, name) == getattr(other, name) for name in _COMPARED + _COMPARED_COUNTS)
         return alike and not (one.co_flags ^ other.co_flags) & ~_NESTED and same(_constants(one), _constants(other))
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same, one, other))
@@ -376,9 +386,10 @@ def same(one: object, other: object) -> bool:
 
 def _constants(code: types.CodeType) -> tuple[object, ...]:
     """Return the code's constants, without the qualified names that Python up to 3.10 puts after nested codes."""
+    if sys.version_info >= (3, 11):
+        return code.co_consts
     before = (None, *code.co_consts)
-    old = sys.version_info < (3, 11)
-    return tuple(each for last, each in zip(before, code.co_consts) if not (old and isinstance(last, types.CodeType)))
+    return tuple(value for last, value in zip(before, code.co_consts) if not isinstance(last, types.CodeType))
 
 
 def names_of(code: types.CodeType) -> Iterator[str]:
@@ -386,6 +397,6 @@ def names_of(code: types.CodeType) -> Iterator[str]:
 
     CPython compiles `np.f()` by what the module imports as `np`, also where `np` is a variable of the function.
     """
-    for each in code_parts.codes(code):
-        for names in (each.co_names, each.co_varnames, each.co_cellvars, each.co_freevars):
+    for part in code_parts.codes(code):
+        for names in (part.co_names, part.co_varnames, part.co_cellvars, part.co_freevars):
             yield from names

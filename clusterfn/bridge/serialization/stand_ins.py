@@ -104,7 +104,7 @@ def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
     home: object = kind.__module__
     package = home.partition(".")[0] if isinstance(home, str) else None
     every = [(name, module) for name, module in list(sys.modules.items()) if name not in ("__main__", "__mp_main__")]
-    loaded = every if kind is object else [each for each in every if each[0].partition(".")[0] == package]
+    loaded = every if kind is object else [entry for entry in every if entry[0].partition(".")[0] == package]
     homes: dict[int, list[tuple[str, str]]] = {}
     for name, module in loaded:
         # An entry of `sys.modules` may be None, or any object.
@@ -125,15 +125,16 @@ def other_homes(cls: type) -> tuple[tuple[str, str], ...]:
     `pathlib._local.PosixPath` is `pathlib.PosixPath`, `_thread.lock` is `threading.Lock`, `re.PatternError` is
     `re.error`.
     """
-    home, name = str(cls.__module__), cls.__qualname__
+    home = str(cls.__module__)
+    name = cls.__qualname__
     public, private, _ = home.partition("._")
     if private and name[0] != "_" and getattr(sys.modules.get(public), name, None) is cls:
         return ((public, name),)
     if home.startswith("_"):
-        names = [each for each in sorted(sys.modules) if each[0] != "_"]
-        names = [each for each in names if isinstance(sys.modules[each], types.ModuleType)]
-        exported = [(each, key) for each in names for key in vars(sys.modules[each]).get("__all__") or ()]
-        return tuple((each, key) for each, key in exported if vars(sys.modules[each]).get(key) is cls)
+        names = [module for module in sorted(sys.modules) if module[0] != "_"]
+        names = [module for module in names if isinstance(sys.modules[module], types.ModuleType)]
+        exported = [(module, key) for module in names for key in vars(sys.modules[module]).get("__all__") or ()]
+        return tuple((module, key) for module, key in exported if vars(sys.modules[module]).get(key) is cls)
     if issubclass(cls, BaseException):
         scope = getattr(sys.modules.get(home), "__dict__", {})
         return tuple((home, key) for key, value in list(scope.items()) if value is cls and key != name)
@@ -179,7 +180,7 @@ def set_state(obj: Any, state: Any) -> None:
 def method_of(owner: Any, name: str) -> types.MethodType:
     """Return a bound method past what the class of its object says of attributes: the object may be empty yet."""
     cls = owner if issubclass(type(owner), type) else type(owner)
-    own = next(vars(each)[name] for each in cls.__mro__ if name in vars(each))
+    own = next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
     return types.MethodType(getattr(own, "__func__", own), owner)
 
 

@@ -73,7 +73,7 @@ def with_suppress(state: Any) -> Any:
 def fill_argparse(obj: Any, state: dict[str, Any]) -> None:
     """Give a part of a parser its state, and what only the constructors of this version know, as they do by default."""
     vars(obj).update(state)
-    for kind in [each for each in type(obj).__mro__ if each.__module__ == "argparse"]:
+    for kind in [base for base in type(obj).__mro__ if base.__module__ == "argparse"]:
         for name, parameter in inspect.signature(kind).parameters.items():
             if parameter.default is not parameter.empty and not hasattr(obj, name):
                 setattr(obj, name, parameter.default)

@@ -34,8 +34,10 @@ def home(cls: type) -> dict[str, Any]:
     own = [
         function.__globals__ for function in functions(cls) if function.__globals__.get("__name__") == cls.__module__
     ]
+    if own:
+        return own[0]
     module = sys.modules.get(cls.__module__)
-    return own[0] if own else vars(module) if module else {}
+    return vars(module) if module else {}
 
 
 def functions(cls: type) -> Iterator[types.FunctionType]:
@@ -87,7 +89,9 @@ def of_class(cls: type) -> Snippet | None:
 
 def _signs(node: Any, cls: type, own: list[types.CodeType]) -> list[bool]:
     """Return whether a statement has the line of a class, is around one of its functions, and names its bases."""
-    first, ids, names = source.first_line(node), set(map(id, cls.__mro__)), [kind.__name__ for kind in cls.__mro__]
+    first = source.first_line(node)
+    ids = set(map(id, cls.__mro__))
+    names = [kind.__name__ for kind in cls.__mro__]
 
     def is_base(base: ast.expr) -> bool:
         value = home(cls).get(base.id) if isinstance(base, ast.Name) else None
@@ -111,9 +115,14 @@ def _snippet(text: Text, definition: FoundDefinition, cls: type, codes: list[typ
     futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, definition.node)
     try:
         snippet = Snippet(
-            definition.name, text.file, first, first, text.cut(definition.node, first), tuple(sorted(futures)),
+            definition.name,
+            text.file,
+            first,
+            first,
+            text.cut(definition.node, first),
+            tuple(sorted(futures)),
             imported=text.imported,
-        )  # fmt: skip
+        )
         snippet = replace(snippet, free=_outer_names(snippet, definition.functions), scope=definition.scope)
         return snippet if _fits(snippet, definition.node, cls, own) else None
     except (SyntaxError, ValueError, LookupError):
@@ -133,25 +142,25 @@ def _is_apart(definition: FoundDefinition, cls: type) -> bool:
 def _annotations(cls: type, node: Any) -> set[str]:
     """Return whether annotations were left as text, as a set of `__future__` names."""
     kept = vars(cls).get("__annotations__", {})
-    names = [each.target.id for each in _annotated(node) if not isinstance(each.annotation, ast.Constant)]
+    names = [line.target.id for line in _annotated(node) if not isinstance(line.annotation, ast.Constant)]
     return {"annotations"} if any(type(kept.get(name)) is str for name in names) else set()
 
 
 def _annotated(node: Any) -> list[Any]:
-    return [each for each in node.body if isinstance(each, ast.AnnAssign) and _is_name(each.target)]
+    return [line for line in node.body if isinstance(line, ast.AnnAssign) and _is_name(line.target)]
 
 
 def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> bool:
     """Return whether the class has what its statement says: the functions, annotated names and members."""
     _, *codes = code_parts.codes(compiled(snippet))
     kept = vars(cls).get("__annotations__", {})
-    targets: list[Any] = [each.target for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
+    targets: list[Any] = [inner.target for inner in ast.walk(node) if isinstance(inner, ast.AnnAssign)]
     annotated = {target.id for target in targets if _is_name(target)}
     # No function of the class is another than the one of that name in the statement.
     named = [(code, [part for part in codes if part.co_name == code.co_name]) for code in own]
     return (
         all(any(source.same(code, part) for part in parts) for code, parts in named if parts)
-        and all(each.target.id in kept for each in _annotated(node))
+        and all(line.target.id in kept for line in _annotated(node))
         and annotated.issuperset(kept)
         and all(_agrees(cls, name, value) for name, value in _literals(node))
     )
@@ -162,10 +171,10 @@ def _is_name(node: ast.AST) -> bool:
 
 
 def _literals(node: Any) -> Iterator[tuple[str, object]]:
-    for each in node.body:
-        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
-        if isinstance(target, ast.Name) and isinstance(getattr(each, "value", None), ast.Constant):
-            yield target.id, each.value.value
+    for statement in node.body:
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        if isinstance(target, ast.Name) and isinstance(getattr(statement, "value", None), ast.Constant):
+            yield target.id, statement.value.value
 
 
 def _agrees(cls: Any, name: str, value: object) -> bool:
@@ -213,7 +222,8 @@ def compiled(snippet: Snippet) -> types.CodeType:
     if snippet.scope:
         around = "def %s(%s):\n pass\n return %s" % (_around(snippet), ", ".join(snippet.free), snippet.name)
         function: Any = ast.parse(around).body[0]
-        function.body[0], node = node, function
+        function.body[0] = node
+        node = function
     tree.body.append(node)
     code: types.CodeType = source.quietly(
         compile, tree, snippet.file, "exec", source.future_flags(snippet.futures), dont_inherit=True
@@ -253,8 +263,8 @@ def submodules(snippet: Snippet, values: Iterable[Any]) -> list[str]:
     """Return the modules that a statement and its functions may use as attributes of these packages."""
     code = compiled(snippet)
     held = list(values)
-    modules = (each for part in code_parts.codes(code) for each in core._find_imported_submodules(part, held))
-    return list(dict.fromkeys(each.__name__ for each in modules))
+    modules = (module for part in code_parts.codes(code) for module in core._find_imported_submodules(part, held))
+    return list(dict.fromkeys(module.__name__ for module in modules))
 
 
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -281,8 +291,8 @@ def attributes(cls: Any, snippet: Snippet) -> dict[str, Any]:
     _, *codes = code_parts.codes(code)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     bodies = [part for part in code_parts.class_bodies(code) if part.co_name == snippet.name]
-    stored = (each for body in bodies for each in dis.get_instructions(body) if each.opname == "STORE_NAME")
-    stored_names = {each.argval for each in stored}
+    steps = (instruction for body in bodies for instruction in dis.get_instructions(body))
+    stored_names = {instruction.argval for instruction in steps if instruction.opname == "STORE_NAME"}
     node = source.parse(snippet)
     text = inspect.cleandoc(ast.get_docstring(node) or "") if isinstance(node, ast.ClassDef) else ""
     simple = type(cls) is type or type(cls) is abc.ABCMeta
@@ -324,7 +334,8 @@ def _is_of_script(value: object) -> bool:
     """Return whether a special method is a function of the script, or one of `functools.total_ordering`."""
     if type(value) is not types.FunctionType:
         return False
-    file, home = value.__code__.co_filename, value.__globals__.get("__name__")
+    file = value.__code__.co_filename
+    home = value.__globals__.get("__name__")
     generated = file.startswith("<") and not file.startswith("<ipython")
     return home == "functools" or not (generated or classes.is_installed(home) or classes.is_of_library(file))
 

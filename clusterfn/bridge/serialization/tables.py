@@ -149,7 +149,8 @@ def texts_of_arrow(chunks: Sequence[tuple[Any, Any, Any]], storage: str | None, 
         return dtype.__from_arrow__(pyarrow.chunked_array(parts, type=kind))
     values: list[Any] = []
     for ends, data, valid in chunks:
-        every, places = data.tobytes(), ends.tolist()
+        every = data.tobytes()
+        places = ends.tolist()
         texts: list[Any] = [str(every[at:to], "utf-8") for at, to in zip(places, places[1:])]
         if valid is not None:
             exist = numpy.unpackbits(valid, bitorder="little")[: len(texts)].tolist()

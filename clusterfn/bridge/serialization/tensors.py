@@ -43,7 +43,7 @@ def reduce(obj: Any, note: Note) -> Any:
     bytes_of = getattr(obj, "_untyped_storage", obj)
     if bytes_of.device.type in _STAYS:
         return NotImplemented
-    _say(bytes_of, note)
+    _note_device(bytes_of, note)
     local = bytes_of.cpu()
     return (local if obj is bytes_of else obj._new_wrapped_storage(local)).__reduce_ex__(5)
 
@@ -58,7 +58,7 @@ def _reduce_tensor(obj: Any, note: Note) -> Any:
         return shared
     local = obj
     if obj.device.type not in _STAYS:
-        _say(obj, note)
+        _note_device(obj, note)
         local = obj.detach().cpu().requires_grad_(obj.requires_grad)
     if is_special:
         return local.__reduce_ex__(5)
@@ -67,7 +67,7 @@ def _reduce_tensor(obj: Any, note: Note) -> Any:
     return _reduce_dense(local, vars(obj))
 
 
-def _say(obj: Any, note: Note) -> None:
+def _note_device(obj: Any, note: Note) -> None:
     note("a tensor was on %s: it was sent as a copy in CPU memory" % obj.device)
 
 
@@ -83,7 +83,8 @@ def _reduce_view(obj: Any) -> Any:
         memory = core.as_strided((span,), (1,))
     elif repeated and obj.numel():
         core = core.resolve_conj().resolve_neg().contiguous()
-        memory, steps = core.reshape(-1), tuple(own if step else 0 for own, step in zip(core.stride(), steps))
+        memory = core.reshape(-1)
+        steps = tuple(own if step else 0 for own, step in zip(core.stride(), steps))
     else:
         return NotImplemented
     return view, (memory, tuple(obj.shape), steps, obj.requires_grad), vars(obj) or None, None, None, set_attributes

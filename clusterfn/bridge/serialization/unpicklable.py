@@ -42,14 +42,15 @@ def find(
 ) -> tuple[str, object]:
     """Return what `where` returns, and the part itself; `on_object` as for `container.pack`."""
     failure = functools.partial(pickling_failure, target, on_object=on_object)
-    steps, reason = [name], failure(value)
+    steps = [name]
+    reason = failure(value)
     deadline = time.monotonic() + LIMIT_S
     if reason is not None and reason.startswith(_TOO_DEEP):
         return f"{name}: it is nested too deep to pickle", value
     # The list holds the values, so that no new object gets the id of an earlier one.
     passed = [value]
     while time.monotonic() < deadline:
-        seen = {id(each) for each in passed}
+        seen = {id(ancestor) for ancestor in passed}
         parts = [(step, part) for step, part in _readable_parts(value) if id(part) not in seen]
         failing = _first_failing([part for _, part in parts], failure, deadline)
         if failing is None:
@@ -92,7 +93,7 @@ _INSTEAD: Sequence[tuple[tuple[str, ...], str]] = (
     (("sqlite3.", "psycopg", "pymysql."), "a connection ends with its process: return the rows"),
     (("builtins.traceback", "builtins.frame"), "return traceback.format_exc(), which is text"),
     (("builtins.memoryview",), "return bytes(...) of it"),
-)  # fmt: skip
+)
 
 
 def _first_failing(parts: Sequence[object], failure: Callable[[object], str | None], deadline: float) -> int | None:
@@ -131,7 +132,8 @@ def pickling_failure(
 
 def _why(reason: BaseException) -> str:
     """Say why pickling failed, and by which error if an object's own code has raised one."""
-    text, name = _said(str, reason), type(reason).__name__
+    text = _said(str, reason)
+    name = type(reason).__name__
     if "pickle" in text or isinstance(reason, pickle.PicklingError):
         return text
     return f"pickling it raised {name}: {text}" if text else f"pickling it raised {name}"
@@ -188,11 +190,11 @@ def _reduced_parts(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(reduced, tuple):
         return
     args, state, items, pairs = (*reduced, None, None, None, None)[1:5]
-    for each in state if isinstance(state, tuple) and len(state) == 2 else (state,):
-        if isinstance(each, dict):
-            yield from ((f".{name}", part) for name, part in list(each.items()))
+    for held in state if isinstance(state, tuple) and len(state) == 2 else (state,):
+        if isinstance(held, dict):
+            yield from ((f".{name}", part) for name, part in list(held.items()))
         else:
-            yield " (its state)", each
+            yield " (its state)", held
     yield from ((f"[{index}]", part) for index, part in enumerate(items or ()))
     yield from _items(pairs or ())
     yield from ((f" (argument {index} of its reduction)", part) for index, part in enumerate(args or ()))

@@ -1,9 +1,8 @@
 """One call of a session: a process of its own runs it, and the same `AttemptRun` as a job's judges and publishes it.
 
-Its folder `calls/<n>` has the files of a job's only attempt too, and what is written there is also said to `Say`, for a
-client that is connected. Nothing here waits for the disk. Limits of memory
-and time are the session's own, whose supervisor watches them. No process of the call is left behind: GPUs and memory
-are the next call's.
+Its folder `calls/<n>` has the files of a job's only attempt. A `Reporter` gets what is written there, for a client that
+is connected. Nothing here waits for the disk. Limits of memory and time are the session's own, whose supervisor watches
+them. No process of the call is left behind: GPUs and memory are the next call's.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
 
     # Tells the session's server what was just written to the files of a call: "events", "stdout", "stderr", or "end"
     # with the outcome; then the bytes that were appended. "end" also has the `size=` of the value.
-    Say = Callable[..., None]
+    Reporter = Callable[..., None]
+    Give = Callable[[], WorkerProcess]
     Run = TypeVar("Run", bound="CallRun")
 
 FULL_DISK = "the disk of the host is full"
@@ -88,10 +88,10 @@ class CallAttempt(RunnableAttempt):
         reserve: Disk space for its outcome, used only where there is no other.
     """
 
-    def __init__(self, job: CallJob, say: Say, work: str = layout.WORK) -> None:
+    def __init__(self, job: CallJob, report: Reporter, work: str = layout.WORK) -> None:
         self.folder = layout.attempt_dir(job.folder, 1)
         self._job = job
-        self._say = say
+        self._report = report
         # This counts the events that are written.
         self._events = 0
         self._waiting: list[dict[str, Any]] = []
@@ -134,12 +134,12 @@ class CallAttempt(RunnableAttempt):
             return
         finally:
             os.close(fd)
-        self._say("events", data)
+        self._report("events", data)
 
-    def say_output(self, name: str, data: bytes) -> None:
+    def report_output(self, name: str, data: bytes) -> None:
         """Say what the function has printed, and before it the events that wait."""
         self.write_events()
-        self._say(name, data)
+        self._report(name, data)
 
     def publish(self, verdict: Verdict) -> bool:
         outcome = document(self._job.id, 1, verdict)
@@ -151,7 +151,7 @@ class CallAttempt(RunnableAttempt):
         # The outcome says more than these events.
         self._waiting = []
         if won:
-            self._say("end", data, size=(outcome.get("value") or {}).get("size") or 0)
+            self._report("end", data, size=(outcome.get("value") or {}).get("size") or 0)
         return won
 
     def write_outcome(self, data: bytes) -> bool:
@@ -195,9 +195,8 @@ class CallRun(AttemptRun):
     lists_files = False
 
     def __init__(
-        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead,
-        give: Callable[[], WorkerProcess], is_live: bool,
-    ) -> None:  # fmt: skip
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, ahead: Ahead, give: Give, is_live: bool
+    ) -> None:
         super().__init__(job, attempt, watch, late_output=True)
         self.processes.spared = ahead.pids
         self.loaded: list[str] = []
@@ -212,7 +211,7 @@ class CallRun(AttemptRun):
         self._attach(self._give())
         self.attempt.event("starting", node=self.job.node, pid=os.getpid())
         # The Python of the process runs already.
-        self._take_line({"stage": "load"})
+        self._on_line({"stage": "load"})
         gpus: int = spec["resources"]["gpus"]
         self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
 
@@ -224,10 +223,10 @@ class CallRun(AttemptRun):
         super()._attach(child)
         if self._is_live:
             for pump, name in zip(self.pumps, (layout.STDOUT, layout.STDERR)):
-                pump.on_kept = functools.partial(self._call.say_output, name)
+                pump.on_kept = functools.partial(self._call.report_output, name)
 
-    def _take_line(self, said: dict[str, Any]) -> None:
-        super()._take_line(said)
+    def _on_line(self, said: dict[str, Any]) -> None:
+        super()._on_line(said)
         if "loaded" in said:
             # The function can write what it likes there.
             loaded = said["loaded"] if isinstance(said["loaded"], list) else []
@@ -279,23 +278,22 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
 
 
 def serve_call(
-    job: CallJob, facts: Mapping[str, Any], signals: Signals, ahead: Ahead, say: Say, is_live: bool
-) -> list[str] | None:  # fmt: skip
+    job: CallJob, facts: Mapping[str, Any], signals: Signals, ahead: Ahead, report: Reporter, is_live: bool
+) -> list[str] | None:
     """Run one call to its published end; the top-level modules that it loaded, None if it was not to be run.
 
     Args:
         signals: That wake this process when a child ends.
-        say: Gets all that is written to the call's files.
+        report: Gets all that is written to the call's files.
         is_live: Whether that includes what it prints.
     """
     try:
-        attempt = CallAttempt(job, say)
+        attempt = CallAttempt(job, report)
         if not take_call(attempt, job.folder):
             return None
         watch = CallWatch(job, attempt, signals)
-        work = prepare_run(attempt, ahead, lambda: CallRun(
-            job, attempt, watch, ahead, lambda: ahead.give(job.folder, attempt.folder, facts), is_live
-        ))  # fmt: skip
+        give = functools.partial(ahead.give, job.folder, attempt.folder, facts)
+        work = prepare_run(attempt, ahead, lambda: CallRun(job, attempt, watch, ahead, give, is_live))
     except OSError as error:
         if error.errno not in layout.DISK_ERRORS:
             raise

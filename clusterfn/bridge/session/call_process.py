@@ -69,9 +69,9 @@ def fork_call_process(spec: dict[str, Any], loaded: preload.Preloader, foreign: 
         out, err, *ways = pipes.theirs
         pid = fork_worker((out, err), foreign)
         if pid == 0:
-            pipes.take_theirs()
+            pipes.detach_theirs()
             _live(spec, loaded, *ways)
-        return CallProcess({}, pid, *pipes.take_ours())
+        return CallProcess({}, pid, *pipes.detach_ours())
 
 
 class Ahead:
@@ -239,13 +239,14 @@ class ActorObject:
         execute.report_outcome(self._report, facts, cpu_before_s)
 
     def _call(self, call: dict[str, Any], value: int) -> dict[str, Any]:
-        folder, is_first = call["folder"], not self.held
+        folder = call["folder"]
+        is_first = not self.held
         # Processes that it starts find the names of its class there, and not those of a later call.
         if is_first:
             payload.export_call(folder, {**self._spec, "sys_path": call["sys_path"]}, [])
         else:
             payload.forbid_again()
-        watch = devices.TorchWatch(self._spec["resources"], lambda text: self._report.say(note=text))
+        watch = devices.TorchWatch(self._spec["resources"], lambda text: self._report.send(note=text))
         try:
             if is_first or "torch" not in sys.modules:
                 watch.begin()

@@ -60,7 +60,8 @@ def _remove(folder: str) -> None:
         os.rmdir(folder)
 
 
-_FIRST_S, _LAST_S = 0.02, 1.0
+_FIRST_S = 0.02
+_LAST_S = 1.0
 # After a minute without a call there is one look a second.
 _SLOWING = 60.0
 

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from ..supervisor.spec import Spec
     from ..supervisor.watch import Signals
     from .call_process import Ahead, CallProcess
-    from .door import ServerLink
+    from .connections import ServerLink
 
 CREATE_AGAIN = "create the actor again with session.actor(…): its state is gone with its process"
 _TICK_MS = 100
 # A thread that never stops printing must not keep a call from its start.
-_PIECE, _MOST_PIECES = 65536, 16
+_PIECE = 65536
+_MOST_PIECES = 16
 
 
 class ActorCallRun(CallRun):
@@ -40,9 +41,8 @@ class ActorCallRun(CallRun):
     ends_processes = False
 
     def __init__(
-        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool,
-        facts: Header,
-    ) -> None:  # fmt: skip
+        self, job: CallJob, attempt: CallAttempt, watch: CallWatch, kept: KeptProcess, is_live: bool, facts: Header
+    ) -> None:
         kept.pass_on()
         super().__init__(job, attempt, watch, kept.ahead, lambda: kept.give(job.folder, attempt.folder, facts), is_live)
         self._kept = kept
@@ -85,9 +85,7 @@ class KeptProcess:
         process: Its process; None before the first call is given to it.
     """
 
-    def __init__(
-        self, folder: str, spec: Spec, first: Header, ahead: Ahead, signals: Signals
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: str, spec: Spec, first: Header, ahead: Ahead, signals: Signals) -> None:
         self.gone = ""
         self.closes = False
         self.first = first
@@ -175,7 +173,7 @@ def keep_actor(link: ServerLink, kept: KeptProcess) -> bool:
     is_lost = bool(kept.gone)
     kept.end()
     if is_lost:
-        link.say(what="gone", reason=kept.gone)
+        link.send(what="gone", reason=kept.gone)
     return is_lost
 
 
@@ -196,11 +194,13 @@ def _next(link: ServerLink, kept: KeptProcess) -> Header | None:
 
 
 def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
-    number, is_first = order["n"], order is kept.first
+    number = order["n"]
+    is_first = order is kept.first
     job = kept.job(number)
-    ran, why_not = False, "it was not constructed"
+    ran = False
+    why_not = "it was not constructed"
     try:
-        attempt = CallAttempt(job, link.voice(number), WORK if is_first else "")
+        attempt = CallAttempt(job, link.reporter(number), WORK if is_first else "")
         if take_call(attempt, job.folder):
             watch = CallWatch(job, attempt, kept.signals)
             work = prepare_run(
@@ -222,7 +222,7 @@ def _run(link: ServerLink, kept: KeptProcess, order: Header) -> None:
     elif not ran and order["facts"].get("closes"):
         # The client relies on the actor being closed.
         kept.gone = "it was closed"
-    link.say(what="next", n=number, ran=ran)
+    link.send(what="next", n=number, ran=ran)
 
 
 def _run_through(kept: KeptProcess, attempt: CallAttempt, work: ActorCallRun, is_first: bool) -> None:

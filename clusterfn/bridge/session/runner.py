@@ -26,7 +26,7 @@ from ..worker.fork_rules import settle_memory
 from ..worker.preload import Preloader
 from .call import RESTARTED, CallJob, serve_call
 from .call_process import Ahead, CallProcess, fork_call_process
-from .door import ServerLink
+from .connections import ServerLink
 from .keep_actor import KeptProcess, keep_actor
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Share:
         self.gpus = names[number * gpus : (number + 1) * gpus]
         self._of = of
 
-    def take(self) -> None:
+    def apply(self) -> None:
         """Give this process its share of the GPUs and CPUs."""
         if self._of == 1:
             return
@@ -103,7 +103,8 @@ class RunnerProcess:
             is_live: Whether a client hears what the call prints.
         """
         self.given.append(number)
-        self.actor, self.is_ready = facts.get("actor", 0), False
+        self.actor = facts.get("actor", 0)
+        self.is_ready = False
         try:
             self.sock.sendall(pack({"n": number, "live": is_live, "actor": self.actor, "facts": facts}))
         except (BrokenPipeError, ConnectionResetError):
@@ -196,7 +197,7 @@ def _live(folder: str, share: Share, sock: socket.socket, parent: int, foreign: 
         become_subreaper()
         for fd in foreign:
             os.close(fd)
-        share.take()
+        share.apply()
         CallRunner(folder, share.spec, ServerLink(sock)).serve()
     except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the session's stderr gets all of it
         os.write(2, traceback.format_exc().encode())
@@ -236,7 +237,7 @@ class CallRunner:
 
     def _run(self, number: int, is_live: bool, facts: Mapping[str, Any]) -> None:
         job = self._job.of(os.path.join(self._folder, str(number)))
-        loaded = serve_call(job, facts, self._signals, self._ahead, self._link.voice(number), is_live)
+        loaded = serve_call(job, facts, self._signals, self._ahead, self._link.reporter(number), is_live)
         ran = loaded is not None
         self._prepare(ran, self._preloader.load(loaded or []))
 
@@ -252,7 +253,7 @@ class CallRunner:
         if loaded:
             self._ahead.dismiss_process()
         self._ahead.prepare()
-        self._link.say(what="ready", ran=ran, loaded=loaded)
+        self._link.send(what="ready", ran=ran, loaded=loaded)
 
     def _fork(self) -> CallProcess:
         return fork_call_process(dict(self._spec), self._preloader, [self._link.fileno()])

@@ -1,7 +1,7 @@
 """Serve the calls of a session in their order, until it is closed or no call has come for `idle_s`.
 
 A call comes as a whole folder, `calls/<n>`, by one rename: the agent makes it, or this process, of what a client sends
-through the door. New folders are noticed by inotify, and on network file systems by looking less and less often.
+through the socket. New folders are noticed by inotify, and on network file systems by looking less and less often.
 Runners run the calls; this process loads nothing that calls use, and never waits for one.
 """
 
@@ -23,7 +23,7 @@ from ..supervisor.verdict import Verdict, document
 from ..supervisor.worker_process import become_subreaper
 from ..worker.execute import CallRejected
 from .call import FULL_DISK, ROOM, CallAttempt, CallJob, is_taken, take_call
-from .door import ClientConnection, Door, Listener
+from .connections import ClientConnection, Listener, SessionSocket
 from .folders import CALL_FACTS, FolderWatch, lay_out
 from .keep_actor import CREATE_AGAIN
 from .runner import ActorTurns, RunnerProcess, Share, Turns, start_runner
@@ -85,15 +85,15 @@ class SessionServer:
         # These are the calls after it whose folders are there.
         self._known: set[int] = set()
         self._listeners: dict[int, Listener] = {}
-        # These are the facts of calls that came through the door.
+        # These are the facts of calls that came through the socket.
         self._facts: dict[int, Mapping[str, Any]] = {}
         self._turns = Turns()
         self._deaths = 0
         shares = shares_of(spec)
         self._watcher = SocketWatcher()
         self._calls = FolderWatch(folder, self._watcher)
-        self._door = Door(self._watcher, self._on_frame)
-        self.address = self._door.address
+        self._socket = SessionSocket(self._watcher, self._on_frame)
+        self.address = self._socket.address
         self._runners: list[RunnerProcess] = []
         for share in shares:
             self._start(share)
@@ -108,7 +108,7 @@ class SessionServer:
             if why:
                 return why
             self._watcher.wait(self._pause_s())
-            self._door.flush(time.monotonic())
+            self._socket.flush(time.monotonic())
 
     def end_calls(self) -> None:
         """Kill the runners that run a call, and with them the calls."""
@@ -118,7 +118,7 @@ class SessionServer:
 
     def close(self) -> None:
         """End the runners."""
-        self._door.close()
+        self._socket.close()
         for runner in self._runners:
             runner.sock.close()
         for runner in self._runners:
@@ -185,7 +185,7 @@ class SessionServer:
 
     def _pause_s(self) -> float:
         pause = self._calls.pause_s()
-        due = self._door.due()
+        due = self._socket.due()
         return max(0.0, min(pause, min(due) - time.monotonic())) if due else pause
 
     # the client
@@ -193,11 +193,11 @@ class SessionServer:
     def _on_frame(self, client: ClientConnection, header: Header, body: bytes) -> None:
         if header["what"] == "hello":
             client.answers_pieces = bool(header.get("answer_pieces"))
-            client.say("welcome")
+            client.send("welcome")
         elif header["what"] == "call":
-            self._take(client, int(header["n"]), header, body)
+            self._accept_call(client, int(header["n"]), header, body)
 
-    def _take(self, client: ClientConnection, number: int, header: Header, payload: bytes) -> None:
+    def _accept_call(self, client: ClientConnection, number: int, header: Header, payload: bytes) -> None:
         """Lay out a call's folder as the agent would, unless it is there. A client that hears "again" sends it so."""
         self._calls.busy()
         self._listeners[number] = Listener(client, number, bool(header["live"]))
@@ -207,7 +207,7 @@ class SessionServer:
         except OSError:
             # The client asks the agent to try, which reports why it cannot.
             del self._listeners[number]
-            client.say("again", n=number)
+            client.send("again", n=number)
             return
         client.has_taken(number)
         if number > self._last:
@@ -217,7 +217,7 @@ class SessionServer:
     # the runners
 
     def _start(self, share: Share) -> None:
-        foreign = [*self._door.fds(), *(each.sock.fileno() for each in self._runners)]
+        foreign = [*self._socket.fds(), *(runner.sock.fileno() for runner in self._runners)]
         runner = start_runner(self._folder, share, foreign)
         self._runners.append(runner)
         self._watcher.watch(runner.sock, READ, lambda _: self._on_runner(runner))
@@ -256,7 +256,7 @@ class SessionServer:
         """Pass on what was written to a call's files."""
         listener = self._listeners.get(number)
         if listener is not None:
-            listener.take(what, data, os.path.join(self._path(number), VALUE), size)
+            listener.pass_on(what, data, os.path.join(self._path(number), VALUE), size)
         if what == "end":
             self._listeners.pop(number, None)
 
@@ -296,7 +296,7 @@ class SessionServer:
 
     def _lose_actor(self, runner: RunnerProcess, reason: str) -> None:
         self._turns.lose(runner.actor, reason, runner.given)
-        self._door.say("gone", actor=runner.actor, reason=reason)
+        self._socket.send("gone", actor=runner.actor, reason=reason)
         runner.given.clear()
         runner.actor = 0
 
@@ -343,7 +343,8 @@ def shares_of(spec: Spec) -> list[Share]:
     """
     workers: int = spec["session"].get("workers", 1)
     # Not the numbers that SLURM has for them: where it hides the others, CUDA counts from 0.
-    given, asked = os.environ.get("CUDA_VISIBLE_DEVICES", ""), spec["resources"]["gpus"]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    asked = spec["resources"]["gpus"]
     found = [name for name in given.split(",") if name]
     if workers > 1 and asked and len(found) != asked:
         message = "the session has %d GPUs (%s), and its %d workers share %d" % (len(found), given, workers, asked)

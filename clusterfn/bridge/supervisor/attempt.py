@@ -222,8 +222,8 @@ class Attempt(WholeAttempt):
     def publish(self, verdict: Verdict) -> bool:
         kept = verdict.kind != layout.RETURNED and self.job.has_checkpoint()
         # These are the attempts after which the job was retried or requeued.
-        before = [each for each in self.outcomes_before() if each.get("retried") or each.get("requeued")]
-        complete = verdict.replace(earlier=[each["message"] for each in before], checkpoint=kept)
+        before = [outcome for outcome in self.outcomes_before() if outcome.get("retried") or outcome.get("requeued")]
+        complete = verdict.replace(earlier=[outcome["message"] for outcome in before], checkpoint=kept)
         # The scheduler starts it again by itself.
         if verdict.requeued and "count" not in verdict.requeued:
             complete = complete.replace(message="attempt %d was requeued: %s" % (self.number, verdict.message))
@@ -284,7 +284,8 @@ class Attempt(WholeAttempt):
         for number in self.job.attempts():
             if number >= self.number:
                 break
-            earlier, known = Attempt(self.job, number), verdict if number == self.number - 1 else None
+            earlier = Attempt(self.job, number)
+            known = verdict if number == self.number - 1 else None
             if earlier.supersede(self.number, known):
                 self.overtook |= known is None or bool(known.requeued) or self.job.tasks != (1, 1)
                 continue

@@ -12,7 +12,7 @@ from . import process_tree
 from .attempt import SETTLE_S, Attempt, claim
 from .classify_exit import lost_supervisor
 from .run import AttemptRun, run_through
-from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
+from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, log_line, print_state
 from .watch import EndWatch
 
 TYPE_CHECKING = False
@@ -94,7 +94,8 @@ class AttemptLoop:
 
         # What came from another node says so itself.
         own = not verdict.node and verdict.kind != LOST
-        place, used = self.job.held.in_words() or self.job.node, 1 + self.attempt.retries_used()
+        place = self.job.held.in_words() or self.job.node
+        used = 1 + self.attempt.retries_used()
         return retries.in_words(number, place if own else "", verdict.message, used, retries.allowed(self.job))
 
     def end(self, work: AttemptRun, verdict: Verdict, alive: bool) -> bool:
@@ -107,7 +108,7 @@ class AttemptLoop:
 
     def _leave(
         self, work: AttemptRun, write: "Callable[[AttemptRun, Verdict], T]", verdict: Verdict, alive: bool
-    ) -> "T":  # fmt: skip
+    ) -> "T":
         try:
             written = write(work, verdict)
             if alive:
@@ -153,7 +154,7 @@ class JobLoop(AttemptLoop):
         """Run the job to its outcome, or until it waits to be started again; return the exit code of the process."""
         # Those are GPUs on which the job failed before this attempt, for a cause that may be theirs.
         retried = [outcome.get("retried") or {} for outcome in self.attempt.outcomes_before()]
-        self.job.failed_gpus = [uuid for each in retried for uuid in each.get("cards") or ()]
+        self.job.failed_gpus = [uuid for retry in retried for uuid in retry.get("cards") or ()]
         verdict, alive = self.run()
         if self.work is not None and self.job.spec.get("requeue"):
             status = self._requeue(self.work, verdict, alive)
@@ -213,7 +214,7 @@ class JobLoop(AttemptLoop):
         if verdict.kind is None:
             if work is not None:
                 work.release()
-            say(verdict.message)
+            log_line(verdict.message)
             return exit_code(verdict, False)
         if work is None:
             won = attempt.publish(verdict.replace(by="supervisor", node=self.job.node))
@@ -225,7 +226,7 @@ class JobLoop(AttemptLoop):
 
 def begin_attempt(
     job: "JobFolder", status: "Optional[str]", signals: "Signals"
-) -> "Optional[tuple[Attempt, EndWatch]]":  # fmt: skip
+) -> "Optional[tuple[Attempt, EndWatch]]":
     """Claim a job that is admitted, and begin its next attempt; None if another process has the job, or had it.
 
     Args:
@@ -234,7 +235,7 @@ def begin_attempt(
     holder = claim(job)
     job.held.confirm()
     if holder is not None:
-        say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
+        log_line("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
         print_state(None, None, False)
         return None
     process_tree.note_process(job.path(PROCESSES), process_tree.SUPERVISOR, os.getpid())

@@ -37,14 +37,17 @@ def await_values(job: JobFolder, attempt: "RunnableAttempt", watch: "EndWatch") 
         AttemptEnded: One of them has no value, or the job was ended while it waited.
     """
     found = Dependencies(job.root)
-    wanted, reason, began = dependencies_of(job.spec), "", time.monotonic()
+    wanted = dependencies_of(job.spec)
+    reason = ""
+    began = time.monotonic()
     open_ones = found.still_open(wanted)
     while open_ones:
         watch.look()
-        silent_s = time.time() - max(last_beat(layout.job_dir(job.root, each.job)) for each in open_ones)
+        silent_s = time.time() - max(last_beat(layout.job_dir(job.root, dependency.job)) for dependency in open_ones)
         if job.scheduler.has_nodes and min(time.monotonic() - began, silent_s) > layout.STALE_AFTER_S:
             listed = job.scheduler.listed_jobs(job.spec.get("clusters") or "")
-            if listed is not None and not any(each.job in listed or found.is_refused(each.job) for each in open_ones):
+            jobs = [dependency.job for dependency in open_ones]
+            if listed is not None and not any(job_id in listed or found.is_refused(job_id) for job_id in jobs):
                 break
             # The scheduler has it or does not answer. Its client may have started more of it.
             began = time.monotonic()
@@ -71,7 +74,7 @@ class ItemInputs:
 
     def __init__(self, job: JobFolder) -> None:
         self._values = Dependencies(job.root)
-        self._wanted = {each.job: each for each in dependencies_of(job.spec)}
+        self._wanted = {dependency.job: dependency for dependency in dependencies_of(job.spec)}
         with open(os.path.join(job.home, layout.ITEM_INPUTS), "rb") as file:
             inputs = parse_record(file.read(), _SHAPE, layout.ITEM_INPUTS)
         self._of_all: "list[list[Any]]" = inputs["all"]

@@ -40,6 +40,10 @@ _PREFIX = "clusterfn gpus "
 # No other build would see more.
 _NO_GPU = ("Found no NVIDIA driver", "no CUDA-capable device is detected", "No CUDA GPUs are available")
 _HIDDEN = "no GPU or driver is visible to a job there: look at nvidia-smi and /dev/nvidia* on %s, within a job"
+_UNFIT = (
+    "call again: the environment is then chosen for these GPUs. If it is the same one, pin cuda-version=…, or take "
+    "torch from PyPI (pip:)"
+)
 _UNKNOWN = "unknown"
 _PROGRAM = """
 import json
@@ -90,9 +94,7 @@ def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
     _have(job, os.path.join(job.folder, layout.BUILDER_LOG), look, None)
 
 
-def _have(
-    job: "JobFolder", said: str, look: "Callable[[], None]", attempt: "Optional[RunnableAttempt]"
-) -> str:  # fmt: skip
+def _have(job: "JobFolder", said: str, look: "Callable[[], None]", attempt: "Optional[RunnableAttempt]") -> str:
     """Return the path of READY of the environment that the job will use, once it exists.
 
     Args:
@@ -137,7 +139,8 @@ def _verdict_of_builder(root: str, what: str = "the environment could not be mad
 
 def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attempt: "Optional[RunnableAttempt]") -> None:
     """Run the builder to its end."""
-    shown, due = "", 0.0
+    shown = ""
+    due = 0.0
     argv = [sys.executable, "-I", "-S", os.path.join(bridge, layout.BUILD), "build", plan]
     with open(said, "ab") as log:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log)
@@ -162,11 +165,9 @@ def _build(bridge: str, plan: str, said: str, look: "Callable[[], None]", attemp
 
 
 def _failed(facts: "dict[str, Any]", what: str) -> Verdict:
-    return Verdict(
-        layout.ENVIRONMENT, "%s: %s" % (what, facts["message"]), stage="environment",
-        evidence=facts.get("evidence") or [],
-        hint=facts.get("hint") or "call again; clusterfn env list says what is there",
-    )  # fmt: skip
+    message = "%s: %s" % (what, facts["message"])
+    hint = facts.get("hint") or "call again; clusterfn env list says what is there"
+    return Verdict(layout.ENVIRONMENT, message, stage="environment", evidence=facts.get("evidence") or [], hint=hint)
 
 
 def check_torch(job: "JobFolder", environ: "Mapping[str, str]") -> None:
@@ -215,9 +216,13 @@ def _ask(job: "JobFolder", environ: "Mapping[str, str]") -> "dict[str, Any]":
     argv = [job.spec["python"], "-I", "-c", _PROGRAM]
     try:
         ran = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(environ),
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
             timeout=_PATIENCE_S,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return {"problem": "it did not answer within %d s" % _PATIENCE_S}
     lines = ran.stdout.decode("utf-8", "replace").splitlines()
@@ -231,25 +236,21 @@ def _does_not_run(
     job: "JobFolder", wanted: str, found: "dict[str, Any]", hardware: "Optional[dict[str, Any]]"
 ) -> Verdict:
     if "torch" not in found:
-        return Verdict(
-            layout.ENVIRONMENT, "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"]),
-            stage="environment", evidence=found.get("lines", []),
-            hint="a library that the message names must be among the packages of the environment",
-        )  # fmt: skip
+        message = "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"])
+        hint = "a library that the message names must be among the packages of the environment"
+        lines = found.get("lines", [])
+        return Verdict(layout.ENVIRONMENT, message, stage="environment", evidence=lines, hint=hint)
     build = "PyTorch %s for CUDA %s" % (found["torch"], found["cuda"] or wanted)
     evidence = [found["problem"]]
     if hardware:
         evidence.append("driver %s, compute capability %s" % (hardware["driver"], ", ".join(hardware["capabilities"])))
     if found.get("codes"):
         evidence.append("it has code for %s" % ", ".join(found["codes"]))
-    hidden = any(words in found["problem"] for words in _NO_GPU)
-    return Verdict(
-        layout.ENVIRONMENT, "%s does not run on the GPUs of %s" % (build, job.node),
-        stage="environment" if hidden else layout.GPU_STAGE, evidence=evidence + found.get("lines", []),
-        hint=_HIDDEN % job.node if hidden
-        else "call again: the environment is then chosen for these GPUs. If it is the same one, pin cuda-version=…, or "
-        "take torch from PyPI (pip:)",
-    )  # fmt: skip
+    evidence += found.get("lines", [])
+    message = "%s does not run on the GPUs of %s" % (build, job.node)
+    if any(words in found["problem"] for words in _NO_GPU):
+        return Verdict(layout.ENVIRONMENT, message, stage="environment", evidence=evidence, hint=_HIDDEN % job.node)
+    return Verdict(layout.ENVIRONMENT, message, stage=layout.GPU_STAGE, evidence=evidence, hint=_UNFIT)
 
 
 def _read(path: str) -> str:

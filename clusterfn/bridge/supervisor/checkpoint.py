@@ -32,10 +32,12 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
     Raises:
         AttemptEnded: The checkpoint is gone, or the job must end meanwhile.
     """
-    resumed, own = job.spec.get("resume"), job.path(CHECKPOINT)
+    resumed = job.spec.get("resume")
+    own = job.path(CHECKPOINT)
     if not resumed or job.has_checkpoint():
         return []
-    theirs, aside = os.path.join(job_dir(job.root, resumed), CHECKPOINT), "%s-%s" % (own, os.urandom(8).hex())
+    theirs = os.path.join(job_dir(job.root, resumed), CHECKPOINT)
+    aside = "%s-%s" % (own, os.urandom(8).hex())
     copying = _Copying(theirs, look)
     try:
         copying.folder(theirs, aside)
@@ -51,8 +53,10 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
         raise AttemptEnded(gone) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return ["not copied from the checkpoint of job %s, because it is not a file: %s" % (resumed, path)
-            for path in copying.skipped]  # fmt: skip
+    return [
+        "not copied from the checkpoint of job %s, because it is not a file: %s" % (resumed, path)
+        for path in copying.skipped
+    ]
 
 
 class _Copying:

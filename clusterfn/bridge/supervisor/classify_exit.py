@@ -42,10 +42,9 @@ def classify_report(done: "dict[str, Any]") -> Verdict:
     kind = done["done"]
     passed_on: "dict[str, Any]" = {name: done.get(name) for name in _PASSED_ON}
     has_value = kind in (RETURNED, RAISED, DISK) and done.get("size") is not None
-    found = Verdict(
-        kind, done.get("message") or "", stage=done.get("stage") or _STAGES.get(kind, "environment"),
-        value={"size": done["size"], "crc": done["crc"]} if has_value else None, **passed_on,
-    )  # fmt: skip
+    value = {"size": done["size"], "crc": done["crc"]} if has_value else None
+    stage = done.get("stage") or _STAGES.get(kind, "environment")
+    found = Verdict(kind, done.get("message") or "", stage=stage, value=value, **passed_on)
     if kind == DISK:
         hint = found.hint or "make room on the host, or let cwd= or root: point to another file system"
         return found.replace(hint=hint)
@@ -79,7 +78,7 @@ def _is_deeper(value: "Any", levels: int) -> bool:
     if not isinstance(value, (dict, list)):
         return False
     inner = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in inner)
 
 
 def too_much_memory(used: int, limit: int) -> Verdict:
@@ -95,7 +94,7 @@ def too_long(limit_s: float) -> Verdict:
 
 def classify_silence(
     status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", limit_hit: str = ""
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """The worker's process ended without a last word.
 
     Args:
@@ -108,14 +107,12 @@ def classify_silence(
     """
     if not os.WIFSIGNALED(status):
         code = os.WEXITSTATUS(status)
-        return Verdict(
-            EXITED,
-            "the process that ran the function ended by itself with exit code %d, without returning or raising" % code,
-            code=code, stage=stage,
-            hint="look for os._exit or a library that ends the process in the last lines of the output",
-        )  # fmt: skip
+        how = "ended by itself with exit code %d, without returning or raising" % code
+        hint = "look for os._exit or a library that ends the process in the last lines of the output"
+        return Verdict(EXITED, "the process that ran the function " + how, code=code, stage=stage, hint=hint)
     number = os.WTERMSIG(status)
-    name, kind = describe_signal(number), SIGNAL
+    name = describe_signal(number)
+    kind = SIGNAL
     message, hint = "the process that ran the function was ended by %s" % name, _signal_hint(number)
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % format_size(peak)
@@ -133,10 +130,9 @@ def lost_supervisor(status: str) -> Verdict:
     """Describe the death of a supervisor by its exit status, as the shell reports it."""
     code = int(status)
     how = "was ended by %s" % describe_signal(code - 128) if code > 128 else "ended by itself with exit code %d" % code
+    message = "the supervisor of the job %s; what the function had done by then is not known" % how
     return Verdict(
-        LOST,
-        "the supervisor of the job %s; what the function had done by then is not known" % how,
-        hint="call again; if it happens again, ask who or what ends processes on that machine",
+        LOST, message, hint="call again; if it happens again, ask who or what ends processes on that machine"
     )
 
 

@@ -13,7 +13,7 @@ from . import conclude, expire, group, listing
 from .attempt import Attempt, read_events
 from .environ import DescribedJob, expand_cwd, worker_environment
 from .job import JobFolder
-from .verdict import say
+from .verdict import log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def _start_shell(folder: str, facts: str) -> int:
         environ = worker_environment(DescribedJob("shell", "", spec), 0, os.environ, None)
         # These variables belong to a job, and there is none.
         del environ["CUDA_VISIBLE_DEVICES"], environ["CLUSTERFN_CHECKPOINT"]
-        where, name = os.path.expanduser("~"), os.uname().nodename
+        where = os.path.expanduser("~")
+        name = os.uname().nodename
         # A script that runs the interpreter, perhaps in a container, has nothing that a shell outside finds.
         if spec["activation"]["prepend"]["PATH"] == []:
             begin = [spec["python"], "-I", "-c", _ENTER]
@@ -99,7 +100,7 @@ def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":
     """Return the folder and the variables of the job's newest attempt; no folder if there can be no shell."""
     numbers = job.attempts()
     if not numbers:
-        say("job %s has not started: it has no folder yet" % job.id)
+        log_line("job %s has not started: it has no folder yet" % job.id)
         return None, {}
     attempt = Attempt(job, numbers[-1])
     folder = expand_cwd(job.spec) or attempt.path(WORK)
@@ -108,13 +109,13 @@ def _beside(job: JobFolder) -> "tuple[Optional[str], dict[str, str]]":
     starts = [event for event in read_events(attempt) if event["event"] == "starting"]
     started = starts[-1] if starts else {}
     if started.get("node") != job.node:
-        say("job %s runs on %s, and this is %s" % (job.id, started.get("node"), job.node))
+        log_line("job %s runs on %s, and this is %s" % (job.id, started.get("node"), job.node))
         return None, {}
     try:
         with open("/proc/%d/environ" % started["pid"], "rb") as file:
             pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if pair]
     except OSError as error:
-        say("the environment of job %s cannot be read: %s" % (job.id, error))
+        log_line("the environment of job %s cannot be read: %s" % (job.id, error))
         return None, {}
     values: "dict[str, Optional[str]]" = {name: value for name, _, value in pairs}
     values.update(started.get("late") or {})
@@ -149,5 +150,5 @@ def run_command(argv: "list[str]") -> int:
     if least <= len(words) <= most:
         return function(*words)
     known = " | ".join("%s %s" % (name, _COMMANDS[name][0]) for name in _COMMANDS)
-    say("usage: supervise.py %s | %s" % (_ELSEWHERE, known))
+    log_line("usage: supervise.py %s | %s" % (_ELSEWHERE, known))
     return 2

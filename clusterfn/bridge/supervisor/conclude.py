@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _TERMINATED = "143"
 # A message shows so many characters of a line that the user wrote.
 _SHOWN = 80
-_ENDS_ITSELF_S, _AFTER_S, _DIES_S = 3.0, 4.0, 3.0
+_ENDS_ITSELF_S = 3.0
+_AFTER_S = 4.0
+_DIES_S = 3.0
 _LOOK_S = 0.05
 
 
@@ -47,16 +49,16 @@ def conclude_for_dead(folder: str, status: str) -> int:
     # It died on its way out of admission, and waits. The ticket by which the spooler has started it goes before it
     # begins: one since is another.
     if (status.isdecimal() and _waits(job)) and (
-        layout.TURN not in os.environ
-        or any(Attempt(job, number).owner() == job.start for number in job.attempts())
-    ):  # fmt: skip
+        layout.TURN not in os.environ or any(Attempt(job, number).owner() == job.start for number in job.attempts())
+    ):
         launch.revive_spooler(job.root, job.spec["bridge"])
         return layout.EXIT_RETURNED
     if claim(job) is not None:
         return layout.EXIT_RETURNED
     # The attempt is that of the supervisor that died: never one that a requeue started elsewhere by the same number.
     latest = (Attempt(job, number) for number in reversed(job.attempts()))
-    attempt = next((each for each in latest if each.owner() in (job.start, "")), None) or Attempt.new(job)
+    own = next((candidate for candidate in latest if candidate.owner() in (job.start, "")), None)
+    attempt = own or Attempt.new(job)
     script = job.path(layout.SCRIPT)
     left = _sweep(lambda: sorted({*_processes(job, attempt.number), *process_tree.of_session(script)}))
     verdict = _why(job, status)
@@ -71,10 +73,10 @@ def conclude_for_dead(folder: str, status: str) -> int:
         by = attempt.fence()
         if by is not None:
             attempt.supersede(by)
-    complete = verdict.replace(
-        kind=verdict.kind or layout.LOST, by="after", node=job.node, notes=left, stage=verdict.stage or "supervisor",
-        usage=read_usage(attempt.path(layout.USAGE)), evidence=_evidence(job, attempt),
-    )  # fmt: skip
+    verdict = verdict.replace(kind=verdict.kind or layout.LOST, stage=verdict.stage or "supervisor")
+    usage = read_usage(attempt.path(layout.USAGE))
+    evidence = _evidence(job, attempt)
+    complete = verdict.replace(by="after", node=job.node, notes=left, usage=usage, evidence=evidence)
     won = attempt.publish(complete)
     notify.tell_end(job.home)
     return _state(attempt, won)
@@ -119,13 +121,11 @@ def _not_set_up(what: str, which: str) -> Verdict:
         return Verdict(layout.ENVIRONMENT, message, stage="environment", hint=hint)
     code, _, line = which.partition(":")
     lines = line.strip().splitlines()
-    at = " at the line `%s%s`" % (shortened(lines[0], _SHOWN), " …" if len(lines) > 1 else "") if lines else ""
-    return Verdict(
-        layout.ENVIRONMENT,
-        "%s: of the host failed with exit code %s%s; the function did not start" % (what, code, at),
-        stage="environment",
-        hint=how_to_correct(line, code, "%s: of the host in clusterfn.yml" % what),
-    )
+    rest = " …" if len(lines) > 1 else ""
+    at = " at the line `%s%s`" % (shortened(lines[0], _SHOWN), rest) if lines else ""
+    message = "%s: of the host failed with exit code %s%s; the function did not start" % (what, code, at)
+    hint = how_to_correct(line, code, "%s: of the host in clusterfn.yml" % what)
+    return Verdict(layout.ENVIRONMENT, message, stage="environment", hint=hint)
 
 
 def _evidence(job: JobFolder, attempt: Attempt) -> "list[str]":
@@ -177,11 +177,10 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
             return None, False
     if is_gone and holder is None and tickets.WAITS.encode() in last_bytes(job.path(layout.SCHEDULER_LOG)):
         # It was left to the queue, and neither waits there nor has begun.
-        asked = asked.replace(
-            message="the job has lost its place in the queue of this machine: its ticket was removed", stage="queue",
-            evidence=["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)],
-            hint="call again: nothing of it has run",
-        )  # fmt: skip
+        message = "the job has lost its place in the queue of this machine: its ticket was removed"
+        evidence = ["there is no %s" % os.path.join(tickets.Queue(job.root).folder, job.id)]
+        hint = "call again: nothing of it has run"
+        asked = asked.replace(message=message, stage="queue", evidence=evidence, hint=hint)
     attempt = _open_attempt(job)
     won = False
     if attempt.outcome() is None:
@@ -215,12 +214,13 @@ def _runs(job: JobFolder) -> bool:
     if job.scheduler.has_nodes or script_of(job) == 0:
         return False
     seen = lease_names.HeldNames(Leases().binders(), 0)
-    return any((each.uid, each.job) == (os.getuid(), job.id) for each in seen.running)
+    return any((other.uid, other.job) == (os.getuid(), job.id) for other in seen.running)
 
 
 def _open_attempt(job: JobFolder) -> Attempt:
     """The attempt whose outcome decides: one that is final, else the last, else a new one after a preempted one."""
-    final, last = final_attempt(job), [Attempt(job, number) for number in job.attempts()[-1:]]
+    final = final_attempt(job)
+    last = [Attempt(job, number) for number in job.attempts()[-1:]]
     if final is not None:
         return final
     return last[0] if last and last[0].outcome() is None else Attempt.new(job)

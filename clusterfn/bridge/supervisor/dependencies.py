@@ -59,10 +59,10 @@ class Dependencies:
 
     def still_open(self, wanted: "Iterable[Dependency]") -> "list[Dependency]":
         """Return those that may still end in a value."""
-        for each in wanted:
-            if each.job not in self._open:
-                self._open[each.job] = self._end_of(each.job) is None and self._lost(each) is None
-        return [each for each in wanted if self._open[each.job]]
+        for dependency in wanted:
+            if dependency.job not in self._open:
+                self._open[dependency.job] = self._end_of(dependency.job) is None and self._lost(dependency) is None
+        return [dependency for dependency in wanted if self._open[dependency.job]]
 
     def is_refused(self, job: str) -> bool:
         """Whether its scheduler refuses it for now, and a client has lately said that it submits it later."""
@@ -98,15 +98,17 @@ class Dependencies:
 
     def ended_at(self, wanted: "Iterable[Dependency]") -> float:
         """Return when the last of them ended, as seconds since 1970; 0.0 if none has."""
-        ends = [self._end_of(each.job) for each in wanted]
+        ends = [self._end_of(dependency.job) for dependency in wanted]
         return max([end.at for end in ends if end is not None], default=0.0)
 
     def failure(self, wanted: "Iterable[Dependency]") -> "Optional[Verdict]":
         """Return the verdict on a job that takes these values, if one of them will never exist."""
-        failed = [(each, why) for each in wanted for why in [self._why_without_value(each)] if why is not None]
+        reasons = [(dependency, self._why_without_value(dependency)) for dependency in wanted]
+        failed = [(dependency, why) for dependency, why in reasons if why is not None]
         if not failed:
             return None
-        (first, place), others = failed[0], len(failed) - 1
+        first, place = failed[0]
+        others = len(failed) - 1
         cause = place.failed
         which = "%s (%s)" % (cause["name"], cause["job"][:4])
         which += "[%d]" % cause["item"] if "item" in cause else ""
@@ -114,7 +116,7 @@ class Dependencies:
         # The cause is a job for which that job waited itself.
         if cause["job"] != first.job:
             message = "%s (%s) never ran, because %s" % (first.name, first.job[:4], message)
-        evidence = ["%s (%s) failed too" % (each.name, each.job[:4]) for each, _ in failed[1:11]]
+        evidence = ["%s (%s) failed too" % (other.name, other.job[:4]) for other, _ in failed[1:11]]
         evidence += ["and %d more" % (others - 10)] if others > 10 else []
         hint = "call both again"
         if cause["kind"] not in (layout.CANCELLED, *layout.GONE):
@@ -122,31 +124,33 @@ class Dependencies:
         at = (place.path, place.offset, place.size) if 0 < place.size < _LARGEST_EXCEPTION else None
         return Verdict(
             layout.DEPENDENCY, message, stage="queue", evidence=evidence, hint=hint, cause=cause, exception_at=at
-        )  # fmt: skip
+        )
 
     def places(self, wanted: "Iterable[Dependency]") -> "dict[str, Any]":
         """Return the content of inputs.json: where the worker finds each value, or why there is none."""
         found = {}
-        for each in wanted:
-            spec, count = self._spec_of(each.job), self._count_of(each.job)
-            none = self._lost_value(each)
+        for dependency in wanted:
+            spec, count = self._spec_of(dependency.job), self._count_of(dependency.job)
+            none = self._lost_value(dependency)
             folders = spec.get("sys_path") or [] if spec is not None else []
             try:
                 if none is None and count is not None:
-                    places = self._items(each, count)
+                    places = self._items(dependency, count)
                 else:
-                    places = {0: none or _place_of_job(each, self._ended[each.job])}
+                    places = {0: none or _place_of_job(dependency, self._ended[dependency.job])}
             except DamagedFile as error:
-                folders, none = [], _no_value(each, _DAMAGED % error)
+                folders = []
+                none = _no_value(dependency, _DAMAGED % error)
                 places = {0: none}
-            found[each.job] = {
-                "name": each.name, "folders": folders, "group": count is not None, "lost": none and none.failed,
-                "places": {str(index): list(place) for index, place in places.items()},
-            }  # fmt: skip
+            facts = {"name": dependency.name, "folders": folders, "group": count is not None}
+            facts["places"] = {str(index): list(place) for index, place in places.items()}
+            found[dependency.job] = dict(facts, lost=none and none.failed)
         return found
 
     def _why_without_value(self, wanted: Dependency) -> "Optional[_Place]":
-        none, end, spec = self._lost_value(wanted), self._end_of(wanted.job), self._spec_of(wanted.job)
+        none = self._lost_value(wanted)
+        end = self._end_of(wanted.job)
+        spec = self._spec_of(wanted.job)
         if none is not None or spec is None or end is None and not (spec.get("group") and self.has_ended(wanted)):
             return none
         try:
@@ -178,7 +182,8 @@ class Dependencies:
         if ends.damage:
             raise DamagedFile(ends.damage)
         nothing = _no_value(wanted, "the item has no line in any journal")
-        home, found = layout.job_dir(self.root, wanted.job), {}
+        home = layout.job_dir(self.root, wanted.job)
+        found = {}
         for index in range(count) if wanted.items is None else wanted.items:
             line = ends.lines.get(index)
             found[index] = nothing if line is None else _place_of_item(wanted, home, *line)
@@ -228,7 +233,8 @@ class Dependencies:
         if spec is None or scheduler_named(spec["scheduler"]).has_nodes:
             # The job may wait in the queue of the scheduler.
             return False
-        folder, machines = layout.job_dir(self.root, job), os.path.join(self.root, layout.MACHINES)
+        folder = layout.job_dir(self.root, job)
+        machines = os.path.join(self.root, layout.MACHINES)
         for machine in (os.path.join(machines, name) for name in names_in(machines)):
             if time.time() - _date(os.path.join(machine, layout.STARTING)) < layout.STARTING_FOR_S:
                 # The job may wait in an agent for its turn to begin.
@@ -240,7 +246,7 @@ class Dependencies:
             if any(ticket is not None and ticket.get("boot") != boot_id() for ticket in kept):
                 # A restart has interrupted the job, and the next process that looks at that queue requeues it.
                 return False
-        paths = [os.path.join(each, layout.STARTED) for each in each_folder(folder)]
+        paths = [os.path.join(home, layout.STARTED) for home in each_folder(folder)]
         started = [path for path in paths if _date(path)]
         last = max(last_beat(folder), *map(_date, [os.path.join(folder, layout.SPEC)] + started))
         silent_s = layout.STALE_AFTER_S if started else _NEVER_STARTED_S
@@ -308,8 +314,8 @@ def _no_value(wanted: Dependency, message: str) -> _Place:
 
 def last_beat(folder: str) -> float:
     """Return when a job, or an element of a group, last showed that it lives, as seconds since 1970."""
-    attempts = (os.path.join(each, layout.ATTEMPTS) for each in each_folder(folder))
-    beats = (os.path.join(each, name, layout.HEARTBEAT) for each in attempts for name in names_in(each))
+    attempts = (os.path.join(home, layout.ATTEMPTS) for home in each_folder(folder))
+    beats = (os.path.join(home, name, layout.HEARTBEAT) for home in attempts for name in names_in(home))
     return max(map(_date, beats), default=0.0)
 
 

@@ -34,7 +34,8 @@ def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "
 
     found = []
     for place, row in enumerate(rows):
-        index, (mib, unified) = nvidia_smi.count(row["index"]), nvidia_smi.total_mib(row["memory.total"], machine_mib)
+        index = nvidia_smi.count(row["index"])
+        mib, unified = nvidia_smi.total_mib(row["memory.total"], machine_mib)
         in_parts = row.get(MIG) == "Enabled"
         found.append(GpuInfo(place if index is None else index, row["uuid"], row["name"], mib, unified, in_parts))
     return found
@@ -97,7 +98,8 @@ def is_gpu_type(name: str, kind: str) -> bool:
         >>> is_of("NVIDIA GeForce RTX 4090", "rtx4090"), is_of("NVIDIA RTX A1000", "a100")
         (True, False)
     """
-    words, wanted = _words_of(name), squeezed(kind)
+    words = _words_of(name)
+    wanted = squeezed(kind)
     starts = range(len(words))
     return any("".join(words[start:end]) == wanted for start in starts for end in range(start + 1, len(words) + 1))
 

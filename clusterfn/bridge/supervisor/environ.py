@@ -22,10 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
-_LEAKS = (
-    "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV",
-    "CUDA_VISIBLE_DEVICES",
-)  # fmt: skip
+_LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES")
+_LEAKS_OF_PYTHON = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUNBUFFERED")
 _LEAKING_PREFIXES = ("CONDA_", "_CE_")
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 # The names, separated by blanks, are those that job.sh set on purpose (modules, prolog).
@@ -43,9 +41,7 @@ _CACHES = {
 _TOKEN_PATH = "HF_TOKEN_PATH"
 # What a worker whose interpreter has started may still get. Until then it has no GPU, so code that an environment runs
 # when its interpreter starts cannot use another job's, and it has used no cache. That code may depend on all others.
-LATE = frozenset([
-    "CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES, TAG, CHECKPOINT_VARIABLE, INDEX_VARIABLE, *THREADS
-])  # fmt: skip
+LATE = frozenset(["CUDA_VISIBLE_DEVICES", _TOKEN_PATH, *_CACHES, TAG, CHECKPOINT_VARIABLE, INDEX_VARIABLE, *THREADS])
 # Of these, the interpreter and the loader of programs make lists of folders when they start.
 _FOLDERS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONHOME", "PYTHONPYCACHEPREFIX")
 _TOKEN = ".cache/huggingface/token"
@@ -78,7 +74,7 @@ def worker_environment(
     """
     spec = job.spec
     keep = host.get(_KEEP, "").split()
-    leaks = (*_LEAKS, *_OF_ANOTHER_JOB, *SHELLS_OWN, _KEEP)
+    leaks = (*_LEAKS, *_LEAKS_OF_PYTHON, *_OF_ANOTHER_JOB, *SHELLS_OWN, _KEEP)
     values = {
         name: value
         for name, value in host.items()
@@ -124,8 +120,8 @@ def may_still_get(before: "Mapping[str, str]", after: "Mapping[str, str]") -> bo
 
 def depends_on_cwd(env: "Mapping[str, str]") -> bool:
     """Whether an interpreter that starts with these variables looks for files in a folder that depends on its own."""
-    folders = [each for name in _FOLDERS if name in env for each in env[name].split(os.pathsep)]
-    return not all(each.startswith("/") for each in folders)
+    folders = [path for name in _FOLDERS if name in env for path in env[name].split(os.pathsep)]
+    return not all(path.startswith("/") for path in folders)
 
 
 def expand_cwd(spec: "Mapping[str, Any]") -> str:
@@ -143,7 +139,8 @@ def redirect_caches(spec: "Mapping[str, Any]", values: "dict[str, str]") -> "lis
     """
     if spec["scheduler"] == "local":
         return []
-    home, reason = os.path.expanduser("~"), ""
+    home = os.path.expanduser("~")
+    reason = ""
     if not os.path.isdir(home):
         reason = "the home directory %s does not exist" % home
     elif not os.access(home, os.W_OK | os.X_OK):

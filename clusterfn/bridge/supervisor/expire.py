@@ -21,7 +21,7 @@ from ..removal import DAY_S, RELIED_S, STARTS_S, CleanupReport, date_of, is_due,
 from .attempt import final_attempt
 from .job import DamagedFile, JobFolder, describe_damage, job_folders
 from .process_tree import script_runs
-from .verdict import say
+from .verdict import log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,9 +46,14 @@ def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
 
 
 def tidy(
-    root: str, when: float, keep_s: float, *, older_s: "Optional[float]" = None,
-    dry: bool = False, measure: bool = False,
-) -> CleanupReport:  # fmt: skip
+    root: str,
+    when: float,
+    keep_s: float,
+    *,
+    older_s: "Optional[float]" = None,
+    dry: bool = False,
+    measure: bool = False,
+) -> CleanupReport:
     """Remove what was due at a time.
 
     Args:
@@ -59,31 +64,29 @@ def tidy(
     # These are removals that were cut short.
     for kind in ("", layout.JOBS, *STORED):
         sweep(os.path.join(root, kind), lambda path: os.path.basename(path).startswith(layout.REMOVED))
-    found, living = CleanupReport(dry, measure), LivingJobs(root)
+    found = CleanupReport(dry, measure)
+    living = LivingJobs(root)
     relied_on = [when]
     needed: "dict[str, str]" = {}
-    ended, modules = [], {}  # type: list[tuple[str, bool]], dict[str, list[str]]
+    ended: "list[tuple[str, bool]]" = []
+    modules: "dict[str, list[str]]" = {}
     for folder in job_folders(root):
         try:
             job = JobFolder(folder)
             kept_s = job.spec["keep_days"] * DAY_S if older_s is None else older_s
             modules[folder] = job.spec.get("sys_path") or []
-            lives, final = living.has(job), final_attempt(job)
+            lives = living.has(job)
+            final = final_attempt(job)
             over = _last_sign(job) if final is None else date_of(final.path(layout.OUTCOME))
             relied_on += [os.stat(job.path(layout.SPEC)).st_mtime] if lives else []
         except (OSError, DamagedFile) as error:
-            is_hollow = is_due(_hollow_since(folder), DAY_S, when)
-            if not is_hollow:
-                say("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
-            found.add(layout.JOBS, folder, is_hollow)
+            _tidy_damaged(found, folder, error, when)
             continue
         if lives:
             found.summary["waiting"].append(job.id)
             found.add(layout.JOBS, folder, False)
             needed.update(needed_by(job))
-        elif not job.scheduler.has_nodes and not any(
-            _each(job, name) for name in (layout.STARTED, layout.CLAIM, layout.ATTEMPTS)
-        ):
+        elif _never_started(job):
             kept_s = min(kept_s, STARTS_S) if older_s is None else max(older_s, STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         if not lives:
@@ -99,21 +102,40 @@ def tidy(
     kept = {path for paths in modules.values() for path in paths}
     # This bridge is in use.
     kept.add(os.path.dirname(os.path.abspath(sys.argv[0])))
-    unused_since = min(when - keep_s, needed_since)
+    _tidy_stored(found, root, kept, min(when - keep_s, needed_since), when - keep_s)
+    return found
+
+
+def _tidy_damaged(found: CleanupReport, folder: str, error: Exception, when: float) -> None:
+    is_hollow = is_due(_hollow_since(folder), DAY_S, when)
+    if not is_hollow:
+        log_line("%s is damaged, and is kept: %s" % (folder, describe_damage(error)))
+    found.add(layout.JOBS, folder, is_hollow)
+
+
+def _tidy_stored(found: CleanupReport, root: str, kept: "set[str]", unused_since: float, old_since: float) -> None:
+    """Remove what was not used since then; count as recent what is old, but may be needed."""
     for kind in STORED:
         for path in paths_in(os.path.join(root, kind)):
-            date, is_kept = date_of(path), path in kept
+            date = date_of(path)
+            is_kept = path in kept
             goes = not is_kept and is_due(date, 0.0, unused_since)
             found.add(kind, path, goes, unused_since)
-            found.summary["recent"] += not (goes or is_kept) and is_due(date, keep_s, when)
-    return found
+            found.summary["recent"] += not (goes or is_kept) and is_due(date, 0.0, old_since)
+
+
+def _never_started(job: JobFolder) -> bool:
+    """Whether no script of a job without a scheduler has begun."""
+    begun = (layout.STARTED, layout.CLAIM, layout.ATTEMPTS)
+    return not job.scheduler.has_nodes and not any(_files_named(job, name) for name in begun)
 
 
 class LivingJobs:
     """Which jobs wait or run."""
 
     def __init__(self, root: str) -> None:
-        machines, kinds = os.path.join(glob.escape(root), layout.MACHINES, "*"), (layout.QUEUE, layout.INTERRUPTED)
+        machines = os.path.join(glob.escape(root), layout.MACHINES, "*")
+        kinds = (layout.QUEUE, layout.INTERRUPTED)
         tickets = [path for kind in kinds for path in glob.glob(os.path.join(machines, kind, "*"))]
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
         self._looks: "dict[tuple[str, str, int], Optional[set[str]]]" = {}
@@ -128,7 +150,7 @@ class LivingJobs:
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
         if not has_nodes:
-            return any(map(script_runs, _each(job, layout.STARTED)))
+            return any(map(script_runs, _files_named(job, layout.STARTED)))
         if not self._is_listed(job):
             return False
         # The date protects the job from a later look at which the scheduler misses it.
@@ -156,7 +178,7 @@ def needed_by(job: JobFolder) -> "dict[str, str]":
     return needed
 
 
-def _each(job: JobFolder, *names: str) -> "list[str]":
+def _files_named(job: JobFolder, *names: str) -> "list[str]":
     """Return the files of that name of a job, and of the elements of a group."""
     home = glob.escape(job.home)
     patterns = (os.path.join(home, *names), os.path.join(home, layout.ELEMENTS, "*", *names))
@@ -165,8 +187,12 @@ def _each(job: JobFolder, *names: str) -> "list[str]":
 
 def _last_sign(job: JobFolder) -> float:
     """Return when a job last wrote something."""
-    paths = [job.home, job.path(layout.SPEC)] + _each(job, layout.STARTED) + _each(job, layout.ATTEMPTS, "*")
-    paths += _each(job, layout.ATTEMPTS, "*", layout.HEARTBEAT) + _each(job, layout.ATTEMPTS, "*", layout.OUTCOME)
+    paths = (
+        [job.home, job.path(layout.SPEC)] + _files_named(job, layout.STARTED) + _files_named(job, layout.ATTEMPTS, "*")
+    )
+    paths += _files_named(job, layout.ATTEMPTS, "*", layout.HEARTBEAT) + _files_named(
+        job, layout.ATTEMPTS, "*", layout.OUTCOME
+    )
     return max(date_of(path) or 0.0 for path in paths)
 
 
@@ -201,7 +227,8 @@ def remove_jobs(root: str, dry: str, *ids: str) -> int:
     """
     summary: "dict[str, list[dict[str, Any]]]" = {"removed": [], "kept": []}
     folders = {os.path.basename(folder): folder for folder in job_folders(root)}
-    living, needed = LivingJobs(root), {}  # type: LivingJobs, dict[str, str]
+    living = LivingJobs(root)
+    needed: "dict[str, str]" = {}
     for folder in folders.values():
         with contextlib.suppress(OSError, DamagedFile):
             job = JobFolder(folder)

@@ -31,14 +31,17 @@ GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
 # A server with eight GPUs and no persistence mode takes over ten seconds.
 _LIMIT_S = 30.0
 # An answer that is no table may be one a moment later.
-_TRIES, AGAIN_S = 3, 0.5
+_TRIES = 3
+AGAIN_S = 0.5
 _PROCESSES = "compute-apps"
-_HIDDEN, _UNNAMED = "another user", "a process"
+_HIDDEN = "another user"
+_UNNAMED = "a process"
 # The first namespace of pids, which is the machine's, has this inode.
 _MACHINES_PIDS = 0xEFFFFFFC
 _ROW = r"(GPU|MIG)-[\w-]+,[^,]+,"
 # An older driver rejects the question with these words, and is not asked again.
-_mig, _UNKNOWN_FIELD = [eligible.MIG], "is not a valid field"
+_mig = [eligible.MIG]
+_UNKNOWN_FIELD = "is not a valid field"
 # A driver itself uses less. More use without a visible process is that of a container.
 QUIET_MIB = 300
 
@@ -84,7 +87,9 @@ def gpu_loads() -> "tuple[list[GpuLoad], list[str]]":
     A number that the driver does not know is None.
     """
     table = query_nvidia_smi("pci.bus_id", "index", "memory.total", "memory.used", "utilization.gpu", "uuid", "name")
-    rows, machine_mib, loads = sorted(table.rows, key=lambda row: row["pci.bus_id"]), nvidia_smi.machine_memory()[0], []
+    rows = sorted(table.rows, key=lambda row: row["pci.bus_id"])
+    machine_mib = nvidia_smi.machine_memory()[0]
+    loads = []
     for gpu, row in zip(eligible.gpus_in(rows, machine_mib), rows):
         used, percent = nvidia_smi.count(row["memory.used"]), nvidia_smi.count(row["utilization.gpu"])
         loads.append(GpuLoad(gpu.uuid, gpu.name, gpu.index, gpu.total_mib, used, percent, gpu.unified))
@@ -184,14 +189,13 @@ def run_nvidia_smi(argv: "list[str]") -> str:
 def _failed(how: str, answer: bytes) -> Verdict:
     said = last_lines(answer)
     message = "nvidia-smi %s%s" % (how, ": " + said[0] if said else "")
-    return Verdict(
-        ENVIRONMENT, message, stage="lease", evidence=said,
-        hint="run nvidia-smi on the host: its driver must answer before a GPU can be given out",
-    )  # fmt: skip
+    hint = "run nvidia-smi on the host: its driver must answer before a GPU can be given out"
+    return Verdict(ENVIRONMENT, message, stage="lease", evidence=said, hint=hint)
 
 
 # A short job uses its GPU only for moments, after the seconds in which it imports PyTorch.
-_EARLY_LOOKS, _EARLY_LOOK_EVERY_S = 5, 1.0
+_EARLY_LOOKS = 5
+_EARLY_LOOK_EVERY_S = 1.0
 _LOOK_EVERY_S = 5.0
 # An answer is far smaller: it has a line for each GPU.
 _MOST = 1 << 16
@@ -217,7 +221,8 @@ class GpuSamples:
 
     def see(self, name: str, used_mib: "Optional[int]", percent: "Optional[int]") -> None:
         """Add one sample; None for a number that the driver does not know."""
-        self._name, used = name, None if used_mib is None else used_mib * _MIB
+        self._name = name
+        used = None if used_mib is None else used_mib * _MIB
         self.load.update(memory_bytes=used, use_percent=percent)
         if used is not None:
             self._peak = max(self._peak or 0, used)
@@ -228,10 +233,12 @@ class GpuSamples:
         """Return it as outcome.json has it."""
         uses = self._uses
         return {
-            "uuid": self.load["uuid"], "name": self._name, "peak_memory_bytes": self._peak,
+            "uuid": self.load["uuid"],
+            "name": self._name,
+            "peak_memory_bytes": self._peak,
             "peak_use_percent": max(uses) if uses else None,
             "mean_use_percent": round(sum(uses) / float(len(uses)), 1) if uses else None,
-        }  # fmt: skip
+        }
 
 
 class GpuUsageMonitor:
@@ -246,7 +253,8 @@ class GpuUsageMonitor:
         self._names, self._notes = names, notes
         self._samples = {name: GpuSamples(name) for name in names if name.startswith(("GPU-", "MIG-"))}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
-        self._out, self._answer = -1, b""
+        self._out = -1
+        self._answer = b""
         self._next = time.monotonic() + _EARLY_LOOK_EVERY_S
         self._early_looks_left = _EARLY_LOOKS - 1
         self._until = 0.0
@@ -285,15 +293,14 @@ class GpuUsageMonitor:
 
         argv = nvidia_smi.query(_FIELDS) + ["-i", ",".join(self._names)]
         try:
-            asking = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )  # fmt: skip
+            asking = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         except OSError:
             # There is no nvidia-smi, as on many nodes that have GPUs.
             self._given_up = True
             return
         process_tree.apart.add(asking.pid)
-        self._asking, self._answer = asking, b""
+        self._asking = asking
+        self._answer = b""
         self._until = time.monotonic() + _LIMIT_S
         assert asking.stdout is not None
         self._out = asking.stdout.fileno()

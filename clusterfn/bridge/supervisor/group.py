@@ -73,7 +73,7 @@ class ItemRecorder:
         number: "int" = self.job.element or 0
         if self.attempt.number > 1:
             # The process of an attempt that others have ended may not have noticed yet.
-            if any(each.get("by") != "supervisor" for each in self.attempt.outcomes_before()):
+            if any(outcome.get("by") != "supervisor" for outcome in self.attempt.outcomes_before()):
                 self.settle()
             yield from self.chunks.held_by(number)
         taken = 0
@@ -118,9 +118,11 @@ class ItemRecorder:
 
     def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
         """Whether `retries=` has an item run again that sent no word; `before`: what was said of each time."""
-        death, of = self._death(chunk), retries.allowed(self.job)
+        death = self._death(chunk)
+        of = retries.allowed(self.job)
         # The scheduler has started this element again, as it may, and no other has had the chunk.
-        started, is_own = Attempt(self.job, self.attempt.number - 1).owner(), len(self.chunks.holders(chunk)) == 1
+        started = Attempt(self.job, self.attempt.number - 1).owner()
+        is_own = len(self.chunks.holders(chunk)) == 1
         if is_own and not of and self.job.spec.get("restarts") and started not in ("", self.job.start):
             return True
         why = death.message
@@ -144,10 +146,10 @@ class ItemRecorder:
 
     def _death(self, chunk: int) -> Verdict:
         """Return how the element ended that had it before."""
-        ends = [self.chunks.end_of(each) for each in self.chunks.holders(chunk) if each != self.job.element]
+        ends = [self.chunks.end_of(element) for element in self.chunks.holders(chunk) if element != self.job.element]
         known = [end for end in ends if end and end["kind"] != RETURNED]
         if not known:
-            own = [each["message"] for each in self.attempt.outcomes_before() if each["by"] == "after"]
+            own = [outcome["message"] for outcome in self.attempt.outcomes_before() if outcome["by"] == "after"]
             said = own[-1] if own else _NEVER_SAID
             return Verdict(LOST, said, stage="supervisor", hint="call it again: group.retry_failed()")
         facts = {name: known[-1].get(name) for name in ("stage", "evidence", "hint", "node", "signal")}
@@ -161,8 +163,8 @@ def fail_unfinished_items(folder: str) -> int:
         folder: That of an element which does only this; its journal takes the lines. The verdict is what was on stdin
             when it was first asked for. Elements that begin later find nothing that is left.
     """
-    for each in (os.path.dirname(folder), folder):
-        make_folder(each)
+    for path in (os.path.dirname(folder), folder):
+        make_folder(path)
     publish.publish(folder, VERDICT, sys.stdin.read().encode())
     job = JobFolder(folder)
     if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
@@ -220,18 +222,18 @@ def sum_of_usages(usages: "list[dict[str, Any]]") -> "Optional[dict[str, Any]]":
         return None
     found = {
         "items": len(usages),
-        "wall_s": round(sum(_number(each, "wall_s") for each in usages), 3),
-        "cpu_s": round(sum(_number(each, "cpu_s") for each in usages), 3),
-        "longest_s": max(_number(each, "wall_s") for each in usages),
-        "peak_memory_bytes": max(_number(each, "peak_memory_bytes") for each in usages),
+        "wall_s": round(sum(_number(usage, "wall_s") for usage in usages), 3),
+        "cpu_s": round(sum(_number(usage, "cpu_s") for usage in usages), 3),
+        "longest_s": max(_number(usage, "wall_s") for usage in usages),
+        "peak_memory_bytes": max(_number(usage, "peak_memory_bytes") for usage in usages),
         "gpus": _gpus_of(usages),
     }  # type: dict[str, Any]
-    now = [each["now"] for each in usages if isinstance(each.get("now"), dict)]
+    now = [usage["now"] for usage in usages if isinstance(usage.get("now"), dict)]
     if now:
         found["now"] = {
-            "cores": round(sum(_number(each, "cores") for each in now), 2),
-            "memory_bytes": sum(_number(each, "memory_bytes") for each in now),
-            "gpus": [gpu for each in now for gpu in each.get("gpus") or []],
+            "cores": round(sum(_number(usage, "cores") for usage in now), 2),
+            "memory_bytes": sum(_number(usage, "memory_bytes") for usage in now),
+            "gpus": [gpu for usage in now for gpu in usage.get("gpus") or []],
         }
     return found
 
@@ -245,7 +247,7 @@ def _gpus_of(usages: "list[dict[str, Any]]") -> "list[dict[str, Any]]":
             uuid = str(gpu.get("uuid"))
             known = found.setdefault(uuid, dict(gpu))
             for name in ("peak_memory_bytes", "peak_use_percent"):
-                values = [each[name] for each in (known, gpu) if each.get(name) is not None]
+                values = [entry[name] for entry in (known, gpu) if entry.get(name) is not None]
                 known[name] = max(values) if values else None
             if gpu.get("mean_use_percent") is not None:
                 shares.setdefault(uuid, []).append((gpu["mean_use_percent"], _number(usage, "wall_s")))

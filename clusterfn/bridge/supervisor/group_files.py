@@ -98,7 +98,8 @@ class Chunks:
         return [chunk for chunk, turn in claims if self._holder(chunk, turn) == element and not self.is_done(chunk)]
 
     def _claim(self, name: str, claim: "tuple[int, ...]") -> bool:
-        folder, data = os.path.join(self.home, layout.CLAIMS), b"%d %d %d" % claim
+        folder = os.path.join(self.home, layout.CLAIMS)
+        data = b"%d %d %d" % claim
         is_new = publish.once_there_is_room(lambda: publish.publish(folder, name, data))
         return is_new or publish.read(folder, name) == data
 

@@ -22,7 +22,7 @@ from .group_files import NO_ELEMENT
 from .job import describe_place
 from .limits import clock
 from .run import ensure_environment, look_at_bridge
-from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, print_state, say
+from .verdict import AttemptEnded, Verdict, concluded_by_another, exit_code, log_line, print_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     finally:
         job.workers.close()
     if verdict.kind is None:
-        say(verdict.message)
+        log_line(verdict.message)
         return exit_code(verdict, False)
     won = attempt.publish(verdict.replace(by="supervisor", node=job.node))
     group.conclude_if_complete(job)
@@ -170,8 +170,10 @@ class ElementRun(ItemRecorder):
             os.truncate(path, 0)
 
     def _run_item(self, index: int) -> None:
-        begin, began = self._ends[index - 1] if index else 0, clock.now()
-        place, before = (begin, self._ends[index] - begin), self.before.pop(index, [])
+        begin = self._ends[index - 1] if index else 0
+        began = clock.now()
+        place = (begin, self._ends[index] - begin)
+        before = self.before.pop(index, [])
         self.watch.time_s = self.job.spec["resources"]["time_s"]
         item = ItemAttempt(self.attempt, self.journal, index, place, before)
         verdict = ItemLoop(self.job, item, self.watch).see_through()
@@ -212,9 +214,11 @@ class ItemAttempt(WholeAttempt):
         self._waited = False
         self._tasks = os.path.join(layout.NODES, "%d.%d" % (index, len(before) + 1))
         self._own = {
-            layout.WORK: os.path.join(layout.WORK, str(index)), layout.USAGE: layout.item_usage(index),
-            layout.NODES: self._tasks, layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
-        }  # fmt: skip
+            layout.WORK: os.path.join(layout.WORK, str(index)),
+            layout.USAGE: layout.item_usage(index),
+            layout.NODES: self._tasks,
+            layout.LAUNCH_LOG: os.path.join(self._tasks, layout.LAUNCH_LOG),
+        }
         self._from = [0, 0]
 
     def path(self, name: str) -> str:

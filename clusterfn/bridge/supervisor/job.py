@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 # A job whose value another takes; items: indices of a group's items; None for the value of a job, or of all items.
 Dependency = namedtuple("Dependency", ("job", "name", "items"))
-_ID_DIGITS, _ID_LENGTH = frozenset("0123456789abcdef"), 16
+_ID_DIGITS = frozenset("0123456789abcdef")
+_ID_LENGTH = 16
 
 # The shape of a text that can be the name of a file. It has no half of a character, for one.
 NAME = object()
 # The shapes of JSON that is read from a job's folder: a type, `NAME`, a list with the shape of each, or fields by name.
 # "?" is one that may be missing or null, "*" is each. What only the job itself looks at may be anything.
 _LARGEST = 1 << 62
-NUMBER, WHOLE = (int, float), (int,)
+NUMBER = (int, float)
+WHOLE = (int,)
 USAGE: "dict[str, Any]" = {
     "wall_s?": NUMBER, "cpu_s?": NUMBER, "longest_s?": NUMBER, "peak_memory_bytes?": NUMBER,
     "gpus?": [{"peak_memory_bytes?": NUMBER, "peak_use_percent?": NUMBER, "mean_use_percent?": NUMBER}],
@@ -72,17 +74,17 @@ def checked(value: "Any", shape: "Any", what: str) -> "Any":
     """
     if isinstance(shape, dict):
         _of_type(value, (dict,), what)
-        for name, each in shape.items():
+        for name, inner_shape in shape.items():
             key = name.rstrip("?")
             for known in value if key == "*" else [key]:
                 checked(known, NAME, what)
                 if value.get(known) is not None:
-                    checked(value[known], each, "%s: %s" % (what, known))
+                    checked(value[known], inner_shape, "%s: %s" % (what, known))
                 elif key == name:
                     raise DamagedFile("%s has no %s" % (what, known))
     elif isinstance(shape, list):
-        for each in _of_type(value, (list,), what):
-            checked(each, shape[0], what)
+        for entry in _of_type(value, (list,), what):
+            checked(entry, shape[0], what)
     elif shape is NAME:
         if not _can_be_name(_of_type(value, (str,), what)):
             raise DamagedFile("%s holds a zero byte, or half of a character" % what)
@@ -329,7 +331,7 @@ def describe_waiting(open_ones: "Sequence[Dependency]") -> str:
         >>> describe_waiting([Dependency("7f3a9b2200000000", "train", None)])
         'waiting for train (7f3a)'
     """
-    named = ["%s (%s)" % (each.name, each.job[:4]) for each in open_ones[:3]]
+    named = ["%s (%s)" % (dependency.name, dependency.job[:4]) for dependency in open_ones[:3]]
     more = " and %d more" % (len(open_ones) - 3) if len(open_ones) > 3 else ""
     return "waiting for %s%s" % (", ".join(named), more)
 
@@ -340,7 +342,8 @@ _LIBC_VERSION = "CS_GNU_LIBC_VERSION"
 
 def describe_place(job: "JobFolder") -> "dict[str, Any]":
     """Describe this machine and the environment; None for what it does not have."""
-    made, machine = job.spec.get("building"), os.uname()
+    made = job.spec.get("building")
+    machine = os.uname()
     libc = os.confstr(_LIBC_VERSION) if _LIBC_VERSION in os.confstr_names else None
     kernel = "%s %s %s" % (machine.sysname, machine.release, machine.machine)
     lock = [layout.environment_dir(made["root"], made["id"]), layout.ABOUT, layout.PLAN] if made else []

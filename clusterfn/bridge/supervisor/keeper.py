@@ -107,8 +107,10 @@ class Keeper(WorkerSource):
             self._has_failed = True
             return
         apart.add(self._own.pid)
-        self._control = self._own.take_control()
-        self._cwd, self._patience_s, self._started_with = cwd, _START_S, env
+        self._control = self._own.detach_control()
+        self._cwd = cwd
+        self._patience_s = _START_S
+        self._started_with = env
 
     def _suits(self, env: "dict[str, str]", cwd: str) -> bool:
         """Whether a worker may be forked: the keeper is ready, and has read no other variables or folders."""
@@ -124,7 +126,8 @@ class Keeper(WorkerSource):
         if said is None and self._own is not None:
             self._patience_s = 0.0
             return
-        own, pid = self._own, (said or {}).get("ready", 0)
+        own = self._own
+        pid = (said or {}).get("ready", 0)
         # What its start has printed belongs into the output of each item.
         if not pid or own is not None and any(_is_readable(fd, 0.0) for fd in (own.out, own.err)):
             self.close()

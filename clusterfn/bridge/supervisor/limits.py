@@ -24,7 +24,8 @@ _EVERY_S = 0.1
 _EXACT_EVERY_S = 1.0
 _MOST_OF_A_CPU = 0.02
 # The first is a share of what was used at the sample before, the second one of the limit.
-_CHANGE, _NEAR = 0.02, 0.7
+_CHANGE = 0.02
+_NEAR = 0.7
 
 
 class MemorySampler:
@@ -283,7 +284,8 @@ class Stall:
         self._looked = now
         used = collected_s + sum(map(cpu_s, pids))
         if not pids or printed != self._last[1] or abs(used - self._last[0]) > _IDLE * self._limit_s:
-            self._last, self._quiet_s = (used, printed), 0.0
+            self._last = (used, printed)
+            self._quiet_s = 0.0
         else:
             self._quiet_s += passed
         return self.is_over
@@ -298,13 +300,10 @@ class Stall:
 
     def verdict(self, stacks: "list[str]") -> Verdict:
         limit_s = self._limit_s or 0.0
-        return Verdict(
-            STALLED,
-            "the job printed nothing and used no CPU time for %s" % format_duration(limit_s),
-            evidence=stacks or None,
-            hint="look where its threads wait; if that is right, print now and then, or give it stall_timeout=%r"
-            % ("%dmin" % max(2, round(limit_s / 30.0))),
-        )
+        message = "the job printed nothing and used no CPU time for %s" % format_duration(limit_s)
+        longer = "%dmin" % max(2, round(limit_s / 30.0))
+        hint = "look where its threads wait; if that is right, print now and then, or give it stall_timeout=%r" % longer
+        return Verdict(STALLED, message, evidence=stacks or None, hint=hint)
 
 
 # The kernel does not count CPU time as `wait` does.

@@ -49,7 +49,8 @@ Seen = namedtuple("Seen", ("state", "message", "since", "ran_s", "usage"))
 
 def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
     """Print a line for each job behind that id; one that is damaged is UNKNOWN, and does not hide the others."""
-    left, last = page_bytes, after
+    left = page_bytes
+    last = after
     for folder in job_folders(root):
         if os.path.basename(folder) <= after:
             continue
@@ -57,7 +58,8 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
             sys.stdout.write(json.dumps({"after": last}) + "\n")
             break
         shown = describe(folder)
-        last, line = shown["id"], json.dumps(portable(shown)) + "\n"
+        last = shown["id"]
+        line = json.dumps(portable(shown)) + "\n"
         left -= len(line)
         sys.stdout.write(line)
     return 0
@@ -77,10 +79,11 @@ def describe(folder: str) -> "dict[str, Any]":
         shown.update(ended=since if state in _ENDED else None, usage=usage or {})
         shown.update(gpus=(asked.get("gpus") or 0) * (asked.get("nodes") or 1))
         shown.update(asked={name: value for name, value in asked.items() if name in _ASKED and value is not None})
-        shown.update(inputs=[each.job for each in dependencies_of(job.spec)])
+        shown.update(inputs=[dependency.job for dependency in dependencies_of(job.spec)])
         shown.update(arguments=str(job.spec.get("arguments") or ""))
     except (OSError, DamagedFile) as error:
-        message, started = "its folder is damaged: %s" % _first_line(describe_damage(error)), 0.0
+        message = "its folder is damaged: %s" % _first_line(describe_damage(error))
+        started = 0.0
         # The folder may have been removed meanwhile.
         with contextlib.suppress(OSError):
             started = os.stat(folder).st_mtime
@@ -95,9 +98,11 @@ def state_of(job: JobFolder) -> str:
 
 
 def _seen(job: JobFolder) -> Seen:
-    numbers, sent = job.attempts(), date_of(job.path(layout.SPEC))
+    numbers = job.attempts()
+    sent = date_of(job.path(layout.SPEC))
     if not numbers and job.spec.get("group"):
-        begun, now = _begun_of_items(job), time.time()
+        begun = _begun_of_items(job)
+        now = time.time()
         state, message, usage = _of_items(job)
         ran = None if begun is None else max(0.0, now - begun)
         return Seen(state, message, sent if state == PENDING else begun, ran, usage)
@@ -116,7 +121,8 @@ def _seen(job: JobFolder) -> Seen:
         reason = report.reason_of(job.root, job.id) or _first_line(outcome.get("message"))
         return Seen(PENDING, reason, ended, None, None)
     usage = outcome.get("usage") or {}
-    begun, ran_s = _begun_of_items(job) if job.spec.get("group") else None, usage.get("wall_s")
+    begun = _begun_of_items(job) if job.spec.get("group") else None
+    ran_s = usage.get("wall_s")
     if begun is not None and ended is not None:
         ran_s = max(0.0, ended - begun)
     return Seen(FINAL.get(outcome["kind"], DIED), _first_line(outcome.get("message")), ended, ran_s, usage)
@@ -142,14 +148,15 @@ def _of_items(job: JobFolder) -> "tuple[str, str, Optional[dict[str, Any]]]":
     """Return the state of a group that has not ended, a line about it, and what its running items use."""
     spec = job.spec["group"]
     counts = group.in_words(group.kinds(job.home), spec["count"])
-    begun = [each for each in job.elements() if each.attempts() and not os.path.exists(each.path(layout.VERDICT))]
+    tried = [element for element in job.elements() if element.attempts()]
+    begun = [element for element in tried if not os.path.exists(element.path(layout.VERDICT))]
     going = [element for element in begun if final_attempt(element) is None]
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
-    seen = [_of_events(Attempt(each, each.attempts()[-1])) for each in running]
-    if seen and all(each.state == SUSPENDED for each in seen):
+    seen = [_of_events(Attempt(element, element.attempts()[-1])) for element in running]
+    if seen and all(element.state == SUSPENDED for element in seen):
         return SUSPENDED, "%s; %s" % (counts, seen[0].message), None
-    if seen and all(each.state == UNKNOWN for each in seen):
+    if seen and all(element.state == UNKNOWN for element in seen):
         return UNKNOWN, counts + "; no heartbeat from their processes for more than %d s" % layout.STALE_AFTER_S, None
     if running:
         return RUNNING, counts, group.usage_of_running_items(running)
@@ -171,7 +178,9 @@ def _first_line(text: "Any") -> str:
 
 
 def _of_events(attempt: Attempt) -> Seen:
-    state, before, message, ran_s = STARTING, STARTING, "", None
+    state = before = STARTING
+    message = ""
+    ran_s = None
     since = date_of(attempt.path(layout.OWNER))
     for event in read_events(attempt):
         if event["event"] == "resumed":

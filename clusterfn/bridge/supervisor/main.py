@@ -12,7 +12,7 @@ import time
 from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, NOTIFY
 from . import worker_process
 from .job import JobFolder
-from .verdict import say
+from .verdict import log_line
 from .watch import Signals
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ def run(folder: str, status: "Optional[str]" = None, keeper: int = -1) -> int:
         try:
             job.held = admission.request_admission(job, signals, waits=status is None)
         except admission.NotNow as not_now:
-            say(str(not_now))
+            log_line(str(not_now))
             return not_now.status
     from . import attempt_loop
 

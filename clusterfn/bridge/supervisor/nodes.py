@@ -20,7 +20,7 @@ from .limits import clock
 from .publish import last_bytes
 from .run import AttemptRun, run_through
 from .text import last_lines, masked, portable
-from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, document, exit_code, say
+from .verdict import EXIT_LEFT_TO_AFTER, AttemptEnded, Verdict, document, exit_code, log_line
 from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
@@ -142,10 +142,11 @@ class Others:
         """
         self.ranks = list(range(1, nodes * tasks))
         os.makedirs(self._nodes, mode=0o700, exist_ok=True)
-        folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
-        argv = [*self._job.scheduler.launch_command(nodes, tasks, cores, folder), sys.executable, "-I", "-S",
-                os.path.join(self._job.spec["bridge"], layout.SUPERVISE), "node", folder,
-                *self._words]  # fmt: skip
+        folder = self._job.folder
+        cores = self._job.spec["resources"]["cores"]
+        launcher = self._job.scheduler.launch_command(nodes, tasks, cores, folder)
+        program = os.path.join(self._job.spec["bridge"], layout.SUPERVISE)
+        argv = [*launcher, sys.executable, "-I", "-S", program, "node", folder, *self._words]
         parent = os.getpid()
         self._late = clock.now() + _START_S
         self.launcher_pid = os.fork()
@@ -219,11 +220,9 @@ class Others:
         if begun:
             message = "the supervisor on another node of the job (rank %d) ended without a word" % begun[0]
             return Verdict(layout.LOST, message, stage="supervisor", evidence=said or None, hint="call again")
-        return Verdict(
-            layout.NODE,
-            "%s could not start the function on the other nodes of the job" % self._job.scheduler.launcher,
-            stage="start", evidence=said or None, hint=self._job.scheduler.launcher_hint,
-        )  # fmt: skip
+        scheduler = self._job.scheduler
+        message = "%s could not start the function on the other nodes of the job" % scheduler.launcher
+        return Verdict(layout.NODE, message, stage="start", evidence=said or None, hint=scheduler.launcher_hint)
 
 
 def _become(argv: "list[str]", log: str, parent: int) -> None:
@@ -259,7 +258,8 @@ class NodeJob(JobFolder):
     def __init__(self, folder: str, attempt: int, item: "tuple[str, ...]" = ()) -> None:
         super().__init__(folder)
         self.shared, self.over = Attempt(self, attempt), Attempt(self, attempt)
-        self.nodes, self.own = self.shared.path(layout.NODES), item[1:]
+        self.nodes = self.shared.path(layout.NODES)
+        self.own = item[1:]
         if item:
             self.nodes = self.over.folder = os.path.join(self.nodes, item[0])
         self.rank = self.scheduler.rank(self.tasks[1])
@@ -324,7 +324,7 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
     work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.over, signals, also_ended_by=job.shared.folder))
     verdict, alive = run_through(work)
     if verdict.kind is None:
-        say("on %s: %s" % (job.node, verdict.message))
+        log_line("on %s: %s" % (job.node, verdict.message))
         return EXIT_LEFT_TO_AFTER
     work.publish(verdict)
     if alive:
@@ -338,6 +338,6 @@ def _guard(pid: int) -> int:
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
-    say("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
+    log_line("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
     process_tree.end(lambda: process_tree.descendants(os.getpid()), lambda: list(process_tree.collected()))
     return 128 + os.WTERMSIG(status)

@@ -15,7 +15,7 @@ from . import publish
 from .attempt import final_attempt
 from .job import NUMBER, DamagedFile, JobFolder, parse_record
 from .text import format_duration, in_one_line, native, shortened
-from .verdict import say
+from .verdict import log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def tell_end(home: str) -> None:
             _tell(job, attempt.outcome() or {})
     except (OSError, DamagedFile) as error:
         # The function may have written anything into the folder.
-        say("no notification of the end of the job: %s" % error)
+        log_line("no notification of the end of the job: %s" % error)
 
 
 def failure_in_words(home: str) -> str:
@@ -64,14 +64,15 @@ def _tell(job: JobFolder, outcome: "dict[str, Any]") -> None:
     """Run the command, unless the job took too little time for it, and keep what failed."""
     wanted = native(parse_record(publish.read(job.home, NOTIFY), _WANTED, NOTIFY))
     took_s = max(0.0, time.time() - (date_of(job.path(SPEC)) or time.time()))
-    is_due, failed = took_s >= wanted.get("after_s", 0.0), ""
+    is_due = took_s >= wanted.get("after_s", 0.0)
+    failed = ""
     if is_due:
         try:
             _run(wanted["command"], *_content_of(job, outcome))
         except OSError as error:
             # The job itself has ended, and a notification changes nothing about that.
             failed = shortened(in_one_line("%s (on %s)" % (error, job.node)), _LONGEST)
-            say("the notification failed: %s" % failed)
+            log_line("the notification failed: %s" % failed)
     done = {"t": time.time(), "told": is_due and not failed, "failed": failed}
     # The command may hold the address of a webhook, which is a secret.
     os.unlink(job.path(NOTIFY))
@@ -97,10 +98,10 @@ def _run(command: str, facts: "dict[str, str]", text: str) -> None:
     import subprocess
 
     env = dict(os.environ, **{"CLUSTERFN_JOB_" + name.upper(): value for name, value in facts.items()})
+    argv = ["/bin/sh", "-c", command]
     process = subprocess.Popen(
-        ["/bin/sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env,
-        start_new_session=True,
-    )  # fmt: skip
+        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, start_new_session=True
+    )
     try:
         _, errors = process.communicate((text + "\n").encode("utf-8", "replace"), timeout=_COMMAND_S)
     except subprocess.TimeoutExpired:

@@ -52,9 +52,7 @@ class NoAnswer(Exception):
         output: What it printed.
     """
 
-    def __init__(
-        self, how: str, errno: "Optional[int]" = None, has_hung: bool = False, output: bytes = b""
-    ) -> None:  # fmt: skip
+    def __init__(self, how: str, errno: "Optional[int]" = None, has_hung: bool = False, output: bytes = b"") -> None:
         Exception.__init__(self, how)
         self.errno, self.has_hung, self.output = errno, has_hung, output
 

@@ -227,7 +227,8 @@ def copy(source: int, path: str) -> None:
         os.close(target)
 
 
-_NAMED, _LOOKED_AT = 20, 200
+_NAMED = 20
+_LOOKED_AT = 200
 
 
 def list_files_left(folder: str) -> "list[list[Any]]":
@@ -237,7 +238,8 @@ def list_files_left(folder: str) -> "list[list[Any]]":
     Python's bytecode not at all.
     """
     found: "list[list[Any]]" = []
-    waiting, looked = [""], 0
+    waiting = [""]
+    looked = 0
     while waiting:
         prefix = waiting.pop(0)
         try:

@@ -333,7 +333,8 @@ def of_session(script: str) -> "list[int]":
     leader, uid = os.getsid(0), os.getuid()
     if os.fsencode(script) not in command_line(leader):
         return []
-    spared, pid = {leader}, os.getpid()
+    spared = {leader}
+    pid = os.getpid()
     while pid > 1:
         spared.add(pid)
         pid = parent_of(pid)

@@ -13,9 +13,7 @@ EXIT_NO_ROOM = 28
 _CONTAINERS = 20000
 # Not the stack, whose limit is also the size of each thread's, core dumps, nor open files: old programs close every
 # descriptor that they may have open.
-_RAISED = (
-    "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_RSS", "RLIMIT_NPROC", "RLIMIT_MEMLOCK",
-)  # fmt: skip
+_RAISED = ("RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_RSS", "RLIMIT_NPROC", "RLIMIT_MEMLOCK")
 
 
 def main(argv: "list[str]") -> int:
@@ -51,7 +49,8 @@ def _report_full_disk(error: OSError, folder: str) -> int:
 
 
 def _run_command(argv: "list[str]") -> int:
-    command, count = "".join(argv[:1]), len(argv)
+    command = "".join(argv[:1])
+    count = len(argv)
     if command == "run" and count in (2, 3):
         return run_job(argv[1], argv[2] if count == 3 else None)
     if command == "node" and count >= 3:

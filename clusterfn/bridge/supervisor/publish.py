@@ -57,7 +57,7 @@ def remove_reserves(folder: str) -> None:
 
 def publish(
     folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = None, mode: int = 0o600, sync: bool = True
-) -> bool:  # fmt: skip
+) -> bool:
     """Let `folder/name` hold `data` unless it exists already; True if and only if this call put it there.
 
     Args:
@@ -158,9 +158,7 @@ def _aside(folder: str, name: str) -> str:
     return os.path.join(folder, ".%s-%s" % (name, os.urandom(8).hex()))
 
 
-def _write_temporary(
-    folder: str, name: str, data: bytes, reserve: "Optional[Reserve]", mode: int, sync: bool
-) -> str:  # fmt: skip
+def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]", mode: int, sync: bool) -> str:
     if reserve is not None:
         try:
             # With a second link it is published already, and its own name could not be removed.
@@ -233,7 +231,8 @@ def _link(temporary: str, folder: str, name: str) -> bool:
 
 
 def _rename(temporary: str, folder: str, name: str) -> bool:
-    own, won = temporary + ".d", os.path.join(folder, name + ".won")
+    own = temporary + ".d"
+    won = os.path.join(folder, name + ".won")
     readable = os.stat(temporary).st_mode & 0o044
     os.mkdir(own, 0o700 | readable | readable >> 2)
     os.rename(temporary, os.path.join(own, name))

@@ -22,9 +22,15 @@ _USUAL = (32768, 60999)
 def variables(scheduler: "HostScheduler", rank: int, nodes: int, tasks: int) -> "dict[str, str]":
     """What one task finds in addition to the address."""
     node = str(rank // tasks)
-    torch = {"RANK": str(rank), "NODE_RANK": node, "GROUP_RANK": node, "LOCAL_RANK": str(rank % tasks),
-             "WORLD_SIZE": str(nodes * tasks), "LOCAL_WORLD_SIZE": str(tasks),
-             "GROUP_WORLD_SIZE": str(nodes)}  # fmt: skip
+    torch = {
+        "RANK": str(rank),
+        "NODE_RANK": node,
+        "GROUP_RANK": node,
+        "LOCAL_RANK": str(rank % tasks),
+        "WORLD_SIZE": str(nodes * tasks),
+        "LOCAL_WORLD_SIZE": str(tasks),
+        "GROUP_WORLD_SIZE": str(nodes),
+    }
     return dict(torch, **scheduler.rank_variables(rank, nodes, tasks))
 
 

@@ -51,7 +51,7 @@ def superseding(verdict: Verdict, message: str, by: int, uuids: "list[str]") -> 
     evidence = verdict.evidence or []
     return verdict.replace(
         kind=SUPERSEDED, message=message, superseded_by=by, value=None, evidence=evidence, retried=retried
-    )  # fmt: skip
+    )
 
 
 def suspects(verdict: Verdict, uuids: "list[str]") -> "list[str]":
@@ -67,9 +67,8 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
         used: How often it has been retried, this time included.
         of: How often it may be.
     """
-    return "attempt %d failed%s: %s; retried (%d of %d)" % (
-        number, " on " + where if where else "", _one_line(why), used, of,
-    )  # fmt: skip
+    place = " on " + where if where else ""
+    return "attempt %d failed%s: %s; retried (%d of %d)" % (number, place, _one_line(why), used, of)
 
 
 def _one_line(why: str) -> str:
@@ -82,7 +81,9 @@ def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tupl
 
     Signals and statuses do not say that: a script that has its job requeued may exit with 0 before SIGTERM arrives.
     """
-    scheduler, log, kind = work.job.scheduler, work.job.path(layout.SCHEDULER_LOG), verdict.kind
+    scheduler = work.job.scheduler
+    log = work.job.path(layout.SCHEDULER_LOG)
+    kind = verdict.kind
     # The value of an item is kept by its line, and a map may have thousands in a minute.
     is_kept = kind == layout.RETURNED and work.job.element is not None and work.job.spec.get("has_value", True)
     if kind in (None, layout.CANCELLED, PREEMPTED) or is_kept or work.job.cancelled():
@@ -94,7 +95,8 @@ def unless_restarted(work: "AttemptRun", verdict: Verdict, alive: bool) -> "tupl
         found = scheduler.ending(log)
     if found is not None and found.kind is None:
         work.notes.append(found.message)
-    is_asked, status = found is not None and found.kind == PREEMPTED, verdict.code or 0
+    is_asked = found is not None and found.kind == PREEMPTED
+    status = verdict.code or 0
     if kind == layout.COMMAND and not is_asked and scheduler.starts_again_after(status):
         message = "this site starts jobs again that exit with status %d" % status
         found = Verdict(PREEMPTED, message, stage="scheduler", requeued={"cause": "status"}, exit_status=status)
@@ -130,7 +132,7 @@ def cause_of(job: "JobFolder", verdict: Verdict) -> str:
 def requeues_used(attempt: Attempt, cause: str) -> int:
     """Return how often the job was requeued for this cause before this attempt."""
     before = (outcome.get("requeued") or {} for outcome in attempt.outcomes_before())
-    return sum(each.get("cause") == cause for each in before)
+    return sum(requeue.get("cause") == cause for requeue in before)
 
 
 def exhausted(verdict: Verdict, of: int) -> Verdict:
@@ -142,10 +144,11 @@ def exhausted(verdict: Verdict, of: int) -> Verdict:
 
 def requeued(number: int, verdict: Verdict, cause: str, count: int, of: int) -> Verdict:
     """The outcome of an attempt after which the job was requeued; what ended it stays in the message."""
-    return verdict.replace(
-        kind=PREEMPTED, message=_requeued_in_words(number, cause, verdict.message, count, of), value=None,
-        evidence=verdict.evidence or [], requeued={"cause": cause, "count": count, "of": of}, exit_status=None,
-    )  # fmt: skip
+    message = _requeued_in_words(number, cause, verdict.message, count, of)
+    evidence = verdict.evidence or []
+    requeue = {"cause": cause, "count": count, "of": of}
+    preempted = verdict.replace(kind=PREEMPTED, message=message, value=None, exit_status=None)
+    return preempted.replace(evidence=evidence, requeued=requeue)
 
 
 def _requeued_in_words(number: int, cause: str, why: str, count: int, of: int) -> str:
@@ -181,10 +184,8 @@ def conclude_loss(job: "JobFolder", attempt: Attempt) -> "Optional[Verdict]":
         return None
     count, why = 1 + requeues_used(before, NODE_LOSS), "its node was lost, or restarted"
     if count > of:
-        lost = Verdict(
-            NODE, "the node of attempt %d was lost, or restarted" % before.number, stage="scheduler",
-            by="supervisor", hint="call the function again",
-        )  # fmt: skip
+        message = "the node of attempt %d was lost, or restarted" % before.number
+        lost = Verdict(NODE, message, stage="scheduler", by="supervisor", hint="call the function again")
         before.publish(exhausted(lost, of))
         return None
     message = _requeued_in_words(before.number, NODE_LOSS, why, count, of)

@@ -20,7 +20,7 @@ from .output import Pump, StreamOrder, copy, list_files_left
 from .process_tree import RunProcesses
 from .publish import last_bytes, once_there_is_room
 from .text import last_lines, masked
-from .verdict import AttemptEnded, Verdict, say
+from .verdict import AttemptEnded, Verdict, log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,22 +33,25 @@ if TYPE_CHECKING:
     from .watch import EndWatch
 
 # What a job does or prints wakes the supervisor, and it may look at the rest later.
-_TICK_MS, _QUIET_TICK_MS = 100.0, 400.0
+_TICK_MS = 100.0
+_QUIET_TICK_MS = 400.0
 _REQUESTS_EVERY_S = 0.5
 _TERM_ECHO_S = 0.5
 # A command says so that SIGTERM has ended it.
 _TERMINATED = 143
 # The shortest calls have ended by then, and their end says what they used.
 _FIRST_SAMPLE_S = 0.05
-_LINE_LIMIT, _LOG_BYTES = 4 << 20, 1 << 16
+_LINE_LIMIT = 4 << 20
+_LOG_BYTES = 1 << 16
 _NOT_BEGUN = {"start": "its Python was still starting", "load": "the call was still being loaded"}
 # Of the bridge, by the worker, before it can say anything.
-_WORKER_MODULES = (
-    "__init__", "main", "execute", "report", "payload", "descriptors", "devices", "warning", "finish",
-)  # fmt: skip
-_NEEDED = (layout.WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
-    "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
-))  # fmt: skip
+_WORKER_MODULES = ("__init__", "main", "execute", "report", "payload", "descriptors", "devices", "warning", "finish")
+_NEEDED = (
+    layout.WORKER,
+    "_clusterfn_wire/container.py",
+    "_clusterfn/bridge/layout.py",
+    *("_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES),
+)
 
 
 class AttemptRun:
@@ -64,9 +67,8 @@ class AttemptRun:
     lists_files = ends_processes = True
 
     def __init__(
-        self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch",
-        late_output: bool = False,
-    ) -> None:  # fmt: skip
+        self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch", late_output: bool = False
+    ) -> None:
         self.job, self.attempt, self.watch = job, attempt, watch
         self.processes = RunProcesses(job.workers)
         self.pumps: "list[Pump]" = []
@@ -107,30 +109,16 @@ class AttemptRun:
             from . import checkpoint
 
             self.notes += checkpoint.resume(self.job, self.watch.look)
-        uuids = self._take_gpus()
+        uuids = self._find_gpus()
         cpus: "Optional[set[int]]" = None
         if not self.job.scheduler.has_nodes:
             self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
             cpus = self._cores.chosen
-        spec = self.job.spec
-        # In another order than nvidia-smi's, CUDA's numbers are others.
-        in_order = spec["env"].get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
-        names = self.job.held.cuda_names() if uuids and in_order else uuids
-        env = environ.worker_environment(self.job, self.attempt.number, os.environ, names)
-        env.update(self.attempt.variables())
-        self.notes += environ.redirect_caches(spec, env)
-        wanted, building = spec["resources"]["gpus"], spec.get("building")
-        if wanted and building and building["cuda"]:
-            from . import built
-
-            built.check_torch(self.job, env)
-        if wanted:
-            from . import gpus
-
-            self._gpus = gpus.GpuUsageMonitor(gpus.monitored_gpus(uuids, wanted, given_gpus(env)), self.notes)
+        env = self._environment(uuids)
         self.watch.look()
         if not self.attempt.begin():
             raise AttemptEnded(Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="lease"))
+        spec = self.job.spec
         argv = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), *self.attempt.call()]
         cwd = environ.expand_cwd(spec) or self.attempt.path(layout.WORK)
         self._started = clock.now()
@@ -146,18 +134,40 @@ class AttemptRun:
         # The heartbeat comes last, because it waits for the disk while the worker starts.
         self.attempt.beat()
 
+    def _environment(self, uuids: "Optional[list[str]]") -> "dict[str, str]":
+        """Return the worker's variables, once its PyTorch runs on these GPUs, whose use is measured from now on."""
+        spec = self.job.spec
+        # In another order than nvidia-smi's, CUDA's numbers are others.
+        in_order = spec["env"].get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID"
+        names = self.job.held.cuda_names() if uuids and in_order else uuids
+        env = environ.worker_environment(self.job, self.attempt.number, os.environ, names)
+        env.update(self.attempt.variables())
+        self.notes += environ.redirect_caches(spec, env)
+        wanted = spec["resources"]["gpus"]
+        building = spec.get("building")
+        if wanted and building and building["cuda"]:
+            from . import built
+
+            built.check_torch(self.job, env)
+        if wanted:
+            from . import gpus
+
+            self._gpus = gpus.GpuUsageMonitor(gpus.monitored_gpus(uuids, wanted, given_gpus(env)), self.notes)
+        return env
+
     def _attach(self, child: "worker_process.WorkerProcess") -> None:
         """Read from a worker that was started, and keep what it prints."""
         self.processes.worker = child
         self._suspension.begin()
-        limit, streams = self.job.spec["log_limit_bytes"], ((child.out, layout.STDOUT), (child.err, layout.STDERR))
+        limit = self.job.spec["log_limit_bytes"]
+        streams = ((child.out, layout.STDOUT), (child.err, layout.STDERR))
         order = StreamOrder(self.attempt.path(layout.STREAM_ORDER))
         self.pumps = [
             Pump(fd, self.attempt.path(name), limit, self._late_output, order, which)
             for which, (fd, name) in enumerate(streams)
         ]
 
-    def _take_gpus(self) -> "Optional[list[str]]":
+    def _find_gpus(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
         if not wanted:
             return None
@@ -218,7 +228,8 @@ class AttemptRun:
 
     def _turn(self) -> None:
         """Wait for the next event, and handle it."""
-        poll, worker = select.poll(), self.processes.worker
+        poll = select.poll()
+        worker = self.processes.worker
         for fd in (*(pump.fd for pump in self.pumps), self.watch.signals.fd, self.job.workers.fd):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)
@@ -254,9 +265,9 @@ class AttemptRun:
             # No line that the worker writes is as long.
             self._partial_line = lines.pop()[-_LINE_LIMIT:]
             for line in lines:
-                self._take_line(classify_exit.parse_report_line(line))
+                self._on_line(classify_exit.parse_report_line(line))
 
-    def _take_line(self, said: "dict[str, Any]") -> None:
+    def _on_line(self, said: "dict[str, Any]") -> None:
         if "peak" in said:
             # Only its own process can say it while it exits: without an exec, wait4 does not.
             self.processes.reported_peak = said["peak"] or 0
@@ -303,7 +314,7 @@ class AttemptRun:
             from .stacks import Stacks
         except ImportError as error:
             # The bridge or the host's Python was replaced since the start, which is no reason to end the job.
-            say("no stacks: %s" % error)
+            log_line("no stacks: %s" % error)
             return None
         return Stacks(self.job, self.attempt, self._secrets)
 
@@ -317,10 +328,9 @@ class AttemptRun:
                 return heeded
         if self.stage == "start" and os.WIFEXITED(status):
             look_at_bridge(self.job)
-        verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self.job.asked_memory, self._find_oom(),
-            limits.describe_kernel_limit(status, self.processes.ended),
-        )  # fmt: skip
+        peak, asked = self._sampler.peak, self.job.asked_memory
+        limit_hit = limits.describe_kernel_limit(status, self.processes.ended)
+        verdict = classify_exit.classify_silence(status, self.stage, peak, asked, self._find_oom(), limit_hit)
         if verdict.kind in (layout.EXITED, layout.SIGNAL):
             full = any(pump.full for pump in self.pumps) or classify_exit.disk_is_full(self.job.folder)
             if full or classify_exit.quota_is_used_up(self.attempt.folder):
@@ -373,10 +383,17 @@ class AttemptRun:
         usage = self._usage([])
         notes = self.notes + self._suspension.notes() + closing + daemons
         # What came from another node of the job names that.
+        node = verdict.node or self.job.node
         return verdict.replace(
-            node=verdict.node or self.job.node, by="supervisor", stage=stage, message=message,
-            evidence=evidence, left=left, usage=usage, notes=notes,
-        )  # fmt: skip
+            node=node,
+            by="supervisor",
+            stage=stage,
+            message=message,
+            evidence=evidence,
+            left=left,
+            usage=usage,
+            notes=notes,
+        )
 
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
         """Return the usage so far; `living`: processes whose time counts though they have not ended."""

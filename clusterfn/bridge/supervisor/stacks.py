@@ -13,7 +13,7 @@ import time
 from ..layout import PAYLOAD, STACK, STACK_SIGNAL, STACKS, stack_answer
 from . import process_tree, publish
 from .text import masked
-from .verdict import say
+from .verdict import log_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,12 +56,13 @@ class Stacks:
             publish.replace(self._job.path(stack_answer(token)), answer, sync=False, mode=0o666)
         except OSError as error:
             # The request gets no answer, and the job must not end because of that.
-            say("no stacks: %s" % error)
+            log_line("no stacks: %s" % error)
 
     def lines(self, pids: "list[int]") -> "list[str]":
         """Describe what each of these processes is doing, as lines without secrets."""
         found: "list[str]" = []
-        sources, until = self._sources(), time.monotonic() + _IN_ALL_S
+        sources = self._sources()
+        until = time.monotonic() + _IN_ALL_S
         for pid in pids:
             wait_s = min(_ANSWER_S, until - time.monotonic())
             stack = self._ask(pid, wait_s) if wait_s > 0 and process_tree.catches(pid, _SIGNAL) else []

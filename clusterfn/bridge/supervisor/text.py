@@ -18,7 +18,8 @@ _ESCAPES = (
     "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
 # ASCII digits only: `int` reads digits of other scripts too.
-DIGITS, _LONGEST_COUNT = frozenset("0123456789"), 18
+DIGITS = frozenset("0123456789")
+_LONGEST_COUNT = 18
 _EVIDENCE_LINES = 20
 # A secret with fewer characters would be found in every other word.
 _SHORTEST_SECRET = 4

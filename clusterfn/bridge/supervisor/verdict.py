@@ -121,7 +121,7 @@ def document(job: str, attempt: int, verdict: Verdict) -> "dict[str, Any]":
     return dict(known, format=FORMAT, job=job, attempt=attempt, kind=verdict.kind, final=final)
 
 
-def say(message: str) -> None:
+def log_line(message: str) -> None:
     """Print a line for people."""
     _write(2, "clusterfn: %s %s" % (time.strftime("%H:%M:%S"), message))
 
@@ -133,7 +133,7 @@ def print_state(attempt: "Optional[int]", kind: "Optional[str]", won: bool) -> N
 
 def print_disk_full(error: OSError, folder: str) -> None:
     """That the disk takes nothing more, for people and, in the agent's words, for the client that asked."""
-    say("nothing can be published: %s" % error)
+    log_line("nothing can be published: %s" % error)
     # This import is late, because disks are seldom full.
     from ..agent.files import disk_left
 

@@ -67,9 +67,7 @@ class EndWatch:
 
     _what = "job"
 
-    def __init__(
-        self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = ""
-    ) -> None:  # fmt: skip
+    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals, also_ended_by: str = "") -> None:
         self.signals = signals
         self._fences = [attempt.folder, also_ended_by] if also_ended_by else [attempt.folder]
         self.deadline: "Optional[float]" = None

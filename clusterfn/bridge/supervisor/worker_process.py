@@ -63,7 +63,7 @@ class WorkerProcess:
         """Send it a line, and these descriptors; False if it has ended, and is judged by what it said."""
         return send_line(self._control, line, files)
 
-    def take_control(self) -> "_socket.socket":
+    def detach_control(self) -> "_socket.socket":
         """Return its socket, for the caller to close."""
         control, self._control = self._control, _socket.socket(_socket.AF_UNIX)
         return control
@@ -190,9 +190,9 @@ class Pipes:
 
     def worker(self, env: "dict[str, str]", pid: int) -> WorkerProcess:
         """Return the worker, which has our ends from now on."""
-        return WorkerProcess(env, pid, *self.take_ours())
+        return WorkerProcess(env, pid, *self.detach_ours())
 
-    def take_ours(self) -> "tuple[list[int], _socket.socket]":
+    def detach_ours(self) -> "tuple[list[int], _socket.socket]":
         """Return our ends, which stay open: the reading ones, and the socket."""
         *reading, control = self._ours
         self._ours = []
@@ -200,7 +200,7 @@ class Pipes:
             os.set_blocking(fd, False)
         return reading, _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control)
 
-    def take_theirs(self) -> "list[int]":
+    def detach_theirs(self) -> "list[int]":
         """Return the worker's ends, which stay open, in a process that was forked to have them, and close ours."""
         for fd in self._ours:
             os.close(fd)
@@ -210,7 +210,7 @@ class Pipes:
 
 def _become(
     argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]", parent: int, fds: "Sequence[int]"
-) -> None:  # fmt: skip
+) -> None:
     out, err, report, begins = fds
     try:
         _prepare(cwd, spec, parent, out, err)
@@ -341,7 +341,7 @@ class Cores:
             return None
         free: "list[int]" = []
         for cpu in allowed:
-            if len(free) < wanted and self._take(cpu):
+            if len(free) < wanted and self._claim(cpu):
                 free.append(cpu)
         shift = os.getpid() % len(allowed)
         others = [cpu for cpu in allowed[shift:] + allowed[:shift] if cpu not in free]
@@ -351,7 +351,7 @@ class Cores:
         for name_socket in self._held:
             name_socket.close()
 
-    def _take(self, cpu: int) -> bool:
+    def _claim(self, cpu: int) -> bool:
         name_socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             name_socket.bind(b"\0clusterfn/cpu/%d" % cpu)

@@ -135,7 +135,7 @@ def _copied(command: Mapping[str, Any], rank: int, tasks: int) -> Iterator[None]
         _make_file("%s-%d" % (_READY, rank))
         return
     sent = _copy(command["project"])
-    others = {"%s-%d" % (_READY, each) for each in range(1, tasks)}
+    others = {"%s-%d" % (_READY, other) for other in range(1, tasks)}
     if others:
         _make_file(_READY)
     try:
@@ -167,15 +167,21 @@ def _jobs_submitted_here(command: Mapping[str, Any]) -> str:
     if scheduler is None or not any(_SUBMITS.search(text) for text in texts):
         return ""
     numbers = scheduler.jobs_in(os.getcwd())
-    return "jobs that may need them" if numbers is None else ", ".join("job %s" % each for each in numbers)
+    return "jobs that may need them" if numbers is None else ", ".join("job %s" % number for number in numbers)
 
 
 @contextlib.contextmanager
 def _named_logs(patterns: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
     """Let the script find its own output by the names that sbatch would give it, to move or read it."""
-    values = {"%": "%", "j": env.get("SLURM_JOB_ID"), "A": env.get("SLURM_ARRAY_JOB_ID") or env.get("SLURM_JOB_ID"),
-              "a": env.get("SLURM_ARRAY_TASK_ID"), "x": env.get("SLURM_JOB_NAME"), "N": env.get("SLURMD_NODENAME"),
-              "u": env.get("USER")}  # fmt: skip
+    values = {
+        "%": "%",
+        "j": env.get("SLURM_JOB_ID"),
+        "A": env.get("SLURM_ARRAY_JOB_ID") or env.get("SLURM_JOB_ID"),
+        "a": env.get("SLURM_ARRAY_TASK_ID"),
+        "x": env.get("SLURM_JOB_NAME"),
+        "N": env.get("SLURMD_NODENAME"),
+        "u": env.get("USER"),
+    }
     logs = {}
     for pattern, log in zip(patterns, (STDOUT, STDERR)):
         path = re.sub(r"%\d*(.)", lambda sign: values.get(sign[1]) or sign[0], pattern)
@@ -261,7 +267,7 @@ def _state(path: str) -> tuple[int, int]:
 
 def _wait_for(
     argv: Sequence[str], env: Mapping[str, str], stdin: IO[bytes], warn_by: int, name: str, alone: bool
-) -> None:  # fmt: skip
+) -> None:
     """Run it to its end; the warning before the end of the job reaches it as a signal: `alone`, or with what it runs.
 
     Raises:
@@ -274,7 +280,8 @@ def _wait_for(
         process = subprocess.Popen(argv, env=env, stdin=stdin)
     except OSError as error:
         raise _not_started(argv[0], error) from error
-    ending, warned = _ending(), []
+    ending = _ending()
+    warned = []
 
     def warn() -> None:
         warned.append(True)

@@ -65,7 +65,9 @@ def fill(text: str, values: Mapping[str, Any], is_code: bool = False) -> str:
 
 def fill_words(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """Put values into words: any text, but a plain one where a shell reads code, as after `bash -c`."""
-    is_code, has_shell, filled = False, False, []
+    is_code = False
+    has_shell = False
+    filled = []
     for word in words:
         filled.append(fill(word, values, is_code))
         name = os.path.basename(filled[-1])
@@ -129,9 +131,13 @@ def launcher_variables(env: Mapping[str, str]) -> dict[str, str]:
     if nodes > 1 and tasks == 1:
         address, port = env["MASTER_ADDR"], env["MASTER_PORT"]
         found.update(
-            PET_NNODES=str(nodes), PET_NODE_RANK=env["NODE_RANK"], PET_MASTER_ADDR=address, PET_MASTER_PORT=port,
-            PET_RDZV_ENDPOINT=f"{address}:{port}", PET_RDZV_ID=env.get("CLUSTERFN_JOB", "job").replace("/", "-"),
-        )  # fmt: skip
+            PET_NNODES=str(nodes),
+            PET_NODE_RANK=env["NODE_RANK"],
+            PET_MASTER_ADDR=address,
+            PET_MASTER_PORT=port,
+            PET_RDZV_ENDPOINT=f"{address}:{port}",
+            PET_RDZV_ID=env.get("CLUSTERFN_JOB", "job").replace("/", "-"),
+        )
     elif nodes == 1:
         # Another job on this machine may use the usual port.
         found["PET_MASTER_PORT"] = str(free_port())
@@ -147,16 +153,21 @@ def variables_of_sbatch(env: Mapping[str, str]) -> dict[str, str]:
         return {}
     job, _, attempt = env.get(TAG, "0/1").partition("/")
     # Scripts compute with it: ports, seeds.
-    number, element = 10**8 + int(job.partition(".")[0], 16) % 10**8, env.get(INDEX_VARIABLE)
-    node, user, gpus = os.uname().nodename.partition(".")[0], user_name(os.getuid()), _gpus(env)
+    number = 10**8 + int(job.partition(".")[0], 16) % 10**8
+    element = env.get(INDEX_VARIABLE)
+    node = os.uname().nodename.partition(".")[0]
+    user = user_name(os.getuid())
+    gpus = _gpus(env)
     found = {
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(number + int(element or 0))),
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "1"),
         **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"), "0"),
         **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST"), node),
         **dict.fromkeys(("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE"), env.get(THREADS[0], "1")),
-        "SLURM_JOB_USER": user, "SLURM_JOB_UID": str(os.getuid()), "SLURM_TASK_PID": str(os.getpid()),
-    }  # fmt: skip
+        "SLURM_JOB_USER": user,
+        "SLURM_JOB_UID": str(os.getuid()),
+        "SLURM_TASK_PID": str(os.getpid()),
+    }
     if gpus:
         found.update(SLURM_GPUS_ON_NODE=str(len(gpus)), SLURM_JOB_GPUS=",".join(gpus))
     if element:
@@ -180,8 +191,12 @@ def with_nodes(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
         return list(words)
     end = next((place for place, word in enumerate(words) if place >= at and word.endswith(".py")), len(words))
     given = {word[2:].partition("=")[0].replace("-", "_") for word in words[at:end] if word.startswith("--")}
-    values = {"num_machines": nodes, "machine_rank": env["NODE_RANK"], "main_process_ip": env["MASTER_ADDR"],
-              "main_process_port": env["MASTER_PORT"]}  # fmt: skip
+    values = {
+        "num_machines": nodes,
+        "machine_rank": env["NODE_RANK"],
+        "main_process_ip": env["MASTER_ADDR"],
+        "main_process_port": env["MASTER_PORT"],
+    }
     if "config_file" not in given:
         values["num_processes"] = nodes * max(1, len(_gpus(env)))
     added = [f"--{name}={value}" for name, value in values.items() if name not in given]
@@ -192,7 +207,7 @@ def with_nodes(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def _gpus(env: Mapping[str, str]) -> list[str]:
-    return [each for each in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    return [gpu for gpu in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
 
 
 def _launch_of_accelerate(words: Sequence[str]) -> int:

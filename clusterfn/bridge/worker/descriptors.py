@@ -59,7 +59,7 @@ def flush_output() -> None:
             continue
 
 
-def take_output(out: int, err: int) -> None:
+def redirect_output(out: int, err: int) -> None:
     """Print into these pipes from now on, which are closed under their own numbers."""
     for target, fd in zip(_BOTH, (out, err)):
         os.dup2(fd, target)
@@ -72,12 +72,12 @@ def drop_output() -> Iterator[None]:
     flush_output()
     kept = [os.dup(fd) for fd in _BOTH]
     nowhere = [os.open(os.devnull, os.O_WRONLY) for _ in _BOTH]
-    take_output(*nowhere)
+    redirect_output(*nowhere)
     try:
         yield
     finally:
         flush_output()
-        take_output(*kept)
+        redirect_output(*kept)
 
 
 def output_has_copies() -> bool:

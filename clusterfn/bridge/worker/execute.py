@@ -51,7 +51,7 @@ def open_value_file(attempt: str) -> int:
 def report_outcome(report: Report, facts: dict[str, Any], cpu_before_s: float = 0.0) -> None:
     """Report what became of the call, as the last line."""
     flush_output()
-    report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3)})
+    report.send(**facts, usage={"cpu_s": round(sum(os.times()[:4]) - cpu_before_s, 3)})
 
 
 def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     Args:
         job: The folder with its payload.
         spec: `root`, the folders of the user's modules as `sys_path`, the names of variables that are `secrets`,
-            whether it `discards` the value, and whether nobody waits until the value is on the disk: `syncs_later`.
+            whether it `discards` the value, and whether no client waits until the value is on the disk: `syncs_later`.
         item: Where its arguments are in items.pkl; empty if the payload holds them.
 
     Raises:
@@ -68,20 +68,20 @@ def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, va
     """
     sys.path[:0] = spec["sys_path"]
     report.hide(spec.get("secrets") or [])
-    watch = devices.TorchWatch(spec["resources"], lambda text: report.say(note=text))
+    watch = devices.TorchWatch(spec["resources"], lambda text: report.send(note=text))
     warned = _prepare_warning() if spec.get("warn_s") else None
     try:
         watch.begin()
         payload.export_call(job, spec, item)
         call, caller = load_call(job, spec, item)
-        report.say(stage="function")
+        report.send(stage="function")
         kind, result = call_function(call, warned)
         watch.finish(result if kind == RAISED else None)
     except devices.OnTheCpu as on_cpu:
         raise CallRejected("environment", str(on_cpu), on_cpu.hint) from on_cpu
     if kind == RETURNED and spec.get("discards"):
         result = None
-    report.say(stage="result")
+    report.send(stage="result")
     # The supervisor copies the value of an item beside its journal, and brings that copy to the disk.
     facts = keep_result(kind, result, value_fd, caller, report, not (item or spec.get("syncs_later")), as_data(spec))
     if kind == RAISED and spec.get("retries"):
@@ -126,13 +126,18 @@ def load_call(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[An
         # Loading runs the user's own code, which may raise anything.
         from _clusterfn_wire import load_failure
 
-        failure, facts, caller = load_failure.of(error), _summary(error), tuple(header["python"])
+        failure = load_failure.of(error)
+        facts = _summary(error)
+        caller = tuple(header["python"])
         said = "%(type)s: %(message)s" % facts
         again = "call map again; retry_failed() sends the same again" if item else "call again"
-        hint, where = _hint_for(error, caller, failure, again), failure.where()
+        hint = _hint_for(error, caller, failure, again)
+        where = failure.where()
         # The user has a module of their own called clusterfn.
         if type(error).__module__ == "clusterfn.errors":
-            said, hint, where = error.message, error.hint or hint, ""  # type: ignore[attr-defined]
+            said = error.message  # type: ignore[attr-defined]
+            hint = error.hint or hint  # type: ignore[attr-defined]
+            where = ""
         message = "the call could not be loaded in the environment: %s%s" % (said, where)
         raise CallRejected("payload", message + _between(caller), hint, exception=facts) from error
     payload.fill_main(function)
@@ -182,12 +187,11 @@ def _own_module_in(error: BaseException) -> str:
     """Return the name of the module of the user whose import has raised an error; "" if it was none."""
     import traceback
 
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = [
-        str(frame.f_globals.get("__name__")) for frame in frames
-        if frame.f_code.co_name == "<module>" and "/%s/" % SOURCES in frame.f_code.co_filename
-    ]  # fmt: skip
-    return names[-1] if names else ""
+    name = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "<module>" and "/%s/" % SOURCES in frame.f_code.co_filename:
+            name = str(frame.f_globals.get("__name__"))
+    return name
 
 
 def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again: str) -> str:
@@ -196,7 +200,7 @@ def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again
     if isinstance(error, container.Damaged):
         return again
     if failure.differing:
-        return "use an environment with %s" % " and ".join("%s %s" % each[:2] for each in failure.differing)
+        return "use an environment with %s" % " and ".join("%s %s" % package[:2] for package in failure.differing)
     if caller != sys.version_info[:2]:
         return "use an environment with Python %d.%d, or use only syntax that both versions support" % caller
     if isinstance(error, ImportError):
@@ -212,9 +216,10 @@ def _hint_for(error: BaseException, caller: tuple[int, ...], failure: Any, again
 
 
 def call_function(
-    call: tuple[Callable[..., Any], Any, Any], warned: warning.EndWarning | None,
+    call: tuple[Callable[..., Any], Any, Any],
+    warned: warning.EndWarning | None,
     run_coroutine: Callable[[Any], Any] | None = None,
-) -> tuple[str, Any]:  # fmt: skip
+) -> tuple[str, Any]:
     """Call the function; return RETURNED with its value, or RAISED with what it raised."""
     function, args, kwargs = call
     pid = os.getpid()
@@ -278,7 +283,7 @@ def keep_result(
         except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
             facts = _not_kept(result, error, caller)
     for note in dict.fromkeys(pickler.notes):
-        report.say(note=note)
+        report.send(note=note)
     # What could not be written has been reported. btrfs needs room to truncate.
     with contextlib.suppress(OSError):
         if "size" not in facts:
@@ -298,7 +303,8 @@ def _not_kept(value: Any, error: BaseException, caller: tuple[int, ...]) -> dict
         path, part = unpicklable.find(value, "result", caller)
     except KeyboardInterrupt:
         # The value's own __reduce__ has raised it, and not a user at a keyboard.
-        path, part = "result: its pickling raised KeyboardInterrupt", value
+        path = "result: its pickling raised KeyboardInterrupt"
+        part = value
     return {
         "done": RESULT,
         "message": "the function returned, but its value cannot be pickled: %s%s" % (path, _between(caller)),
@@ -322,7 +328,7 @@ def _not_written(number: int) -> dict[str, Any]:
 
 def _keep_exception(
     error: BaseException, file: Any, caller: tuple[int, ...], report: Report, sync: bool
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     from _clusterfn_wire import exceptions
 
     facts = _described(error)
@@ -342,13 +348,14 @@ def _described(error: BaseException) -> dict[str, Any]:
         return {"done": DISK, "message": message, "exception": facts, "hint": _FULL, "stage": "function"}
     # An exception of the function's own class comes back as itself.
     message = "%s: %s" % (facts["type"], facts["message"])
-    hint = _FULL if is_full else _say_what_an_image_hides(error)
+    hint = _FULL if is_full else _hint_for_image(error)
     return {"done": RAISED, "message": message, "exception": facts, "hint": hint}
 
 
-def _say_what_an_image_hides(error: BaseException) -> str | None:
+def _hint_for_image(error: BaseException) -> str | None:
     """Return how to show a missing file to a container; None for any other error, and outside of a container."""
-    image, path = os.environ.get(IMAGE_VARIABLE), getattr(error, "filename", None)
+    image = os.environ.get(IMAGE_VARIABLE)
+    path = getattr(error, "filename", None)
     if not image or not isinstance(error, FileNotFoundError) or not isinstance(path, str) or not os.path.isabs(path):
         return None
     folder = os.path.dirname(os.path.normpath(path))
@@ -375,7 +382,7 @@ def _write(
                 # With this call, NFS reports that its disk is full.
                 os.close(os.dup(file.fileno()))
 
-        once_there_is_room(write_whole, lambda: report.say(note="the disk was full: the value waited for room"))
+        once_there_is_room(write_whole, lambda: report.send(note="the disk was full: the value waited for room"))
 
     written: dict[str, Any] = container.dump(value, file, caller, writing, is_data)
     return written

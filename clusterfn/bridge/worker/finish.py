@@ -69,12 +69,12 @@ def _run_exit_functions() -> None:
 def _flush_files() -> None:
     """Write what the call's open files still hold."""
     # Objects from before the fork are not among them.
-    for each in gc.get_objects():
-        if type(each) in _FILES:
+    for obj in gc.get_objects():
+        if type(obj) in _FILES:
             with contextlib.suppress(OSError, ValueError):
                 # A pipe may have no reader any more.
-                if stat.S_ISREG(os.fstat(each.fileno()).st_mode):
-                    each.flush()
+                if stat.S_ISREG(os.fstat(obj.fileno()).st_mode):
+                    obj.flush()
 
 
 def _remove_what_is_left(last: str) -> None:
@@ -93,7 +93,7 @@ def _remove_what_is_left(last: str) -> None:
 
 def _leaves_finalizers() -> bool:
     """Whether something is left that acts when it is removed. What was there before the fork is not looked at."""
-    kinds: dict[int, Any] = {id(type(each)): type(each) for each in gc.get_objects()}
+    kinds: dict[int, Any] = {id(type(obj)): type(obj) for obj in gc.get_objects()}
     return any("__del__" in _attributes(base) for kind in kinds.values() for base in _bases(kind))
 
 

@@ -55,7 +55,7 @@ def kept_open() -> set[str]:
 
     Forks share the place in a file, what a socket or a selector wakes, and the locks and counters of multiprocessing.
     """
-    found = {"%d %s" % each for each in open_files().items() if each[1] not in _SHARED_BY_ALL}
+    found = {"%d %s" % file for file in open_files().items() if file[1] not in _SHARED_BY_ALL}
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return found | {line for line in maps if line.split(" ", 2)[1] == "rw-s"}
 
@@ -64,7 +64,7 @@ def inherited() -> set[str]:
     """Name the files that this process has had open since its program was started, as `kept_open` does."""
     # An exec closes what has this flag, which Python sets for all that it opens.
     return {
-        "%d %s" % each for each in open_files().items() if not fcntl.fcntl(each[0], fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        "%d %s" % file for file in open_files().items() if not fcntl.fcntl(file[0], fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     }
 
 
@@ -81,7 +81,8 @@ def generators_of(modules: Iterable[str]) -> list[Any]:
     kinds = tuple(getattr(numpy, name) for name in _OF_NUMPY if hasattr(numpy, name))
     system: tuple[type, ...] = ()
     if random is not None:
-        kinds, system = (random.Random, *kinds), (random.SystemRandom,)
+        kinds = (random.Random, *kinds)
+        system = (random.SystemRandom,)
     found: dict[int, Any] = {}
     for value in itertools.chain.from_iterable(map(_held_by, modules)):
         # A module may hold a method, as in `uniform = Random().uniform`.

@@ -18,7 +18,7 @@ from ..supervisor import process_tree
 from ..supervisor.text import native
 from ..supervisor.worker_process import become_subreaper, die_with_parent, enter_own_group
 from . import payload
-from .descriptors import flush_output, take_output
+from .descriptors import flush_output, redirect_output
 from .report import receive_order
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
             die_with_parent(signal.SIGKILL, parent)
             for fd in foreign:
                 os.close(fd)
-            take_output(*output)
+            redirect_output(*output)
         except BaseException:  # noqa: BLE001 - after a fork nothing may run on as a second parent
             os._exit(1)
     return pid
@@ -72,7 +72,7 @@ def keep_workers(orders: _socket.socket) -> list[str]:
     poll = select.poll()
     for fd in (woken, orders.fileno()):
         poll.register(fd, select.POLLIN)
-    say(orders, ready=os.getpid())
+    _send(orders, ready=os.getpid())
     while True:
         ready = [fd for fd, _ in poll.poll()]
         if woken in ready:
@@ -87,7 +87,7 @@ def keep_workers(orders: _socket.socket) -> list[str]:
         _collect(orders)
 
 
-def say(supervisor: _socket.socket, **facts: Any) -> None:
+def _send(supervisor: _socket.socket, **facts: Any) -> None:
     """Say something to the supervisor; end if that has ended."""
     try:
         supervisor.sendall((json.dumps(facts) + "\n").encode())
@@ -123,7 +123,7 @@ def _obey(order: dict[str, Any], fds: list[int], supervisor: _socket.socket, for
             return [*order["argv"], *map(str, ways)]
     for fd in fds:
         os.close(fd)
-    say(supervisor, **answer)
+    _send(supervisor, **answer)
     return None
 
 
@@ -136,7 +136,7 @@ def _collect(supervisor: _socket.socket) -> None:
             return
         if pid == 0:
             return
-        say(supervisor, ended=pid, status=status, used=[used.ru_utime, used.ru_stime, used.ru_maxrss])
+        _send(supervisor, ended=pid, status=status, used=[used.ru_utime, used.ru_stime, used.ru_maxrss])
 
 
 def _end() -> NoReturn:

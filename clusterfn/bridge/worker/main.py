@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
     cwd = _await_begin(control)
     if is_forked:
-        template.begin_anew()
+        template.reseed()
     keep_from_programs()
     report = Report(fd)
     value_fd = open_value_file(attempt)
@@ -53,7 +53,8 @@ def main(argv: list[str]) -> None:
     payload.use_utf8()
     faulthandler.enable(file=out_of_reach(os.dup(2)))
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
-    last, spec = finish.last_loaded(), payload.read_spec(job)
+    last = finish.last_loaded()
+    spec = payload.read_spec(job)
     try:
         _enter(cwd)
         facts = _run_job(job, spec, rest, discards, report, value_fd)
@@ -111,7 +112,7 @@ def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Repor
 
         # The folder is that of the session, and its calls have none.
         os.environ.pop(CHECKPOINT_VARIABLE, None)
-        report.say(stage="function")
+        report.send(stage="function")
         result = serve.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report, True, as_data(spec))
     if spec.get("kernel"):
@@ -121,11 +122,11 @@ def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Repor
         # This import is late for the same reason.
         from ..kernel import hold
 
-        report.say(stage="function")
+        report.send(stage="function")
         result = hold.serve(job, spec)
         return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report, True, as_data(spec))
     spec["discards"] = discards
-    report.say(stage="load")
+    report.send(stage="load")
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
 
 
@@ -142,7 +143,8 @@ def _require_module(name: str) -> None:
 
 
 def _check_version(spec: dict[str, Any]) -> None:
-    wanted, here = tuple(spec["version"]), sys.version_info[:2]
+    wanted = tuple(spec["version"])
+    here = sys.version_info[:2]
     if wanted != here:
         raise CallRejected(
             "environment",

@@ -67,21 +67,22 @@ class Preloader:
         # Not each loaded name is looked up in the folders: that would copy the pages of all names.
         for name in {entry.partition(".")[0] for folder in folders for entry in names_in(folder)}:
             if name in sys.modules and name not in self._own and _is_module(name, folders):
-                for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
-                    del sys.modules[each]
+                for loaded in [key for key in sys.modules if key == name or key.startswith(name + ".")]:
+                    del sys.modules[loaded]
 
     def _try_out(self, name: str) -> str:
         """Load a module in a process of its own; return why it must not be loaded before a fork, "" if it may."""
         reading, writing = os.pipe()
         descriptors.flush_output()
-        parent, before = os.getpid(), process_tree.descendants(os.getpid())
+        parent = os.getpid()
+        before = process_tree.descendants(os.getpid())
         pid = os.fork()
         if pid == 0:
             # Without this call, the process would outlive a parent that is killed meanwhile.
             die_with_parent(signal.SIGKILL, parent)
             os.close(reading)
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            descriptors.take_output(nowhere, os.dup(nowhere))
+            descriptors.redirect_output(nowhere, os.dup(nowhere))
             self._try(name, writing)
         os.close(writing)
         _, status = os.waitpid(pid, 0)
@@ -99,7 +100,8 @@ class Preloader:
         signal.alarm(_LIMIT_S)
         # What the module starts is found even if its parent has ended.
         become_subreaper()
-        own, status = os.getpid(), 1
+        own = os.getpid()
+        status = 1
         try:
             kept, states, handlers = fork_rules.kept_open(), _random_states(), _handlers()
             generators = _load(name)
@@ -125,7 +127,7 @@ def _load(name: str) -> list[Any]:
     if name == _NUMPY:
         # It loads this when that is used.
         importlib.import_module("numpy.random")
-    return fork_rules.generators_of([each for each in sys.modules if each not in before])
+    return fork_rules.generators_of([module for module in sys.modules if module not in before])
 
 
 def _random_states() -> list[object]:

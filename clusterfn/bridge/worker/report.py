@@ -42,7 +42,7 @@ def receive_order(connection: _socket.socket) -> tuple[bytes, list[int]]:
     while line and not line.endswith(b"\n"):
         more = connection.recv(1 << 16)
         line = line + more if more else b""
-    packed = b"".join(each for _, _, each in rights)
+    packed = b"".join(content for _, _, content in rights)
     return line, [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4)]
 
 
@@ -64,7 +64,7 @@ class Report:
         """Mask the values of these variables from now on."""
         self.secrets = parts_of_secrets([os.environ[name] for name in names if name in os.environ])
 
-    def say(self, **facts: Any) -> None:
+    def send(self, **facts: Any) -> None:
         """Send one line. A broken pipe loses nothing: the supervisor has judged already."""
         if os.getpid() != self._pid:
             return

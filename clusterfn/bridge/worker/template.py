@@ -42,7 +42,7 @@ def await_order(argv: list[str]) -> list[str] | None:
     flush_output()
     trouble = _find_trouble()
     if argv[2] == LOOK:
-        _say(1, trouble=trouble)
+        _send(1, trouble=trouble)
         # The environment may have started threads, which do not end.
         os._exit(0)
     report, control = map(int, argv[-2:])
@@ -52,7 +52,7 @@ def await_order(argv: list[str]) -> list[str] | None:
     orders = open_orders(control)
     is_shared = argv[2] == JOBS
     if is_shared or trouble:
-        _say(report if is_shared else control, trouble=trouble)
+        _send(report if is_shared else control, trouble=trouble)
     if trouble:
         return None
     payload.use_utf8()
@@ -65,7 +65,7 @@ def await_order(argv: list[str]) -> list[str] | None:
     return None if supervisor is None else keeper.keep_workers(supervisor)
 
 
-def begin_anew() -> None:
+def reseed() -> None:
     """Draw the random numbers of a process that has just started."""
     fork_rules.reseed(_generators)
 
@@ -107,10 +107,10 @@ def _fork_keepers(orders: _socket.socket, report: int) -> _socket.socket | None:
             return open_orders(fds[0])
         for fd in fds:
             os.close(fd)
-        _say(report, pid=pid)
+        _send(report, pid=pid)
 
 
-def _say(fd: int, **facts: Any) -> None:
+def _send(fd: int, **facts: Any) -> None:
     os.write(fd, (json.dumps(facts) + "\n").encode())
 
 
@@ -132,7 +132,7 @@ def _find_trouble() -> str:
 def _files_read_at_start() -> list[str]:
     """Return the files and folders that decide which modules an interpreter finds when it starts."""
     paths = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), sys.argv[0]]
-    for folder in [each for each in sys.path if os.path.basename(each) in _SITES and os.path.isdir(each)]:
+    for folder in [path for path in sys.path if os.path.basename(path) in _SITES and os.path.isdir(path)]:
         # A new file changes the date of its folder.
         paths += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
     paths += [os.path.join(folder, name) for folder in sys.path for name in ("sitecustomize.py", "usercustomize.py")]

@@ -62,7 +62,7 @@ def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client
     ahead = SimpleNamespace(reserve=lambda: None)
     kept = SimpleNamespace(gone="", first=first, signals=None, job=lambda _: job, ahead=ahead, **own)
 
-    link = SimpleNamespace(say=lambda **facts: said.append(facts), voice=lambda *_, **__: None)
+    link = SimpleNamespace(send=lambda **facts: said.append(facts), reporter=lambda *_, **__: None)
     assert keep_actor.keep_actor(link, kept)
     why = "its construction could not be recorded"
     assert said == [{"what": "next", "n": 1, "ran": True}, {"what": "gone", "reason": why}]

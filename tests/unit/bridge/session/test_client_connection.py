@@ -29,14 +29,14 @@ def line() -> Iterator[Line]:
     with ours, its:
         for end in (ours, its):
             end.setblocking(False)
-        client = part("door").ClientConnection(ours, part("door").SocketWatcher(), lambda *_: None)
+        client = part("connections").ClientConnection(ours, part("connections").SocketWatcher(), lambda *_: None)
         client.has_taken(1)
         yield client, come
 
 
 def test_a_call_that_was_taken_is_said_with_the_next_frame_or_by_itself(line: Line):
     client, come = line
-    client.say("end", n=1)
+    client.send("end", n=1)
     client.has_taken(2)
     client.flush()
 
@@ -44,12 +44,12 @@ def test_a_call_that_was_taken_is_said_with_the_next_frame_or_by_itself(line: Li
 
 
 def test_a_value_that_is_gone_is_not_said_to_be_there(tmp_path: Path):
-    door, said = part("door"), list[tuple[bytes, bool]]()
-    connection: Any = SimpleNamespace(say=lambda what, data, n, outcome, has_value: said.append((data, has_value)))
+    connections, said = part("connections"), list[tuple[bytes, bool]]()
+    connection: Any = SimpleNamespace(send=lambda what, data, n, outcome, has_value: said.append((data, has_value)))
     (tmp_path / "value").write_bytes(b"value")
-    heard = door.Listener(connection, 1, True)
+    heard = connections.Listener(connection, 1, True)
 
-    for name, size in (("value", 5), ("gone", 5), ("value", door.SMALL_VALUE + 1), ("gone", 0)):
-        heard.take("end", b"{}", str(tmp_path / name), size)
+    for name, size in (("value", 5), ("gone", 5), ("value", connections.SMALL_VALUE + 1), ("gone", 0)):
+        heard.pass_on("end", b"{}", str(tmp_path / name), size)
 
     assert said == [(b"{}value", True), (b"{}", False), (b"{}", False), (b"{}", True)]

@@ -71,14 +71,14 @@ class ClientConnection:
             # What came is no frame.
             self.close()
         if self.answers_pieces and self._inbox.data:
-            self.say("taken")
+            self.send("taken")
 
     def has_taken(self, number: int) -> None:
         """Say with the next frame that all calls up to this number that came through it are in their folders."""
         self._taken = max(self._taken, number)
         self.due = self.due or time.monotonic() + TAKEN_AFTER_S
 
-    def say(self, what: str, body: bytes = b"", **facts: Any) -> None:
+    def send(self, what: str, body: bytes = b"", **facts: Any) -> None:
         """Send a frame; close a connection that takes too long to take what was sent before."""
         if not self.is_open:
             return
@@ -93,7 +93,7 @@ class ClientConnection:
         """Say which calls were taken."""
         self.due = 0.0
         if self._taken > self._reported:
-            self.say("taken")
+            self.send("taken")
 
     def _write(self) -> None:
         try:
@@ -116,7 +116,7 @@ class ClientConnection:
             self._unsent.clear()
 
 
-class Door:
+class SessionSocket:
     """The socket, in a private folder of this machine.
 
     Args:
@@ -150,37 +150,38 @@ class Door:
         with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionAbortedError):
             sock, _ = self._listener.accept()
             sock.setblocking(False)
-            self._connections = [each for each in self._connections if each.is_open]
+            self._connections = [connection for connection in self._connections if connection.is_open]
             self._connections.append(ClientConnection(sock, self._watcher, self._on_frame))
 
     def due(self) -> list[float]:
         """Return when something is to be said."""
-        return [each.due for each in self._connections if each.due and each.is_open]
+        return [connection.due for connection in self._connections if connection.due and connection.is_open]
 
     def flush(self, now: float) -> None:
-        for each in self._connections:
-            if each.is_open and 0.0 < each.due <= now:
-                each.flush()
+        for connection in self._connections:
+            if connection.is_open and 0.0 < connection.due <= now:
+                connection.flush()
 
-    def say(self, what: str, **facts: Any) -> None:
-        for each in self._connections:
-            each.say(what, **facts)
+    def send(self, what: str, **facts: Any) -> None:
+        for connection in self._connections:
+            connection.send(what, **facts)
 
     def fds(self) -> list[int]:
         """Return the descriptors that no other process must keep open."""
-        return [self._listener.fileno(), *(each.sock.fileno() for each in self._connections if each.is_open)]
+        sockets = [connection.sock for connection in self._connections if connection.is_open]
+        return [self._listener.fileno(), *(sock.fileno() for sock in sockets)]
 
     def close(self) -> None:
         """Close all connections and remove the socket."""
-        for each in self._connections:
-            each.close()
+        for connection in self._connections:
+            connection.close()
         self._listener.close()
         if self.address:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Listener:
-    """Who has sent a call through the socket, and hears of it.
+    """The connection through which a call came, for what is written to the files of the call.
 
     Args:
         is_live: Whether it hears what the call prints.
@@ -191,7 +192,7 @@ class Listener:
         self._connection = connection
         self._number = number
 
-    def take(self, what: str, data: bytes, value_path: str, size: int) -> None:
+    def pass_on(self, what: str, data: bytes, value_path: str, size: int) -> None:
         """Take what was written to the call's files.
 
         Args:
@@ -203,9 +204,9 @@ class Listener:
         if what == "end":
             value = b"" if size > SMALL_VALUE else _read(value_path, size)
             lengths = {"outcome": len(data), "has_value": len(value) == size}
-            self._connection.say("end", data + value, n=self._number, **lengths)
+            self._connection.send("end", data + value, n=self._number, **lengths)
         else:
-            self._connection.say(what, data, n=self._number)
+            self._connection.send(what, data, n=self._number)
 
 
 def _read(path: str, size: int) -> bytes:
@@ -252,17 +253,17 @@ class ServerLink:
                 return None
         return self.waiting.popleft()
 
-    def say(self, body: bytes = b"", **header: Any) -> None:
+    def send(self, body: bytes = b"", **header: Any) -> None:
         """Send the server a frame, which wakes it."""
         self._sock.sendall(pack(header, body))
 
-    def voice(self, number: int) -> Callable[..., None]:
-        """Return what informs the server of what is written to the files of a call, as `Say`.
+    def reporter(self, number: int) -> Callable[..., None]:
+        """Return what informs the server of what is written to the files of a call, as a `Reporter`.
 
         Each frame wakes the server, which takes time from the call.
         """
 
-        def say(what: str, data: bytes, **facts: Any) -> None:
-            self.say(data, **facts, n=number, what=what)
+        def report(what: str, data: bytes, **facts: Any) -> None:
+            self.send(data, **facts, n=number, what=what)
 
-        return say
+        return report
