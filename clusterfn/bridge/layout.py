@@ -226,6 +226,8 @@ IMAGE_VARIABLE = "CLUSTERFN_IMAGE"
 # The script itself: outside of the image, it is the interpreter.
 ENTERING_VARIABLE = "CLUSTERFN_PYTHON"
 INDEX_VARIABLE = "CLUSTERFN_INDEX"
+# The variables that a template was given, as JSON: a script that is its interpreter may change them.
+GIVEN_VARIABLE = "CLUSTERFN_GIVEN"
 
 # Each shell sets these for itself, and each kind of shell other ones.
 SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD")

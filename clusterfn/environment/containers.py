@@ -71,6 +71,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         f'set -- "$image" -- /usr/bin/env PATH={_PATH} python3 "$@"',
         f'{_NO_COLON}\nset -- --bind="$from:$to" "$@"',
         # A folder that the image lacks can be shown only where something may be written into it.
+        'export USER="${USER:-$(id -un)}"\n'  # it does not start without
         "case $(ch-run --help 2>&1) in\n"
         '  *--write-fake*) set -- --write-fake "$@" ;;\n'
         '  *) [ ! -w "$image" ] || set -- --write "$@" ;;\n'

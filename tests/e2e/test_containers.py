@@ -45,6 +45,10 @@ def double(n: int) -> int:
     return 2 * int(said)
 
 
+def starter(_: int) -> int:
+    return os.getppid()
+
+
 def fails(path: str) -> None:
     raise ValueError(Path(path).read_text())
 
@@ -65,7 +69,7 @@ def sleeps(mark: str) -> None:
     child.wait()
 
 
-for _each in (where, double, fails, takes, ends, sleeps):
+for _each in (where, double, starter, fails, takes, ends, sleeps):
     _each.__module__ = "__main__"
 
 
@@ -95,6 +99,8 @@ def test_a_call_in_a_container_is_as_any_other_call(
     assert cluster(**usual)(double)(21) == 42
     assert "doubling 21" in capfd.readouterr().out
     assert cluster(**usual)(double).map(range(6)).results() == [0, 2, 4, 6, 8, 10]
+    starters = cluster(**usual)(starter).map(range(12), max_parallel=1).results()
+    assert len(set(starters)) < len(starters), "each item has entered the image by itself"
 
     (tmp_path / "said.txt").write_text("from a file")
     with pytest.raises(ValueError, match="from a file"):

@@ -17,7 +17,7 @@ from collections import deque, namedtuple
 from .. import layout
 from .environ import DescribedJob, add_script_variables, depends_on_cwd, may_still_get, worker_environment
 from .job import JobFolder
-from .process_tree import KEEPER, apart, environment_of, note_process
+from .process_tree import KEEPER, apart, note_process
 from .text import native, portable
 from .worker_process import Pipes, WorkerSource, launch, send_line
 
@@ -34,6 +34,8 @@ _ANSWER_S = 3.0
 # The first item waits so long for a keeper that was started for it, which would be there before an interpreter of its
 # own. On a slow disk it starts one after all.
 _START_S = 1.0
+# Linux passes on a variable of at most 128 KiB.
+_LONGEST_VARIABLE = 128 << 10
 
 # As the kernel says it of a process that has ended.
 _Used = namedtuple("_Used", ("ru_utime", "ru_stime", "ru_maxrss"))
@@ -127,13 +129,14 @@ class Keeper(WorkerSource):
             self._patience_s = 0.0
             return
         own = self._own
-        pid = (said or {}).get("ready", 0)
+        facts = said or {}
+        pid = facts.get("ready", 0)
         # What its start has printed belongs into the output of each item.
         if not pid or own is not None and any(_is_readable(fd, 0.0) for fd in (own.out, own.err)):
             self.close()
             return
         self._pid = pid
-        self._env = environment_of(pid) if own is None else self._started_with
+        self._env = facts["given"] if own is None else self._started_with
         if own is None:
             note_process(os.path.join(self._folder, layout.PROCESSES), KEEPER, pid)
 
@@ -211,6 +214,9 @@ def start_template(folder: str) -> int:
         os.set_inheritable(fd, True)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir("/")
+    given = json.dumps(env)
+    if len(given) + len(layout.GIVEN_VARIABLE) + 2 < _LONGEST_VARIABLE:
+        env[layout.GIVEN_VARIABLE] = given
     words = [spec["python"], os.path.join(spec["bridge"], layout.WORKER), layout.TEMPLATE, layout.JOBS]
     return os.execve(words[0], [*words, str(report), str(control)], env)
 

@@ -59,8 +59,12 @@ def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
     return pid
 
 
-def keep_workers(orders: _socket.socket) -> list[str]:
-    """Fork a worker for each order of the supervisor; return in each worker, with its words."""
+def keep_workers(orders: _socket.socket, given: str) -> list[str]:
+    """Fork a worker for each order of the supervisor; return in each worker, with its words.
+
+    Args:
+        given: The variables that its template was given, as JSON; "" if the supervisor gave them itself.
+    """
     become_subreaper()
     woken, waker = os.pipe()
     for fd in (woken, waker):
@@ -72,7 +76,7 @@ def keep_workers(orders: _socket.socket) -> list[str]:
     poll = select.poll()
     for fd in (woken, orders.fileno()):
         poll.register(fd, select.POLLIN)
-    _send(orders, ready=os.getpid())
+    _send(orders, ready=os.getpid(), **({"given": json.loads(given)} if given else {}))
     while True:
         ready = [fd for fd, _ in poll.poll()]
         if woken in ready:

@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..agent.libc import libc_function
-from ..layout import JOBS, LOOK, TEMPLATE
+from ..layout import GIVEN_VARIABLE, JOBS, LOOK, TEMPLATE
 from ..supervisor import process_tree
 from ..supervisor.environ import LATE, changed_names
 from . import fork_rules, keeper, payload
@@ -45,12 +45,15 @@ def await_order(argv: list[str]) -> list[str] | None:
         _send(1, trouble=trouble)
         # The environment may have started threads, which do not end.
         os._exit(0)
+    is_shared = argv[2] == JOBS
+    given = os.environ.pop(GIVEN_VARIABLE, "") if is_shared else ""
+    if is_shared and not given:
+        trouble = trouble or "a script before it keeps variables back, or there are too many"
     report, control = map(int, argv[-2:])
     # Those that were loaded before this package.
     loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
     _generators.extend(fork_rules.generators_of(loaded))
     orders = open_orders(control)
-    is_shared = argv[2] == JOBS
     if is_shared or trouble:
         _send(report if is_shared else control, trouble=trouble)
     if trouble:
@@ -62,7 +65,7 @@ def await_order(argv: list[str]) -> list[str] | None:
     else:
         supervisor = orders
         os.close(report)
-    return None if supervisor is None else keeper.keep_workers(supervisor)
+    return None if supervisor is None else keeper.keep_workers(supervisor, given)
 
 
 def reseed() -> None:
