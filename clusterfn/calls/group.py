@@ -196,7 +196,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             stream: "stdout" or "stderr".
         """
         which, backend = self._known.at(index), self._known.require_backend()
-        return backend.results_of(which).read_log(backend.connection, which, stream)
+        return backend.results_of(which).read_log(backend.host.connection, which, stream)
 
     @public_api
     def stack(self, index: int) -> str:
@@ -209,7 +209,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         if self.states[index] == RUNNING:
             backend = self._known.require_backend()
             said = remote_state.request_stack_dump(
-                backend.connection,
+                backend.host.connection,
                 backend.results_of(index).element_folder(index),
                 lambda waited_s: waited_s < _ANSWER_S and self.states[index] == RUNNING,
             )
@@ -225,21 +225,21 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """List the files that one call left in its folder."""
         which, backend = self._known.at(index), self._known.require_backend()
         folder = backend.results_of(which).work_folder(which)
-        return remote_files.list_files(backend.connection, folder, item=which)
+        return remote_files.list_files(backend.host.connection, folder, item=which)
 
     @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
         which, backend = self._known.at(index), self._known.require_backend()
         folder = backend.results_of(which).work_folder(which)
-        return remote_files.fetch(backend.connection, folder, pattern, Path(to), which)
+        return remote_files.fetch(backend.host.connection, folder, pattern, Path(to), which)
 
     @public_api
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
         which, backend = self._known.at(index), self._known.require_backend()
         folder = backend.results_of(which).checkpoint_folder(which)
-        return remote_files.CheckpointFolder(backend.connection, folder, f"group.checkpoint({which})")
+        return remote_files.CheckpointFolder(backend.host.connection, folder, f"group.checkpoint({which})")
 
     @public_api
     def stop(self) -> None:
@@ -365,7 +365,7 @@ class GroupSource(ArgumentSource):
         self.argument.wait()
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        return self.argument._known.require_backend().open_requests()
+        return self.argument._known.require_backend().queue.open_requests()
 
 
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:

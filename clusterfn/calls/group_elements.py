@@ -62,7 +62,6 @@ class GroupElements(GroupBackend):
         self.group = group
         self.limits = limits
         self.element_tasks: dict[int, ArrayTask] = {}
-        self._submissions: list[Reply[Any]] = []
         self._scheduler_ids: set[str] = set()
         # The elements that this process is to start, and has not started.
         self._unsubmitted: set[int] = set()
@@ -95,9 +94,6 @@ class GroupElements(GroupBackend):
             elements = _WaitingElements(self, some, numbers, after)
             self._see(elements, submit.start(self.host, request, after, elements))
 
-    def submissions(self) -> Sequence[Reply[Any]]:
-        return self._submissions
-
     def room_for_more(self) -> int:
         """Return how many elements more may run side by side with those that the scheduler has, and are not over."""
         return 0 if self._over or self._failing_rest else self.spec.at_once - len(self._started())
@@ -122,16 +118,16 @@ class GroupElements(GroupBackend):
         return submission
 
     def _see(self, elements: _WaitingElements, submission: Reply[Any]) -> None:
-        self._submissions.append(submission)
+        self.queue.submissions.append(submission)
         starting = loop.start(submit.see_started(self.host, submission, elements))
-        self.starting.append(starting)
+        self.queue.starting.append(starting)
         if isinstance(submission, SpawnReply):
             exit_flush.await_at_exit(starting)
 
     def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
         self._unsubmitted.difference_update(some)
-        self._note_acceptance()
+        self.queue.note_acceptance()
         if self.host.scheduler.knows_all:
             # Earlier looks would find nothing, which would put off the next one.
             self.queued()
@@ -145,13 +141,13 @@ class GroupElements(GroupBackend):
         """Take why the scheduler does not take some elements now; those that were started take all of the work."""
         self._refusal = reason
         # The note on the host has another reason, and must be written again.
-        self._is_refused = False
+        self.queue.is_refused = False
         self._note_if_all_wait_here()
 
     def _note_if_all_wait_here(self) -> None:
         """Show why none of its elements is in the scheduler's queue, if those that are left wait in this program."""
-        if self._refusal and self._unsubmitted and not self._is_refused and not self._started():
-            self._note_refusal(self._refusal)
+        if self._refusal and self._unsubmitted and not self.queue.is_refused and not self._started():
+            self.queue.note_refusal(self._refusal)
             self.show_waiting()
 
     def queued(self) -> None:
@@ -159,30 +155,36 @@ class GroupElements(GroupBackend):
         self.host.watch.add(self.scheduler_name, self.on_scheduler, self.spec.element_s)
 
     def show_waiting(self) -> None:
-        self.group.set_state(PENDING, self.waiting_reason)
+        """Show why it waits."""
+        self.group.set_state(PENDING, self.queue.waiting_reason)
+
+    def waits_for(self, what: str) -> None:
+        """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
+        self.queue.other_reason = what
+        self.show_waiting()
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the group: there will be no environment."""
         self.conclude_rest(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
-        self.cancel_at_scheduler()
+        self.queue.cancel()
 
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
-            self.queue_reason = seen.in_words
+            self.queue.queue_reason = seen.in_words
             self.show_waiting()
             return
         self._note_if_all_wait_here()
         # The scheduler cannot know any of them.
-        if self._is_refused:
+        if self.queue.is_refused:
             return
-        self.queue_reason = ""
+        self.queue.queue_reason = ""
         if seen is not None:
             waits = seen.phase == base.PENDING
-            self.queue_reason = (self.reason_in_queue(seen) if waits else "") or seen.suspended
+            self.queue.queue_reason = (self.queue.reason_in_queue(seen) if waits else "") or seen.suspended
         self.show_waiting()
         # The scheduler may know what is being sent, or not yet.
-        if any(_is_being_sent(submission) for submission in self._submissions):
+        if any(_is_being_sent(submission) for submission in list(self.queue.submissions)):
             return
         verdict = self._looks.count(seen, self.host.settings.name)
         # The list is a copy, because another thread may add elements.
@@ -201,7 +203,7 @@ class GroupElements(GroupBackend):
                     loop.begin(element.tracker.liveness.process_ended())
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
             self.conclude_rest(verdict)
-            self.cancel_at_scheduler()
+            self.queue.cancel()
         elif unbegun and not self._failing_rest:
             self._explain_if_gone(seen)
 
@@ -283,7 +285,7 @@ class _WaitingElements(WaitingJob):
 
     @property
     def refusal_note(self) -> str:
-        return self._group.refusal_note
+        return self._group.queue.refusal_note
 
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it start the first half of the elements."""
@@ -320,7 +322,7 @@ class ArrayTask(Entry):
 
     def follow_when_claimed(self) -> None:
         """Follow it once it has a claim: before that it has no files."""
-        claim = self.owner.connection.wait(posixpath.join(self.tracker.folder, layout.CLAIM))
+        claim = self.owner.host.connection.wait(posixpath.join(self.tracker.folder, layout.CLAIM))
         self.tracker.awaited = claim
         loop.begin(self._see_claimed(claim))
 

@@ -17,7 +17,7 @@ from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RA
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import outcome_errors
 from clusterfn.calls.group_items import GroupItems
-from clusterfn.calls.queue_tracker import QueueTracker
+from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.errors import ClusterfnError, ConfigError, MapError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.item_results import ItemResults
     from clusterfn.config.job_spec import Group, JobSpec
     from clusterfn.config.spec import Resources
+    from clusterfn.hosts.host_state import HostState
     from clusterfn.hosts.transfer import Transfer
 
 OnError = Literal["collect", "raise"]
@@ -84,7 +85,7 @@ class GroupState(GroupItems):
     @property
     def waits_here(self) -> bool:
         """Whether all of it waits in this program until its scheduler takes it."""
-        return not self.done() and self.backend is not None and self.backend.waits_here
+        return not self.done() and self.backend is not None and self.backend.queue.waits_here
 
     @property
     def state(self) -> str:
@@ -111,7 +112,7 @@ class GroupState(GroupItems):
         """Who has not taken it yet, if it was sent some seconds ago; "" otherwise."""
         if self.backend is None or self._begun or self.done():
             return ""
-        return self.backend.unanswered(self.submitted_at)
+        return self.backend.queue.unanswered(self.submitted_at)
 
     @property
     def is_silent(self) -> bool:
@@ -172,10 +173,16 @@ class GroupState(GroupItems):
         return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
 
 
-class GroupBackend(QueueTracker):
+class GroupBackend:
     """What is asked of whatever follows a group: by its `GroupState`, its `JobGroup` and its elements.
 
+    Args:
+        host: Its host.
+        folder: Its own on the host.
+        scheduler_name: Its name in the scheduler's queue.
+
     Attributes:
+        queue: Its place there.
         job: What the group was sent as.
         spec: How many items it has, and how they are shared out.
         group: What it reports to.
@@ -186,6 +193,10 @@ class GroupBackend(QueueTracker):
     spec: Group
     group: GroupState
     item_results: ItemResults
+
+    def __init__(self, host: HostState, folder: str, scheduler_name: str) -> None:
+        self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
+        self.queue = QueuePlace(host, folder, scheduler_name)
 
     def results_of(self, index: int) -> ItemResults:
         """Return what has the results and files of an item."""

@@ -23,7 +23,7 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import conclusion, leaving, liveness, outcome, remote_state
 from clusterfn.calls.group_elements import ArrayTask, GroupElements
 from clusterfn.calls.item_results import ItemResults
-from clusterfn.calls.queue_tracker import is_from_host
+from clusterfn.calls.queue_place import is_from_host
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
@@ -70,7 +70,7 @@ class GroupTracker(GroupElements):
         place = outcome.JobLocation(host.settings.name, job.id, self.folder, job.results)
         self.item_results = ItemResults(
             group, self.numbers, place, self._item_ended, self._all_items_ended,
-            lambda path, sink, begin, end: self.connection.get(path, sink, begin, until=end),
+            lambda path, sink, begin, end: self.host.connection.get(path, sink, begin, until=end),
         )  # fmt: skip
         self._before, self._again = -1, 0
         self._stopping = self._is_starting = self._is_looking_again = False
@@ -100,7 +100,7 @@ class GroupTracker(GroupElements):
         for pattern in self.job.outputs if to is not None and kind == layout.RETURNED else ():
             folder, own = self.item_results.work_folder(index), cast(Path, to) / str(index)
             try:
-                remote_files.fetch(self.connection, folder, pattern, own, index, self.group.show_transfer)
+                remote_files.fetch(self.host.connection, folder, pattern, own, index, self.group.show_transfer)
             except (ClusterfnError, OSError) as failed:
                 console.tell(remote_files.not_fetched(failed, pattern, self.group.id, index))
 
@@ -109,7 +109,7 @@ class GroupTracker(GroupElements):
         numbers = [number for number in numbers if number in self.element_tasks]
         if not numbers:
             return
-        refused = self.refusal(error, "group")
+        refused = self.queue.refusal(error, "group")
         self._unsubmitted.difference_update(numbers)
         for number in numbers:
             self.element_tasks.pop(number).tracker.end()
@@ -125,7 +125,7 @@ class GroupTracker(GroupElements):
         self.group.fail(refused)
         self._end()
         if is_from_host(error):
-            self._remove_folder()
+            self.queue.remove_folder()
 
     def follow(self, numbers: Iterable[int]) -> None:
         """Follow these elements as soon as they begin."""
@@ -133,12 +133,13 @@ class GroupTracker(GroupElements):
             element = self.element_tasks[number] = ArrayTask(self, number)
             element.follow_when_claimed()
         if self._complete is None:
-            self._complete = self.connection.wait(posixpath.join(layout.attempt_dir(self.folder, 1), layout.OUTCOME))
+            outcome_path = posixpath.join(layout.attempt_dir(self.folder, 1), layout.OUTCOME)
+            self._complete = self.host.connection.wait(outcome_path)
             loop.begin(self._follow_rest(self._complete))
-            after = [self.laid_out] if self.laid_out is not None else []
+            after = [self.queue.laid_out] if self.queue.laid_out is not None else []
             # Its elements have files once they begin, and some of them may wait for days.
             beginning = posixpath.join(layout.attempt_dir(self.folder, 1), layout.HEARTBEAT)
-            self._folder_watch = self.connection.still(
+            self._folder_watch = self.host.connection.still(
                 beginning, liveness.SILENT_AFTER_S, lambda: None, within=self.folder, after=after,
                 on_gone=lambda: loop.begin(self._end_if_lost()),
             )  # fmt: skip
@@ -158,7 +159,7 @@ class GroupTracker(GroupElements):
         """Find elements that another client started, once each item has its line."""
         try:
             await complete
-            there = await remote_state.list_elements(self.connection, self.folder)
+            there = await remote_state.list_elements(self.host.connection, self.folder)
         except concurrent.futures.CancelledError:
             # The group has ended.
             return
@@ -189,7 +190,7 @@ class GroupTracker(GroupElements):
                 # The group gets its error.
                 loop.start(self._bury(self.element_tasks[number], conclusion.STOPPED))
             if left.is_stopped and not left.given_up:
-                self.cancel_at_scheduler()
+                self.queue.cancel()
                 self.conclude_rest(conclusion.STOPPED)
 
     def is_caught_up(self, left: RemoteGroupState) -> bool:
@@ -359,11 +360,11 @@ class GroupTracker(GroupElements):
     def stop(self) -> None:
         """End what runs, and keep the rest from ever starting."""
         self._stopping = True
-        if self._stop_sending():
+        if self.queue.stop_sending():
             return
-        self.await_submissions()
-        self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
-        self.cancel_at_scheduler()
+        self.queue.await_submissions()
+        self.host.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+        self.queue.cancel()
 
         async def look() -> None:
             for element in list(self.element_tasks.values()):
@@ -371,16 +372,18 @@ class GroupTracker(GroupElements):
                     loop.begin(element.tracker.liveness.look_until_it_ends())
 
         group = self.group
-        loop.begin(conclusion.end_if_stuck(self, group.done, lambda left: group.set_state(group.state, left), look))
+        loop.begin(
+            conclusion.end_if_stuck(self.queue, group.done, lambda left: group.set_state(group.state, left), look)
+        )
         # The host continues without an answer.
         with contextlib.suppress(Unreachable):
             self._await_failed(self._verdict())
 
     def withdraw(self) -> None:
         """Keep items from ever starting that no element has taken."""
-        if self._stop_sending():
+        if self.queue.stop_sending():
             return
-        self.await_submissions()
+        self.queue.await_submissions()
         self._await_failed(conclusion.WITHDRAWN_ITEM)
 
     def _await_failed(self, verdict: SchedulerVerdict) -> None:
@@ -390,7 +393,7 @@ class GroupTracker(GroupElements):
     def _end(self) -> None:
         self._over = True
         self.item_results.close()
-        self.stop_waiting()
+        self.queue.stop_waiting()
         for watch in (self._complete, self._folder_watch):
             if watch is not None:
                 watch.cancel()

@@ -221,9 +221,9 @@ def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: 
     inputs = submit.inputs_of(one.payload)
     needs, environment = send_needs(one, made)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(host, tracker, made, sent, needs, inputs)
+    folder = submit.send_folder(host, tracker.queue, made, sent, needs, inputs)
     leaving.remember_going(made)
-    tracker.inputs = one.payload.inputs
+    tracker.queue.inputs = one.payload.inputs
     tracker.start(range(1, tracker.spec.elements + 1), [*needs.before, folder])
     if environment and host.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)

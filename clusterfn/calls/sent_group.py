@@ -133,7 +133,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     group = old.group
     names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
     paths = [posixpath.join(old.folder, name) for name in names]
-    spec, script, payload, data, index = remote_files.read_each(old.connection, paths)
+    spec, script, payload, data, index = remote_files.read_each(old.host.connection, paths)
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
     job = old.job._replace(id=secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
@@ -162,7 +162,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     tracker = track(old.host, job, retry, old.limits, Retried(failed, group))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = submit.send_folder(old.host, tracker, retry, sent, submit.Uploads([], {}))
+    folder = submit.send_folder(old.host, tracker.queue, retry, sent, submit.Uploads([], {}))
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
     leaving.remember_going(retry)
     return retry

@@ -280,7 +280,7 @@ class SkippedNumbers:
 
     async def _send_all(self) -> None:
         """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
-        host, laid_out = self._tracker.host, self._tracker.laid_out
+        host, laid_out = self._tracker.host, self._tracker.queue.laid_out
         after = [laid_out] if laid_out else []
         try:
             while self._has_to_send():

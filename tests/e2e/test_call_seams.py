@@ -69,14 +69,14 @@ def test_a_group_whose_client_died_before_it_had_left_the_queue_leaves_it_when_s
     text = """
 import json, os
 from clusterfn import cluster
-from clusterfn.calls.group_tracker import GroupTracker
+from clusterfn.calls.queue_place import QueuePlace
 
-def dies(tracker):
+def dies(place):
     print(json.dumps(group.id), flush=True)
     os._exit(0)
 
-GroupTracker._stop_sending = lambda tracker: False  # all of it has arrived
-GroupTracker.cancel_at_scheduler = dies
+QueuePlace.stop_sending = lambda place: False  # all of it has arrived
+QueuePlace.cancel = dies
 group = cluster(host="slurm")(abs).map(range(4), chunksize=1)
 group.stop()
 """

@@ -238,7 +238,7 @@ class World:
 
     def _stop(self) -> None:
         look = self.tracker.liveness.look_until_it_ends
-        loop.begin(conclusion.end_if_stuck(self.tracker, self.job.done, lambda _: None, look))
+        loop.begin(conclusion.end_if_stuck(self.tracker.queue, self.job.done, lambda _: None, look))
 
     def _answers(self, request: Request) -> Sequence[Any]:
         if request.what in ("follow", "still"):

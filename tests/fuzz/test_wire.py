@@ -200,7 +200,7 @@ class Nothing:
     def __init__(self) -> None:
         self.connection = self.scheduler = self.bridge = self
         self.knows_all = True
-        self.root, self.host, self.contents = "/r", HOST, HostContents()
+        self.root, self.settings, self.contents = "/r", HOST, HostContents()
         self.state = SimpleNamespace(name="connected", cause="")
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

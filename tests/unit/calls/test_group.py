@@ -504,9 +504,9 @@ def in_two_arrays(elements_on_slurm, monkeypatch):
     monkeypatch.setattr(Slurm, "elements", lambda *_: both)
     tracker.start(range(1, 4))
     settle()
-    assert not tracker.submissions()[1].done()
+    assert not tracker.queue.submissions[1].done()
     yield tracker, told, concluded, written
-    tracker.await_submissions()
+    tracker.queue.await_submissions()
 
 
 PENDING_ARRAY = SlurmState("pending", "PENDING", "Resources", "77_[1-2]")
@@ -544,7 +544,7 @@ def test_elements_that_wait_for_room_outlive_those_that_have_ended(in_two_arrays
         look(tracker, None)
 
     assert concluded == []
-    assert tracker.waits_here and tracker.waiting_reason == WAITS
+    assert tracker.queue.waits_here and tracker.queue.waiting_reason == WAITS
     assert {path.rpartition("/")[2] for path in written} == {"refused"} and len(written) <= 2  # for other programs
 
 
