@@ -277,6 +277,6 @@ def test_a_fault_of_the_agent_shows_its_file_and_line(here: HostConnection, tmp_
 
     request = requests.SimpleRequest("put", fields, lambda *_: None)
     here.ask(request)
-    with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in plan_file\n +parts = name.split"):
+    with pytest.raises(HostError, match=r"clusterfn-agent/parts.py.*, line \d+, in plan_file\n +parts = name.split"):
         request.reply.result(WAIT_S)
     here.ping().result(WAIT_S)
