@@ -81,7 +81,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
             return
         try:
             # A later connection knows nothing of the job, whose requests were lost with the connection that sent it.
-            if self._through is not None and not self._through.usable():
+            if self._through is not None and not self._through.link.usable():
                 raise HostError(f"the connection to {self.host.settings.name} was closed", host=self.host.settings.name)
             self.follow()
         except ClusterfnError as ended:

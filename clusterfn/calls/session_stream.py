@@ -144,7 +144,7 @@ class CallStream:
             live: Whether what it prints is to be heard.
         """
         connection = self._connection
-        if len(payload) > MOST_BYTES or connection is None or not connection.usable():
+        if len(payload) > MOST_BYTES or connection is None or not connection.link.usable():
             return False
         with self._changed:
             reply = self._reply
@@ -234,7 +234,7 @@ class CallStream:
             had_answered, self._is_open, self._reply = self._is_open, False, None
             lost, taken = dict(self._calls), self._taken
         connection = self._connection
-        is_dead = connection is None or not connection.usable()
+        is_dead = connection is None or not connection.link.usable()
         for number, call in sorted(lost.items()):
             try:
                 if is_dead and error is not None:

@@ -265,7 +265,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
-        if not self.connection.answers_here():
+        if not self.connection.link.answers_here():
             # The command below looks for the folder of the call, which exists once the session has taken it.
             self._stream.await_taken(self.number, _TIMEOUT_S)
         if self.queue.stop_sending():

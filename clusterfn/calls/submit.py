@@ -50,9 +50,9 @@ _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 def await_room(host: HostState) -> None:
     """Wait while much that was submitted has not left this machine: the host, or the way to it, takes no more."""
     connection, has_reported = host.connection, False
-    while not connection.has_room(REPORT_AFTER_S):
+    while not connection.link.has_room(REPORT_AFTER_S):
         if not has_reported:
-            has_reported, state = True, connection.state
+            has_reported, state = True, connection.link.state
             why = f"no connection ({state.cause})" if state.name != "connected" else "it takes them slowly"
             console.tell(f"waiting to send more calls to {host.settings.name}: {why}")
 

@@ -12,8 +12,8 @@ from clusterfn.hosts.rpc.file_requests import Data, GetRequest, SendAgain, Uploa
 from clusterfn.hosts.rpc.reply import Reply
 
 if TYPE_CHECKING:
-    from clusterfn.config.spec import Host
     from clusterfn.hosts.rpc.frames import Header
+    from clusterfn.hosts.rpc.link import Link
 
 
 class Completed(NamedTuple):
@@ -64,14 +64,11 @@ class ListedFile(NamedTuple):
 class HostRequests:
     """The requests to one host. All methods may be called from any thread; callbacks come on the reader thread."""
 
-    host: Host
-
-    def ask(self, request: _r.OpenRequest[Any]) -> None:
-        """Send the request; wait for nothing."""
-        raise NotImplementedError
+    def __init__(self, link: Link) -> None:
+        self.link = link
 
     def _send(self, request: _r.OpenRequest[_r.T]) -> Reply[_r.T]:
-        self.ask(request)
+        self.link.ask(request)
         return request.reply
 
     def put(
@@ -187,7 +184,7 @@ class HostRequests:
         """
         more: Header = {**({"fork": True} if forks else {}), **({"stop_at": stop_at} if stop_at else {})}
         fields = {**_program(argv, unset), "cwd": cwd, "timeout_s": timeout_s, **more}
-        read = functools.partial(_completed, self.host.name, argv)
+        read = functools.partial(_completed, self.link.host.name, argv)
         return self._send(_r.SimpleRequest("run", fields, read, stdin, after))
 
     def spawn(
@@ -202,7 +199,7 @@ class HostRequests:
         more = {"template": dict(template)} if template else {}
         fields = {**_program(argv, unset), "cwd": cwd, "log": log, **more}
         request = _r.SpawnRequest("spawn", fields, after=after)
-        self.ask(request)
+        self.link.ask(request)
         return request.reply
 
     def repeat(
@@ -237,6 +234,10 @@ class HostRequests:
         fields = {**_program(argv, unset), **({"nudge": nudge.decode("ascii")} if nudge else {})}
         return self._send(_r.ConversationRequest(fields, first, on_data))
 
+    def write(self, connected: Reply[None], data: bytes) -> None:
+        """Send bytes to a socket or a program, after an answer to the first; they are lost if it is gone."""
+        self.link.write(connected, data)
+
     def ping(self) -> Reply[None]:
         """Ask for an answer, as soon as the host can."""
         return self._send(_r.SimpleRequest("have", {"paths": []}, lambda *_: None))
@@ -244,7 +245,7 @@ class HostRequests:
     def list(self, path: str, glob: str = "**", limit: int = 10_000) -> Reply[list[ListedFile]]:
         """List files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
         fields = {"path": path, "glob": glob, "limit": limit}
-        return self._send(_r.SimpleRequest("have", fields, functools.partial(_listed, self.host.name, path)))
+        return self._send(_r.SimpleRequest("have", fields, functools.partial(_listed, self.link.host.name, path)))
 
 
 def _program(argv: Sequence[str], unset: Sequence[str]) -> Header:

@@ -81,7 +81,9 @@ class Request(NamedTuple):
 class HeldConnection:
     """A connection whose requests stay open until they are answered by hand."""
 
-    state = SimpleNamespace(name="connected", since=0.0, cause="")
+    link = SimpleNamespace(
+        state=SimpleNamespace(name="connected", since=0.0, cause=""), on_state=lambda _: lambda: None
+    )
     facts = SimpleNamespace(machine="m-1")
 
     def __init__(self) -> None:
@@ -122,9 +124,6 @@ class HeldConnection:
         self.open[number] = Request("exited", reply.exited)
         reply.exited.future.add_done_callback(lambda _: self.open.pop(number, None))
         return reply
-
-    def on_state(self, _: Any) -> Callable[[], None]:
-        return lambda: None
 
 
 class HeldHost:
