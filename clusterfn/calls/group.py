@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import group_state, map_display, remote_state
+from clusterfn.calls import failed_items, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
 from clusterfn.display.notebook import NotebookDisplay, headline
 from clusterfn.display.usage_words import describe_request
@@ -86,7 +86,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             Exception: With `on_error="raise"`, that of the first call that failed.
         """
         map_display.show_until_done(self._known, timeout)
-        return group_state.results_of(self._known)
+        return failed_items.results_of(self._known)
 
     @public_api
     def result(self, index: int, timeout: float | None = None) -> R:
@@ -102,7 +102,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             Exception: What it raised, or one of `clusterfn.errors`.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        ended = self._known.end_of(self._known.at(index), until)
+        ended = self._known.items.end_of(self._known.items.at(index), until)
         if ended.error is not None:
             raise ended.error
         return cast(R, ended.value)
@@ -112,7 +112,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """Wait until each call has ended, without showing each; whether they have after `timeout` seconds."""
         try:
             if len(self):
-                self._known.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
+                self._known.items.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
         except concurrent.futures.TimeoutError:
             return False
         return True
@@ -131,18 +131,15 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     def _as_they_end(self, until: float | None) -> Iterator[tuple[int, R | E]]:
         known = self._known
         for given in range(len(known)):
-            index, ended = known.ended_after(given, until)
-            yield index, cast("R | E", group_state.result_of(ended, raises=known.on_error == "raise"))
+            index, ended = known.items.ended_after(given, until)
+            yield index, cast("R | E", failed_items.result_of(ended, raises=known.on_error == "raise"))
 
     @public_api
-    def _in_order(self) -> Iterator[R]:
+    def __iter__(self) -> Iterator[R]:
         known = self._known
         for index in range(len(known)):
-            ended = known.end_of(index, None)
-            yield cast(R, group_state.result_of(ended, raises=known.on_error != "collect"))
-
-    def __iter__(self) -> Iterator[R]:
-        return self._in_order()
+            ended = known.items.end_of(index, None)
+            yield cast(R, failed_items.result_of(ended, raises=known.on_error != "collect"))
 
     # With __getitem__ and __len__, `reversed` would give what means the values.
     __reversed__ = None
@@ -150,7 +147,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @property
     def failed(self) -> dict[int, BaseException]:
         """The exceptions of the calls that have failed so far, by index."""
-        return self._known.failed
+        return self._known.items.failed
 
     def __contains__(self, value: object) -> bool:
         raise TypeError("a JobGroup does not say what is in it: look at group.results()")
@@ -163,7 +160,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @property
     def states(self) -> list[str]:
         """The state of each call, as `Job.state`."""
-        return self._known.states
+        return self._known.items.states
 
     @property
     def state(self) -> str:
@@ -184,7 +181,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def usage(self, index: int) -> Mapping[str, Any]:
         """Return what one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
-        ended = self._known.ended(self._known.at(index))
+        ended = self._known.items.ended(self._known.items.at(index))
         return {} if ended is None else ended.usage
 
     @public_api
@@ -195,7 +192,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             index: Which.
             stream: "stdout" or "stderr".
         """
-        which, backend = self._known.at(index), self._known.require_backend()
+        which, backend = self._known.items.at(index), self._known.require_backend()
         return backend.results_of(which).read_log(backend.host.connection, which, stream)
 
     @public_api
@@ -205,7 +202,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: It does not run, or does not answer.
         """
-        said, index = None, self._known.at(index)
+        said, index = None, self._known.items.at(index)
         if self.states[index] == RUNNING:
             backend = self._known.require_backend()
             said = remote_state.request_stack_dump(
@@ -223,21 +220,21 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
-        which, backend = self._known.at(index), self._known.require_backend()
+        which, backend = self._known.items.at(index), self._known.require_backend()
         folder = backend.results_of(which).work_folder(which)
         return remote_files.list_files(backend.host.connection, folder, item=which)
 
     @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
-        which, backend = self._known.at(index), self._known.require_backend()
+        which, backend = self._known.items.at(index), self._known.require_backend()
         folder = backend.results_of(which).work_folder(which)
         return remote_files.fetch(backend.host.connection, folder, pattern, Path(to), which)
 
     @public_api
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
-        which, backend = self._known.at(index), self._known.require_backend()
+        which, backend = self._known.items.at(index), self._known.require_backend()
         folder = backend.results_of(which).checkpoint_folder(which)
         return remote_files.CheckpointFolder(backend.host.connection, folder, f"group.checkpoint({which})")
 
@@ -279,9 +276,11 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """
         if not self.done():
             raise ClusterfnError("not all items have ended", host=self.host, job=self.id, hint="wait: group.results()")
-        failed, send_again = sorted(self.failed), self._known.send_again
-        if send_again is not None and failed:
-            self._known = send_again(failed)
+        failed, backend = sorted(self.failed), self._known.backend
+        if backend is not None and failed:
+            from clusterfn.calls.retry import retry_items
+
+            self._known = retry_items(cast(Any, backend), failed)
             self._take_identity(self._known)
         return self
 
@@ -302,21 +301,21 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def label(self, index: int) -> str:
         """Return the name of an item for people."""
-        return self._known.label(self._known.at(index))
+        return self._known.items.label(self._known.items.at(index))
 
     def _shown_lines(self) -> list[str]:
         known = self._known
-        errors, ends = known.failed, [ended for index in range(len(known)) if (ended := known.ended(index)) is not None]
+        errors, ends = known.items.failed, known.items.ends()
         peak = max((ended.usage.get("peak_memory_bytes") or 0 for ended in ends), default=0)
-        counts = collections.Counter(each.lower() for each in known.states)
-        until = time.monotonic() if known.ended_at is None else known.ended_at
+        counts = collections.Counter(state.lower() for state in known.items.states)
+        until = time.monotonic() if known.items.ended_at is None else known.items.ended_at
         title, counted = f"{self.name} on {self.host}" if self.host else self.name, f"{len(ends)}/{len(known)}"
         elapsed_s = until - known.submitted_at if known.sent_here and self.id else None
         facts = [
             ", ".join(f"{count} {state}" for state, count in counts.items()),
             *describe_request(known.asked),
             *([f"peak memory of an item {format_size(peak)}"] if peak else []),
-            *group_state.causes(errors, most=5),
+            *failed_items.causes(errors, most=5),
         ]
         head = headline(title, self.id, self.state, counted, elapsed_s, "" if self.done() else self.reason)
         return [head, *(f"  {line}" for line in facts)]
@@ -326,7 +325,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
 
     def __getitem__(self, index: int) -> JobPart:
         """Return what means the value of this item, as an argument of another call."""
-        return JobPart(self._reference()._replace(item=self._known.at(index)))
+        return JobPart(self._reference()._replace(item=self._known.items.at(index)))
 
     def _reference(self) -> Reference:
         known = self._known
@@ -354,8 +353,7 @@ class GroupSource(ArgumentSource):
 
     def items_left(self) -> tuple[int, int] | None:
         known = self.argument._known
-        ended = sum(known.ended(index) is not None for index in range(len(known)))
-        return len(known) - ended, len(known)
+        return len(known) - len(known.items.ends()), len(known)
 
     def value_here(self, item: int | None, timeout: float | None = None) -> Any:
         group = self.argument

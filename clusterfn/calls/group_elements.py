@@ -380,7 +380,7 @@ class ArrayTask(Entry):
 
     def lose(self, error: ClusterfnError) -> None:
         if not self.over:
-            self.owner.group.fail(error)
+            self.owner.group.items.fail(error)
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
         self.over = True

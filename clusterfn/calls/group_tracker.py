@@ -69,7 +69,7 @@ class GroupTracker(GroupElements):
         self._earlier = retried.group.backend if retried else None
         place = outcome.JobLocation(host.settings.name, job.id, self.folder, job.results)
         self.item_results = ItemResults(
-            group, self.numbers, place, self._item_ended, self._all_items_ended,
+            group.items, self.numbers, place, self._item_ended, self._all_items_ended,
             lambda path, sink, begin, end: self.host.connection.get(path, sink, begin, until=end),
         )  # fmt: skip
         self._before, self._again = -1, 0
@@ -122,7 +122,7 @@ class GroupTracker(GroupElements):
             return
         if is_from_host(error):
             leaving.forget_going(self.group)
-        self.group.fail(refused)
+        self.group.items.fail(refused)
         self._end()
         if is_from_host(error):
             self.queue.remove_folder()
@@ -152,7 +152,7 @@ class GroupTracker(GroupElements):
         error.host, error.job = self.group.host, self.group.id
         self.host.bridge.distrust()
         leaving.forget_going(self.group)
-        self.group.fail(error)
+        self.group.items.fail(error)
         self._end()
 
     async def _follow_rest(self, complete: Reply[bytes]) -> None:
@@ -166,7 +166,7 @@ class GroupTracker(GroupElements):
         except ClusterfnError as error:
             # No element may be left that could report this.
             if not self._over:
-                self.group.fail(error)
+                self.group.items.fail(error)
             return
         self._read(there)
 
@@ -197,10 +197,10 @@ class GroupTracker(GroupElements):
         """Whether what the elements had reported by then has been received, or nothing more will be."""
         # The items that are not retried have ended.
         before = len(self.group) - self.spec.count
-        everything = self.group.has_news(len(self.group) - 1)
+        everything = self.group.items.has_news(len(self.group) - 1)
         return everything or (
             self.item_results.is_caught_up(left.journals)
-            and self.group.has_news(before + self.item_results.count_ended() - 1)
+            and self.group.items.has_news(before + self.item_results.count_ended() - 1)
         )
 
     def ended(self, published: Mapping[str, Any]) -> None:
@@ -239,7 +239,7 @@ class GroupTracker(GroupElements):
         error.host, error.job = error.host or self.group.host, error.job or self.group.id
         runs = any(element.begun and not element.over for element in self.element_tasks.values())
         if runs or not self.item_results.count_ended():
-            self.group.fail(error)
+            self.group.items.fail(error)
             return
         self._gave_up = error
         self._end()
@@ -299,7 +299,7 @@ class GroupTracker(GroupElements):
         if not self.said_quiet:
             self.said_quiet = True
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.numbers)
-            which = self.group.label(self.numbers[int(item)]) if known else f"an item of {self.group.id[:SHORT]}"
+            which = self.group.items.label(self.numbers[int(item)]) if known else f"an item of {self.group.id[:SHORT]}"
             console.warn(f"{which} has {why}: clusterfn stack {self.group.id[:SHORT]} shows where it waits")
 
     def cannot_conclude(self, error: ClusterfnError) -> None:
@@ -310,7 +310,7 @@ class GroupTracker(GroupElements):
             return
         if not any(element.begun and not element.over for element in self.element_tasks.values()):
             leaving.forget_going(self.group)
-        self.group.fail(error)
+        self.group.items.fail(error)
 
     def _verdict(self) -> SchedulerVerdict:
         """Return the verdict on items that no element will run: that of the last element that died."""
@@ -352,7 +352,7 @@ class GroupTracker(GroupElements):
     def _all_items_ended(self) -> None:
         """End the group; an element that died may have been the one to publish its outcome."""
         if self._gave_up is not None:
-            self.group.end_rest(self._gave_up)
+            self.group.items.end_rest(self._gave_up)
         elif self._last and self.group.done() and not self._failing_rest:
             self.conclude_rest(self._verdict())
         self._end()

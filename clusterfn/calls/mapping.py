@@ -1,4 +1,4 @@
-"""Runs a map, from top to bottom, as `call` does for one call. `sent_group` has what is done with a group later.
+"""Runs a map, from top to bottom, as `call` does for one call.
 
 function, arguments of each item -> host, environment -> bytes -> who gets how many -> one write -> a group
 
@@ -23,10 +23,11 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.calls import history, job_display, leaving, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
+from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.group_state import GroupState, OnError, check_on_error
+from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
-from clusterfn.calls.sent_group import in_words, limits_of, track
+from clusterfn.calls.sent_group import limits_of
 from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
@@ -93,7 +94,7 @@ def run(
     say_how(one, group, how)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
-    made.given = submit.given_paths(host.root, one.payload)
+    made.items.given = submit.given_paths(host.root, one.payload)
     if not given_labels:
         made.arguments = labels.argument_table(function, calls, constants or {})
     if job.outputs:
@@ -104,7 +105,7 @@ def run(
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
-    _send(one._replace(job=job), files, made, track(host, job, made, limits))
+    _send(one._replace(job=job), files, made, GroupTracker(host, job, made, limits))
     return JobGroup(made)
 
 
@@ -203,7 +204,7 @@ def machine_capacity(host: HostState, asked: Resources) -> MachineCapacity:
 
 
 def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
-    console.tell(f"{one.job.id[:SHORT]} {one.where}: {in_words(group)}")
+    console.tell(f"{one.job.id[:SHORT]} {one.where}: {group.in_words}")
     gpus, scheduler = one.job.resources.gpus, one.host.scheduler
     if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"

@@ -109,7 +109,7 @@ def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[
         if state == PENDING:
             yield index, state, []
         elif streams == STREAMS:
-            which, backend = known.at(index), known.require_backend()
+            which, backend = known.items.at(index), known.require_backend()
             yield index, state, backend.results_of(which).read_output(backend.host.connection, which)
         else:
             yield index, state, [(stream, group.logs(index, stream).encode()) for stream in streams]

@@ -55,8 +55,8 @@ def test_a_job_shows_by_completion_what_a_user_may_call():
 def test_the_first_end_of_an_item_is_its_end():
     made = ended(1)
     known = state_of_group(made)
-    known.end_item(0, ItemOutcome("DIED", None, RuntimeError("late")))
-    known.begin_item(0)
+    known.items.end_item(0, ItemOutcome("DIED", None, RuntimeError("late")))
+    known.items.begin_item(0)
 
     assert made.results() == [1] and made.states == ["RETURNED"]
 
@@ -64,7 +64,7 @@ def test_the_first_end_of_an_item_is_its_end():
 def test_items_that_are_sent_again_leave_the_ends_of_the_others():
     again = state_of_group(ended(1, ValueError("no"), 3)).with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
 
-    assert again.states == ["RETURNED", "PENDING", "RETURNED"]
+    assert again.items.states == ["RETURNED", "PENDING", "RETURNED"]
     assert again.shown == 2, "their ends have been shown"
 
 
@@ -83,7 +83,7 @@ def test_the_state_of_a_group_is_the_one_that_its_host_lists(tmp_path, kinds, st
     known, made = group(len(kinds))
     lines = []
     for index, kind in enumerate(kinds):
-        known.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
+        known.items.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
         lines.append(json.dumps({"index": index, "kind": kind}) + "\n")
     assert made.state == state
 
@@ -149,7 +149,7 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage(kind, 
         return reply
 
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(max_bytes=1000))
-    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, fetch)
+    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, fetch)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
     results.take_lines(stream, lines(b"half").replace(b"returned", kind.encode()))
@@ -165,7 +165,7 @@ def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted(
     known, made = group(1)
     fetch = Mock()
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
-    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, fetch)
+    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, fetch)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
 
@@ -180,7 +180,7 @@ def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted(
 def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
     known, made = group(1)
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, Mock())
+    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, Mock())
 
     results.take_lines(ItemStream(1, 1), json.dumps({what: 1, "kind": "returned"}).encode() + b"\n")
     settle()
@@ -191,7 +191,7 @@ def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
 def test_what_an_item_prints_after_its_end_belongs_to_its_output():
     known, made = group(2)
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known, range(2), place, lambda *_: None, lambda: None, Mock())
+    results = ItemResults(known.items, range(2), place, lambda *_: None, lambda: None, Mock())
     connection, stream, printed = Mock(), ItemStream(1, 1), b"one late two last"
     connection.get.side_effect = lambda path, write, begin, **_: Mock(result=lambda _: write(printed[begin:]))
 
@@ -212,7 +212,7 @@ def test_what_an_item_prints_after_its_end_belongs_to_its_output():
 def test_the_output_of_an_item_is_in_the_order_in_which_it_came_among_that_of_its_element():
     known, _ = group(2)
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known, range(2), place, lambda *_: None, lambda: None, Mock())
+    results = ItemResults(known.items, range(2), place, lambda *_: None, lambda: None, Mock())
     files = {"stdout": b"a1 a2 b1 b2", "stderr": b"A1 B1 ", "order": b"3 0\n3 3\n6 3\n9 3\n9 6\n"}
     connection, stream = Mock(), ItemStream(1, 1)
     connection.get.side_effect = lambda path, write, begin, **_: Mock(
@@ -269,7 +269,7 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_o
     tracker.item_results.take_lines(ItemStream(1, 1), json.dumps(line).encode() + b"\n")
     tracker.item_results.close()
 
-    until(lambda: tracker.group.ended(0) is not None)
+    until(lambda: tracker.group.items.ended(0) is not None)
     assert ("/root/blobs/a" in tracker.host.contents) == is_believed
 
 
@@ -451,16 +451,16 @@ def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_e
         tracker.ended({"kind": "cancelled"})
         settle()
 
-    until(lambda: tracker.group.has_news(0))
+    until(lambda: tracker.group.items.has_news(0))
     with pytest.raises(ClusterfnError, match="could not conclude the items that are left"):
-        tracker.group.end_of(0, None)
+        tracker.group.items.end_of(0, None)
 
 
 def test_a_group_that_is_lost_asks_its_host_for_nothing_more(told_elements):
     tracker, _, concluded = told_elements
     tracker.ended({"kind": "memory"})
 
-    tracker.group.fail(HostError("the connection is closed"))
+    tracker.group.items.fail(HostError("the connection is closed"))
     tracker.item_results.close()
     settle()
 

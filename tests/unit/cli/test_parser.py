@@ -76,7 +76,7 @@ def group(monkeypatch) -> None:
         read_output=lambda _, index: [(name, text.encode()) for name, text in printed[index].items()]
     )
     backend = SimpleNamespace(host=SimpleNamespace(connection=None), results_of=lambda _: results)
-    known = SimpleNamespace(at=lambda index: index, require_backend=lambda: backend)
+    known = SimpleNamespace(items=SimpleNamespace(at=lambda index: index), require_backend=lambda: backend)
     monkeypatch.setattr(output, "state_of_group", lambda _: known)
     monkeypatch.setattr(output, "find", lambda *_, live: found)
 
