@@ -45,7 +45,7 @@ class ItemOutcome:
         return self.value if self.error is None else self.error
 
 
-class Items:
+class GroupItems:
     """The items of one group; `len` is their number.
 
     Args:

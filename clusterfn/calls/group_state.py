@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls.group_items import Items
+from clusterfn.calls.group_items import GroupItems
 from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.errors import ClusterfnError
 
@@ -55,7 +55,7 @@ class GroupState:
         labels: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.id, self.name, self.host, self.folder = group_id, name, host, folder
-        self.items = Items(group_id, count, labels, self.describe_wait)
+        self.items = GroupItems(group_id, count, labels, self.describe_wait)
         self.submitted_at = time.monotonic()
         self.asked: Resources | None = None
         self.backend: GroupBackend | None = None

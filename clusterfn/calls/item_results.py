@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
 from clusterfn.calls import outcome, outcome_errors
-from clusterfn.calls.group_items import ItemOutcome, Items
+from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.display import console
 from clusterfn.errors import JobError, ResultError, ResultTooLarge
@@ -158,7 +158,7 @@ class ItemResults:
     """
 
     def __init__(
-        self, items: Items, numbers: Sequence[int], place: outcome.JobLocation,
+        self, items: GroupItems, numbers: Sequence[int], place: outcome.JobLocation,
         on_ended: Callable[[int, str], None], when_all: Callable[[], None], fetch: Fetch,
     ) -> None:  # fmt: skip
         self._items = items
