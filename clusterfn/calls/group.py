@@ -27,6 +27,7 @@ from clusterfn.public_api import public_api
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
 
+    from clusterfn.calls.group_run import GroupRun
     from clusterfn.hosts.connection import Reply
 
     P = ParamSpec("P")
@@ -55,11 +56,12 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     _as_argument = "pass the values of its calls: group.results()"
     _value = ".results()"
 
-    def __init__(self, known: GroupState) -> None:
-        self._known = known
-        self._take_identity(known)
+    def __init__(self, known: GroupState, run: GroupRun | None = None) -> None:
+        self._take(known, run)
 
-    def _take_identity(self, known: GroupState) -> None:
+    def _take(self, known: GroupState, run: GroupRun | None) -> None:
+        """Have this state; `run` is what was sent, if anything was."""
+        self._known, self._run = known, run
         self.id, self.name, self.host, self.folder = known.id, known.name, known.host, known.folder
 
     def __len__(self) -> int:
@@ -125,14 +127,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             TimeoutError: Of the iterator: not all have ended within `timeout` seconds.
             Exception: Of the iterator: with `on_error="raise"`, that of the first call that failed.
         """
-        return self._as_they_end(None if timeout is None else time.monotonic() + timeout)
-
-    @public_api
-    def _as_they_end(self, until: float | None) -> Iterator[tuple[int, R | E]]:
-        known = self._known
-        for given in range(len(known)):
-            index, ended = known.items.ended_after(given, until)
-            yield index, cast("R | E", failed_items.result_of(ended, raises=known.on_error == "raise"))
+        return _as_they_end(self._known, None if timeout is None else time.monotonic() + timeout)
 
     @public_api
     def __iter__(self) -> Iterator[R]:
@@ -192,8 +187,8 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             index: Which.
             stream: "stdout" or "stderr".
         """
-        which, backend = self._known.items.at(index), self._known.require_backend()
-        return backend.results_of(which).read_log(backend.host.connection, which, stream)
+        which, run = self._known.items.at(index), run_of_group(self)
+        return run.results_of(which).read_log(run.host.connection, which, stream)
 
     @public_api
     def stack(self, index: int) -> str:
@@ -204,10 +199,10 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """
         said, index = None, self._known.items.at(index)
         if self.states[index] == RUNNING:
-            backend = self._known.require_backend()
+            run = run_of_group(self)
             said = remote_state.request_stack_dump(
-                backend.host.connection,
-                backend.results_of(index).element_folder(index),
+                run.host.connection,
+                run.results_of(index).element_folder(index),
                 lambda waited_s: waited_s < _ANSWER_S and self.states[index] == RUNNING,
             )
         if said is None:
@@ -220,23 +215,23 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
-        which, backend = self._known.items.at(index), self._known.require_backend()
-        folder = backend.results_of(which).work_folder(which)
-        return remote_files.list_files(backend.host.connection, folder, item=which)
+        which, run = self._known.items.at(index), run_of_group(self)
+        folder = run.results_of(which).work_folder(which)
+        return remote_files.list_files(run.host.connection, folder, item=which)
 
     @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
-        which, backend = self._known.items.at(index), self._known.require_backend()
-        folder = backend.results_of(which).work_folder(which)
-        return remote_files.fetch(backend.host.connection, folder, pattern, Path(to), which)
+        which, run = self._known.items.at(index), run_of_group(self)
+        folder = run.results_of(which).work_folder(which)
+        return remote_files.fetch(run.host.connection, folder, pattern, Path(to), which)
 
     @public_api
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
-        which, backend = self._known.items.at(index), self._known.require_backend()
-        folder = backend.results_of(which).checkpoint_folder(which)
-        return remote_files.CheckpointFolder(backend.host.connection, folder, f"group.checkpoint({which})")
+        which, run = self._known.items.at(index), run_of_group(self)
+        folder = run.results_of(which).checkpoint_folder(which)
+        return remote_files.CheckpointFolder(run.host.connection, folder, f"group.checkpoint({which})")
 
     @public_api
     def stop(self) -> None:
@@ -246,8 +241,8 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def withdraw(self) -> None:
         """Keep calls from starting that no process has taken yet; those that run, and what was taken, continue."""
-        if not self.done() and self._known.backend is not None:
-            self._known.backend.withdraw()
+        if not self.done() and self._run is not None:
+            self._run.withdraw()
 
     @public_api
     def cancel(self) -> bool:
@@ -276,12 +271,12 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """
         if not self.done():
             raise ClusterfnError("not all items have ended", host=self.host, job=self.id, hint="wait: group.results()")
-        failed, backend = sorted(self.failed), self._known.backend
-        if backend is not None and failed:
+        failed, run = sorted(self.failed), self._run
+        if run is not None and failed:
             from clusterfn.calls.retry import retry_items
 
-            self._known = retry_items(cast(Any, backend), failed)
-            self._take_identity(self._known)
+            again = retry_items(run, failed)
+            self._take(again.group, again)
         return self
 
     @public_api
@@ -330,7 +325,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     def _reference(self) -> Reference:
         known = self._known
         # A retry has the values of its own items alone in its folder: those of the others come from here.
-        whole = known.backend is not None and known.backend.spec.count == len(known)
+        whole = self._run is not None and self._run.spec.count == len(known)
         return Reference(GroupSource(self), self.id, self.name, self.host, self.folder if whole else "")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -341,6 +336,14 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
 
     def __repr__(self) -> str:
         return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"
+
+
+@public_api
+def _as_they_end(known: GroupState, until: float | None) -> Iterator[tuple[int, Any]]:
+    """`(index, result)` of each item as it ends, waiting until that moment of the monotonic clock."""
+    for given in range(len(known)):
+        index, ended = known.items.ended_after(given, until)
+        yield index, failed_items.result_of(ended, raises=known.on_error == "raise")
 
 
 class GroupSource(ArgumentSource):
@@ -363,9 +366,20 @@ class GroupSource(ArgumentSource):
         self.argument.wait()
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        return self.argument._known.require_backend().queue.open_requests()
+        return run_of_group(self.argument).queue.open_requests()
 
 
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:
     """Return the state behind a `JobGroup`, for other parts of the library."""
     return group._known
+
+
+def run_of_group(group: JobGroup[Any, Any]) -> GroupRun:
+    """Return what was sent of a `JobGroup`, and what runs of it.
+
+    Raises:
+        ClusterfnError: Nothing of it was sent.
+    """
+    if group._run is None:
+        raise ClusterfnError("nothing of this group was sent")
+    return group._run

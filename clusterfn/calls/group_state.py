@@ -1,14 +1,14 @@
 """The state of one group: what it waits for, and what is known of its items together.
 
-Asks no host and prints nothing. Its `GroupBackend`, of which `group_tracker` has the rest, reports here what happens on
-the host; displays and sweeps read it, and what a user sees of it is `group.JobGroup`.
+Asks no host and prints nothing. `GroupRun` reports here what happens on the host; displays and sweeps read it, and what
+a user sees of it is `group.JobGroup`.
 """
 
 from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,9 @@ from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RA
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.group_items import GroupItems
 from clusterfn.calls.queue_place import QueuePlace
-from clusterfn.errors import ClusterfnError
 
 if TYPE_CHECKING:
-    from clusterfn.calls.item_results import ItemResults
-    from clusterfn.config.job_spec import Group, JobSpec
     from clusterfn.config.spec import Resources
-    from clusterfn.hosts.host_state import HostState
     from clusterfn.hosts.transfer import Transfer
 
 
@@ -39,7 +35,8 @@ class GroupState:
     Attributes:
         items: Its items: which have begun, and how each has ended.
         arguments: The plain arguments of each item by parameter; empty if its labels say more, as those of a sweep.
-        backend: What follows it; None if nothing of it was sent.
+        queue: Its place in the scheduler's queue; None if nothing of it was sent.
+        end: Ends what runs, and keeps the rest from ever starting.
         on_interrupt: "detach" or "stop".
         on_error: What becomes of the exception of an item: "collect", "raise", or None if the call does not say.
         shown: How many ended items have been shown to the user.
@@ -58,7 +55,8 @@ class GroupState:
         self.items = GroupItems(group_id, count, labels, self.describe_wait)
         self.submitted_at = time.monotonic()
         self.asked: Resources | None = None
-        self.backend: GroupBackend | None = None
+        self.queue: QueuePlace | None = None
+        self.end: Callable[[], None] = lambda: None
         self.on_interrupt, self.on_error, self.shown = "detach", on_error, 0
         self.sent_here, self.is_stopping, self.has_value = True, False, True
         self.outputs_to: Path | None = None
@@ -73,20 +71,10 @@ class GroupState:
         """Whether each item has ended."""
         return self.items.done()
 
-    def require_backend(self) -> GroupBackend:
-        """Return what follows it.
-
-        Raises:
-            ClusterfnError: Nothing of it was sent.
-        """
-        if self.backend is None:
-            raise ClusterfnError("nothing of this group was sent")
-        return self.backend
-
     @property
     def waits_here(self) -> bool:
         """Whether all of it waits in this program until its scheduler takes it."""
-        return not self.done() and self.backend is not None and self.backend.queue.waits_here
+        return not self.done() and self.queue is not None and self.queue.waits_here
 
     @property
     def state(self) -> str:
@@ -111,9 +99,9 @@ class GroupState:
     @property
     def unanswered(self) -> str:
         """Who has not taken it yet, if it was sent some seconds ago; "" otherwise."""
-        if self.backend is None or any(state != PENDING for state in self.items.states):
+        if self.queue is None or any(state != PENDING for state in self.items.states):
             return ""
-        return self.backend.queue.unanswered(self.submitted_at)
+        return self.queue.unanswered(self.submitted_at)
 
     @property
     def is_silent(self) -> bool:
@@ -150,8 +138,8 @@ class GroupState:
 
     def stop(self) -> None:
         """End what has not ended."""
-        if not self.done() and self.backend is not None:
-            self.backend.stop()
+        if not self.done() and self.queue is not None:
+            self.end()
             self.is_stopping = True
 
     def note_silence(self) -> None:
@@ -172,57 +160,3 @@ class GroupState:
 
     def describe_wait(self) -> str:
         return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
-
-
-class GroupBackend:
-    """What is asked of whatever follows a group: by its `GroupState`, its `JobGroup` and its elements.
-
-    Args:
-        host: Its host.
-        folder: Its own on the host.
-        scheduler_name: Its name in the scheduler's queue.
-
-    Attributes:
-        queue: Its place there.
-        job: What the group was sent as.
-        spec: How many items it has, and how they are shared out.
-        group: What it reports to.
-        item_results: What collects the results of its items.
-    """
-
-    job: JobSpec
-    spec: Group
-    group: GroupState
-    item_results: ItemResults
-
-    def __init__(self, host: HostState, folder: str, scheduler_name: str) -> None:
-        self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
-        self.queue = QueuePlace(host, folder, scheduler_name)
-
-    def results_of(self, index: int) -> ItemResults:
-        """Return what has the results and files of an item."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """End what runs, and keep the rest from ever starting."""
-        raise NotImplementedError
-
-    def withdraw(self) -> None:
-        """Keep items from ever starting that no element has taken."""
-        raise NotImplementedError
-
-    def queued(self) -> None:
-        """Take note that an element waits in the scheduler's queue."""
-        raise NotImplementedError
-
-    def ended(self, published: Mapping[str, Any]) -> None:
-        """Take the final outcome of an element."""
-        raise NotImplementedError
-
-    def quiet(self, item: str, why: str) -> None:
-        """Say that an item has made no progress for long."""
-        raise NotImplementedError
-
-    def cannot_conclude(self, error: ClusterfnError) -> None:
-        """Take the error of an element that the host cannot conclude."""
-        raise NotImplementedError

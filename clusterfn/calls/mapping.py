@@ -25,8 +25,8 @@ from clusterfn.calls import history, job_display, leaving, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
+from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.sent_group import limits_of
 from clusterfn.config import units
 from clusterfn.config.job_spec import Group
@@ -105,8 +105,9 @@ def run(
     files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
-    _send(one._replace(job=job), files, made, GroupTracker(host, job, made, limits))
-    return JobGroup(made)
+    run = GroupRun(host, job, made, limits)
+    _send(one._replace(job=job), files, run)
+    return JobGroup(made, run)
 
 
 def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, ...]]:
@@ -215,19 +216,19 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
         console.tell(f"Using {mode} ({one.job.name}: {group.count})")
 
 
-def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
+def _send(one: Prepared, files: Mapping[str, bytes], run: GroupRun) -> None:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     host = one.host
     submit.await_room(host)
     inputs = submit.inputs_of(one.payload)
-    needs, environment = send_needs(one, made)
+    needs, environment = send_needs(one, run.group)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(host, tracker.queue, made, sent, needs, inputs)
-    leaving.remember_going(made)
-    tracker.queue.inputs = one.payload.inputs
-    tracker.start(range(1, tracker.spec.elements + 1), [*needs.before, folder])
+    folder = submit.send_folder(host, run.queue, run.group, sent, needs, inputs)
+    leaving.remember_going(run.group)
+    run.queue.inputs = one.payload.inputs
+    run.start(range(1, run.spec.elements + 1), [*needs.before, folder])
     if environment and host.scheduler.has_nodes:
-        environment.report_to(tracker.waits_for, tracker.cannot_have)
+        environment.report_to(run.elements.waits_for, run.elements.cannot_have)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history, leaving, submit
 from clusterfn.calls.call import host_secrets, notification_of, secret_values
-from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.group_tracker import GroupTracker, Retried
+from clusterfn.calls.group_run import GroupRun, Retried
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, Group, read_spec
@@ -33,11 +32,11 @@ from clusterfn.hosts.connection import TreeFile
 _MANY = 500
 
 
-def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
+def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
     """Send these items of a group that has ended again, with the bytes that are still on the host.
 
     Returns:
-        The state of all items of the group, in which only these are unfinished.
+        The retry; in the state of its group only these items are unfinished.
     """
     group = old.group
     names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
@@ -69,15 +68,15 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     history.remember(retry, config_file.load().path, job.results, fields["secrets"])
     shared = cast(Group, job.group).in_words
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {shared}")
-    tracker = GroupTracker(old.host, job, retry, old.limits, Retried(failed, group))
+    run = GroupRun(old.host, job, retry, old.limits, Retried(failed, old))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = submit.send_folder(old.host, tracker.queue, retry, sent, submit.Uploads([], {}))
-    tracker.start(range(1, tracker.spec.elements + 1), [folder])
+    folder = submit.send_folder(old.host, run.queue, retry, sent, submit.Uploads([], {}))
+    run.start(range(1, run.spec.elements + 1), [folder])
     leaving.remember_going(retry)
-    return retry
+    return run
 
 
-def _names_of_secrets(old: GroupTracker, names: Sequence[str]) -> set[str]:
+def _names_of_secrets(old: GroupRun, names: Sequence[str]) -> set[str]:
     """Return which variables of this process to send again.
 
     Raises:

@@ -11,8 +11,8 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import remote_state
 from clusterfn.calls.group import JobGroup
+from clusterfn.calls.group_run import GroupRun, Retried
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.group_tracker import GroupTracker, Retried
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, read_spec
 from clusterfn.config.spec import Host, ResultPolicy
@@ -54,10 +54,11 @@ def attach(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> J
     Args:
         results: What is accepted of its values.
     """
-    return JobGroup(_attached(host, spec, results))
+    run = _attached(host, spec, results)
+    return JobGroup(run.group, run)
 
 
-def _attached(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupState:
+def _attached(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupRun:
     with reading(host.settings.name, SPEC_OF_JOB):
         job = JobSpec.from_json(spec, host.settings, host.connection.facts.python)._replace(results=results)
     count = cast(Group, job.group).count
@@ -73,14 +74,14 @@ def _attached(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -
         group = GroupState(job.id, job.name, host.settings.name, folder, count, labels=labels)
         group.arguments = shown
     else:
-        group = retried.group.with_items_again(retried.numbers, job.id, folder)
+        group = retried.run.group.with_items_again(retried.numbers, job.id, folder)
     group.sent_here, group.asked, group.has_value = False, job.resources, job.has_value
     limits = limits_of(host, 0, job.host) if host.scheduler.has_nodes else SchedulerLimits()
-    tracker = GroupTracker(host, job, group, limits, retried)
-    left = remote_state.read_group_state(host.connection, tracker.folder)
-    tracker.attach(left)
-    remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(left))
-    return group
+    run = GroupRun(host, job, group, limits, retried)
+    left = remote_state.read_group_state(host.connection, run.folder)
+    run.attach(left)
+    remote_state.wait_until_caught_up(lambda: run.is_caught_up(left))
+    return run
 
 
 def _retried(host: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> Retried | None:

@@ -16,10 +16,11 @@ from clusterfn import ClusterfnError, HostError, SubmitError
 from clusterfn.bridge.job_states import FINAL
 from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.calls import conclusion, group_tracker, leaving, map_display
+from clusterfn.calls import conclusion, group_run, leaving, map_display
+from clusterfn.calls.element import ElementEnded, ItemQuiet
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.group_tracker import GroupTracker
+from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome import JobLocation
@@ -229,7 +230,7 @@ def test_the_output_of_an_item_is_in_the_order_in_which_it_came_among_that_of_it
 
 
 def look(tracker, seen):
-    tracker.on_scheduler(seen)
+    tracker.elements.on_scheduler(seen)
     settle()
 
 
@@ -246,7 +247,7 @@ def elements_on_slurm(monkeypatch):
     monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(Started("77")), sent)[1])
     host.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)
     host.connection.wait = host.connection.follow = lambda *_, **__: Reply(lambda: None)
-    return GroupTracker(host, job, group(3)[0], SchedulerLimits()), sent, asked
+    return GroupRun(host, job, group(3)[0], SchedulerLimits()), sent, asked
 
 
 def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_where_it_waits(elements_on_slurm, capsys):
@@ -254,7 +255,7 @@ def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_whe
     told = "printed nothing and used no CPU for 10 min"
 
     for item in ("1", "2"):
-        tracker.quiet(item, told)
+        tracker.take(ItemQuiet(item, told))
 
     assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
 
@@ -333,10 +334,10 @@ def told_elements(elements_on_slurm):
 
 def test_the_rest_of_elements_that_end_together_is_concluded_once_and_for_their_reason(told_elements):
     tracker, _, concluded = told_elements
-    for element in tracker.element_tasks.values():
+    for element in tracker.elements.tasks.values():
         element.begun = element.over = True
     ends = [{"kind": "unsatisfiable", "message": "no node has 9 TB"}] * 20
-    loop.call(lambda: [tracker.ended(each) for each in ends])
+    loop.call(lambda: [tracker.take(ElementEnded(each)) for each in ends])
     settle()
 
     assert [each["message"] for each in concluded] == ["no node has 9 TB"]
@@ -371,7 +372,7 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
     doubt = SubmitError("sbatch did not answer in time", evidence=["Socket timed out"])
     started = Started("", doubt)
     monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(started), answered(started))[1])
-    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.start(range(1, 4))
     settle()
 
@@ -385,7 +386,7 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
 
 def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told_elements):
     tracker, _, concluded = told_elements
-    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
 
     for _ in range(3):
@@ -399,7 +400,7 @@ def test_elements_that_may_wait_in_the_agent_of_another_program_are_not_given_up
     tracker, told, concluded = told_elements
     tracker.host.scheduler = Bare("boot")
     tracker.host.connection.facts.machine = "m-1"
-    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
     told.note = b"/root/machines/m-1/starting"
     for _ in range(9):
@@ -417,9 +418,9 @@ def test_elements_that_have_not_begun_do_not_end_the_group_of_one_that_has(told_
     tracker.host.scheduler = Bare("boot")
     tracker.host.connection.facts.machine = "m-1"
     tracker.host.connection.have = lambda _: answered([True])
-    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
-    other.element_tasks[1].begun = True
+    other.elements.tasks[1].begun = True
 
     for _ in range(9):
         look(other, None)
@@ -430,7 +431,7 @@ def test_elements_that_have_not_begun_do_not_end_the_group_of_one_that_has(told_
 def test_the_newest_submission_decides_what_became_of_the_elements(elements_on_slurm):
     tracker, _, asked = elements_on_slurm
     tracker.start(range(1, 4))
-    tracker.submitted(range(4, 5), "100", None)  # after 77
+    tracker.elements.submitted(range(4, 5), "100", None)  # after 77
     settle()
 
     for _ in range(2):
@@ -441,14 +442,14 @@ def test_the_newest_submission_decides_what_became_of_the_elements(elements_on_s
 
 def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_elements, monkeypatch):
     sleep = asyncio.sleep
-    monkeypatch.setattr(group_tracker.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
+    monkeypatch.setattr(group_run.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
     tracker, _, _ = told_elements
     tracker.conclude_rest(conclusion.STOPPED).result(WAIT_S)
 
     for number in (4, 5):
-        rest = tracker.element_tasks[number]
+        rest = tracker.elements.tasks[number]
         rest.begun = rest.over = True
-        tracker.ended({"kind": "cancelled"})
+        tracker.take(ElementEnded({"kind": "cancelled"}))
         settle()
 
     until(lambda: tracker.group.items.has_news(0))
@@ -458,7 +459,7 @@ def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_e
 
 def test_a_group_that_is_lost_asks_its_host_for_nothing_more(told_elements):
     tracker, _, concluded = told_elements
-    tracker.ended({"kind": "memory"})
+    tracker.take(ElementEnded({"kind": "memory"}))
 
     tracker.group.items.fail(HostError("the connection is closed"))
     tracker.item_results.close()
@@ -532,14 +533,14 @@ def test_a_group_ends_with_the_elements_that_slurm_had_while_others_wait_for_roo
         look(tracker, seen)
 
     assert len(concluded) == 1 and message in concluded[0]["message"]
-    assert tracker.room_for_more() == 0  # so that the other array is never submitted
+    assert tracker.elements.room_for_more() == 0  # so that the other array is never submitted
 
 
 def test_elements_that_wait_for_room_outlive_those_that_have_ended(in_two_arrays):
     tracker, told, concluded, written = in_two_arrays
     told.out = b"JobId=77 JobState=COMPLETED Reason=None"
     for number in (1, 2):
-        tracker.element_tasks[number].begun = tracker.element_tasks[number].over = True
+        tracker.elements.tasks[number].begun = tracker.elements.tasks[number].over = True
     for _ in range(5):
         look(tracker, None)
 

@@ -1,4 +1,4 @@
-"""Follows the elements of a group on its host, starts new ones while items are left, and has the rest concluded.
+"""A group that was sent: follows its elements, starts new ones while items are left, and has the rest concluded.
 
 `group_elements` starts them and follows each, `item_results` collects what they report about items, and `conclusion`
 has the host conclude. Callbacks run on the connection's reader thread, so they never wait.
@@ -21,10 +21,20 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import conclusion, leaving, liveness, outcome, remote_state
-from clusterfn.calls.group_elements import ArrayTask, GroupElements
+from clusterfn.calls.element import (
+    ArrayTask,
+    ElementEnded,
+    ElementInconclusive,
+    ElementRequeued,
+    ElementSignal,
+    ElementsRefused,
+    NoneWillBegin,
+    OfGroup,
+)
+from clusterfn.calls.group_elements import Elements
 from clusterfn.calls.item_results import ItemResults
-from clusterfn.calls.queue_place import is_from_host
-from clusterfn.config.job_spec import JobSpec
+from clusterfn.calls.queue_place import QueuePlace, is_from_host
+from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
 from clusterfn.hosts import loop, remote_files
@@ -46,44 +56,59 @@ class Retried:
 
     Attributes:
         numbers: The index of each in the whole group.
-        group: The whole as it ended before.
+        run: The try before, with the whole as it ended.
     """
 
     numbers: Sequence[int]
-    group: GroupState
+    run: GroupRun
 
 
-class GroupTracker(GroupElements):
-    """Follows one group: what its state asks, and what its elements report to.
+class GroupRun:
+    """A group that was sent, and what is known of it on its host.
 
     Args:
-        retried: Which items of `group` it follows, if not all.
+        retried: Which items of `group` it has, if not all.
+
+    Attributes:
+        job: What it was sent as.
+        spec: How many items it has, and how they are shared out.
+        group: Its state, which displays read.
+        limits: What the scheduler allows.
+        queue: Its place in the scheduler's queue.
+        item_results: What collects the results of its items.
+        elements: What runs them.
     """
 
     def __init__(
         self, host: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits,
         retried: Retried | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(host, job, group, limits)
+        self.host, self.job, self.group, self.limits = host, job, group, limits
+        self.spec = cast(Group, job.group)
+        self.folder = layout.job_dir(job.root, job.id)
+        self.queue = QueuePlace(host, self.folder, layout.job_name(job.name, job.id))
         self.numbers = retried.numbers if retried else range(self.spec.count)
-        self._earlier = retried.group.backend if retried else None
+        self._earlier = retried.run if retried else None
         place = outcome.JobLocation(host.settings.name, job.id, self.folder, job.results)
         self.item_results = ItemResults(
             group.items, self.numbers, place, self._item_ended, self._all_items_ended,
-            lambda path, sink, begin, end: self.host.connection.get(path, sink, begin, until=end),
+            lambda path, sink, begin, end: host.connection.get(path, sink, begin, until=end),
         )  # fmt: skip
+        self.elements = Elements(OfGroup(job, group, self.queue, self.item_results, self.take), limits)
         self._before, self._again = -1, 0
         self._stopping = self._is_starting = self._is_looking_again = False
         # Why the last elements could not run, if the disk of the host was full, and how long to wait before the next.
         self._no_room: HostDiskFull | None = None
         self._pauses, self._room_until = iter(layout.ROOM_PAUSES_S), math.inf
+        # With either of these, no more elements are to begin.
+        self._failing_rest = self._over = False
         # What ends the items that are left once all that has come of the others is loaded.
         self._gave_up: ClusterfnError | None = None
         self._last: Mapping[str, Any] = {}
-        self._bridge_is_damaged = self.said_quiet = False
+        self._bridge_is_damaged = self._said_quiet = False
         self._complete: Reply[bytes] | None = None
         self._folder_watch: Reply[None] | None = None
-        group.backend = self
+        group.queue, group.end = self.queue, self.stop
 
     def results_of(self, index: int) -> ItemResults:
         """Return what has the results and files of an item: of one that is not retried, those of the try before."""
@@ -104,17 +129,27 @@ class GroupTracker(GroupElements):
             except (ClusterfnError, OSError) as failed:
                 console.tell(remote_files.not_fetched(failed, pattern, self.group.id, index))
 
-    def refused(self, numbers: Iterable[int], error: BaseException) -> None:
+    def take(self, signal: ElementSignal) -> None:
+        """Take what the group has to act on, from any thread. Does not wait."""
+        if isinstance(signal, ElementEnded):
+            self._note_end(signal.published)
+        elif isinstance(signal, ElementsRefused):
+            self._drop(signal.numbers, signal.error)
+        elif isinstance(signal, ElementInconclusive):
+            self._note_inconclusive(signal.error)
+        elif isinstance(signal, ElementRequeued):
+            self.elements.queued()
+        elif isinstance(signal, NoneWillBegin):
+            self.conclude_rest(signal.verdict)
+        else:
+            self._say_quiet(signal.item, signal.why)
+
+    def _drop(self, numbers: Sequence[int], error: BaseException) -> None:
         """Drop these elements, which were not started; the group ends if none is left."""
-        numbers = [number for number in numbers if number in self.element_tasks]
-        if not numbers:
-            return
         refused = self.queue.refusal(error, "group")
-        self._unsubmitted.difference_update(numbers)
-        for number in numbers:
-            self.element_tasks.pop(number).tracker.end()
-        if self.element_tasks:
-            left = sum(not element.over for element in self.element_tasks.values())
+        self.elements.drop(numbers)
+        if self.elements.tasks:
+            left = sum(not element.over for element in self.elements.tasks.values())
             if left:
                 console.warn(f"{refused.message}; {left} elements take over all of the work")
             self._note_room(refused)
@@ -127,11 +162,18 @@ class GroupTracker(GroupElements):
         if is_from_host(error):
             self.queue.remove_folder()
 
+    def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
+        """Start these elements and follow them."""
+        self._watch()
+        self.elements.start(numbers, after)
+
     def follow(self, numbers: Iterable[int]) -> None:
         """Follow these elements as soon as they begin."""
-        for number in numbers:
-            element = self.element_tasks[number] = ArrayTask(self, number)
-            element.follow_when_claimed()
+        self._watch()
+        self.elements.follow(numbers)
+
+    def _watch(self) -> None:
+        """Have the host say once each item has its line, and if the folder of the group is gone."""
         if self._complete is None:
             outcome_path = posixpath.join(layout.attempt_dir(self.folder, 1), layout.OUTCOME)
             self._complete = self.host.connection.wait(outcome_path)
@@ -146,7 +188,7 @@ class GroupTracker(GroupElements):
 
     async def _end_if_lost(self) -> None:
         """End the group if its folder was gone at several looks."""
-        error = await conclusion.find_loss(self.host, self.folder, self.scheduler_name)
+        error = await conclusion.find_loss(self.host, self.folder, self.queue.scheduler_name)
         if error is None:
             return
         error.host, error.job = self.group.host, self.group.id
@@ -172,23 +214,21 @@ class GroupTracker(GroupElements):
 
     def _read(self, there: Sequence[int]) -> None:
         """Read what these elements have reported, whether they have a claim or not."""
-        for number in there:
-            if number not in self.element_tasks:
-                self.element_tasks[number] = ArrayTask(self, number)
-            self.element_tasks[number].follow_now()
+        self.elements.read(there)
         if self._over:
             self._end()
 
     def attach(self, left: RemoteGroupState) -> None:
         """Follow a group that another process sent, and conclude it if that process died while it did so."""
-        self._stopping, self._failing_rest = left.is_stopped, bool(left.given_up)
+        self._stopping = left.is_stopped
+        self._failing_rest = self.elements.is_closed = bool(left.given_up)
         self.follow(sorted({*range(1, self.spec.elements + 1), *left.numbers}))
         self._read(left.unclaimed)
-        self.queued()
+        self.elements.queued()
         if not left.is_complete:
             for number in left.given_up:
                 # The group gets its error.
-                loop.start(self._bury(self.element_tasks[number], conclusion.STOPPED))
+                loop.start(self._bury(self.elements.tasks[number], conclusion.STOPPED))
             if left.is_stopped and not left.given_up:
                 self.queue.cancel()
                 self.conclude_rest(conclusion.STOPPED)
@@ -203,7 +243,7 @@ class GroupTracker(GroupElements):
             and self.group.items.has_news(before + self.item_results.count_ended() - 1)
         )
 
-    def ended(self, published: Mapping[str, Any]) -> None:
+    def _note_end(self, published: Mapping[str, Any]) -> None:
         """Record that an element has ended for good."""
         if published["kind"] != layout.RETURNED:
             self._last = published
@@ -237,8 +277,7 @@ class GroupTracker(GroupElements):
         Without any end, the error is the group's.
         """
         error.host, error.job = error.host or self.group.host, error.job or self.group.id
-        runs = any(element.begun and not element.over for element in self.element_tasks.values())
-        if runs or not self.item_results.count_ended():
+        if self.elements.running() or not self.item_results.count_ended():
             self.group.items.fail(error)
             return
         self._gave_up = error
@@ -248,7 +287,8 @@ class GroupTracker(GroupElements):
         """Start others, or conclude the rest; return whether to look again later."""
         ended = self.item_results.count_ended()
         # An element that begins when the rest has been concluded finds nothing.
-        reporting = [each for each in self.element_tasks.values() if each.begun or not self._failing_rest]
+        elements = list(self.elements.tasks.values())
+        reporting = [element for element in elements if element.begun or not self._failing_rest]
         if self._is_starting or ended == self.spec.count or not all(element.over for element in reporting):
             return False
         progress, self._before = ended > self._before, ended
@@ -290,25 +330,25 @@ class GroupTracker(GroupElements):
                 with contextlib.suppress(Unreachable):
                     before = await loop.in_thread(lambda: self.host.bridge.mend(self.job.bridge), "clusterfn-bridge")
             if not (self._over or self._stopping or self._failing_rest):
-                self.start(self._next(count), before)
+                self.start(self.elements.next_numbers(count), before)
         finally:
             self._is_starting = False
 
-    def quiet(self, item: str, why: str) -> None:
+    def _say_quiet(self, item: str, why: str) -> None:
         """Say that an item has made no progress for long; only of the first such item."""
-        if not self.said_quiet:
-            self.said_quiet = True
+        if not self._said_quiet:
+            self._said_quiet = True
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.numbers)
             which = self.group.items.label(self.numbers[int(item)]) if known else f"an item of {self.group.id[:SHORT]}"
             console.warn(f"{which} has {why}: clusterfn stack {self.group.id[:SHORT]} shows where it waits")
 
-    def cannot_conclude(self, error: ClusterfnError) -> None:
+    def _note_inconclusive(self, error: ClusterfnError) -> None:
         """Take note that the host cannot conclude one of its elements; on a full disk the rest is tried again."""
         if isinstance(error, HostDiskFull):
             self._note_room(error)
             loop.begin(self._continue_or_conclude())
             return
-        if not any(element.begun and not element.over for element in self.element_tasks.values()):
+        if not self.elements.running():
             leaving.forget_going(self.group)
         self.group.items.fail(error)
 
@@ -329,9 +369,8 @@ class GroupTracker(GroupElements):
         return loop.start(self._fail(verdict))
 
     async def _fail(self, verdict: SchedulerVerdict) -> None:
-        self._failing_rest = True
-        number = self._next(1)[0]
-        element = self.element_tasks[number] = ArrayTask(self, number)
+        self._failing_rest = self.elements.is_closed = True
+        element = self.elements.add(self.elements.next_numbers(1)[0])
         element.follow()
         try:
             await self._bury(element, verdict)
@@ -367,9 +406,8 @@ class GroupTracker(GroupElements):
         self.queue.cancel()
 
         async def look() -> None:
-            for element in list(self.element_tasks.values()):
-                if element.begun and not element.over:
-                    loop.begin(element.tracker.liveness.look_until_it_ends())
+            for element in self.elements.running():
+                loop.begin(element.tracker.liveness.look_until_it_ends())
 
         group = self.group
         loop.begin(
@@ -397,5 +435,4 @@ class GroupTracker(GroupElements):
         for watch in (self._complete, self._folder_watch):
             if watch is not None:
                 watch.cancel()
-        for element in list(self.element_tasks.values()):
-            element.tracker.end()
+        self.elements.end()
