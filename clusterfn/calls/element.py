@@ -57,14 +57,7 @@ class NoneWillBegin(NamedTuple):
     verdict: SchedulerVerdict
 
 
-class ItemQuiet(NamedTuple):
-    """An item has made no progress for long."""
-
-    item: str
-    why: str
-
-
-ElementSignal = Union[ElementEnded, ElementsRefused, ElementInconclusive, ElementRequeued, NoneWillBegin, ItemQuiet]
+ElementSignal = Union[ElementEnded, ElementsRefused, ElementInconclusive, ElementRequeued, NoneWillBegin]
 
 
 class OfGroup(NamedTuple):
@@ -150,7 +143,7 @@ class ArrayTask(Entry):
 
     def note_quiet(self, why: str, item: str = "") -> None:
         if why:
-            self._of.put(ItemQuiet(item, why))
+            self._of.results.say_quiet(item, why)
 
     def show_connection(self, trouble: str) -> None:
         self._of.state.show_connection(trouble)

@@ -76,10 +76,13 @@ def _items(which: Sequence[int]) -> str:
 def _error_of_all(group: GroupState, errors: Sequence[BaseException]) -> MapError:
     """Return the error of a group of which no item returned."""
     error = MapError(
-        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function",
+        f"none of the {len(group)} items returned",
+        host=group.host,
+        job=group.id,
+        stage="function",
         evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
         hint="group.failed has each exception, group.logs(index) what that item printed",
         log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
-    )  # fmt: skip
+    )
     error.__cause__ = errors[0]
     return error

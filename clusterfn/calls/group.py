@@ -207,9 +207,11 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             )
         if said is None:
             raise ClusterfnError(
-                f"there are no stacks of {self.label(index)}: it is {self.states[index]}", host=self.host, job=self.id,
+                f"there are no stacks of {self.label(index)}: it is {self.states[index]}",
+                host=self.host,
+                job=self.id,
                 hint="ask while it is running",
-            )  # fmt: skip
+            )
         return said
 
     @public_api

@@ -35,14 +35,16 @@ class Elements:
         limits: What the scheduler allows.
 
     Attributes:
+        queue: The place of the group in the scheduler's queue.
         tasks: The elements by their numbers.
         is_closed: Whether no more of them are to begin.
+        has_ended: Whether none of them is followed any more.
     """
 
-    is_closed = False
+    is_closed = has_ended = False
 
     def __init__(self, of: OfGroup, limits: SchedulerLimits) -> None:
-        self._of, self._host, self._queue = of, of.queue.host, of.queue
+        self._of, self._host, self.queue = of, of.queue.host, of.queue
         self._spec = cast(Group, of.job.group)
         self._limits = limits
         self.tasks: dict[int, ArrayTask] = {}
@@ -78,7 +80,7 @@ class Elements:
 
     def end(self) -> None:
         """Follow none of them any more, and start no others."""
-        self.is_closed = True
+        self.is_closed = self.has_ended = True
         for element in list(self.tasks.values()):
             element.tracker.end()
 
@@ -126,16 +128,16 @@ class Elements:
         return submission
 
     def _see(self, elements: _WaitingElements, submission: Reply[Any]) -> None:
-        self._queue.submissions.append(submission)
+        self.queue.submissions.append(submission)
         starting = loop.start(submit.see_started(self._host, submission, elements))
-        self._queue.starting.append(starting)
+        self.queue.starting.append(starting)
         if isinstance(submission, SpawnReply):
             exit_flush.await_at_exit(starting)
 
     def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
         self._unsubmitted.difference_update(some)
-        self._queue.note_acceptance()
+        self.queue.note_acceptance()
         if self._host.scheduler.knows_all:
             # Earlier looks would find nothing, which would put off the next one.
             self.queued()
@@ -150,58 +152,53 @@ class Elements:
         if left := [number for number in numbers if number in self.tasks]:
             self._of.put(ElementsRefused(left, error))
 
-    @property
-    def refusal_note(self) -> str:
-        """As that of `QueuePlace`."""
-        return self._queue.refusal_note
-
     def refused_for_now(self, reason: str) -> None:
         """Take why the scheduler does not take some elements now; those that were started take all of the work."""
         self._refusal = reason
         # The note on the host has another reason, and must be written again.
-        self._queue.is_refused = False
+        self.queue.is_refused = False
         self._note_if_all_wait_here()
 
     def _note_if_all_wait_here(self) -> None:
         """Show why none of its elements is in the scheduler's queue, if those that are left wait in this program."""
-        if self._refusal and self._unsubmitted and not self._queue.is_refused and not self._started():
-            self._queue.note_refusal(self._refusal)
+        if self._refusal and self._unsubmitted and not self.queue.is_refused and not self._started():
+            self.queue.note_refusal(self._refusal)
             self._show_waiting()
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
-        self._host.watch.add(self._queue.scheduler_name, self.on_scheduler, self._spec.element_s)
+        self._host.watch.add(self.queue.scheduler_name, self.on_scheduler, self._spec.element_s)
 
     def _show_waiting(self) -> None:
-        self._of.state.set_state(PENDING, self._queue.waiting_reason)
+        self._of.state.set_state(PENDING, self.queue.waiting_reason)
 
     def waits_for(self, what: str) -> None:
         """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
-        self._queue.other_reason = what
+        self.queue.other_reason = what
         self._show_waiting()
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the group: there will be no environment."""
         self._of.put(NoneWillBegin(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment")))
-        self._queue.cancel()
+        self.queue.cancel()
 
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
-            self._queue.queue_reason = seen.in_words
+            self.queue.queue_reason = seen.in_words
             self._show_waiting()
             return
         self._note_if_all_wait_here()
         # The scheduler cannot know any of them.
-        if self._queue.is_refused:
+        if self.queue.is_refused:
             return
-        self._queue.queue_reason = ""
+        self.queue.queue_reason = ""
         if seen is not None:
             waits = seen.phase == base.PENDING
-            self._queue.queue_reason = (self._queue.reason_in_queue(seen) if waits else "") or seen.suspended
+            self.queue.queue_reason = (self.queue.reason_in_queue(seen) if waits else "") or seen.suspended
         self._show_waiting()
         # The scheduler may know what is being sent, or not yet.
-        if any(_is_being_sent(submission) for submission in list(self._queue.submissions)):
+        if any(_is_being_sent(submission) for submission in list(self.queue.submissions)):
             return
         verdict = self._looks.count(seen, self._host.settings.name)
         # The list is a copy, because another thread may add elements.
@@ -211,7 +208,7 @@ class Elements:
         # The queue of such a scheduler lists only what waits.
         if not self._host.scheduler.knows_all:
             if not any(element.waits for element in elements):
-                self._host.unwatch(self._queue.scheduler_name)
+                self._host.unwatch(self.queue.scheduler_name)
             elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(elements):
                 # After fewer looks, the sender may still be about to start them.
                 loop.begin(self._conclude_unless_they_start_later())
@@ -220,7 +217,7 @@ class Elements:
                     loop.begin(element.tracker.liveness.process_ended())
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
             self._of.put(NoneWillBegin(verdict))
-            self._queue.cancel()
+            self.queue.cancel()
         elif unbegun and not self.is_closed:
             self._explain_if_gone(seen)
 
@@ -254,7 +251,7 @@ class Elements:
 
     async def _explain(self, scheduler_ids: Sequence[str]) -> None:
         """Conclude the elements that have not begun, if the scheduler says why they never will."""
-        verdict = await liveness.explain_unstarted(self._host, self._queue.folder, scheduler_ids, self._doubt)
+        verdict = await liveness.explain_unstarted(self._host, self.queue.folder, scheduler_ids, self._doubt)
         if verdict is not None and not self.is_closed:
             self._of.put(NoneWillBegin(verdict))
 
@@ -299,7 +296,7 @@ class _WaitingElements(WaitingJob):
 
     @property
     def refusal_note(self) -> str:
-        return self._elements.refusal_note
+        return self._elements.queue.refusal_note
 
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it start the first half of the elements."""

@@ -48,9 +48,15 @@ class GroupState:
     """
 
     def __init__(
-        self, group_id: str, name: str, host: str, folder: str, count: int, on_error: str | None = None,
+        self,
+        group_id: str,
+        name: str,
+        host: str,
+        folder: str,
+        count: int,
+        on_error: str | None = None,
         labels: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.id, self.name, self.host, self.folder = group_id, name, host, folder
         self.items = GroupItems(group_id, count, labels, self.describe_wait)
         self.submitted_at = time.monotonic()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
+from clusterfn.bridge.job_states import DIED, FINAL, RETURNED, SHORT
 from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.config.host_text import Lines, count, reading
@@ -158,13 +158,19 @@ class ItemResults:
     """
 
     def __init__(
-        self, items: GroupItems, numbers: Sequence[int], place: outcome.JobLocation,
-        on_ended: Callable[[int, str], None], when_all: Callable[[], None], fetch: Fetch,
-    ) -> None:  # fmt: skip
+        self,
+        items: GroupItems,
+        numbers: Sequence[int],
+        place: outcome.JobLocation,
+        on_ended: Callable[[int, str], None],
+        when_all: Callable[[], None],
+        fetch: Fetch,
+    ) -> None:
         self._items = items
         self._numbers = numbers
         self._on_host = {number: item for item, number in enumerate(numbers)}
         self._place, self._fetch, self._on_ended = place, fetch, on_ended
+        self._said_quiet = False
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
         # The line about the item that has begun next in the same place.
         self._next: dict[int, dict[str, Any]] = {}
@@ -232,6 +238,14 @@ class ItemResults:
         record.error = await coming.error()
         self._loader.put(record)
 
+    def say_quiet(self, item: str, why: str) -> None:
+        """Say that an item has made no progress for long; only of the first such item."""
+        if not self._said_quiet:
+            self._said_quiet = True
+            known = item.isdecimal() and len(item) < 10 and int(item) < len(self._numbers)
+            which = self._items.label(self._numbers[int(item)]) if known else f"an item of {self._items.id[:SHORT]}"
+            console.warn(f"{which} has {why}: clusterfn stack {self._items.id[:SHORT]} shows where it waits")
+
     def _load_record(self, record: ItemRecord) -> None:
         index = self._numbers[record.line["index"]]
         try:
@@ -240,8 +254,10 @@ class ItemResults:
             # This is the outermost frame of its thread: those who wait must get an error.
             refused = ResultError(
                 f"the item has ended, but its result could not be received: {type(error).__name__}: {error}",
-                host=self._place.host, job=f"{self._items.id}[{index}]", stage="result",
-            )  # fmt: skip
+                host=self._place.host,
+                job=f"{self._items.id}[{index}]",
+                stage="result",
+            )
             refused.__cause__ = error
             self._items.end_item(index, ItemOutcome(DIED, None, refused))
 

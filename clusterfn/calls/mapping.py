@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,9 +61,14 @@ _MARGIN_S = 60.0
 
 
 def run(
-    function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, how: MapOptions,
-    on_error: OnError | None = None, constants: Mapping[str, Any] | None = None, given_labels: Sequence[str] = (),
-) -> JobGroup[R, Any]:  # fmt: skip
+    function: Callable[..., R],
+    iterables: Sequence[Iterable[Any]],
+    options: Options,
+    how: MapOptions,
+    on_error: OnError | None = None,
+    constants: Mapping[str, Any] | None = None,
+    given_labels: Sequence[str] = (),
+) -> JobGroup[R, Any]:
     """Send `function(*each, **constants)` for each tuple of `zip(*iterables)`, and give the group.
 
     Args:
@@ -102,7 +108,7 @@ def run(
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
     history.remember(made, one.config, job.results, job.secrets)
     described = {layout.LABELS: names, layout.ARGUMENTS: made.arguments}
-    files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
+    files = {**packed.files(), **{name: json.dumps(list(of_items)).encode() for name, of_items in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
     run = GroupRun(host, job, made, limits)
@@ -118,9 +124,9 @@ def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, 
         ConfigError: Some arguments would be left out.
     """
     calls = list(zip(*as_lists(iterables, name)))
-    lengths = [len(each) if has_method(each, "__len__") else None for each in iterables]  # type: ignore[arg-type]
-    if any(each is not None and each != len(calls) for each in lengths):
-        said = ", ".join("an iterator" if each is None else str(each) for each in lengths)
+    lengths = [len(values) if has_method(values, "__len__") else None for values in iterables]  # type: ignore[arg-type]
+    if any(length is not None and length != len(calls) for length in lengths):
+        said = ", ".join("an iterator" if length is None else str(length) for length in lengths)
         raise ConfigError(
             f"{name}.map() got lists of different lengths: {said}; {counted(len(calls), 'call')} can be made",
             hint="give lists of the same length: xs[:3] is the first three",
@@ -149,9 +155,10 @@ def check_constants(function: Callable[..., Any], constants: Mapping[str, object
     if signature is None:
         return
     parameters = signature.parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
         return
-    own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    own = [parameter.name for parameter in parameters if parameter.kind in by_name]
     for keyword, value in constants.items():
         if keyword not in own:
             raise unknown("map() has", keyword, value, [*_KEYWORDS, *own])
@@ -265,7 +272,7 @@ class MachineCapacity:
 
     def room(self) -> int:
         """Return how many items may run side by side; at least one, which waits for what it needs."""
-        most = [self.by_cores, *(each for each in (self.by_memory, self.by_gpus) if each is not None)]
+        most = [self.by_cores, *(room for room in (self.by_memory, self.by_gpus) if room is not None)]
         return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
 
 

@@ -19,7 +19,7 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history, leaving, submit
 from clusterfn.calls.call import host_secrets, notification_of, secret_values
-from clusterfn.calls.group_run import GroupRun, Retried
+from clusterfn.calls.group_run import GroupRun
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, Group, read_spec
@@ -68,7 +68,7 @@ def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
     history.remember(retry, config_file.load().path, job.results, fields["secrets"])
     shared = cast(Group, job.group).in_words
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {shared}")
-    run = GroupRun(old.host, job, retry, old.limits, Retried(failed, old))
+    run = GroupRun(old.host, job, retry, old.limits, (old, failed))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     folder = submit.send_folder(old.host, run.queue, retry, sent, submit.Uploads([], {}))
     run.start(range(1, run.spec.elements + 1), [folder])
@@ -87,8 +87,11 @@ def _names_of_secrets(old: GroupRun, names: Sequence[str]) -> set[str]:
     if unknown:
         raise PayloadError(
             f"the host asks for the variable {in_one_line(min(unknown))!r:.80} of this process, which this machine "
-            "did not send with the group; nothing was sent", host=group.host, job=group.id, hint="call map again",
-        )  # fmt: skip
+            "did not send with the group; nothing was sent",
+            host=group.host,
+            job=group.id,
+            hint="call map again",
+        )
     return set(names) - (by_host - set(os.environ))
 
 

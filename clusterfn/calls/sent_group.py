@@ -11,7 +11,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import remote_state
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.group_run import GroupRun, Retried
+from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, read_spec
@@ -69,23 +69,27 @@ def _attached(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -
         earlier = dict(json.loads(of)) if of else None
         labels = list(map(str, json.loads(label_data))) if label_data else []
         shown = [dict(names) for names in json.loads(arguments)] if arguments else []
-    retried = _retried(host, job, earlier) if earlier is not None else None
-    if retried is None:
+    again = _tried_before(host, job, earlier) if earlier is not None else None
+    if again is None:
         group = GroupState(job.id, job.name, host.settings.name, folder, count, labels=labels)
         group.arguments = shown
     else:
-        group = retried.run.group.with_items_again(retried.numbers, job.id, folder)
+        before, retried = again
+        group = before.group.with_items_again(retried, job.id, folder)
     group.sent_here, group.asked, group.has_value = False, job.resources, job.has_value
     limits = limits_of(host, 0, job.host) if host.scheduler.has_nodes else SchedulerLimits()
-    run = GroupRun(host, job, group, limits, retried)
+    run = GroupRun(host, job, group, limits, again)
     left = remote_state.read_group_state(host.connection, run.folder)
     run.attach(left)
     remote_state.wait_until_caught_up(lambda: run.is_caught_up(left))
     return run
 
 
-def _retried(host: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> Retried | None:
-    """Attach to the try before this one; None if the host has deleted it: then the items are numbered from 0."""
+def _tried_before(host: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> tuple[GroupRun, list[int]] | None:
+    """Attach to the try before this one, and say which of its items are retried.
+
+    None if the host has deleted it: then the items are numbered from 0.
+    """
     with reading(host.settings.name, f"the items of {job.id[:SHORT]}"):
         of, items = str(earlier["of"]), list(map(int, earlier["items"]))
     folder = layout.job_dir(job.root, of)
@@ -95,4 +99,4 @@ def _retried(host: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> Retri
         return None
     with reading(host.settings.name, SPEC_OF_JOB):
         before = read_spec(spec)
-    return Retried(items, _attached(host, before, job.results))
+    return _attached(host, before, job.results), items

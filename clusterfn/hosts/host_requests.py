@@ -114,7 +114,7 @@ class HostRequests:
 
         def read(header: Header, _: bytes) -> list[bool]:
             answers = header.get("have")
-            kinds = [type(each) for each in answers] if isinstance(answers, list) else None
+            kinds = [type(answer) for answer in answers] if isinstance(answers, list) else None
             if kinds != [bool] * len(paths):
                 raise _r.MalformedAnswer(f"have: {ascii(answers)[:80]}, for {len(paths)} paths")
             return list(answers or ())
@@ -273,7 +273,7 @@ def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     rows = [entry if isinstance(entry, list) else [] for entry in entries] if isinstance(entries, list) else [[]]
     # JSON may write a whole number of seconds without a fraction, so a time may come as an int.
     kinds = ([str, int, float, int], [str, int, int, int])
-    if any([type(each) for each in row] not in kinds or row[1] < 0 for row in rows):
+    if any([type(cell) for cell in row] not in kinds or row[1] < 0 for row in rows):
         raise _r.MalformedAnswer(f"files: {ascii(entries)[:80]}")
     if _r.boolean(header, "truncated"):
         raise HostError(

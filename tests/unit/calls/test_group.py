@@ -16,8 +16,8 @@ from clusterfn import ClusterfnError, HostError, SubmitError
 from clusterfn.bridge.job_states import FINAL
 from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.calls import conclusion, group_run, leaving, map_display
-from clusterfn.calls.element import ElementEnded, ItemQuiet
+from clusterfn.calls import conclusion, group_rest, leaving, map_display
+from clusterfn.calls.element import ElementEnded
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_run import GroupRun
@@ -255,7 +255,7 @@ def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_whe
     told = "printed nothing and used no CPU for 10 min"
 
     for item in ("1", "2"):
-        tracker.take(ItemQuiet(item, told))
+        tracker.item_results.say_quiet(item, told)
 
     assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
 
@@ -442,9 +442,9 @@ def test_the_newest_submission_decides_what_became_of_the_elements(elements_on_s
 
 def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_elements, monkeypatch):
     sleep = asyncio.sleep
-    monkeypatch.setattr(group_run.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
+    monkeypatch.setattr(group_rest.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
     tracker, _, _ = told_elements
-    tracker.conclude_rest(conclusion.STOPPED).result(WAIT_S)
+    tracker.rest.conclude(conclusion.STOPPED).result(WAIT_S)
 
     for number in (4, 5):
         rest = tracker.elements.tasks[number]
