@@ -31,9 +31,21 @@ if TYPE_CHECKING:
     from clusterfn.hosts.rpc.frames import AgentStream, Header
 
 __all__ = [
-    "CommandLook", "Completed", "ConnectionState", "Followed", "HostConnection", "HostFacts", "ListedFile", "Needed",
-    "Reply", "SpawnReply", "Spawned", "TreeFile", "connect", "connection_for",
-]  # fmt: skip
+    "CommandLook",
+    "Completed",
+    "ConnectionState",
+    "Followed",
+    "HostConnection",
+    "HostFacts",
+    "ListedFile",
+    "Needed",
+    "Reply",
+    "SpawnReply",
+    "Spawned",
+    "TreeFile",
+    "connect",
+    "connection_for",
+]
 
 
 class HostFacts(NamedTuple):
@@ -158,8 +170,10 @@ _LATEST = 1 << 40
 _SHAPE = {
     **dict.fromkeys([name for name in HostFacts._fields if name != "ahead_s"], str),
     **dict.fromkeys(("umask", "pid", "cpus", "memory_bytes"), int),
-    "version": [int], "have": [bool], "lacking": [str],
-}  # fmt: skip
+    "version": [int],
+    "have": [bool],
+    "lacking": [str],
+}
 
 
 def _facts(hello: Header) -> HostFacts:

@@ -72,9 +72,15 @@ class HostRequests:
         return request.reply
 
     def put(
-        self, path: str, data: Data, mode: int = 0o600, crc: int | None = None, *, sync: bool = True,
+        self,
+        path: str,
+        data: Data,
+        mode: int = 0o600,
+        crc: int | None = None,
+        *,
+        sync: bool = True,
         after: Sequence[Reply[Any]] = (),
-    ) -> Reply[bool]:  # fmt: skip
+    ) -> Reply[bool]:
         """Write a file: whole or not at all. True if it was written, False if it was there and is named by its content.
 
         Args:
@@ -87,9 +93,16 @@ class HostRequests:
         return self._send(UploadRequest(fields, _written, [data], after))
 
     def put_tree(
-        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = (),
-        needs: Needed | None = None, folders: Sequence[str] = (), links: Sequence[tuple[str, str]] = (),
-    ) -> Reply[bool]:  # fmt: skip
+        self,
+        path: str,
+        files: Sequence[TreeFile],
+        *,
+        sync: bool = True,
+        after: Sequence[Reply[Any]] = (),
+        needs: Needed | None = None,
+        folders: Sequence[str] = (),
+        links: Sequence[tuple[str, str]] = (),
+    ) -> Reply[bool]:
         """Write a folder: whole or not at all. True if it was written, False if it was there.
 
         Args:
@@ -122,9 +135,14 @@ class HostRequests:
         return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read))
 
     def get(
-        self, path: str, sink: _r.Sink, offset: int = 0, *, on_size: Callable[[int], Any] | None = None,
+        self,
+        path: str,
+        sink: _r.Sink,
+        offset: int = 0,
+        *,
+        on_size: Callable[[int], Any] | None = None,
         until: int | None = None,
-    ) -> Reply[int]:  # fmt: skip
+    ) -> Reply[int]:
         """Give a file's bytes from `offset` to `sink`; the reply is the file's size.
 
         Args:
@@ -134,9 +152,13 @@ class HostRequests:
         return self._send(GetRequest(path, sink, offset, on_size, until))
 
     def follow(
-        self, files: Sequence[_r.Followed], until: str = "", with_files: Sequence[tuple[str, _r.Sink]] = (), *,
+        self,
+        files: Sequence[_r.Followed],
+        until: str = "",
+        with_files: Sequence[tuple[str, _r.Sink]] = (),
+        *,
         on_content: Callable[[bytes], Any] | None = None,
-    ) -> Reply[bytes]:  # fmt: skip
+    ) -> Reply[bytes]:
         """Give bytes of files as they grow. Once the file `until` exists, give the rest of them, and return its bytes.
 
         Without `until`, it ends by `cancel`.
@@ -152,9 +174,16 @@ class HostRequests:
         return self.follow((), path)
 
     def still(
-        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, unless: str = "", within: str = "",
-        on_gone: Callable[[], Any] = lambda: None, after: Sequence[Reply[Any]] = (),
-    ) -> Reply[None]:  # fmt: skip
+        self,
+        path: str,
+        silent_s: float,
+        on_silent: Callable[[], Any],
+        *,
+        unless: str = "",
+        within: str = "",
+        on_gone: Callable[[], Any] = lambda: None,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[None]:
         """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`.
 
         Args:
@@ -170,9 +199,17 @@ class HostRequests:
         return self._send(_r.SimpleRequest("follow", fields, lambda *_: None, after=after, take=report))
 
     def run(
-        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, unset: Sequence[str] = (),
-        timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), forks: bool = False, stop_at: str = "",
-    ) -> Reply[Completed]:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        unset: Sequence[str] = (),
+        timeout_s: float = 60,
+        *,
+        after: Sequence[Reply[Any]] = (),
+        forks: bool = False,
+        stop_at: str = "",
+    ) -> Reply[Completed]:
         """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
 
         Args:
@@ -188,9 +225,15 @@ class HostRequests:
         return self._send(_r.SimpleRequest("run", fields, read, stdin, after))
 
     def spawn(
-        self, argv: Sequence[str], cwd: str, log: str, unset: Sequence[str] = (), *,
-        after: Sequence[Reply[Any]] = (), template: Mapping[str, Any] | None = None,
-    ) -> _r.SpawnReply:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        log: str,
+        unset: Sequence[str] = (),
+        *,
+        after: Sequence[Reply[Any]] = (),
+        template: Mapping[str, Any] | None = None,
+    ) -> _r.SpawnReply:
         """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs.
 
         Args:
@@ -203,9 +246,15 @@ class HostRequests:
         return request.reply
 
     def repeat(
-        self, argv: Sequence[str], interval_s: float, on_look: Callable[[_r.CommandLook], Any],
-        unset: Sequence[str] = (), *, delay_s: float = 0.0, timeout_s: float = 60,
-    ) -> Reply[None]:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        interval_s: float,
+        on_look: Callable[[_r.CommandLook], Any],
+        unset: Sequence[str] = (),
+        *,
+        delay_s: float = 0.0,
+        timeout_s: float = 60,
+    ) -> Reply[None]:
         """Run a program after `delay_s` and then every `interval_s`, until `cancel`."""
         fields = {**_program(argv, unset), "interval_s": interval_s, "delay_s": delay_s, "timeout_s": timeout_s}
         return self._send(_r.RepeatRequest(fields, on_look))
@@ -219,9 +268,13 @@ class HostRequests:
         return self._send(_r.ConversationRequest({"path": path}, first, on_data))
 
     def converse(
-        self, argv: Sequence[str], first: bytes, on_data: Callable[[bytes], Any], unset: Sequence[str] = (),
+        self,
+        argv: Sequence[str],
+        first: bytes,
+        on_data: Callable[[bytes], Any],
+        unset: Sequence[str] = (),
         nudge: bytes = b"",
-    ) -> Reply[None]:  # fmt: skip
+    ) -> Reply[None]:
         """Start a program on the host as `connect_socket` connects: `write` goes to its stdin, and its stdout comes.
 
         It ends with the connection, or by `cancel`. If its exit status is not 0, the reply raises a HostError with its
@@ -262,9 +315,10 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
     out = _r.number(header, "out", below=len(body) + 1)
     if _r.boolean(header, "truncated"):
         raise HostError(
-            f"`{argv[0]}` printed more than the 4 MB that clusterfn reads", host=host,
+            f"`{argv[0]}` printed more than the 4 MB that clusterfn reads",
+            host=host,
             evidence=body[:out][-200:].decode("utf-8", "replace").splitlines()[-1:],
-        )  # fmt: skip
+        )
     return Completed(rc, signal, body[:out], body[out:])
 
 
@@ -277,7 +331,8 @@ def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
         raise _r.MalformedAnswer(f"files: {ascii(entries)[:80]}")
     if _r.boolean(header, "truncated"):
         raise HostError(
-            f"{path} has more files that match than the {len(rows)} that fit into one answer", host=host,
+            f"{path} has more files that match than the {len(rows)} that fit into one answer",
+            host=host,
             hint="use a narrower pattern, or pack them into one file on the host",
-        )  # fmt: skip
+        )
     return [ListedFile(*row) for row in rows]
