@@ -90,7 +90,8 @@ class GroupItems:
             return range(len(self))[operator.index(index)]
         except IndexError:
             count = len(self)
-            items = f"{count} items, 0 to {count - 1}" if count > 1 else "one item, 0" if count else "no items"
+            few = ["no items", "one item, 0"]
+            items = few[count] if count < len(few) else f"{count} items, 0 to {count - 1}"
             raise IndexError(f"there is no item {index}: the group has {items}") from None
         except TypeError:
             raise TypeError(f"{index!r} is not the index of an item: use a whole number") from None

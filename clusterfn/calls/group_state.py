@@ -92,7 +92,9 @@ class GroupState:
             return RUNNING if known[PENDING] < len(self) else PENDING
         if known[CANCELLED]:
             return CANCELLED
-        return RETURNED if known[RETURNED] or not len(self) else RAISED if known[RAISED] else DIED
+        if known[RETURNED] or not len(self):
+            return RETURNED
+        return RAISED if known[RAISED] else DIED
 
     @property
     def reason(self) -> str:

@@ -354,5 +354,5 @@ def _read_entry(line: bytes) -> dict[str, Any]:
         return {}
     value = entry.get("value")
     numbers = [entry[name] for name in ("begin", "retry", "index") if name in entry]
-    values = numbers if value is None else [*numbers, entry.get("at"), value.get("size") if type(value) is dict else -1]
-    return entry if numbers and all(type(number) is int and number >= 0 for number in values) else {}
+    place = [] if value is None else [entry.get("at"), value.get("size") if type(value) is dict else -1]
+    return entry if numbers and all(type(number) is int and number >= 0 for number in numbers + place) else {}

@@ -204,7 +204,8 @@ def machine_capacity(host: HostState, asked: Resources) -> MachineCapacity:
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
     count = host.capacity.count_gpus_for(asked) if asked.gpus else 0
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
-    by_gpus = min(count, count if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
+    most = count if limits.gpus is None else min(count, limits.gpus)
+    by_gpus = most // asked.gpus if asked.gpus else None
     cores = (limits.cores or facts.cpus) // asked.cores
     if local and (free := units.free_memory()) is not None:
         by_memory = min(memory, free) // (asked.memory_bytes or _USUAL_BYTES)

@@ -324,7 +324,8 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
 
 def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     entries = header.get("files")
-    rows = [entry if isinstance(entry, list) else [] for entry in entries] if isinstance(entries, list) else [[]]
+    listed = entries if isinstance(entries, list) else [None]
+    rows = [entry if isinstance(entry, list) else [] for entry in listed]
     # JSON may write a whole number of seconds without a fraction, so a time may come as an int.
     kinds = ([str, int, float, int], [str, int, int, int])
     if any([type(cell) for cell in row] not in kinds or row[1] < 0 for row in rows):
