@@ -117,9 +117,8 @@ class HostCapacity:
             hint = f"`clusterfn check {name}` asks a login shell where it is; write that folder as "
             hint += f"`scheduler_path: [FOLDER]` for host {name} ({source})"
             message = f"{lacking[0]} is not in PATH of a command over ssh on {name}"
-            raise ConfigError(
-                message, host=name, evidence=[f"scheduler: {self._settings.scheduler} ({source})"], hint=hint
-            )
+            evidence = [f"scheduler: {self._settings.scheduler} ({source})"]
+            raise ConfigError(message, host=name, evidence=evidence, hint=hint)
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:

@@ -70,7 +70,7 @@ def test_an_agent_that_hangs_is_noticed_and_another_one_asked(there: HostConnect
 
     for passed in range(3, 49, 3):  # as it is checked
         loop.start(there.link.check(now + passed)).result(WAIT_S)
-        time.sleep(0.02)  # what it asks is sent, and answered by nobody
+        settle()  # what it asks is sent, and answered by nobody
 
     assert asked.result(WAIT_S).out == b"back\n"
     assert there.facts.pid != stopped
