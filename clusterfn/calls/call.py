@@ -244,7 +244,7 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     entry.fetch_when_done(spec.outputs)
     entry.asked, tracker.time_s = spec.resources, spec.resources.time_s
     entry.has_value = spec.has_value
-    tracker.inputs = prepared.payload.inputs
+    tracker.queue.inputs = prepared.payload.inputs
     entry.given = submit.given_paths(host.root, prepared.payload)
     _send_now(prepared, entry, tracker, in_turn)
     return job, tracker

@@ -23,7 +23,8 @@ from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.queue_tracker import FollowedJob, QueueTracker
+    from clusterfn.calls.queue_place import QueuePlace
+    from clusterfn.calls.queue_tracker import FollowedJob
     from clusterfn.config.spec import Host
     from clusterfn.hosts.connection import Completed, Reply
     from clusterfn.hosts.host_state import HostState
@@ -187,30 +188,30 @@ def check_removed(host: HostState, scheduler_name: str, answer: Completed) -> No
 
 
 async def end_if_stuck(
-    tracker: QueueTracker, is_over: Callable[[], bool], on_left: Callable[[str], object],
+    place: QueuePlace, is_over: Callable[[], bool], on_left: Callable[[str], object],
     look: Callable[[], Awaitable[None]],
 ) -> None:  # fmt: skip
     """Have the host end a job or group, some seconds after it was asked to stop, if its own processes have not done so.
 
     Args:
-        tracker: What follows it.
+        place: Its own in the queue.
         is_over: Whether it has ended.
         on_left: Takes the names of processes that cannot be ended.
         look: Awaited once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
     """
-    kill = tracker.host.scheduler.cancel_command(tracker.scheduler_name, kill=True)
+    kill = place.host.scheduler.cancel_command(place.scheduler_name, kill=True)
     await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
     if is_over():
         return
     try:
         if kill:
-            await tracker.run(kill)
+            await place.run(kill)
             left = []
         else:
-            left = _left_by(await tracker.host.bridge.supervise("end", tracker.folder))
+            left = _left_by(await place.host.bridge.supervise("end", place.folder))
     except (ClusterfnError, concurrent.futures.CancelledError) as error:
         # The host cannot be asked any more.
-        if not tracker.host.is_connected:
+        if not place.host.is_connected:
             return
         left = [] if kill else [error.message if isinstance(error, ClusterfnError) else str(error)]
     if kill:

@@ -166,8 +166,8 @@ class Follower(FollowedJob):
             def show(state: ConnectionState) -> None:
                 entry.show_connection(describe_trouble(entry.host, state))
 
-            self._unwatch = connection.on_state(show)
-            show(connection.state)
+            self._unwatch = connection.link.on_state(show)
+            show(connection.link.state)
 
     def _take_events(self, data: bytes) -> None:
         job = self.entry

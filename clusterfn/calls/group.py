@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls import group_state, map_display, remote_state
+from clusterfn.calls import failed_items, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
 from clusterfn.display.notebook import NotebookDisplay, headline
 from clusterfn.display.usage_words import describe_request
@@ -27,6 +27,7 @@ from clusterfn.public_api import public_api
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
 
+    from clusterfn.calls.group_run import GroupRun
     from clusterfn.hosts.connection import Reply
 
     P = ParamSpec("P")
@@ -55,11 +56,12 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     _as_argument = "pass the values of its calls: group.results()"
     _value = ".results()"
 
-    def __init__(self, known: GroupState) -> None:
-        self._known = known
-        self._take_identity(known)
+    def __init__(self, known: GroupState, run: GroupRun | None = None) -> None:
+        self._take(known, run)
 
-    def _take_identity(self, known: GroupState) -> None:
+    def _take(self, known: GroupState, run: GroupRun | None) -> None:
+        """Have this state; `run` is what was sent, if anything was."""
+        self._known, self._run = known, run
         self.id, self.name, self.host, self.folder = known.id, known.name, known.host, known.folder
 
     def __len__(self) -> int:
@@ -86,7 +88,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             Exception: With `on_error="raise"`, that of the first call that failed.
         """
         map_display.show_until_done(self._known, timeout)
-        return group_state.results_of(self._known)
+        return failed_items.results_of(self._known)
 
     @public_api
     def result(self, index: int, timeout: float | None = None) -> R:
@@ -102,7 +104,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             Exception: What it raised, or one of `clusterfn.errors`.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        ended = self._known.end_of(self._known.at(index), until)
+        ended = self._known.items.end_of(self._known.items.at(index), until)
         if ended.error is not None:
             raise ended.error
         return cast(R, ended.value)
@@ -112,7 +114,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """Wait until each call has ended, without showing each; whether they have after `timeout` seconds."""
         try:
             if len(self):
-                self._known.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
+                self._known.items.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
         except concurrent.futures.TimeoutError:
             return False
         return True
@@ -125,24 +127,14 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             TimeoutError: Of the iterator: not all have ended within `timeout` seconds.
             Exception: Of the iterator: with `on_error="raise"`, that of the first call that failed.
         """
-        return self._as_they_end(None if timeout is None else time.monotonic() + timeout)
+        return _as_they_end(self._known, None if timeout is None else time.monotonic() + timeout)
 
     @public_api
-    def _as_they_end(self, until: float | None) -> Iterator[tuple[int, R | E]]:
-        known = self._known
-        for given in range(len(known)):
-            index, ended = known.ended_after(given, until)
-            yield index, cast("R | E", group_state.result_of(ended, raises=known.on_error == "raise"))
-
-    @public_api
-    def _in_order(self) -> Iterator[R]:
+    def __iter__(self) -> Iterator[R]:
         known = self._known
         for index in range(len(known)):
-            ended = known.end_of(index, None)
-            yield cast(R, group_state.result_of(ended, raises=known.on_error != "collect"))
-
-    def __iter__(self) -> Iterator[R]:
-        return self._in_order()
+            ended = known.items.end_of(index, None)
+            yield cast(R, failed_items.result_of(ended, raises=known.on_error != "collect"))
 
     # With __getitem__ and __len__, `reversed` would give what means the values.
     __reversed__ = None
@@ -150,7 +142,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @property
     def failed(self) -> dict[int, BaseException]:
         """The exceptions of the calls that have failed so far, by index."""
-        return self._known.failed
+        return self._known.items.failed
 
     def __contains__(self, value: object) -> bool:
         raise TypeError("a JobGroup does not say what is in it: look at group.results()")
@@ -163,7 +155,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @property
     def states(self) -> list[str]:
         """The state of each call, as `Job.state`."""
-        return self._known.states
+        return self._known.items.states
 
     @property
     def state(self) -> str:
@@ -184,7 +176,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def usage(self, index: int) -> Mapping[str, Any]:
         """Return what one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
-        ended = self._known.ended(self._known.at(index))
+        ended = self._known.items.ended(self._known.items.at(index))
         return {} if ended is None else ended.usage
 
     @public_api
@@ -195,8 +187,8 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             index: Which.
             stream: "stdout" or "stderr".
         """
-        which, backend = self._known.at(index), self._known.require_backend()
-        return backend.results_of(which).read_log(backend.connection, which, stream)
+        which, run = self._known.items.at(index), run_of_group(self)
+        return run.results_of(which).read_log(run.host.connection, which, stream)
 
     @public_api
     def stack(self, index: int) -> str:
@@ -205,41 +197,43 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: It does not run, or does not answer.
         """
-        said, index = None, self._known.at(index)
+        said, index = None, self._known.items.at(index)
         if self.states[index] == RUNNING:
-            backend = self._known.require_backend()
+            run = run_of_group(self)
             said = remote_state.request_stack_dump(
-                backend.connection,
-                backend.results_of(index).element_folder(index),
+                run.host.connection,
+                run.results_of(index).element_folder(index),
                 lambda waited_s: waited_s < _ANSWER_S and self.states[index] == RUNNING,
             )
         if said is None:
             raise ClusterfnError(
-                f"there are no stacks of {self.label(index)}: it is {self.states[index]}", host=self.host, job=self.id,
+                f"there are no stacks of {self.label(index)}: it is {self.states[index]}",
+                host=self.host,
+                job=self.id,
                 hint="ask while it is running",
-            )  # fmt: skip
+            )
         return said
 
     @public_api
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
-        which, backend = self._known.at(index), self._known.require_backend()
-        folder = backend.results_of(which).work_folder(which)
-        return remote_files.list_files(backend.connection, folder, item=which)
+        which, run = self._known.items.at(index), run_of_group(self)
+        folder = run.results_of(which).work_folder(which)
+        return remote_files.list_files(run.host.connection, folder, item=which)
 
     @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
-        which, backend = self._known.at(index), self._known.require_backend()
-        folder = backend.results_of(which).work_folder(which)
-        return remote_files.fetch(backend.connection, folder, pattern, Path(to), which)
+        which, run = self._known.items.at(index), run_of_group(self)
+        folder = run.results_of(which).work_folder(which)
+        return remote_files.fetch(run.host.connection, folder, pattern, Path(to), which)
 
     @public_api
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
-        which, backend = self._known.at(index), self._known.require_backend()
-        folder = backend.results_of(which).checkpoint_folder(which)
-        return remote_files.CheckpointFolder(backend.connection, folder, f"group.checkpoint({which})")
+        which, run = self._known.items.at(index), run_of_group(self)
+        folder = run.results_of(which).checkpoint_folder(which)
+        return remote_files.CheckpointFolder(run.host.connection, folder, f"group.checkpoint({which})")
 
     @public_api
     def stop(self) -> None:
@@ -249,8 +243,8 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def withdraw(self) -> None:
         """Keep calls from starting that no process has taken yet; those that run, and what was taken, continue."""
-        if not self.done() and self._known.backend is not None:
-            self._known.backend.withdraw()
+        if not self.done() and self._run is not None:
+            self._run.withdraw()
 
     @public_api
     def cancel(self) -> bool:
@@ -279,10 +273,12 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """
         if not self.done():
             raise ClusterfnError("not all items have ended", host=self.host, job=self.id, hint="wait: group.results()")
-        failed, send_again = sorted(self.failed), self._known.send_again
-        if send_again is not None and failed:
-            self._known = send_again(failed)
-            self._take_identity(self._known)
+        failed, run = sorted(self.failed), self._run
+        if run is not None and failed:
+            from clusterfn.calls.retry import retry_items
+
+            again = retry_items(run, failed)
+            self._take(again.group, again)
         return self
 
     @public_api
@@ -302,21 +298,21 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def label(self, index: int) -> str:
         """Return the name of an item for people."""
-        return self._known.label(self._known.at(index))
+        return self._known.items.label(self._known.items.at(index))
 
     def _shown_lines(self) -> list[str]:
         known = self._known
-        errors, ends = known.failed, [ended for index in range(len(known)) if (ended := known.ended(index)) is not None]
+        errors, ends = known.items.failed, known.items.ends()
         peak = max((ended.usage.get("peak_memory_bytes") or 0 for ended in ends), default=0)
-        counts = collections.Counter(each.lower() for each in known.states)
-        until = time.monotonic() if known.ended_at is None else known.ended_at
+        counts = collections.Counter(state.lower() for state in known.items.states)
+        until = time.monotonic() if known.items.ended_at is None else known.items.ended_at
         title, counted = f"{self.name} on {self.host}" if self.host else self.name, f"{len(ends)}/{len(known)}"
         elapsed_s = until - known.submitted_at if known.sent_here and self.id else None
         facts = [
             ", ".join(f"{count} {state}" for state, count in counts.items()),
             *describe_request(known.asked),
             *([f"peak memory of an item {format_size(peak)}"] if peak else []),
-            *group_state.causes(errors, most=5),
+            *failed_items.causes(errors, most=5),
         ]
         head = headline(title, self.id, self.state, counted, elapsed_s, "" if self.done() else self.reason)
         return [head, *(f"  {line}" for line in facts)]
@@ -326,12 +322,12 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
 
     def __getitem__(self, index: int) -> JobPart:
         """Return what means the value of this item, as an argument of another call."""
-        return JobPart(self._reference()._replace(item=self._known.at(index)))
+        return JobPart(self._reference()._replace(item=self._known.items.at(index)))
 
     def _reference(self) -> Reference:
         known = self._known
         # A retry has the values of its own items alone in its folder: those of the others come from here.
-        whole = known.backend is not None and known.backend.spec.count == len(known)
+        whole = self._run is not None and self._run.spec.count == len(known)
         return Reference(GroupSource(self), self.id, self.name, self.host, self.folder if whole else "")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -344,6 +340,14 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"
 
 
+@public_api
+def _as_they_end(known: GroupState, until: float | None) -> Iterator[tuple[int, Any]]:
+    """`(index, result)` of each item as it ends, waiting until that moment of the monotonic clock."""
+    for given in range(len(known)):
+        index, ended = known.items.ended_after(given, until)
+        yield index, failed_items.result_of(ended, raises=known.on_error == "raise")
+
+
 class GroupSource(ArgumentSource):
     """A group whose values other calls take."""
 
@@ -354,8 +358,7 @@ class GroupSource(ArgumentSource):
 
     def items_left(self) -> tuple[int, int] | None:
         known = self.argument._known
-        ended = sum(known.ended(index) is not None for index in range(len(known)))
-        return len(known) - ended, len(known)
+        return len(known) - len(known.items.ends()), len(known)
 
     def value_here(self, item: int | None, timeout: float | None = None) -> Any:
         group = self.argument
@@ -365,9 +368,20 @@ class GroupSource(ArgumentSource):
         self.argument.wait()
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        return self.argument._known.require_backend().open_requests()
+        return run_of_group(self.argument).queue.open_requests()
 
 
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:
     """Return the state behind a `JobGroup`, for other parts of the library."""
     return group._known
+
+
+def run_of_group(group: JobGroup[Any, Any]) -> GroupRun:
+    """Return what was sent of a `JobGroup`, and what runs of it.
+
+    Raises:
+        ClusterfnError: Nothing of it was sent.
+    """
+    if group._run is None:
+        raise ClusterfnError("nothing of this group was sent")
+    return group._run

@@ -52,36 +52,33 @@ class GroupItems:
         group_id: The group's id.
         count: How many.
         labels: What a person calls each item.
+        describe_wait: Says what is waited for.
 
     Attributes:
         given: The path of each file on the host that was an argument, and the path here from which it came.
         ended_at: When the last one ended, by the monotonic clock.
+        lost: Why nothing more can be received of them.
     """
 
-    def __init__(self, group_id: str, count: int, labels: Sequence[str] = ()) -> None:
+    def __init__(self, group_id: str, count: int, labels: Sequence[str], describe_wait: Callable[[], str]) -> None:
         self.id = group_id
         self.given: Mapping[str, PurePath] = {}
-        self._labels = labels
+        self.labels = labels
+        self.lost: ClusterfnError | None = None
+        self._describe_wait = describe_wait
         self.ended_at: float | None = None
         self._states = [PENDING] * count
         self._ended: dict[int, ItemOutcome] = {}
         self._order: list[int] = []
-        # In the order in which they began.
-        self._begun: dict[int, None] = {}
         self._changed = threading.Condition()
-        self._lost: ClusterfnError | None = None
         self._pid = os.getpid()
-
-    def describe_wait(self) -> str:
-        """Say what is waited for."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self._states)
 
     def label(self, index: int) -> str:
         """Return the name of an item for people."""
-        return self._labels[index] if self._labels else f"item {index}"
+        return self.labels[index] if self.labels else f"item {index}"
 
     def at(self, index: int) -> int:
         """Return the number of an item that a user may count from the end, as in a list.
@@ -93,7 +90,8 @@ class GroupItems:
             return range(len(self))[operator.index(index)]
         except IndexError:
             count = len(self)
-            items = f"{count} items, 0 to {count - 1}" if count > 1 else "one item, 0" if count else "no items"
+            few = ["no items", "one item, 0"]
+            items = few[count] if count < len(few) else f"{count} items, 0 to {count - 1}"
             raise IndexError(f"there is no item {index}: the group has {items}") from None
         except TypeError:
             raise TypeError(f"{index!r} is not the index of an item: use a whole number") from None
@@ -112,6 +110,11 @@ class GroupItems:
         """How many items run now."""
         return self._states.count(RUNNING)
 
+    def ends(self) -> list[ItemOutcome]:
+        """Return how those ended that have, in that order."""
+        # The list is a copy, because another thread may add ends.
+        return list(self._ended.values())
+
     def ended(self, index: int) -> ItemOutcome | None:
         """Return how one item ended; None if it has not."""
         return self._ended.get(index)
@@ -119,7 +122,7 @@ class GroupItems:
     @property
     def failed(self) -> dict[int, BaseException]:
         """Index -> exception, so far."""
-        return {index: each.error for index, each in sorted(self._ended.items()) if each.error is not None}
+        return {index: ended.error for index, ended in sorted(self._ended.items()) if ended.error is not None}
 
     def end_of(self, index: int, until: float | None) -> ItemOutcome:
         """Return how that item ended; wait for it until that moment of the monotonic clock.
@@ -163,8 +166,8 @@ class GroupItems:
         def ends(seconds: float | None) -> bool:
             end = None if seconds is None else time.monotonic() + seconds
             while not true():
-                if self._lost is not None:
-                    raise self._lost
+                if self.lost is not None:
+                    raise self.lost
                 left = _TURN_S if end is None else min(_TURN_S, end - time.monotonic())
                 if left <= 0:
                     return False
@@ -172,19 +175,18 @@ class GroupItems:
             return True
 
         left_s = None if until is None else max(0.0, until - time.monotonic())
-        if not spoken_wait.wait(ends, self.describe_wait, left_s):
+        if not spoken_wait.wait(ends, self._describe_wait, left_s):
             raise concurrent.futures.TimeoutError(late)
 
     def has_news(self, given: int) -> bool:
         """Whether more than so many items have ended, or nothing more will be received."""
-        return len(self._ended) > given or self._lost is not None
+        return len(self._ended) > given or self.lost is not None
 
     def begin_item(self, index: int) -> None:
         """Record that an item runs."""
         if index not in self._ended:
             with self._changed:
                 self._states[index] = RUNNING
-                self._begun[index] = None
                 self._changed.notify_all()
 
     def end_item(self, index: int, ended: ItemOutcome) -> None:
@@ -205,5 +207,5 @@ class GroupItems:
     def fail(self, error: ClusterfnError) -> None:
         """End it with this error: nothing more can come of it."""
         with self._changed:
-            self._lost = self._lost or error
+            self.lost = self.lost or error
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""The state of one group: what it waits for, what is known of its items together, and what it means that some fail.
+"""The state of one group: what it waits for, and what is known of its items together.
 
-Asks no host and prints nothing. Its `GroupBackend`, of which `group_tracker` has the rest, reports here what happens on
-the host; displays and sweeps read it, and what a user sees of it is `group.JobGroup`.
+Asks no host and prints nothing. `GroupRun` reports here what happens on the host; displays and sweeps read it, and what
+a user sees of it is `group.JobGroup`.
 """
 
 from __future__ import annotations
@@ -10,28 +10,20 @@ import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, NO_SILENCE, PENDING, RAISED, RETURNED, RUNNING, UNKNOWN
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import outcome_errors
 from clusterfn.calls.group_items import GroupItems
-from clusterfn.calls.queue_tracker import QueueTracker
-from clusterfn.errors import ClusterfnError, ConfigError, MapError
+from clusterfn.calls.queue_place import QueuePlace
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_items import ItemOutcome
-    from clusterfn.calls.item_results import ItemResults
-    from clusterfn.config.job_spec import Group, JobSpec
     from clusterfn.config.spec import Resources
     from clusterfn.hosts.transfer import Transfer
 
-OnError = Literal["collect", "raise"]
-_CAUSES, _ITEMS = 10, 8  # causes in an error, and items that each of them names
 
-
-class GroupState(GroupItems):
+class GroupState:
     """One group; `len` is the number of its items.
 
     Args:
@@ -41,9 +33,10 @@ class GroupState(GroupItems):
         labels: What a person calls each item.
 
     Attributes:
+        items: Its items: which have begun, and how each has ended.
         arguments: The plain arguments of each item by parameter; empty if its labels say more, as those of a sweep.
-        backend: What follows it; None if nothing of it was sent.
-        send_again: Sends the items of these indices as a new group; None if nothing of it was sent.
+        queue: Its place in the scheduler's queue; None if nothing of it was sent.
+        end: Ends what runs, and keeps the rest from ever starting.
         on_interrupt: "detach" or "stop".
         on_error: What becomes of the exception of an item: "collect", "raise", or None if the call does not say.
         shown: How many ended items have been shown to the user.
@@ -55,15 +48,21 @@ class GroupState(GroupItems):
     """
 
     def __init__(
-        self, group_id: str, name: str, host: str, folder: str, count: int, on_error: str | None = None,
+        self,
+        group_id: str,
+        name: str,
+        host: str,
+        folder: str,
+        count: int,
+        on_error: str | None = None,
         labels: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        super().__init__(group_id, count, labels)
-        self.name, self.host, self.folder = name, host, folder
+    ) -> None:
+        self.id, self.name, self.host, self.folder = group_id, name, host, folder
+        self.items = GroupItems(group_id, count, labels, self.describe_wait)
         self.submitted_at = time.monotonic()
         self.asked: Resources | None = None
-        self.backend: GroupBackend | None = None
-        self.send_again: Callable[[Sequence[int]], GroupState] | None = None
+        self.queue: QueuePlace | None = None
+        self.end: Callable[[], None] = lambda: None
         self.on_interrupt, self.on_error, self.shown = "detach", on_error, 0
         self.sent_here, self.is_stopping, self.has_value = True, False, True
         self.outputs_to: Path | None = None
@@ -71,32 +70,31 @@ class GroupState(GroupItems):
         self.arguments: Sequence[Mapping[str, Any]] = ()
         self._reason, self._silence = "", NO_SILENCE
 
-    def require_backend(self) -> GroupBackend:
-        """Return what follows it.
+    def __len__(self) -> int:
+        return len(self.items)
 
-        Raises:
-            ClusterfnError: Nothing of it was sent.
-        """
-        if self.backend is None:
-            raise ClusterfnError("nothing of this group was sent")
-        return self.backend
+    def done(self) -> bool:
+        """Whether each item has ended."""
+        return self.items.done()
 
     @property
     def waits_here(self) -> bool:
         """Whether all of it waits in this program until its scheduler takes it."""
-        return not self.done() and self.backend is not None and self.backend.waits_here
+        return not self.done() and self.queue is not None and self.queue.waits_here
 
     @property
     def state(self) -> str:
         """Of all together, as `JobGroup.state`."""
-        known = collections.Counter(self._states)
-        if self._lost is not None and not self.done():
+        known = collections.Counter(self.items.states)
+        if self.items.lost is not None and not self.done():
             return UNKNOWN
         if not self.done():
             return RUNNING if known[PENDING] < len(self) else PENDING
         if known[CANCELLED]:
             return CANCELLED
-        return RETURNED if known[RETURNED] or not len(self) else RAISED if known[RAISED] else DIED
+        if known[RETURNED] or not len(self):
+            return RETURNED
+        return RAISED if known[RAISED] else DIED
 
     @property
     def reason(self) -> str:
@@ -109,9 +107,9 @@ class GroupState(GroupItems):
     @property
     def unanswered(self) -> str:
         """Who has not taken it yet, if it was sent some seconds ago; "" otherwise."""
-        if self.backend is None or self._begun or self.done():
+        if self.queue is None or any(state != PENDING for state in self.items.states):
             return ""
-        return self.backend.unanswered(self.submitted_at)
+        return self.queue.unanswered(self.submitted_at)
 
     @property
     def is_silent(self) -> bool:
@@ -121,7 +119,7 @@ class GroupState(GroupItems):
     @property
     def status(self) -> str:
         """State and counts in one line."""
-        known = collections.Counter(each.kind or each.state.lower() for each in list(self._ended.values()))
+        known = collections.Counter(ended.kind or ended.state.lower() for ended in self.items.ends())
         order = sorted(known, key=lambda kind: (kind != layout.RETURNED, kind))
         counts = ", ".join(f"{known[kind]} {kind}" for kind in order)
         progress = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
@@ -134,22 +132,22 @@ class GroupState(GroupItems):
 
     def with_items_again(self, indices: Sequence[int], group_id: str, folder: str) -> GroupState:
         """Return the state of this group when these items are sent again under that id; the others keep their ends."""
-        made = GroupState(group_id, self.name, self.host, folder, len(self), labels=self._labels)
-        made.on_error, made.on_interrupt, made.given = self.on_error, self.on_interrupt, self.given
+        made = GroupState(group_id, self.name, self.host, folder, len(self), labels=self.items.labels)
+        made.on_error, made.on_interrupt, made.items.given = self.on_error, self.on_interrupt, self.items.given
         made.outputs_to, made.asked, made.arguments = self.outputs_to, self.asked, self.arguments
         made.has_value = self.has_value
         again = set(indices)
         for given in range(len(self)):
-            index, ended = self.ended_after(given, None)
+            index, ended = self.items.ended_after(given, None)
             if index not in again:
-                made.end_item(index, ended)
+                made.items.end_item(index, ended)
         made.shown = len(self) - len(again)
         return made
 
     def stop(self) -> None:
         """End what has not ended."""
-        if not self.done() and self.backend is not None:
-            self.backend.stop()
+        if not self.done() and self.queue is not None:
+            self.end()
             self.is_stopping = True
 
     def note_silence(self) -> None:
@@ -170,113 +168,3 @@ class GroupState(GroupItems):
 
     def describe_wait(self) -> str:
         return f"{self.id} {self.name} on {self.host} is {self.status_since}; waiting for it"
-
-
-class GroupBackend(QueueTracker):
-    """What is asked of whatever follows a group: by its `GroupState`, its `JobGroup` and its elements.
-
-    Attributes:
-        job: What the group was sent as.
-        spec: How many items it has, and how they are shared out.
-        group: What it reports to.
-        item_results: What collects the results of its items.
-    """
-
-    job: JobSpec
-    spec: Group
-    group: GroupState
-    item_results: ItemResults
-
-    def results_of(self, index: int) -> ItemResults:
-        """Return what has the results and files of an item."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """End what runs, and keep the rest from ever starting."""
-        raise NotImplementedError
-
-    def withdraw(self) -> None:
-        """Keep items from ever starting that no element has taken."""
-        raise NotImplementedError
-
-    def queued(self) -> None:
-        """Take note that an element waits in the scheduler's queue."""
-        raise NotImplementedError
-
-    def ended(self, published: Mapping[str, Any]) -> None:
-        """Take the final outcome of an element."""
-        raise NotImplementedError
-
-    def quiet(self, item: str, why: str) -> None:
-        """Say that an item has made no progress for long."""
-        raise NotImplementedError
-
-    def cannot_conclude(self, error: ClusterfnError) -> None:
-        """Take the error of an element that the host cannot conclude."""
-        raise NotImplementedError
-
-
-def check_on_error(on_error: str) -> None:
-    """Check the keyword of a map that says what becomes of the exception of an item.
-
-    Raises:
-        ConfigError: It is neither "collect" nor "raise".
-    """
-    if on_error not in get_args(OnError):
-        raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
-
-
-def result_of(ended: ItemOutcome, *, raises: bool) -> Any:
-    """Return the value of an item, or the exception in its place, or raise that."""
-    if ended.error is not None and raises:
-        raise ended.error
-    return ended.result
-
-
-def results_of(group: GroupState) -> list[Any]:
-    """Return the value of each item, or the exception in its place; all of them have ended.
-
-    Raises:
-        MapError: Every item failed; it lists the most frequent causes with their counts.
-    """
-    errors = list(group.failed.values())
-    if errors and len(errors) == len(group):
-        raise _error_of_all(group, errors)
-    return [group.end_of(index, None).result for index in range(len(group))]
-
-
-def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -> list[str]:
-    """List causes with their counts, the most frequent first.
-
-    Args:
-        errors: Index of an item -> why it failed.
-        most: How many causes are listed.
-        named: Whether each cause names its items.
-
-    Example:
-        >>> causes({7: ValueError("no"), 23: ValueError("no")}, most=5)
-        ['2 x ValueError: no (items 7, 23)']
-    """
-    items: dict[str, list[int]] = {}
-    for index, error in sorted(errors.items()):
-        items.setdefault(outcome_errors.in_a_line(error), []).append(index)
-    frequent = sorted(items.items(), key=lambda each: -len(each[1]))
-    shown = [f"{len(which)} x {cause}{_items(which) if named else ''}" for cause, which in frequent[:most]]
-    return shown + ([f"and {len(items) - most} other causes"] if len(items) > most else [])
-
-
-def _items(which: Sequence[int]) -> str:
-    more = ", …" if len(which) > _ITEMS else ""
-    return f" (item{'s' if len(which) > 1 else ''} {', '.join(map(str, which[:_ITEMS]))}{more})"
-
-
-def _error_of_all(group: GroupState, errors: Sequence[BaseException]) -> MapError:
-    """Return the error of a group of which no item returned."""
-    error = MapError(
-        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function",
-        evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
-        hint="group.failed has each exception, group.logs(index) what that item printed",
-        log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
-    )  # fmt: skip
-    error.__cause__ = errors[0]
-    return error

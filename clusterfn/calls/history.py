@@ -69,8 +69,12 @@ def remember(
             # An older file is lost: hosts know their jobs without it.
             path.replace(_before(path))
         entry: dict[str, Any] = {
-            "id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time()),
-        }  # fmt: skip
+            "id": job.id,
+            "host": job.host,
+            "config": str(config or ""),
+            "name": job.name,
+            "at": int(time.time()),
+        }
         if results is not None and results != ResultPolicy():
             entry["results"] = results._asdict()
         if names := sorted(secrets):
@@ -88,10 +92,10 @@ def entries(job_id: str) -> set[LedgerEntry]:
 def results_of(job_id: str, default: ResultPolicy) -> ResultPolicy:
     """Return what is accepted of the value of a job that was sent from this machine, and never less strictly."""
     policies = [entry.results for entry in _entries(f'"id": "{job_id}')]
-    sizes = [each.max_bytes for each in policies if each.max_bytes is not None]
+    sizes = [policy.max_bytes for policy in policies if policy.max_bytes is not None]
     # The strictest policy counts: attaching must not accept more of the host than sending did.
     return ResultPolicy(
-        default.data_only or any(each.data_only for each in policies), min(sizes, default=default.max_bytes)
+        default.data_only or any(policy.data_only for policy in policies), min(sizes, default=default.max_bytes)
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import DIED, FINAL, RETURNED
+from clusterfn.bridge.job_states import DIED, FINAL, RETURNED, SHORT
 from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.group_items import GroupItems, ItemOutcome
 from clusterfn.config.host_text import Lines, count, reading
@@ -147,8 +147,8 @@ class ItemResults:
     """The results of the items of one group.
 
     Args:
-        group: What receives them.
-        numbers: The index in `group` of each item that the host has.
+        items: Receive them.
+        numbers: The index in `items` of each item that the host has.
         folder: The group's on the host.
         on_ended: Called in the loading thread with the index of an item and the kind of its outcome, before that is
             known.
@@ -158,18 +158,24 @@ class ItemResults:
     """
 
     def __init__(
-        self, group: GroupItems, numbers: Sequence[int], place: outcome.JobLocation,
-        on_ended: Callable[[int, str], None], when_all: Callable[[], None], fetch: Fetch,
-    ) -> None:  # fmt: skip
-        self._group = group
+        self,
+        items: GroupItems,
+        numbers: Sequence[int],
+        place: outcome.JobLocation,
+        on_ended: Callable[[int, str], None],
+        when_all: Callable[[], None],
+        fetch: Fetch,
+    ) -> None:
+        self._items = items
         self._numbers = numbers
         self._on_host = {number: item for item, number in enumerate(numbers)}
         self._place, self._fetch, self._on_ended = place, fetch, on_ended
+        self._said_quiet = False
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
         # The line about the item that has begun next in the same place.
         self._next: dict[int, dict[str, Any]] = {}
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
-        self._loader = ItemLoader(self._load_record, group.done, when_all)
+        self._loader = ItemLoader(self._load_record, items.done, when_all)
 
     def close(self) -> None:
         """Take note that nothing more can be received; what has been received is still loaded."""
@@ -191,9 +197,9 @@ class ItemResults:
                 # It may have begun before, elsewhere.
                 self._next.pop(line["begin"], None)
                 self._places[line["begin"]] = (stream.element, stream.attempt, line)
-                self._group.begin_item(self._numbers[line["begin"]])
+                self._items.begin_item(self._numbers[line["begin"]])
             elif "retry" in line:
-                console.tell(f"{self._group.label(self._numbers[line['retry']])}: {line.get('told')}")
+                console.tell(f"{self._items.label(self._numbers[line['retry']])}: {line.get('told')}")
             elif "index" in line:
                 earlier = self._places.get(line["index"], (0, 0, {}))[2]
                 self._places[line["index"]] = (stream.element, stream.attempt, {**earlier, **line})
@@ -232,22 +238,32 @@ class ItemResults:
         record.error = await coming.error()
         self._loader.put(record)
 
+    def say_quiet(self, item: str, why: str) -> None:
+        """Say that an item has made no progress for long; only of the first such item."""
+        if not self._said_quiet:
+            self._said_quiet = True
+            known = item.isdecimal() and len(item) < 10 and int(item) < len(self._numbers)
+            which = self._items.label(self._numbers[int(item)]) if known else f"an item of {self._items.id[:SHORT]}"
+            console.warn(f"{which} has {why}: clusterfn stack {self._items.id[:SHORT]} shows where it waits")
+
     def _load_record(self, record: ItemRecord) -> None:
         index = self._numbers[record.line["index"]]
         try:
-            self._group.end_item(index, self._end_of(record, index))
+            self._items.end_item(index, self._end_of(record, index))
         except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
             # This is the outermost frame of its thread: those who wait must get an error.
             refused = ResultError(
                 f"the item has ended, but its result could not be received: {type(error).__name__}: {error}",
-                host=self._place.host, job=f"{self._group.id}[{index}]", stage="result",
-            )  # fmt: skip
+                host=self._place.host,
+                job=f"{self._items.id}[{index}]",
+                stage="result",
+            )
             refused.__cause__ = error
-            self._group.end_item(index, ItemOutcome(DIED, None, refused))
+            self._items.end_item(index, ItemOutcome(DIED, None, refused))
 
     def _end_of(self, record: ItemRecord, index: int) -> ItemOutcome:
         """Load one item's value or exception; if that fails, its result is the error."""
-        line, name = record.line, f"{self._group.id}[{index}]"
+        line, name = record.line, f"{self._items.id}[{index}]"
         place = self._place._replace(job=name, folder=layout.element_dir(self._place.folder, record.element))
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
         try:
@@ -262,10 +278,10 @@ class ItemResults:
             if line["kind"] == layout.RETURNED:
                 if large := outcome.too_large(published, place):
                     raise large
-                value = outcome.value_of(published, record.value, place, self._group.given)
+                value = outcome.value_of(published, record.value, place, self._items.given)
         except ResultError as error:
             if not isinstance(error, ResultTooLarge):
-                error.hint = (error.hint or "").replace(name, self._group.id)
+                error.hint = (error.hint or "").replace(name, self._items.id)
             return ItemOutcome(RETURNED, None, error, usage)
         self._on_ended(index, line["kind"])
         if line["kind"] != layout.RETURNED:
@@ -307,7 +323,7 @@ class ItemResults:
             # Threads and exit functions print after the item's own end, and before the next one begins.
             if following is not None and size is not None:
                 size = max(size, count(following.get(name, 0)) - begin)
-            elif self._group.done():
+            elif self._items.done():
                 size = None
         return begin, size
 
@@ -338,5 +354,5 @@ def _read_entry(line: bytes) -> dict[str, Any]:
         return {}
     value = entry.get("value")
     numbers = [entry[name] for name in ("begin", "retry", "index") if name in entry]
-    values = numbers if value is None else [*numbers, entry.get("at"), value.get("size") if type(value) is dict else -1]
-    return entry if numbers and all(type(number) is int and number >= 0 for number in values) else {}
+    place = [] if value is None else [entry.get("at"), value.get("size") if type(value) is dict else -1]
+    return entry if numbers and all(type(number) is int and number >= 0 for number in numbers + place) else {}

@@ -355,7 +355,7 @@ class JobSource(ArgumentSource):
         concurrent.futures.wait([self.argument])
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        return self.argument._entry.tracker.open_requests() if os.getpid() == self.argument._pid else ()
+        return self.argument._entry.tracker.queue.open_requests() if os.getpid() == self.argument._pid else ()
 
 
 def entry_of(job: Job[Any]) -> JobEntry:

@@ -67,7 +67,7 @@ class JobEntry(JobStatus):
         out, connection = io.BytesIO(), self.tracker.connection
         try:
             # The thread that brings answers cannot wait for one.
-            if not connection.answers_here():
+            if not connection.link.answers_here():
                 connection.get(self.tracker.log_path(layout.USAGE), out.write, until=_MOST_BYTES).result(_USAGE_S)
             # The supervisor overwrites the line, so the rest of a longer line may follow it.
             usage: Any = json.loads(out.getvalue().partition(b"\n")[0])

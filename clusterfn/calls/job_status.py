@@ -99,7 +99,7 @@ class JobStatus(Entry):
     def unanswered(self) -> str:
         """Who has not taken it yet, if it was sent some seconds ago; "" otherwise."""
         waits = self._now[0] == PENDING and not self.done()
-        return self.tracker.unanswered(self.submitted_at) if waits else ""
+        return self.tracker.queue.unanswered(self.submitted_at) if waits else ""
 
     @property
     def is_silent(self) -> bool:
@@ -109,7 +109,7 @@ class JobStatus(Entry):
     @property
     def waits_here(self) -> bool:
         """Whether it waits in this program until its scheduler takes it."""
-        return not self.done() and self.tracker.waits_here
+        return not self.done() and self.tracker.queue.waits_here
 
     @property
     def moving(self) -> str:

@@ -12,7 +12,8 @@ from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING, SUSPENDED
 from clusterfn.calls import conclusion
 from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.calls.follower import Follower
-from clusterfn.calls.queue_tracker import JobBackend, is_from_host
+from clusterfn.calls.queue_place import QueuePlace, is_from_host
+from clusterfn.calls.queue_tracker import JobBackend
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop
@@ -39,7 +40,6 @@ class Tracker(Follower, JobBackend, WaitingJob):
 
     Attributes:
         time_s: For how long it may run, as its call asks.
-        submission: The request that starts it, if this process does so.
     """
 
     time_s: float | None = None
@@ -51,12 +51,8 @@ class Tracker(Follower, JobBackend, WaitingJob):
         results: ResultPolicy | None = None,
     ) -> None:  # fmt: skip
         folder, scheduler_name = layout.job_dir(host.root, job_id), layout.job_name(name, job_id)
-        JobBackend.__init__(self, host, folder, scheduler_name)
-        Follower.__init__(self, host, folder, scheduler_name, live, bridge, keeps, results)
-        self.submission: Reply[Any] | None = None
-
-    def submissions(self) -> Sequence[Reply[Any]]:
-        return [self.submission] if self.submission is not None else []
+        super().__init__(host, folder, scheduler_name, live, bridge, keeps, results)
+        self.queue = QueuePlace(host, folder, scheduler_name)
 
     def follow(self, in_turn: bool = False) -> None:
         """Follow it from its first attempt on. Does not wait.
@@ -85,7 +81,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
             return
         try:
             # A later connection knows nothing of the job, whose requests were lost with the connection that sent it.
-            if self._through is not None and not self._through.usable():
+            if self._through is not None and not self._through.link.usable():
                 raise HostError(f"the connection to {self.host.settings.name} was closed", host=self.host.settings.name)
             self.follow()
         except ClusterfnError as ended:
@@ -102,28 +98,29 @@ class Tracker(Follower, JobBackend, WaitingJob):
 
     def refused(self, error: BaseException) -> None:
         """End it with why it was not started."""
-        refused = self.refusal(error, "job")
-        if getattr(error, "kind", "") == "skipped" and self.inputs and not isinstance(refused, Cancelled):
+        refused = self.queue.refusal(error, "job")
+        if getattr(error, "kind", "") == "skipped" and self.queue.inputs and not isinstance(refused, Cancelled):
             # The host skips a request whose predecessors failed, so the cause is a call whose value this job takes.
-            labels = ", ".join(each.label for each in self.inputs)
+            labels = ", ".join(reference.label for reference in self.queue.inputs)
             refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
             refused.host, refused.__cause__ = self.host.settings.name, error
         self.entry.fail(refused)
         self.end()
         if is_from_host(error) and not isinstance(refused, Cancelled):
-            self._remove_folder()
+            self.queue.remove_folder()
 
     async def script_ended(self) -> None:
         await self.liveness.process_ended()
 
     def taken(self, started: Started) -> None:
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
-        if self.sending is not None:
-            self.sending.forget()
+        queue = self.queue
+        if queue.sending is not None:
+            queue.sending.forget()
         # The job was started after all that was sent for it, so the answers to that are not needed any more.
-        self.sending = self.laid_out = None
+        queue.sending = queue.laid_out = None
         self.doubt, self.scheduler_id = started.doubt, self.scheduler_id or started.scheduler_id
-        self._note_acceptance()
+        queue.note_acceptance()
         # The outcome came together with this answer.
         if self.is_closed:
             return
@@ -134,7 +131,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
 
     def refused_for_now(self, reason: str) -> None:
         """Show why it is not in the scheduler's queue yet; its time in the queue counts from its submission here."""
-        self._note_refusal(reason)
+        self.queue.note_refusal(reason)
         self.show_waiting()
 
     def queued(self) -> None:
@@ -176,7 +173,7 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if seen is not None:
             self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
-                self.queue_reason = self.reason_in_queue(seen)
+                self.queue.queue_reason = self.queue.reason_in_queue(seen)
                 self.show_waiting()
             self._look_whether_suspended(seen)
         self.liveness.scheduler_said(seen)
@@ -190,18 +187,28 @@ class Tracker(Follower, JobBackend, WaitingJob):
             job.set_state(RUNNING)
 
     def show_waiting(self) -> None:
+        """Show why it waits."""
         if self.entry.state == PENDING:
-            self.entry.set_state(PENDING, self.waiting_reason)
+            self.entry.set_state(PENDING, self.queue.waiting_reason)
+
+    def waits_for(self, what: str) -> None:
+        """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
+        self.queue.other_reason = what
+        self.show_waiting()
+
+    @property
+    def refusal_note(self) -> str:
+        return self.queue.refusal_note
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the job, unless it has begun all the same: there will be no environment."""
         verdict = SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
-        self.withdraw_submissions()
+        self.queue.withdraw_submissions()
         loop.begin(self._conclude_when_answered(verdict))
 
     async def _conclude_when_answered(self, verdict: SchedulerVerdict) -> None:
         """Conclude it once its submission is answered: a scheduler cannot cancel what it does not know yet."""
-        for starting in self.starting:
+        for starting in list(self.queue.starting):
             await asyncio.wrap_future(starting)
         self.liveness.conclusion.conclude_and_cancel(verdict)
 
@@ -211,16 +218,17 @@ class Tracker(Follower, JobBackend, WaitingJob):
         if self._is_in_turn:
             for each in self.host.follow_window.leave(self):
                 loop.begin(each._take_turn())
-        self.stop_waiting()
-        if self.submission is not None and not isinstance(self.submission, PendingSubmission):
-            # The host has not started its script yet, and need not.
-            self.submission.cancel()
+        self.queue.stop_waiting()
+        for submission in list(self.queue.submissions):
+            if not isinstance(submission, PendingSubmission):
+                # The host has not started its script yet, and need not.
+                submission.cancel()
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
-        if self._stop_sending():
+        if self.queue.stop_sending():
             return True
-        self.await_submissions()
+        self.queue.await_submissions()
         answer = self.liveness.conclusion.ask(conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)
         won = parse_conclusion(answer, self.host.settings, self.folder).get("won") is True
         if won:
@@ -233,11 +241,11 @@ class Tracker(Follower, JobBackend, WaitingJob):
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self._leave_queue()
             look = self.liveness.look_until_it_ends
-            loop.begin(conclusion.end_if_stuck(self, lambda: self.has_outcome, on_left, look))
+            loop.begin(conclusion.end_if_stuck(self.queue, lambda: self.has_outcome, on_left, look))
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""
-        reply = self.cancel_at_scheduler()
+        reply = self.queue.cancel()
         if reply is None:
             return
         conclusion.check_removed(self.host, self.scheduler_name, reply.result(_TIMEOUT_S))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import group_state, job_display, leaving, outcome_errors
+from clusterfn.calls import failed_items, job_display, leaving, outcome_errors
 from clusterfn.display import console
 from clusterfn.hosts import spoken_wait
 
@@ -61,10 +61,10 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
             errors[index] = ended.error
         if position >= before:
             group.shown = position + 1
-            counter.add(group.label(index), result_in_words(ended), ended.error is not None, note, group)
+            counter.add(group.items.label(index), result_in_words(ended), ended.error is not None, note, group)
         else:
             counter.skip(ended.error is not None)
-        group_state.result_of(ended, raises=group.on_error == "raise")
+        failed_items.result_of(ended, raises=group.on_error == "raise")
     if before < len(group):
         counter.show("")
         say_how_it_ended(len(group), errors, time.monotonic() - begun if group.sent_here else None)
@@ -81,7 +81,7 @@ def next_ended(
     while True:
         turn = time.monotonic() + _TICK_S
         try:
-            return group.ended_after(position, turn if until is None else min(turn, until))
+            return group.items.ended_after(position, turn if until is None else min(turn, until))
         except concurrent.futures.TimeoutError:
             if until is not None and time.monotonic() >= until:
                 raise
@@ -150,7 +150,7 @@ class CallProgress(console.Status):
         Such as "8 running, 1 failed, 00:12 elapsed, 00:20 left".
         """
         # This looks at each item, so it is read only once.
-        count = group.running if group is not None else 0
+        count = group.items.running if group is not None else 0
         running = f"{count} running" if count else ""
         failed = f"{self._failed} failed" if self._failed else ""
         times = self.times(self._ended, self.total, works=count > 0)
@@ -164,7 +164,7 @@ def say_how_it_ended(total: int, errors: Mapping[int, BaseException], took_s: fl
     console.say(f"clusterfn: {total - len(errors)}/{total} returned{took}\n", level)
     # For a group without any value, `results` raises the causes.
     if len(errors) < total:
-        for cause in group_state.causes(errors, most=_LISTED):
+        for cause in failed_items.causes(errors, most=_LISTED):
             console.say(f"  {cause}\n", level)
 
 
@@ -194,8 +194,7 @@ def _is_number(value: Any) -> bool:
 def to_dataframe(group: GroupState) -> Any:
     """Return a pandas DataFrame with a row for each item, in their order."""
     pandas = import_pandas("results()")
-    ends = [ended for index in range(len(group)) if (ended := group.ended(index)) is not None]
-    taken = {*_COLUMNS, *(name for ended in ends for name in ended.usage)}
+    taken = {*_COLUMNS, *(name for ended in group.items.ends() for name in ended.usage)}
     rows = [_row(group, index, taken) for index in range(len(group))]
     return pandas.DataFrame(rows, index=pandas.RangeIndex(len(group)))
 
@@ -221,8 +220,8 @@ def import_pandas(otherwise: str) -> Any:
 
 def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any]:
     """Return the columns of an item; arguments give way to columns that have their name."""
-    ended = group.ended(index)
-    row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
+    ended = group.items.ended(index)
+    row: dict[str, Any] = {"item": group.items.label(index), "state": group.items.states[index], "error": None}
     arguments = dict(group.arguments[index]) if group.arguments else {}
     row.update({f"argument_{name}" if name in taken else name: value for name, value in arguments.items()})
     if ended is None:

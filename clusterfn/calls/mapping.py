@@ -1,4 +1,4 @@
-"""Runs a map, from top to bottom, as `call` does for one call. `sent_group` has what is done with a group later.
+"""Runs a map, from top to bottom, as `call` does for one call.
 
 function, arguments of each item -> host, environment -> bytes -> who gets how many -> one write -> a group
 
@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,10 +24,11 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.calls import history, job_display, leaving, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
+from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.group_state import GroupState, OnError, check_on_error
-from clusterfn.calls.group_tracker import GroupTracker
-from clusterfn.calls.sent_group import in_words, limits_of, track
+from clusterfn.calls.group_run import GroupRun
+from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.sent_group import limits_of
 from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
@@ -59,9 +61,14 @@ _MARGIN_S = 60.0
 
 
 def run(
-    function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, how: MapOptions,
-    on_error: OnError | None = None, constants: Mapping[str, Any] | None = None, given_labels: Sequence[str] = (),
-) -> JobGroup[R, Any]:  # fmt: skip
+    function: Callable[..., R],
+    iterables: Sequence[Iterable[Any]],
+    options: Options,
+    how: MapOptions,
+    on_error: OnError | None = None,
+    constants: Mapping[str, Any] | None = None,
+    given_labels: Sequence[str] = (),
+) -> JobGroup[R, Any]:
     """Send `function(*each, **constants)` for each tuple of `zip(*iterables)`, and give the group.
 
     Args:
@@ -93,7 +100,7 @@ def run(
     say_how(one, group, how)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
-    made.given = submit.given_paths(host.root, one.payload)
+    made.items.given = submit.given_paths(host.root, one.payload)
     if not given_labels:
         made.arguments = labels.argument_table(function, calls, constants or {})
     if job.outputs:
@@ -101,11 +108,12 @@ def run(
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
     history.remember(made, one.config, job.results, job.secrets)
     described = {layout.LABELS: names, layout.ARGUMENTS: made.arguments}
-    files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
+    files = {**packed.files(), **{name: json.dumps(list(of_items)).encode() for name, of_items in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
-    _send(one._replace(job=job), files, made, track(host, job, made, limits))
-    return JobGroup(made)
+    run = GroupRun(host, job, made, limits)
+    _send(one._replace(job=job), files, run)
+    return JobGroup(made, run)
 
 
 def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, ...]]:
@@ -116,9 +124,9 @@ def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, 
         ConfigError: Some arguments would be left out.
     """
     calls = list(zip(*as_lists(iterables, name)))
-    lengths = [len(each) if has_method(each, "__len__") else None for each in iterables]  # type: ignore[arg-type]
-    if any(each is not None and each != len(calls) for each in lengths):
-        said = ", ".join("an iterator" if each is None else str(each) for each in lengths)
+    lengths = [len(values) if has_method(values, "__len__") else None for values in iterables]  # type: ignore[arg-type]
+    if any(length is not None and length != len(calls) for length in lengths):
+        said = ", ".join("an iterator" if length is None else str(length) for length in lengths)
         raise ConfigError(
             f"{name}.map() got lists of different lengths: {said}; {counted(len(calls), 'call')} can be made",
             hint="give lists of the same length: xs[:3] is the first three",
@@ -147,9 +155,10 @@ def check_constants(function: Callable[..., Any], constants: Mapping[str, object
     if signature is None:
         return
     parameters = signature.parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
         return
-    own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    own = [parameter.name for parameter in parameters if parameter.kind in by_name]
     for keyword, value in constants.items():
         if keyword not in own:
             raise unknown("map() has", keyword, value, [*_KEYWORDS, *own])
@@ -195,7 +204,8 @@ def machine_capacity(host: HostState, asked: Resources) -> MachineCapacity:
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
     count = host.capacity.count_gpus_for(asked) if asked.gpus else 0
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
-    by_gpus = min(count, count if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
+    most = count if limits.gpus is None else min(count, limits.gpus)
+    by_gpus = most // asked.gpus if asked.gpus else None
     cores = (limits.cores or facts.cpus) // asked.cores
     if local and (free := units.free_memory()) is not None:
         by_memory = min(memory, free) // (asked.memory_bytes or _USUAL_BYTES)
@@ -203,7 +213,7 @@ def machine_capacity(host: HostState, asked: Resources) -> MachineCapacity:
 
 
 def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
-    console.tell(f"{one.job.id[:SHORT]} {one.where}: {in_words(group)}")
+    console.tell(f"{one.job.id[:SHORT]} {one.where}: {group.in_words}")
     gpus, scheduler = one.job.resources.gpus, one.host.scheduler
     if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
@@ -214,19 +224,19 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
         console.tell(f"Using {mode} ({one.job.name}: {group.count})")
 
 
-def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
+def _send(one: Prepared, files: Mapping[str, bytes], run: GroupRun) -> None:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     host = one.host
     submit.await_room(host)
     inputs = submit.inputs_of(one.payload)
-    needs, environment = send_needs(one, made)
+    needs, environment = send_needs(one, run.group)
     sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(host, tracker, made, sent, needs, inputs)
-    leaving.remember_going(made)
-    tracker.inputs = one.payload.inputs
-    tracker.start(range(1, tracker.spec.elements + 1), [*needs.before, folder])
+    folder = submit.send_folder(host, run.queue, run.group, sent, needs, inputs)
+    leaving.remember_going(run.group)
+    run.queue.inputs = one.payload.inputs
+    run.start(range(1, run.spec.elements + 1), [*needs.before, folder])
     if environment and host.scheduler.has_nodes:
-        environment.report_to(tracker.waits_for, tracker.cannot_have)
+        environment.report_to(run.elements.waits_for, run.elements.cannot_have)
 
 
 @dataclass(frozen=True)
@@ -263,7 +273,7 @@ class MachineCapacity:
 
     def room(self) -> int:
         """Return how many items may run side by side; at least one, which waits for what it needs."""
-        most = [self.by_cores, *(each for each in (self.by_memory, self.by_gpus) if each is not None)]
+        most = [self.by_cores, *(room for room in (self.by_memory, self.by_gpus) if room is not None)]
         return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
 
 

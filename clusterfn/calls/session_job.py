@@ -189,18 +189,18 @@ class SessionJob:
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
-        sent = submit.send_folder(self._host, call.tracker, entry_of(call), files, needs, durable=False)
+        sent = submit.send_folder(self._host, call.tracker.queue, entry_of(call), files, needs, durable=False)
         self._sending.add(sent)
         loop.begin(self._see_sent(call, sent))
-        if call.tracker.sending is not None:
-            call.tracker.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
+        if call.tracker.queue.sending is not None:
+            call.tracker.queue.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
 
     def _await_folder(self) -> None:
         """Wait for the session's folder, which appears as a whole: nothing may be made below it before."""
-        laid_out = self._tracker.laid_out
+        laid_out = self._tracker.queue.laid_out
         if laid_out is not None:
             laid_out.exception(_TIMEOUT_S)
-            self._tracker.laid_out = None
+            self._tracker.queue.laid_out = None
 
     async def _see_sent(self, call: SessionCallJob[Any], sent: Reply[bool]) -> None:
         """Await the arrival of a call that was sent as files, or fail it."""
@@ -214,7 +214,7 @@ class SessionJob:
     def _refuse(self, call: SessionCallJob[Any], error: BaseException) -> None:
         if not self.job.done():
             self._skips.add(call.tracker.taken)
-            entry_of(call).fail(call.tracker.refusal(error, "call"))
+            entry_of(call).fail(call.tracker.queue.refusal(error, "call"))
 
     def _note_job_change(self, kind: str, _: object) -> None:
         if kind == "done":

@@ -144,7 +144,7 @@ class CallStream:
             live: Whether what it prints is to be heard.
         """
         connection = self._connection
-        if len(payload) > MOST_BYTES or connection is None or not connection.usable():
+        if len(payload) > MOST_BYTES or connection is None or not connection.link.usable():
             return False
         with self._changed:
             reply = self._reply
@@ -234,7 +234,7 @@ class CallStream:
             had_answered, self._is_open, self._reply = self._is_open, False, None
             lost, taken = dict(self._calls), self._taken
         connection = self._connection
-        is_dead = connection is None or not connection.usable()
+        is_dead = connection is None or not connection.link.usable()
         for number, call in sorted(lost.items()):
             try:
                 if is_dead and error is not None:
@@ -280,7 +280,7 @@ class SkippedNumbers:
 
     async def _send_all(self) -> None:
         """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
-        host, laid_out = self._tracker.host, self._tracker.laid_out
+        host, laid_out = self._tracker.host, self._tracker.queue.laid_out
         after = [laid_out] if laid_out else []
         try:
             while self._has_to_send():

@@ -17,6 +17,7 @@ from clusterfn.bridge.job_states import RETURNED, RUNNING
 from clusterfn.calls.arriving import Arriving
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.calls.queue_tracker import JobBackend
 from clusterfn.calls.session_stream import PATHS_AT_ONCE, CallStream, StreamedCall
 from clusterfn.errors import ActorLost, ClusterfnError, ConfigError, ResultError, Unsatisfiable, WorkerLost
@@ -191,8 +192,8 @@ class SessionCallJob(Job[R]):
 
 def _end(call: Any) -> None:
     """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
-    if call.tracker.sending is not None:
-        call.tracker.sending.on_dropped = None
+    if call.tracker.queue.sending is not None:
+        call.tracker.queue.sending.on_dropped = None
     # The files of a call that was rejected or withdrawn may never say that it has ended.
     call.tracker.end()
     # A call that has ended must not keep the others of its session.
@@ -221,8 +222,8 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         folder = layout.call_dir(holder.folder, number)
         # The scheduler itself is only ever asked about the session.
         scheduler_name = f"{holder.scheduler_name}/{number}"
-        JobBackend.__init__(self, holder.host, folder, scheduler_name)
-        Follower.__init__(self, holder.host, folder, scheduler_name, live, results=holder.results)
+        super().__init__(holder.host, folder, scheduler_name, live, results=holder.results)
+        self.queue = QueuePlace(holder.host, folder, scheduler_name)
         self.number, self.name, self.of_actor = number, name, of_actor
         self._holder = holder
         self._stream = stream
@@ -264,10 +265,10 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
-        if not self.connection.answers_here():
+        if not self.connection.link.answers_here():
             # The command below looks for the folder of the call, which exists once the session has taken it.
             self._stream.await_taken(self.number, _TIMEOUT_S)
-        if self._stop_sending():
+        if self.queue.stop_sending():
             return True
         return self.connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self.taken]).result(_TIMEOUT_S).rc == 0
 

@@ -34,7 +34,8 @@ from clusterfn.scheduler.base import Answer, Submission
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.calls.queue_tracker import Entry, QueueTracker
+    from clusterfn.calls.queue_place import QueuePlace
+    from clusterfn.calls.queue_tracker import Entry
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.host_state import HostState
@@ -49,9 +50,9 @@ _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 def await_room(host: HostState) -> None:
     """Wait while much that was submitted has not left this machine: the host, or the way to it, takes no more."""
     connection, has_reported = host.connection, False
-    while not connection.has_room(REPORT_AFTER_S):
+    while not connection.link.has_room(REPORT_AFTER_S):
         if not has_reported:
-            has_reported, state = True, connection.state
+            has_reported, state = True, connection.link.state
             why = f"no connection ({state.cause})" if state.name != "connected" else "it takes them slowly"
             console.tell(f"waiting to send more calls to {host.settings.name}: {why}")
 
@@ -61,16 +62,19 @@ def submit_job(
     inputs: Sequence[Reply[Any]] = (),
 ) -> None:  # fmt: skip
     """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
-    folder = send_folder(host, tracker, tracker.entry, job_files(spec, payload), needs, inputs)
-    tracker.submission = start(host, host.scheduler.submission(spec), [folder], tracker)
-    tracker.starting = [starting := loop.start(_see_answered(tracker, tracker.submission))]
-    if isinstance(tracker.submission, SpawnReply):
+    folder = send_folder(host, tracker.queue, tracker.entry, job_files(spec, payload), needs, inputs)
+    submission = start(host, host.scheduler.submission(spec), [folder], tracker)
+    tracker.queue.submissions.append(submission)
+    starting = loop.start(_see_answered(tracker, submission))
+    tracker.queue.starting.append(starting)
+    if isinstance(submission, SpawnReply):
         await_at_exit(starting)
 
 
 async def _see_answered(tracker: Tracker, submission: Reply[Any]) -> None:
     await see_started(tracker.host, submission, tracker)
-    tracker.submission, tracker.starting = None, []
+    tracker.queue.submissions.clear()
+    tracker.queue.starting.clear()
 
 
 def start(host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:
@@ -215,7 +219,7 @@ def inputs_of(payload: Payload) -> list[Reply[Any]]:
 
 
 def send_folder(
-    host: HostState, tracker: QueueTracker, job: Entry | GroupState, files: Sequence[TreeFile], needs: Uploads,
+    host: HostState, place: QueuePlace, job: Entry | GroupState, files: Sequence[TreeFile], needs: Uploads,
     inputs: Sequence[Reply[Any]] = (), *, durable: bool | None = None,
 ) -> Reply[bool]:  # fmt: skip
     """Send the job's own folder, which appears as a whole once all it needs is there, and show how far all of that is.
@@ -226,9 +230,10 @@ def send_folder(
     """
     sync = host.scheduler.has_nodes if durable is None else durable
     after = [*inputs, *needs.before]
-    folder = host.connection.put_tree(tracker.folder, files, sync=sync, after=after, needs=_needed(host, needs))
-    tracker.laid_out, tracker.sending = folder, Sending([*needs.before, folder])
-    job.show_transfer(tracker.sending)
+    folder = host.connection.put_tree(place.folder, files, sync=sync, after=after, needs=_needed(host, needs))
+    place.laid_out = folder
+    place.sending = Sending([*needs.before, folder])
+    job.show_transfer(place.sending)
     return folder
 
 

@@ -23,7 +23,7 @@ from clusterfn.bridge.supervisor.text import counted, in_one_line, printable
 from clusterfn.calls import job_display
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
-from clusterfn.calls.group import JobGroup, state_of_group
+from clusterfn.calls.group import JobGroup, run_of_group, state_of_group
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome_errors import in_a_line
 from clusterfn.cli.command_line import error_facts
@@ -104,14 +104,12 @@ def _write(streams: Sequence[str], printed: Iterable[tuple[str, bytes]]) -> None
 
 def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[int, str, list[tuple[str, bytes]]]]:
     group.wait(_MOMENT_S)
-    known = state_of_group(group)
     for index, state in enumerate(group.states):
         if state == PENDING:
             yield index, state, []
         elif streams == STREAMS:
-            which = known.at(index)
-            backend = known.require_backend()
-            yield index, state, backend.results_of(which).read_output(backend.connection, which)
+            run = run_of_group(group)
+            yield index, state, run.results_of(index).read_output(run.host.connection, index)
         else:
             yield index, state, [(stream, group.logs(index, stream).encode()) for stream in streams]
 

@@ -54,6 +54,11 @@ class Group:
     element_s: float | None = None
     aim_s: float | None = None
 
+    @property
+    def in_words(self) -> str:
+        """How many items, and how many of them run side by side."""
+        return f"{self.count} item{'s' if self.count > 1 else ''}, {self.at_once} at a time"
+
 
 class SessionSpec(NamedTuple):
     """What makes a job a session.

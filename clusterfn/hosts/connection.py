@@ -31,9 +31,21 @@ if TYPE_CHECKING:
     from clusterfn.hosts.rpc.frames import AgentStream, Header
 
 __all__ = [
-    "CommandLook", "Completed", "ConnectionState", "Followed", "HostConnection", "HostFacts", "ListedFile", "Needed",
-    "Reply", "SpawnReply", "Spawned", "TreeFile", "connect", "connection_for",
-]  # fmt: skip
+    "CommandLook",
+    "Completed",
+    "ConnectionState",
+    "Followed",
+    "HostConnection",
+    "HostFacts",
+    "ListedFile",
+    "Needed",
+    "Reply",
+    "SpawnReply",
+    "Spawned",
+    "TreeFile",
+    "connect",
+    "connection_for",
+]
 
 
 class HostFacts(NamedTuple):
@@ -71,15 +83,18 @@ class HostFacts(NamedTuple):
     ahead_s: float
 
 
-class HostConnection(Link, HostRequests):
+class HostConnection(HostRequests):
     """A connection to one host: its typed requests, and the link that sends them.
 
     Attributes:
+        host: The host as its connection is opened the next time.
+        link: The state of the connection, its stream, and the requests that are open.
         facts: What the host said when it was connected last.
         noise: What the login shell printed before the agent, of the first connection; its first 2 KB.
     """
 
     def __init__(self, host: Host, transport: Transport, have: Sequence[str] = (), asker: Asker | None = None) -> None:
+        self.host = host
         self._transport = transport
         # Later, the link itself connects again.
         opened = open_with_retries(
@@ -88,12 +103,16 @@ class HostConnection(Link, HostRequests):
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
         # Last, because this starts the threads of the link, which may connect again at once.
-        super().__init__(host, self._open_again, opened)
+        super().__init__(Link(host, self._open_again, opened))
 
     @property
     def via(self) -> str:
         """The transport that reached the host last: "paramiko", "openssh (clusterfn login)"."""
         return self._transport.via
+
+    def close(self) -> None:
+        """End the connection. Open requests fail; what was spawned keeps running."""
+        self.link.close()
 
     def _open_again(self) -> AgentStream:
         """Open another stream, whose agent may say other facts."""
@@ -151,8 +170,10 @@ _LATEST = 1 << 40
 _SHAPE = {
     **dict.fromkeys([name for name in HostFacts._fields if name != "ahead_s"], str),
     **dict.fromkeys(("umask", "pid", "cpus", "memory_bytes"), int),
-    "version": [int], "have": [bool], "lacking": [str],
-}  # fmt: skip
+    "version": [int],
+    "have": [bool],
+    "lacking": [str],
+}
 
 
 def _facts(hello: Header) -> HostFacts:
@@ -186,8 +207,8 @@ def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     if _exiting and threading.current_thread() is not threading.main_thread():
         # This thread was connecting when the program ended.
         connection.close()
-    for each in [each for each in list(_opened) if not each.usable()]:
-        _opened.pop(each, None)
+    for ended in [other for other in list(_opened) if not other.link.usable()]:
+        _opened.pop(ended, None)
     return connection
 
 
@@ -211,10 +232,12 @@ def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     # `setdefault` is atomic: two threads that want the same host at once share one lock, and only one of them connects.
     lock, held = _shared.setdefault(way, (threading.Lock(), []))
     # This must not wait for the lock: its holder may wait for an answer that only this thread brings.
-    if held and (held[0].answers_here() or (_exiting and threading.current_thread() is not threading.main_thread())):
+    if held and (
+        held[0].link.answers_here() or (_exiting and threading.current_thread() is not threading.main_thread())
+    ):
         return held[0]
     with lock:
-        if not held or not held[0].usable():
+        if not held or not held[0].link.usable():
             # This machine has no address.
             at = f"{host.name} ({host.address})" if host.address else host.name
             with loop.speaking(lambda: f"connecting to {at}: it does not answer yet"):
@@ -237,7 +260,7 @@ def _close_all() -> None:
     until = time.monotonic() + _JOIN_S
     with contextlib.suppress(KeyboardInterrupt):
         for connection in closed:
-            connection.join_until(until)
+            connection.link.join_until(until)
 
 
 def _forget_all() -> None:

@@ -12,8 +12,8 @@ from clusterfn.hosts.rpc.file_requests import Data, GetRequest, SendAgain, Uploa
 from clusterfn.hosts.rpc.reply import Reply
 
 if TYPE_CHECKING:
-    from clusterfn.config.spec import Host
     from clusterfn.hosts.rpc.frames import Header
+    from clusterfn.hosts.rpc.link import Link
 
 
 class Completed(NamedTuple):
@@ -64,20 +64,23 @@ class ListedFile(NamedTuple):
 class HostRequests:
     """The requests to one host. All methods may be called from any thread; callbacks come on the reader thread."""
 
-    host: Host
-
-    def ask(self, request: _r.OpenRequest[Any]) -> None:
-        """Send the request; wait for nothing."""
-        raise NotImplementedError
+    def __init__(self, link: Link) -> None:
+        self.link = link
 
     def _send(self, request: _r.OpenRequest[_r.T]) -> Reply[_r.T]:
-        self.ask(request)
+        self.link.ask(request)
         return request.reply
 
     def put(
-        self, path: str, data: Data, mode: int = 0o600, crc: int | None = None, *, sync: bool = True,
+        self,
+        path: str,
+        data: Data,
+        mode: int = 0o600,
+        crc: int | None = None,
+        *,
+        sync: bool = True,
         after: Sequence[Reply[Any]] = (),
-    ) -> Reply[bool]:  # fmt: skip
+    ) -> Reply[bool]:
         """Write a file: whole or not at all. True if it was written, False if it was there and is named by its content.
 
         Args:
@@ -90,9 +93,16 @@ class HostRequests:
         return self._send(UploadRequest(fields, _written, [data], after))
 
     def put_tree(
-        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = (),
-        needs: Needed | None = None, folders: Sequence[str] = (), links: Sequence[tuple[str, str]] = (),
-    ) -> Reply[bool]:  # fmt: skip
+        self,
+        path: str,
+        files: Sequence[TreeFile],
+        *,
+        sync: bool = True,
+        after: Sequence[Reply[Any]] = (),
+        needs: Needed | None = None,
+        folders: Sequence[str] = (),
+        links: Sequence[tuple[str, str]] = (),
+    ) -> Reply[bool]:
         """Write a folder: whole or not at all. True if it was written, False if it was there.
 
         Args:
@@ -117,7 +127,7 @@ class HostRequests:
 
         def read(header: Header, _: bytes) -> list[bool]:
             answers = header.get("have")
-            kinds = [type(each) for each in answers] if isinstance(answers, list) else None
+            kinds = [type(answer) for answer in answers] if isinstance(answers, list) else None
             if kinds != [bool] * len(paths):
                 raise _r.MalformedAnswer(f"have: {ascii(answers)[:80]}, for {len(paths)} paths")
             return list(answers or ())
@@ -125,9 +135,14 @@ class HostRequests:
         return self._send(_r.SimpleRequest("have", {"paths": list(paths)}, read))
 
     def get(
-        self, path: str, sink: _r.Sink, offset: int = 0, *, on_size: Callable[[int], Any] | None = None,
+        self,
+        path: str,
+        sink: _r.Sink,
+        offset: int = 0,
+        *,
+        on_size: Callable[[int], Any] | None = None,
         until: int | None = None,
-    ) -> Reply[int]:  # fmt: skip
+    ) -> Reply[int]:
         """Give a file's bytes from `offset` to `sink`; the reply is the file's size.
 
         Args:
@@ -137,9 +152,13 @@ class HostRequests:
         return self._send(GetRequest(path, sink, offset, on_size, until))
 
     def follow(
-        self, files: Sequence[_r.Followed], until: str = "", with_files: Sequence[tuple[str, _r.Sink]] = (), *,
+        self,
+        files: Sequence[_r.Followed],
+        until: str = "",
+        with_files: Sequence[tuple[str, _r.Sink]] = (),
+        *,
         on_content: Callable[[bytes], Any] | None = None,
-    ) -> Reply[bytes]:  # fmt: skip
+    ) -> Reply[bytes]:
         """Give bytes of files as they grow. Once the file `until` exists, give the rest of them, and return its bytes.
 
         Without `until`, it ends by `cancel`.
@@ -155,9 +174,16 @@ class HostRequests:
         return self.follow((), path)
 
     def still(
-        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, unless: str = "", within: str = "",
-        on_gone: Callable[[], Any] = lambda: None, after: Sequence[Reply[Any]] = (),
-    ) -> Reply[None]:  # fmt: skip
+        self,
+        path: str,
+        silent_s: float,
+        on_silent: Callable[[], Any],
+        *,
+        unless: str = "",
+        within: str = "",
+        on_gone: Callable[[], Any] = lambda: None,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[None]:
         """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`.
 
         Args:
@@ -173,9 +199,17 @@ class HostRequests:
         return self._send(_r.SimpleRequest("follow", fields, lambda *_: None, after=after, take=report))
 
     def run(
-        self, argv: Sequence[str], stdin: bytes = b"", cwd: str | None = None, unset: Sequence[str] = (),
-        timeout_s: float = 60, *, after: Sequence[Reply[Any]] = (), forks: bool = False, stop_at: str = "",
-    ) -> Reply[Completed]:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        unset: Sequence[str] = (),
+        timeout_s: float = 60,
+        *,
+        after: Sequence[Reply[Any]] = (),
+        forks: bool = False,
+        stop_at: str = "",
+    ) -> Reply[Completed]:
         """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
 
         Args:
@@ -187,13 +221,19 @@ class HostRequests:
         """
         more: Header = {**({"fork": True} if forks else {}), **({"stop_at": stop_at} if stop_at else {})}
         fields = {**_program(argv, unset), "cwd": cwd, "timeout_s": timeout_s, **more}
-        read = functools.partial(_completed, self.host.name, argv)
+        read = functools.partial(_completed, self.link.host.name, argv)
         return self._send(_r.SimpleRequest("run", fields, read, stdin, after))
 
     def spawn(
-        self, argv: Sequence[str], cwd: str, log: str, unset: Sequence[str] = (), *,
-        after: Sequence[Reply[Any]] = (), template: Mapping[str, Any] | None = None,
-    ) -> _r.SpawnReply:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        log: str,
+        unset: Sequence[str] = (),
+        *,
+        after: Sequence[Reply[Any]] = (),
+        template: Mapping[str, Any] | None = None,
+    ) -> _r.SpawnReply:
         """Start a program that outlives this connection; `reply.exited` reports its end as long as the agent runs.
 
         Args:
@@ -202,13 +242,19 @@ class HostRequests:
         more = {"template": dict(template)} if template else {}
         fields = {**_program(argv, unset), "cwd": cwd, "log": log, **more}
         request = _r.SpawnRequest("spawn", fields, after=after)
-        self.ask(request)
+        self.link.ask(request)
         return request.reply
 
     def repeat(
-        self, argv: Sequence[str], interval_s: float, on_look: Callable[[_r.CommandLook], Any],
-        unset: Sequence[str] = (), *, delay_s: float = 0.0, timeout_s: float = 60,
-    ) -> Reply[None]:  # fmt: skip
+        self,
+        argv: Sequence[str],
+        interval_s: float,
+        on_look: Callable[[_r.CommandLook], Any],
+        unset: Sequence[str] = (),
+        *,
+        delay_s: float = 0.0,
+        timeout_s: float = 60,
+    ) -> Reply[None]:
         """Run a program after `delay_s` and then every `interval_s`, until `cancel`."""
         fields = {**_program(argv, unset), "interval_s": interval_s, "delay_s": delay_s, "timeout_s": timeout_s}
         return self._send(_r.RepeatRequest(fields, on_look))
@@ -222,9 +268,13 @@ class HostRequests:
         return self._send(_r.ConversationRequest({"path": path}, first, on_data))
 
     def converse(
-        self, argv: Sequence[str], first: bytes, on_data: Callable[[bytes], Any], unset: Sequence[str] = (),
+        self,
+        argv: Sequence[str],
+        first: bytes,
+        on_data: Callable[[bytes], Any],
+        unset: Sequence[str] = (),
         nudge: bytes = b"",
-    ) -> Reply[None]:  # fmt: skip
+    ) -> Reply[None]:
         """Start a program on the host as `connect_socket` connects: `write` goes to its stdin, and its stdout comes.
 
         It ends with the connection, or by `cancel`. If its exit status is not 0, the reply raises a HostError with its
@@ -237,6 +287,10 @@ class HostRequests:
         fields = {**_program(argv, unset), **({"nudge": nudge.decode("ascii")} if nudge else {})}
         return self._send(_r.ConversationRequest(fields, first, on_data))
 
+    def write(self, connected: Reply[None], data: bytes) -> None:
+        """Send bytes to a socket or a program, after an answer to the first; they are lost if it is gone."""
+        self.link.write(connected, data)
+
     def ping(self) -> Reply[None]:
         """Ask for an answer, as soon as the host can."""
         return self._send(_r.SimpleRequest("have", {"paths": []}, lambda *_: None))
@@ -244,7 +298,7 @@ class HostRequests:
     def list(self, path: str, glob: str = "**", limit: int = 10_000) -> Reply[list[ListedFile]]:
         """List files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
         fields = {"path": path, "glob": glob, "limit": limit}
-        return self._send(_r.SimpleRequest("have", fields, functools.partial(_listed, self.host.name, path)))
+        return self._send(_r.SimpleRequest("have", fields, functools.partial(_listed, self.link.host.name, path)))
 
 
 def _program(argv: Sequence[str], unset: Sequence[str]) -> Header:
@@ -261,22 +315,25 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
     out = _r.number(header, "out", below=len(body) + 1)
     if _r.boolean(header, "truncated"):
         raise HostError(
-            f"`{argv[0]}` printed more than the 4 MB that clusterfn reads", host=host,
+            f"`{argv[0]}` printed more than the 4 MB that clusterfn reads",
+            host=host,
             evidence=body[:out][-200:].decode("utf-8", "replace").splitlines()[-1:],
-        )  # fmt: skip
+        )
     return Completed(rc, signal, body[:out], body[out:])
 
 
 def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     entries = header.get("files")
-    rows = [entry if isinstance(entry, list) else [] for entry in entries] if isinstance(entries, list) else [[]]
+    listed = entries if isinstance(entries, list) else [None]
+    rows = [entry if isinstance(entry, list) else [] for entry in listed]
     # JSON may write a whole number of seconds without a fraction, so a time may come as an int.
     kinds = ([str, int, float, int], [str, int, int, int])
-    if any([type(each) for each in row] not in kinds or row[1] < 0 for row in rows):
+    if any([type(cell) for cell in row] not in kinds or row[1] < 0 for row in rows):
         raise _r.MalformedAnswer(f"files: {ascii(entries)[:80]}")
     if _r.boolean(header, "truncated"):
         raise HostError(
-            f"{path} has more files that match than the {len(rows)} that fit into one answer", host=host,
+            f"{path} has more files that match than the {len(rows)} that fit into one answer",
+            host=host,
             hint="use a narrower pattern, or pack them into one file on the host",
-        )  # fmt: skip
+        )
     return [ListedFile(*row) for row in rows]

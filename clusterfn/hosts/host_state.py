@@ -72,12 +72,12 @@ class HostState:
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection that can be used, or that is being made again."""
-        return self._connected is not None and self._connected.usable()
+        return self._connected is not None and self._connected.link.usable()
 
     def connect(self) -> HostConnection:
         """Return the connection; open it if it is not open yet."""
         connected = self._connected
-        if connected is not None and connected.usable():
+        if connected is not None and connected.link.usable():
             # A call gets the connection several times, so the usual case must cost next to nothing.
             return connected
         if loop.is_here():

@@ -199,7 +199,7 @@ class SchedulerWatch:
     def _repeat(self, interval_s: float | None = None) -> None:
         # Over a connection that has ended, the command of the next look would open another one. One that ends in this
         # moment ends the jobs too, and one that waits for a login is asked again at the next change.
-        if self._connection.usable():
+        if self._connection.link.usable():
             with contextlib.suppress(HostError):
                 command = self._scheduler.watch_command()
                 next_s = max(self._next_s(), self._floor_s) if interval_s is None else interval_s

@@ -27,7 +27,7 @@ def cut(sent: Sent, proxy: DelayProxy, seconds: float) -> None:
     """The cable is cut, and the host stays away."""
     proxy.refuse()
     assert proxy.cut() >= 1
-    assert until(lambda: sent.host.connection.state.name == "reconnecting", 150), sent.host.connection.state
+    assert until(lambda: sent.host.connection.link.state.name == "reconnecting", 150), sent.host.connection.link.state
     time.sleep(seconds)
     proxy.refuse(refusing=False)
 
@@ -59,7 +59,7 @@ def test_nothing_is_lost_or_doubled(world: World, behind: DelayProxy, tmp_path: 
         sent.stands()
     assert any(TOLD.fullmatch(state) for state in talker.states), talker.states
     assert talker.job.status == "RETURNED"
-    assert talker.host.connection.state.name == "connected"
+    assert talker.host.connection.link.state.name == "connected"
     talker.host.connection.close()
 
 

@@ -276,7 +276,7 @@ def test_a_fault_of_the_agent_shows_its_file_and_line(here: HostConnection, tmp_
     fields = {"path": str(tmp_path / "tree"), "files": [[5, 0, 0o600]]}
 
     request = requests.SimpleRequest("put", fields, lambda *_: None)
-    here.ask(request)
-    with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in plan_file\n +parts = name.split"):
+    here.link.ask(request)
+    with pytest.raises(HostError, match=r"clusterfn-agent/parts.py.*, line \d+, in plan_file\n +parts = name.split"):
         request.reply.result(WAIT_S)
     here.ping().result(WAIT_S)

@@ -217,7 +217,7 @@ def test_logout_leaves_no_process_and_no_socket(logged_in: Host, runtime: Path, 
     assert list(runtime.iterdir()) == []
     assert not held_connections.is_running(held_by)
     assert not shared_login.log_out(logged_in)
-    until(lambda: not there.line.connected)
+    until(lambda: not there.link.line.connected)
     with pytest.raises(AuthenticationError, match="connection to totp-second needs you"):
         there.ping().result(WAIT_S)
 

@@ -126,7 +126,7 @@ def test_repeats_and_stills_go_on(there: Any, broken: Break, folder: str) -> Non
 
 def test_the_state_is_reported(there: Any, broken: Break) -> None:
     states: list[Any] = []
-    there.on_state(states.append)
+    there.link.on_state(states.append)
     broken()
 
     there.ping().result(WAIT_S)

@@ -69,7 +69,7 @@ def test_an_agent_that_hangs_is_noticed_and_another_one_asked(there: HostConnect
     now = time.monotonic()
 
     for passed in range(3, 49, 3):  # as it is checked
-        loop.start(there.check(now + passed)).result(WAIT_S)
+        loop.start(there.link.check(now + passed)).result(WAIT_S)
         settle()  # what it asks is sent, and answered by nobody
 
     assert asked.result(WAIT_S).out == b"back\n"

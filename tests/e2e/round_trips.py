@@ -26,7 +26,7 @@ from typing import Any
 
 from clusterfn import ClusterFunction, File
 from clusterfn.calls import attach
-from clusterfn.calls.group import state_of_group
+from clusterfn.calls.group import run_of_group
 from clusterfn.calls.job import Job
 from clusterfn.config.config_file import load
 from clusterfn.config.options import parse_options
@@ -190,7 +190,7 @@ def _listed(there: There) -> bool:
 def _mapped(there: There, where: str) -> list[int]:
     """Send many items; how many there are, and in how many of the files that were sent for them the function lies."""
     there.group = there.on(where, CALLS["rest"]).map(range(ITEMS), max_parallel=2)
-    state_of_group(there.group).backend.await_submissions()
+    run_of_group(there.group).queue.await_submissions()
     folder = Path(there.group.folder)
     sent = [*folder.iterdir(), *folder.parents[1].glob("blobs/*")]
     return [len(there.group), sum(MARK in path.read_bytes() for path in sent if path.is_file())]

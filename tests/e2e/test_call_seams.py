@@ -69,14 +69,14 @@ def test_a_group_whose_client_died_before_it_had_left_the_queue_leaves_it_when_s
     text = """
 import json, os
 from clusterfn import cluster
-from clusterfn.calls.group_tracker import GroupTracker
+from clusterfn.calls.queue_place import QueuePlace
 
-def dies(tracker):
+def dies(place):
     print(json.dumps(group.id), flush=True)
     os._exit(0)
 
-GroupTracker._stop_sending = lambda tracker: False  # all of it has arrived
-GroupTracker.cancel_at_scheduler = dies
+QueuePlace.stop_sending = lambda place: False  # all of it has arrived
+QueuePlace.cancel = dies
 group = cluster(host="slurm")(abs).map(range(4), chunksize=1)
 group.stop()
 """
@@ -92,7 +92,7 @@ group.stop()
 def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, tmp_path):
     executor = Executor("here")
     lost, other = executor.map(pow, [1], [2]), executor.map(pow, [3], [2])
-    state_of_group(executor._groups[0]).fail(HostError("it is gone"))
+    state_of_group(executor._groups[0]).items.fail(HostError("it is gone"))
 
     executor.shutdown()
 

@@ -81,7 +81,9 @@ class Request(NamedTuple):
 class HeldConnection:
     """A connection whose requests stay open until they are answered by hand."""
 
-    state = SimpleNamespace(name="connected", since=0.0, cause="")
+    link = SimpleNamespace(
+        state=SimpleNamespace(name="connected", since=0.0, cause=""), on_state=lambda _: lambda: None
+    )
     facts = SimpleNamespace(machine="m-1")
 
     def __init__(self) -> None:
@@ -122,9 +124,6 @@ class HeldConnection:
         self.open[number] = Request("exited", reply.exited)
         reply.exited.future.add_done_callback(lambda _: self.open.pop(number, None))
         return reply
-
-    def on_state(self, _: Any) -> Callable[[], None]:
-        return lambda: None
 
 
 class HeldHost:
@@ -238,7 +237,7 @@ class World:
 
     def _stop(self) -> None:
         look = self.tracker.liveness.look_until_it_ends
-        loop.begin(conclusion.end_if_stuck(self.tracker, self.job.done, lambda _: None, look))
+        loop.begin(conclusion.end_if_stuck(self.tracker.queue, self.job.done, lambda _: None, look))
 
     def _answers(self, request: Request) -> Sequence[Any]:
         if request.what in ("follow", "still"):

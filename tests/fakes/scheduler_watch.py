@@ -27,7 +27,7 @@ class Connection:
         self.asked, self.delays = [], []
         self.on_look = None
         self.stopped = 0
-        self.is_closed = False
+        self.link, self.is_closed = self, False
 
     def usable(self):
         return not self.is_closed

@@ -26,7 +26,7 @@ class Connection:
         self.opened: list[tuple[Any, Reply[None], Any]] = []
         self.written: list[tuple[dict[str, Any], bytes]] = []
         self.gone: list[tuple[int, str]] = []
-        self.is_usable = True
+        self.link, self.is_usable = self, True
 
     def wait(self, path: str) -> Reply[bytes]:
         assert path == "/jobs/1/door.json"

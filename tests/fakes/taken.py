@@ -8,6 +8,11 @@ class Taken:
 
     waits_here = False
 
+    @property
+    def queue(self) -> Taken:
+        """It has no place in a queue."""
+        return self
+
     def skip_turn(self) -> None:
         """It is followed."""
 

@@ -220,7 +220,7 @@ MUTATIONS: list[Mutation] = [
     _one("a large request is waited for", WORDS, '    "PartitionConfig": (', '    "x": (', "too many cores-never"),
     _one("a long request is waited for", WORDS, '    "PartitionTimeLimit": (', '    "x": (', "too much time-never"),
     _one("what was refused stays there", "calls/job_tracker.py",
-         "            self._remove_folder()\n",
+         "            self.queue.remove_folder()\n",
          "            pass\n",
          "too many GPUs-slurm", "too much memory-slurm", "no such partition-bad-partition"),
     _one("cards are not counted", CAPACITY, "self.gpus if request.gpus", "self.gpus if False",

@@ -49,10 +49,10 @@ def play_map(clock: Clock) -> None:
     def end(index: int, error: Exception | None = None) -> None:
         clock.now += 1.5
         ended = ItemOutcome("RAISED" if error else "RETURNED", None if error else index / 8, error, {"wall_s": 12.3})
-        group.end_item(index, ended)
+        group.items.end_item(index, ended)
         if error:
             errors[index] = error
-        progress.add(group.label(index), result_in_words(ended), error is not None, "7f3a", group)
+        progress.add(group.items.label(index), result_in_words(ended), error is not None, "7f3a", group)
 
     said = "sending 38 MB of 114 MB, 3 MB/s, 25 s left"
     group.show_transfer(SimpleNamespace(in_words=lambda: said, progress=(38, 114)))
@@ -62,7 +62,7 @@ def play_map(clock: Clock) -> None:
     wait(1.0)
     wait(3600.0)
     for index in range(4):
-        group.begin_item(index)
+        group.items.begin_item(index)
     group.set_state("PENDING")
     wait(1.0)
     end(0)
@@ -71,7 +71,7 @@ def play_map(clock: Clock) -> None:
     wait(61.0)
     group.show_connection("")
     for index in range(4, 8):
-        group.begin_item(index)
+        group.items.begin_item(index)
     end(2, OutOfMemory("the job used 812 MB of memory and asked for 512 MB", host="hpc"))
     for index in (3, 4, 5):
         end(index)

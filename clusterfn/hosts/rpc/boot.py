@@ -123,9 +123,11 @@ def wanted_python(host: Host) -> str:
     python = host.python or (own_python() if host.is_this_machine else "") or "auto"
     if "\n" in python or "$" in python:
         raise ConfigError(
-            f"python: {python!r} of host {host.name} cannot be used", host=host.name, evidence=[host.source],
+            f"python: {python!r} of host {host.name} cannot be used",
+            host=host.name,
+            evidence=[host.source],
             hint="write an absolute path, one that begins with ~/, or a program's name",
-        )  # fmt: skip
+        )
     return python
 
 
@@ -230,9 +232,11 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
         return HostError(message, host=host.name, evidence=evidence, hint=hint)
     if NO_LOGIN.search(text):
         return HostError(
-            f"The account on {host.name} has no login shell (nologin)", host=host.name, evidence=evidence,
+            f"The account on {host.name} has no login shell (nologin)",
+            host=host.name,
+            evidence=evidence,
             hint="ask the administrator for a login shell, or use another account: address: user@name",
-        )  # fmt: skip
+        )
     cause = stream.cause()
     if cause is None:
         message = f"The agent on {host.name} did not start within {MARKER_S:g} s"

@@ -35,8 +35,14 @@ class UploadRequest(SimpleRequest[T]):
     says from which byte on it is to come.
     """
 
-    def __init__(self, fields: Header, read: Callable[[Header, bytes], T], sources: Sequence[Data],
-                 after: Sequence[Reply[Any]] = (), send_again: SendAgain | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        fields: Header,
+        read: Callable[[Header, bytes], T],
+        sources: Sequence[Data],
+        after: Sequence[Reply[Any]] = (),
+        send_again: SendAgain | None = None,
+    ) -> None:
         super().__init__("put", fields, read, after=after)
         self._send_again = send_again
         self._sources = sources
@@ -129,7 +135,7 @@ class GetRequest(OpenRequest[int]):
 
     def __init__(
         self, path: str, sink: Sink, offset: int, on_size: Callable[[int], Any] | None, until: int | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         part = {} if until is None else {"until": until}
         super().__init__("get", {"path": path, "offset": offset, **part})
         self._write = sink

@@ -133,8 +133,8 @@ def error_of(host: Host, data: Header) -> HostError:
         own = f"run `chmod go-w {shell_word(path)}` on {host.name}"
         theirs = f"run `mv {shell_word(path)} {shell_word(path + '.theirs')}` on {host.name}"
         message = f"{path} on {host.name} is not safe to use: {reason}"
-        fix = own if data.get("own") else theirs if data.get("below") else hint
-        error = HostError(message, host=host.name, hint=fix)
+        below = theirs if data.get("below") else hint
+        error = HostError(message, host=host.name, hint=own if data.get("own") else below)
     elif kind == "missing":
         error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[reason])
     elif kind == "changed":

@@ -341,7 +341,7 @@ class Link:
             # Drop frames for the old agent first. The requests below are queued again, as the new agent needs them.
             self._sender.forget()
             self._requests.unsent.clear()
-            skipped = [(each, self._requests.failed_before(each)) for each in self._requests.values()]
+            skipped = [(request, self._requests.failed_before(request)) for request in self._requests.values()]
             for request, failed in skipped:
                 if failed is None:
                     self._sender.send(request)

@@ -164,9 +164,11 @@ class RequestSender:
     """
 
     def __init__(
-        self, line: LinkStream, is_open: Callable[[int], bool],
+        self,
+        line: LinkStream,
+        is_open: Callable[[int], bool],
         give_up: Callable[[OpenRequest[Any], BaseException], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._line = line
         self._is_open = is_open
         self._give_up = give_up

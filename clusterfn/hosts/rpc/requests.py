@@ -107,9 +107,14 @@ class SimpleRequest(OpenRequest[T]):
     """Its last answer is read by a function, and those before it are taken by another."""
 
     def __init__(
-        self, do: str, fields: Header, read: Callable[[Header, bytes], T], body: bytes = b"",
-        after: Sequence[Reply[Any]] = (), take: Callable[[Header, bytes], object] = lambda *_: None,
-    ) -> None:  # fmt: skip
+        self,
+        do: str,
+        fields: Header,
+        read: Callable[[Header, bytes], T],
+        body: bytes = b"",
+        after: Sequence[Reply[Any]] = (),
+        take: Callable[[Header, bytes], object] = lambda *_: None,
+    ) -> None:
         super().__init__(do, fields, body, after)
         self._read, self._take = read, take
 
@@ -141,9 +146,12 @@ class FollowRequest(OpenRequest[bytes]):
     """
 
     def __init__(
-        self, files: Sequence[Followed], until: str, with_files: Sequence[tuple[str, Sink]],
+        self,
+        files: Sequence[Followed],
+        until: str,
+        with_files: Sequence[tuple[str, Sink]],
         on_content: Callable[[bytes], Any] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         # The fields of the request refer to these lists, so a repeated request asks only for what is missing.
         self._offsets: list[list[Any]] = [[file.path, file.offset] for file in files]
         self._results: list[list[Any]] = [[name, 0] for name, _ in with_files]

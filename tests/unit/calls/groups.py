@@ -39,7 +39,7 @@ def group(count: int) -> tuple[GroupState, JobGroup]:
 def end(known: GroupState, index: int, value: object) -> None:
     """Let an item return the value, or raise it."""
     outcome = ItemOutcome("RAISED", None, value) if isinstance(value, Exception) else ItemOutcome("RETURNED", value)
-    known.end_item(index, outcome)
+    known.items.end_item(index, outcome)
 
 
 def ended(*values: object) -> JobGroup:

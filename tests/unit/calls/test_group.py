@@ -16,10 +16,11 @@ from clusterfn import ClusterfnError, HostError, SubmitError
 from clusterfn.bridge.job_states import FINAL
 from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.calls import conclusion, group_tracker, leaving, map_display
+from clusterfn.calls import conclusion, group_rest, leaving, map_display
+from clusterfn.calls.element import ElementEnded
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.group_tracker import GroupTracker
+from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.outcome import JobLocation
@@ -55,8 +56,8 @@ def test_a_job_shows_by_completion_what_a_user_may_call():
 def test_the_first_end_of_an_item_is_its_end():
     made = ended(1)
     known = state_of_group(made)
-    known.end_item(0, ItemOutcome("DIED", None, RuntimeError("late")))
-    known.begin_item(0)
+    known.items.end_item(0, ItemOutcome("DIED", None, RuntimeError("late")))
+    known.items.begin_item(0)
 
     assert made.results() == [1] and made.states == ["RETURNED"]
 
@@ -64,7 +65,7 @@ def test_the_first_end_of_an_item_is_its_end():
 def test_items_that_are_sent_again_leave_the_ends_of_the_others():
     again = state_of_group(ended(1, ValueError("no"), 3)).with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
 
-    assert again.states == ["RETURNED", "PENDING", "RETURNED"]
+    assert again.items.states == ["RETURNED", "PENDING", "RETURNED"]
     assert again.shown == 2, "their ends have been shown"
 
 
@@ -83,7 +84,7 @@ def test_the_state_of_a_group_is_the_one_that_its_host_lists(tmp_path, kinds, st
     known, made = group(len(kinds))
     lines = []
     for index, kind in enumerate(kinds):
-        known.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
+        known.items.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
         lines.append(json.dumps({"index": index, "kind": kind}) + "\n")
     assert made.state == state
 
@@ -149,7 +150,7 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage(kind, 
         return reply
 
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(max_bytes=1000))
-    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, fetch)
+    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, fetch)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
     results.take_lines(stream, lines(b"half").replace(b"returned", kind.encode()))
@@ -165,7 +166,7 @@ def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted(
     known, made = group(1)
     fetch = Mock()
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
-    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, fetch)
+    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, fetch)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
 
@@ -180,7 +181,7 @@ def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted(
 def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
     known, made = group(1)
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known, range(1), place, lambda *_: None, lambda: None, Mock())
+    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, Mock())
 
     results.take_lines(ItemStream(1, 1), json.dumps({what: 1, "kind": "returned"}).encode() + b"\n")
     settle()
@@ -191,7 +192,7 @@ def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
 def test_what_an_item_prints_after_its_end_belongs_to_its_output():
     known, made = group(2)
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known, range(2), place, lambda *_: None, lambda: None, Mock())
+    results = ItemResults(known.items, range(2), place, lambda *_: None, lambda: None, Mock())
     connection, stream, printed = Mock(), ItemStream(1, 1), b"one late two last"
     connection.get.side_effect = lambda path, write, begin, **_: Mock(result=lambda _: write(printed[begin:]))
 
@@ -212,7 +213,7 @@ def test_what_an_item_prints_after_its_end_belongs_to_its_output():
 def test_the_output_of_an_item_is_in_the_order_in_which_it_came_among_that_of_its_element():
     known, _ = group(2)
     place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known, range(2), place, lambda *_: None, lambda: None, Mock())
+    results = ItemResults(known.items, range(2), place, lambda *_: None, lambda: None, Mock())
     files = {"stdout": b"a1 a2 b1 b2", "stderr": b"A1 B1 ", "order": b"3 0\n3 3\n6 3\n9 3\n9 6\n"}
     connection, stream = Mock(), ItemStream(1, 1)
     connection.get.side_effect = lambda path, write, begin, **_: Mock(
@@ -229,7 +230,7 @@ def test_the_output_of_an_item_is_in_the_order_in_which_it_came_among_that_of_it
 
 
 def look(tracker, seen):
-    tracker.on_scheduler(seen)
+    tracker.elements.on_scheduler(seen)
     settle()
 
 
@@ -246,7 +247,7 @@ def elements_on_slurm(monkeypatch):
     monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(Started("77")), sent)[1])
     host.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)
     host.connection.wait = host.connection.follow = lambda *_, **__: Reply(lambda: None)
-    return GroupTracker(host, job, group(3)[0], SchedulerLimits()), sent, asked
+    return GroupRun(host, job, group(3)[0], SchedulerLimits()), sent, asked
 
 
 def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_where_it_waits(elements_on_slurm, capsys):
@@ -254,7 +255,7 @@ def test_an_item_that_does_nothing_for_long_is_reported_once_with_how_to_see_whe
     told = "printed nothing and used no CPU for 10 min"
 
     for item in ("1", "2"):
-        tracker.quiet(item, told)
+        tracker.item_results.say_quiet(item, told)
 
     assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
 
@@ -269,7 +270,7 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_o
     tracker.item_results.take_lines(ItemStream(1, 1), json.dumps(line).encode() + b"\n")
     tracker.item_results.close()
 
-    until(lambda: tracker.group.ended(0) is not None)
+    until(lambda: tracker.group.items.ended(0) is not None)
     assert ("/root/blobs/a" in tracker.host.contents) == is_believed
 
 
@@ -333,10 +334,10 @@ def told_elements(elements_on_slurm):
 
 def test_the_rest_of_elements_that_end_together_is_concluded_once_and_for_their_reason(told_elements):
     tracker, _, concluded = told_elements
-    for element in tracker.element_tasks.values():
+    for element in tracker.elements.tasks.values():
         element.begun = element.over = True
     ends = [{"kind": "unsatisfiable", "message": "no node has 9 TB"}] * 20
-    loop.call(lambda: [tracker.ended(each) for each in ends])
+    loop.call(lambda: [tracker.take(ElementEnded(each)) for each in ends])
     settle()
 
     assert [each["message"] for each in concluded] == ["no node has 9 TB"]
@@ -371,7 +372,7 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
     doubt = SubmitError("sbatch did not answer in time", evidence=["Socket timed out"])
     started = Started("", doubt)
     monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(started), answered(started))[1])
-    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.start(range(1, 4))
     settle()
 
@@ -385,7 +386,7 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
 
 def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told_elements):
     tracker, _, concluded = told_elements
-    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
 
     for _ in range(3):
@@ -399,7 +400,7 @@ def test_elements_that_may_wait_in_the_agent_of_another_program_are_not_given_up
     tracker, told, concluded = told_elements
     tracker.host.scheduler = Bare("boot")
     tracker.host.connection.facts.machine = "m-1"
-    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
     told.note = b"/root/machines/m-1/starting"
     for _ in range(9):
@@ -417,9 +418,9 @@ def test_elements_that_have_not_begun_do_not_end_the_group_of_one_that_has(told_
     tracker.host.scheduler = Bare("boot")
     tracker.host.connection.facts.machine = "m-1"
     tracker.host.connection.have = lambda _: answered([True])
-    other = GroupTracker(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.follow(range(1, 4))
-    other.element_tasks[1].begun = True
+    other.elements.tasks[1].begun = True
 
     for _ in range(9):
         look(other, None)
@@ -430,7 +431,7 @@ def test_elements_that_have_not_begun_do_not_end_the_group_of_one_that_has(told_
 def test_the_newest_submission_decides_what_became_of_the_elements(elements_on_slurm):
     tracker, _, asked = elements_on_slurm
     tracker.start(range(1, 4))
-    tracker.submitted(range(4, 5), "100", None)  # after 77
+    tracker.elements.submitted(range(4, 5), "100", None)  # after 77
     settle()
 
     for _ in range(2):
@@ -441,26 +442,26 @@ def test_the_newest_submission_decides_what_became_of_the_elements(elements_on_s
 
 def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_elements, monkeypatch):
     sleep = asyncio.sleep
-    monkeypatch.setattr(group_tracker.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
+    monkeypatch.setattr(group_rest.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
     tracker, _, _ = told_elements
-    tracker.conclude_rest(conclusion.STOPPED).result(WAIT_S)
+    tracker.rest.conclude(conclusion.STOPPED).result(WAIT_S)
 
     for number in (4, 5):
-        rest = tracker.element_tasks[number]
+        rest = tracker.elements.tasks[number]
         rest.begun = rest.over = True
-        tracker.ended({"kind": "cancelled"})
+        tracker.take(ElementEnded({"kind": "cancelled"}))
         settle()
 
-    until(lambda: tracker.group.has_news(0))
+    until(lambda: tracker.group.items.has_news(0))
     with pytest.raises(ClusterfnError, match="could not conclude the items that are left"):
-        tracker.group.end_of(0, None)
+        tracker.group.items.end_of(0, None)
 
 
 def test_a_group_that_is_lost_asks_its_host_for_nothing_more(told_elements):
     tracker, _, concluded = told_elements
-    tracker.ended({"kind": "memory"})
+    tracker.take(ElementEnded({"kind": "memory"}))
 
-    tracker.group.fail(HostError("the connection is closed"))
+    tracker.group.items.fail(HostError("the connection is closed"))
     tracker.item_results.close()
     settle()
 
@@ -504,9 +505,9 @@ def in_two_arrays(elements_on_slurm, monkeypatch):
     monkeypatch.setattr(Slurm, "elements", lambda *_: both)
     tracker.start(range(1, 4))
     settle()
-    assert not tracker.submissions()[1].done()
+    assert not tracker.queue.submissions[1].done()
     yield tracker, told, concluded, written
-    tracker.await_submissions()
+    tracker.queue.await_submissions()
 
 
 PENDING_ARRAY = SlurmState("pending", "PENDING", "Resources", "77_[1-2]")
@@ -532,19 +533,19 @@ def test_a_group_ends_with_the_elements_that_slurm_had_while_others_wait_for_roo
         look(tracker, seen)
 
     assert len(concluded) == 1 and message in concluded[0]["message"]
-    assert tracker.room_for_more() == 0  # so that the other array is never submitted
+    assert tracker.elements.room_for_more() == 0  # so that the other array is never submitted
 
 
 def test_elements_that_wait_for_room_outlive_those_that_have_ended(in_two_arrays):
     tracker, told, concluded, written = in_two_arrays
     told.out = b"JobId=77 JobState=COMPLETED Reason=None"
     for number in (1, 2):
-        tracker.element_tasks[number].begun = tracker.element_tasks[number].over = True
+        tracker.elements.tasks[number].begun = tracker.elements.tasks[number].over = True
     for _ in range(5):
         look(tracker, None)
 
     assert concluded == []
-    assert tracker.waits_here and tracker.waiting_reason == WAITS
+    assert tracker.queue.waits_here and tracker.queue.waiting_reason == WAITS
     assert {path.rpartition("/")[2] for path in written} == {"refused"} and len(written) <= 2  # for other programs
 
 

@@ -67,7 +67,7 @@ def test_a_host_that_reboots_ends_no_wait(on_fake: tuple[Any, FakeTransport]) ->
     session, transport = on_fake
     job = followed(session)
     states: list[str] = []
-    session.connection.on_state(lambda state: states.append(state.cause))
+    session.connection.link.on_state(lambda state: states.append(state.cause))
     for words in ("nothing answers", "the shell does not start", "/home is not there"):
         transport.error = Unreachable(words) if words == "nothing answers" else no_agent(words)
         transport.drop()

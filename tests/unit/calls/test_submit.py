@@ -130,7 +130,7 @@ def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
         asked.append(argv) or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
     )
     tracker = Tracker(host, "7f3a000011112222", "f")
-    tracker.starting = [starting := Future()]
+    tracker.queue.starting.append(starting := Future())
     starting.add_done_callback(lambda _: asked.append("sbatch has answered"))
     threading.Timer(0.1, starting.set_result, (None,)).start()
 
@@ -223,9 +223,9 @@ def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue(ans
 )  # fmt: skip
 def test_a_job_that_waits_for_a_gpu_of_this_program_says_so(is_this_machine, pid, named):
     tracker = Tracker(Mock(root="/root", settings=Mock(is_this_machine=is_this_machine)), "7f3a000011112222", "f")
-    tracker.queue_reason = f"1 in use without a lease: python3 (pid {pid}, ada); waiting for 1"
+    tracker.queue.queue_reason = f"1 in use without a lease: python3 (pid {pid}, ada); waiting for 1"
 
-    assert tracker.waiting_reason == f"1 in use without a lease: python3 ({named}); waiting for 1"
+    assert tracker.queue.waiting_reason == f"1 in use without a lease: python3 ({named}); waiting for 1"
 
 
 @pytest.mark.parametrize(("phase", "state"), [(RUNNING, "RUNNING"), (FINAL, "SUSPENDED")])

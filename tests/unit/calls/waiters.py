@@ -7,8 +7,8 @@ from typing import Any
 
 from clusterfn.bridge.job_states import RUNNING
 from clusterfn.calls.group import JobGroup
+from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.session_stream import CallStream
@@ -57,11 +57,11 @@ def in_a_group(host: HostState) -> JobGroup[Any, Any]:
         group=Group(count=2, chunk=1, elements=2, at_once=2),
     )  # fmt: skip
     known = GroupState(spec.id, spec.name, host.settings.name, "/jobs/90aa", 2)
-    tracker = GroupTracker(host, spec, known, SchedulerLimits())
-    tracker.follow(range(1, 3))
-    tracker.element_tasks[1].follow_now()
-    tracker.queued()
-    return JobGroup(known)
+    run = GroupRun(host, spec, known, SchedulerLimits())
+    run.follow(range(1, 3))
+    run.elements.tasks[1].follow_now()
+    run.elements.queued()
+    return JobGroup(known, run)
 
 
 def of_a_session(host: HostState) -> SessionCallJob[Any]:

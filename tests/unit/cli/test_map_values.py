@@ -21,7 +21,7 @@ def ended(monkeypatch):
     def end(*ends: ItemOutcome) -> None:
         known = GroupState("7f3a000011112222", "train", "lab8", "/root/jobs/7f3a", len(ends))
         for index, each in enumerate(ends):
-            known.end_item(index, each)
+            known.items.end_item(index, each)
         monkeypatch.setattr(output, "find", lambda *_, **__: JobGroup(known))
 
     return end

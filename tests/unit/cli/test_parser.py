@@ -75,9 +75,8 @@ def group(monkeypatch) -> None:
     results = SimpleNamespace(
         read_output=lambda _, index: [(name, text.encode()) for name, text in printed[index].items()]
     )
-    backend = SimpleNamespace(connection=None, results_of=lambda _: results)
-    known = SimpleNamespace(at=lambda index: index, require_backend=lambda: backend)
-    monkeypatch.setattr(output, "state_of_group", lambda _: known)
+    run = SimpleNamespace(host=SimpleNamespace(connection=None), results_of=lambda _: results)
+    monkeypatch.setattr(output, "run_of_group", lambda _: run)
     monkeypatch.setattr(output, "find", lambda *_, live: found)
 
 

@@ -63,7 +63,7 @@ def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(
 
     with pytest.raises(AuthenticationError, match="lab8 needs you: the next call or attach asks again; your jobs"):
         asked.result(WAIT_S)
-    assert (len(transport.commands), connection.usable()) == (2, False)
+    assert (len(transport.commands), connection.link.usable()) == (2, False)
 
 
 def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
@@ -73,7 +73,7 @@ def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
     monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
     connection, transport = connected(silent)
     states: list[ConnectionState] = []
-    connection.on_state(states.append)
+    connection.link.on_state(states.append)
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
     logged_in.set()
@@ -103,18 +103,18 @@ def test_an_ssh_that_cannot_say_which_host_is_meant_ends_no_wait_for_a_person(
     transport.drop()
 
     until(lambda: len(looks) >= 3)
-    assert (connection.usable(), connection.state.name) == (True, "waiting")
+    assert (connection.link.usable(), connection.link.state.name) == (True, "waiting")
 
 
 def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = lambda: None) -> float:
     """Check it every 3 s for so long since the last sign of life; after how many seconds it was dead."""
-    pulse, passed = connection.line.pulse, 0.0
+    pulse, passed = connection.link.line.pulse, 0.0
     now = max(pulse.heard, pulse.moved)  # and not this moment: a busy machine may have come here seconds later
-    stream = connection.line.opened.stream  # another one is there as soon as this one is given up
+    stream = connection.link.line.opened.stream  # another one is there as soon as this one is given up
     while passed < seconds and not stream.closed:  # type: ignore[attr-defined]
         passed += 3.0
         each()
-        loop.start(connection.check(now + passed)).result(WAIT_S)
+        loop.start(connection.link.check(now + passed)).result(WAIT_S)
         time.sleep(0.005)  # what it asks for is sent
     return passed
 
@@ -135,9 +135,9 @@ def test_a_host_that_answers_pings_is_alive(connected: Connected) -> None:
     connection.run(["sleep", "1000"])
     asked = transport.program.asked  # type: ignore[attr-defined]
     for _ in range(20):
-        heard = connection.line.pulse.heard
-        loop.start(connection.check(heard + 16)).result(WAIT_S)
-        until(lambda heard=heard: connection.line.pulse.heard > heard)
+        heard = connection.link.line.pulse.heard
+        loop.start(connection.link.check(heard + 16)).result(WAIT_S)
+        until(lambda heard=heard: connection.link.line.pulse.heard > heard)
 
     assert [is_ping(header) for header in asked] == [False] + 20 * [True]
     assert len(transport.commands) == 1
@@ -149,13 +149,13 @@ def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: 
     began = time.monotonic()
 
     def move() -> None:
-        connection.line.pulse.moved = began + 3.0 * next(steps)
+        connection.link.line.pulse.moved = began + 3.0 * next(steps)
 
     steps = itertools.count(1)
     moving = step(connection, 120, move)
-    assert (moving, connection.line.connected) == (120, True)
+    assert (moving, connection.link.line.connected) == (120, True)
 
-    connection.line.pulse.moved = began
+    connection.link.line.pulse.moved = began
     assert step(connection, 60) < 60
 
 
@@ -171,9 +171,9 @@ def test_a_dead_stream_that_closes_slowly_delays_no_other_conversation(
         close()
 
     monkeypatch.setattr(stream, "close", close_slowly)
-    now = connection.line.pulse.heard
-    loop.start(connection.check(now + 1000)).result(WAIT_S)  # asks for a sign of life
-    checked = loop.start(connection.check(now + 2000))
+    now = connection.link.line.pulse.heard
+    loop.start(connection.link.check(now + 1000)).result(WAIT_S)  # asks for a sign of life
+    checked = loop.start(connection.link.check(now + 2000))
 
     loop.start(asyncio.sleep(0)).result(WAIT_S)
     assert not checked.done()
@@ -185,13 +185,13 @@ def test_a_dead_stream_that_closes_slowly_delays_no_other_conversation(
 
 def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected) -> None:
     connection, transport = connected(silent)
-    before = connection.line.pulse.moved
+    before = connection.link.line.pulse.moved
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    assert connection.line.pulse.moved == before
+    assert connection.link.line.pulse.moved == before
 
     connection.put("/p", b"x")
-    until(lambda: connection.line.pulse.moved > before)
+    until(lambda: connection.link.line.pulse.moved > before)
 
 
 GARBAGE = {
@@ -218,7 +218,7 @@ def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(
         lambda request, body: answering(request, body) if len(transport.streams) > 1 else ()
     )
     states: list[ConnectionState] = []
-    connection.on_state(states.append)
+    connection.link.on_state(states.append)
     reply = connection.ping()
 
     transport.streams[0].far.write(garbage)
@@ -243,7 +243,7 @@ def test_a_host_that_sends_no_frames_after_a_while_is_not_given_up(
     connection, transport = connected(answer)
 
     connection.ping().result(WAIT_S)
-    assert connection.usable()
+    assert connection.link.usable()
 
 
 def test_the_reason_of_a_refused_connection_is_not_that_of_its_requests(connected: Connected) -> None:
@@ -352,11 +352,11 @@ def test_a_part_of_a_long_answer_shows_that_a_slow_line_is_alive(connected: Conn
     connection, transport = connected(silent)
     reply = connection.ping()
     answer = pack({"id": reply.id, **OK}, b"x" * 1000)
-    before = connection.line.pulse.moved
+    before = connection.link.line.pulse.moved
 
     transport.streams[0].far.write(answer[:500])
 
-    until(lambda: connection.line.pulse.moved > before)
+    until(lambda: connection.link.line.pulse.moved > before)
     assert not reply.done()
     transport.streams[0].far.write(answer[500:])
     reply.result(WAIT_S)
@@ -420,7 +420,7 @@ def test_a_forked_child_gets_an_error_though_a_lock_was_held_and_for_open_reques
     held, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with connection.line.changed:
+        with connection.link.line.changed:
             held.set()
             go.wait(WAIT_S)
 

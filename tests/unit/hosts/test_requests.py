@@ -117,7 +117,7 @@ def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(
 
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
-    until(lambda: connection.state.name == "waiting")
+    until(lambda: connection.link.state.name == "waiting")
     with pytest.raises(
         AuthenticationError, match="connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
     ):
@@ -125,11 +125,11 @@ def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(
     transport.error, transport.program = None, agent(answering)
     with pytest.raises(Unreachable):  # it waits on, and nobody knocks at the host
         asked.result(0.2)
-    assert (len(transport.commands), connection.usable()) == (2, True)
+    assert (len(transport.commands), connection.link.usable()) == (2, True)
 
     logged_in.set()
     asked.result(WAIT_S)
-    assert (len(transport.commands), connection.state.name) == (3, "connected")
+    assert (len(transport.commands), connection.link.state.name) == (3, "connected")
 
 
 def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
@@ -139,7 +139,7 @@ def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
     monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 60.0)
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
-    until(lambda: not connection.line.connected)
+    until(lambda: not connection.link.line.connected)
     with pytest.raises(AuthenticationError):
         connection.ping().result(WAIT_S)
 
@@ -151,7 +151,7 @@ def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
 def test_a_machine_without_a_free_file_is_no_end(connected: Connected) -> None:
     states: list[Any] = []
     connection, transport = connected(answering)
-    connection.on_state(states.append)
+    connection.link.on_state(states.append)
     transport.error = OSError(errno.EMFILE, "Too many open files")
     transport.drop()
     reply = connection.ping()
@@ -192,8 +192,8 @@ def test_callbacks_that_raise_stop_no_other_callback_and_no_reader(
     def broken(_: object) -> None:
         raise error
 
-    connection.on_state(broken)
-    connection.on_state(lambda state: called.append(state.name))
+    connection.link.on_state(broken)
+    connection.link.on_state(lambda state: called.append(state.name))
     connection.ping().result(WAIT_S)
     transport.drop()
     connection.ping().result(WAIT_S)

@@ -34,7 +34,7 @@ def put(connection: HostConnection, number: int, data: bytes = JOB) -> Any:
 
 def test_what_is_queued_for_a_host_that_takes_nothing_is_bounded(connection: Any) -> None:
     count = 0
-    while connection.has_room(0.0):
+    while connection.link.has_room(0.0):
         put(connection, count)
         count += 1
         assert count * len(JOB) < 10 << 20
@@ -42,13 +42,13 @@ def test_what_is_queued_for_a_host_that_takes_nothing_is_bounded(connection: Any
 
     connection.flows.set()
 
-    assert connection.has_room(150)
+    assert connection.link.has_room(150)
 
 
 def test_a_large_file_on_its_way_leaves_room_for_small_calls(connection: Any) -> None:
     put(connection, 1, bytes(20 << 20))
 
-    assert connection.has_room(0.0)
+    assert connection.link.has_room(0.0)
 
 
 def test_a_program_that_waits_says_so_and_goes_on(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_a_program_that_waits_says_so_and_goes_on(connection: Any, monkeypatch: 
 def test_a_closed_connection_keeps_nobody_waiting(connection: Any) -> None:
     for number in range(600):
         put(connection, number)
-    assert not connection.has_room(0.0)
+    assert not connection.link.has_room(0.0)
     threading.Timer(0.2, connection.close).start()
 
-    assert connection.has_room(150)
+    assert connection.link.has_room(150)

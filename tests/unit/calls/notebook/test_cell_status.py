@@ -76,7 +76,7 @@ def test_a_note_on_a_job_is_no_output_of_its_function(notebook, capsys, monkeypa
 
 def test_an_interrupted_call_says_what_to_do_in_words_of_a_notebook(notebook, monkeypatch):
     replace_here(monkeypatch, time, "sleep", lambda _: None)
-    tracker = SimpleNamespace(waits_here=False)
+    tracker = SimpleNamespace(queue=SimpleNamespace(waits_here=False))
     job = Job("7f3a" * 4, "train", "tensor01", "/r", tracker)
     entry = entry_of(job)
     entry.submitted_at += 3600.0

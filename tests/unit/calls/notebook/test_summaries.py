@@ -102,7 +102,7 @@ def end_items(state, indices):
     for index in indices:
         error = JobError(EVIL) if index % 10 == 7 else None
         usage = {"peak_memory_bytes": 1 << 30}
-        state.end_item(index, ItemOutcome("RAISED" if error else "RETURNED", None, error, usage))
+        state.items.end_item(index, ItemOutcome("RAISED" if error else "RETURNED", None, error, usage))
 
 
 def test_a_group_shows_how_far_it_is_and_the_causes_of_its_failures(notebook):
