@@ -17,7 +17,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history, remote_state
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.config import config_file
@@ -91,15 +91,15 @@ def attach(
         return sent_group.attach(host_state, spec, accepted)
     keeps = spec.get("keep_value", False)
     tracker = Tracker(host_state, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
-    job: Job[Any] = Job(spec["id"], spec["name"], host_state.settings.name, folder, tracker)
-    tracker.entry = entry = entry_of(job)
+    job: Job[Any] = tracker.job()
+    run = tracker.run
     with reading(host_state.settings.name, SPEC_OF_JOB):
-        entry.sent_here, entry.asked = False, Resources(**known_fields(Resources, spec["resources"]))
-        tracker.time_s = None if entry.asked.time_s is None else float(entry.asked.time_s)
-    entry.has_value = bool(spec.get("has_value", True))
+        run.sent_here, run.asked = False, Resources(**known_fields(Resources, spec["resources"]))
+        tracker.time_s = None if run.asked.time_s is None else float(run.asked.time_s)
+    run.has_value = bool(spec.get("has_value", True))
     tracker.attach(claim or b"", started or b"")
     sizes = remote_state.read_sizes(attempts, sizes_reply)
-    remote_state.wait_until_caught_up(lambda: job.done() or tracker.is_caught_up(sizes))
+    remote_state.wait_until_caught_up(lambda: job.done() or tracker.source.is_caught_up(sizes))
     return job
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import clusterfn
 from clusterfn import File, Job, JobGroup, PayloadError, cluster
-from tests.fakes.taken import Taken
+from tests.fakes.taken import taken
 from tests.fixtures import roundtrip
 from tests.sent import look_patiently, prepared
 from tests.unit.calls.groups import group
@@ -73,7 +73,7 @@ def test_a_signature_that_is_not_certain_refuses_nothing(function, args):
     assert prepared(function, args)
 
 
-JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())  # type: ignore[arg-type]
+JOB = taken()
 GROUP: JobGroup[Any, Any] = group(2)[1]
 
 
