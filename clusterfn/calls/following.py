@@ -19,7 +19,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import OF_EVENT, PENDING, STARTING
 from clusterfn.calls import job_display, liveness, outcome
 from clusterfn.calls.arriving import RECEIVING, Arriving
-from clusterfn.calls.job_run import Source
+from clusterfn.calls.job_run import OutputSource
 from clusterfn.config.host_text import Lines
 from clusterfn.errors import ClusterfnError, HostError, JobError, ResultError, Unreachable
 from clusterfn.hosts import loop, remote_files
@@ -43,7 +43,7 @@ _LATEST = 4e9
 _REST_S = 15.0
 
 
-class AgentSource(Source):
+class AgentSource(OutputSource):
     """What comes of one run by its files, from the agent of its host.
 
     Args:

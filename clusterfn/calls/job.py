@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
 from clusterfn.calls import remote_state, settling
-from clusterfn.calls.job_run import JobRun, Source
+from clusterfn.calls.job_run import JobRun, OutputSource
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay, end_of, headline
@@ -35,6 +35,8 @@ R = TypeVar("R")
 
 # The time for an answer where the job seems not to have begun, and where it has begun.
 _MOMENT_S, _ANSWER_S = 5.0, 30.0
+# The bytes of output that a notebook shows.
+_TAIL = 8192
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
@@ -73,7 +75,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
 
     _as_argument = "pass the value of that job: job.result()"
 
-    def __init__(self, run: JobRun, source: Source) -> None:
+    def __init__(self, run: JobRun, source: OutputSource) -> None:
         super().__init__()
         self.id, self.name, self.host, self.folder = run.id, run.name, run.host, run.folder
         self._run, self._source = run, source
@@ -338,8 +340,12 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
     def _may_change(self) -> bool:
         if not self.done() and self._run.tail is None:
             self._run.tail = b""
-            self._source.watch_output(self._run.keep_tail)
+            self._source.watch_output(functools.partial(_keep_tail, self._run))
         return not self.done()
+
+
+def _keep_tail(run: JobRun, stream: str, data: bytes) -> None:
+    run.tail = ((run.tail or b"") + data)[-_TAIL:]
 
 
 class JobSource(ArgumentSource):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import posixpath
 import threading
 import time
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 Listener = Callable[[str, Any], None]
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _TIMEOUT_S = 60.0
-# The bytes of output that a notebook shows.
-_TAIL = 8192
 
 
 class Ended(NamedTuple):
@@ -59,7 +58,7 @@ class Ended(NamedTuple):
     error: ClusterfnError | None = None
 
 
-class Source:
+class OutputSource:
     """Where what a job prints comes from."""
 
     def show(self, job: Any, on_interrupt: str) -> Any:
@@ -164,7 +163,7 @@ class JobRun(Run):
         self.submitted_at = time.monotonic()
         self.since: float | None = time.time()
         self.future: concurrent.futures.Future[Any] | None = None
-        self.end: Callable[[JobRun, Ended], None] | None = None
+        self.end: Callable[[JobRun, Ended], None] = _ends_nothing
         self.sink = Sink(self.lock)
         self.settling = threading.RLock()
         self.fetched: list[Any] = []
@@ -242,21 +241,9 @@ class JobRun(Run):
             return
         if not self.withdraw():
             self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
-            self._see_stopped()
+            self.queue.leave()
+            loop.begin(_end_if_stuck(self))
         self.is_stopping = True
-
-    def _see_stopped(self) -> None:
-        """Take it out of the queue, and have it ended if it does not do that itself."""
-        self.queue.leave()
-        story = conclusion.end_if_stuck(
-            self.queue, lambda: self.has_outcome, lambda left: self.set_state(self.state, left),
-            lambda: liveness.look_until_it_ends(self),
-        )  # fmt: skip
-        loop.begin(story)
-
-    def keep_tail(self, stream: str, data: bytes) -> None:
-        """Keep the end of what it prints."""
-        self.tail = ((self.tail or b"") + data)[-_TAIL:]
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done".
@@ -335,14 +322,24 @@ class JobRun(Run):
             self.tell("connection", trouble)
 
     def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
-        self._end(Ended(FINAL.get(published["kind"], DIED), published, arriving))
+        self.end(self, Ended(FINAL.get(published["kind"], DIED), published, arriving))
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
-        self._end(Ended(FINAL.get(kind, DIED), error=error))
+        self.end(self, Ended(FINAL.get(kind, DIED), error=error))
 
     def lose(self, error: ClusterfnError) -> None:
-        self._end(Ended(UNKNOWN, error=error))
+        self.end(self, Ended(UNKNOWN, error=error))
 
-    def _end(self, ended: Ended) -> None:
-        assert self.end is not None, "a run has its future before it is sent"
-        self.end(self, ended)
+
+def _ends_nothing(run: JobRun, ended: Ended) -> None:
+    """It has no future yet."""
+
+
+async def _end_if_stuck(run: JobRun) -> None:
+    """Have it ended if it does not end itself."""
+
+    def show_left(left: str) -> None:
+        run.set_state(run.state, left)
+
+    look = functools.partial(liveness.look_until_it_ends, run)
+    await conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, show_left, look)

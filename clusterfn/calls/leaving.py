@@ -65,7 +65,7 @@ def _tell_what_goes_on() -> None:
     left = sorted((_what_goes_on(job), _parting_words(job), job.id) for job in going)
     # Jobs with the same words share a line, because a program may leave hundreds of them.
     for what, words in sorted({(what, words) for what, words, _ in left}):
-        ids = [job_id[:SHORT] for each, how, job_id in left if (each, how) == (what, words)]
+        ids = [job_id[:SHORT] for its_what, its_words, job_id in left if (its_what, its_words) == (what, words)]
         how = words.replace("ID", ids[0]) if len(ids) == 1 else words
         console.tell(f"{what}{'' if sent else ', if it was sent before Ctrl-C'}: {' '.join(ids)} ({how})")
 

@@ -171,7 +171,7 @@ class CallStream:
 
         def is_taken() -> bool:
             waited_for = self._calls if number is None else self._calls.keys() & {number}
-            return all(each <= self._taken for each in waited_for)
+            return all(number <= self._taken for number in waited_for)
 
         def waits(seconds: float | None) -> bool:
             with self._changed:
@@ -207,9 +207,9 @@ class CallStream:
                 self._untaken_bytes -= self._untaken.popleft()[1]
             # The session does not take this call through the stream.
             if what == "again":
-                for each in [each for each in self._untaken if each[0] == number]:
-                    self._untaken.remove(each)
-                    self._untaken_bytes -= each[1]
+                for sent in [sent for sent in self._untaken if sent[0] == number]:
+                    self._untaken.remove(sent)
+                    self._untaken_bytes -= sent[1]
             self._is_open = True
             call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
             self._changed.notify_all()

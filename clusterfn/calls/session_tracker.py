@@ -193,7 +193,7 @@ class CallLocation(Location):
         return self._held.log_path(stream) if stream == "scheduler" else super().log_path(stream)
 
 
-class CallRun(JobRun):
+class SessionCallRun(JobRun):
     """The run of one call of a session.
 
     Args:
@@ -222,8 +222,13 @@ class CallRun(JobRun):
             return True
         return connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self._taken]).result(_TIMEOUT_S).rc == 0
 
-    def _see_stopped(self) -> None:
-        """The session ends it, and continues."""
+    def stop(self) -> None:
+        """End it and every process of it; the session continues."""
+        if self.done():
+            return
+        if not self.withdraw():
+            self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+        self.is_stopping = True
 
 
 class SessionCallJob(Job[R]):
@@ -294,7 +299,7 @@ class SessionCallTracker(StreamedCall):
     ) -> None:
         self.number, self.of_actor = number, of_actor
         self.at = CallLocation(held.at, number, of_actor)
-        self.run = CallRun(self.at, name, held, stream)
+        self.run = SessionCallRun(self.at, name, held, stream)
         self.source = AgentSource(self.run, live)
         self.run.at_close.append(self._forget)
         self._stream = stream

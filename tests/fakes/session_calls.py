@@ -7,7 +7,7 @@ from typing import Any
 
 from clusterfn import Job
 from clusterfn.api.session_map import SessionMap
-from clusterfn.calls.job_run import Source
+from clusterfn.calls.job_run import OutputSource
 from tests.fakes.taken import run
 
 
@@ -15,7 +15,7 @@ class Call(Job[Any]):
     """A call; the test ends it."""
 
     def __init__(self, item: Any) -> None:
-        super().__init__(run(f"7f3a/{item}", "here"), Source())
+        super().__init__(run(f"7f3a/{item}", "here"), OutputSource())
         self.item = item
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from clusterfn import Job
-from clusterfn.calls.job_run import JobRun, Source
+from clusterfn.calls.job_run import JobRun, OutputSource
 from clusterfn.calls.run import Location
 from clusterfn.config.spec import ResultPolicy
 
@@ -30,4 +30,4 @@ def run(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = 
 
 def taken(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = False) -> Job[Any]:
     """What its user has."""
-    return Job(run(job_id, host, keeps), Source())
+    return Job(run(job_id, host, keeps), OutputSource())

@@ -83,8 +83,8 @@ MUTATIONS: list[Mutation] = [
     _one("loading is trusted", OUTCOME, "except BaseException as error:  # unpickling",
          "except ZeroDivisionError as error:  # x",
          "exits when loaded-bare"),
-    _one("outcome.json is trusted", "calls/following.py", "        except ValueError as unreadable:",
-         "        except ZeroDivisionError as unreadable:", "outcome.json damaged-bare"),
+    _one("outcome.json is trusted", "calls/following.py", "    except ValueError as unreadable:",
+         "    except ZeroDivisionError as unreadable:", "outcome.json damaged-bare"),
     Mutation(
         "a local file that cannot be written ends all",
         (

@@ -7,14 +7,14 @@ from typing import Any
 from clusterfn import Job, JobGroup
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.job_run import JobRun, Source
+from clusterfn.calls.job_run import JobRun, OutputSource
 from tests.fakes.taken import run
 
 
 def job(digits: str = "7f3a", keeps: bool = False, kind: type[Job[Any]] = Job) -> tuple[JobRun, Job[Any]]:
     """What is told of it, and what a user has."""
     its_run = run(digits * 4, keeps=keeps)
-    return its_run, kind(its_run, Source())
+    return its_run, kind(its_run, OutputSource())
 
 
 def group(count: int) -> tuple[GroupState, JobGroup]:

@@ -12,7 +12,7 @@ import pytest
 
 from clusterfn.calls import outcome
 from clusterfn.calls.job import Job
-from clusterfn.calls.job_run import Source
+from clusterfn.calls.job_run import OutputSource
 from clusterfn.display import labels
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
@@ -74,7 +74,7 @@ class Ended(Job[Any]):
 
 def test_the_host_knows_whose_values_each_item_takes_and_what_all_of_them_take():
     def job(name: str, kind: type[Job[Any]] = Job) -> Job[Any]:
-        return kind(run(f"{name}{'0' * 12}", "there"), Source())
+        return kind(run(f"{name}{'0' * 12}", "there"), OutputSource())
 
     one, two, constant, old = job("aaaa"), job("bbbb"), job("cccc"), job("dddd", Ended)
     place = Place("there", "/root")

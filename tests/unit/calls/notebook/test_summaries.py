@@ -12,7 +12,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import run_of
-from clusterfn.calls.job_run import Source
+from clusterfn.calls.job_run import OutputSource
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.config.spec import Resources
 from clusterfn.errors import JobError
@@ -26,7 +26,7 @@ USED = {
 }  # fmt: skip
 
 
-class Output(Source):
+class Output(OutputSource):
     """Gives what a job prints: a representation must ask no host."""
 
     on_output = None
