@@ -242,7 +242,7 @@ class JobRun(Run):
         if not self.withdraw():
             self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self.queue.leave()
-            loop.begin(_end_if_stuck(self))
+            _end_if_stuck(self)
         self.is_stopping = True
 
     def listen(self, listener: Listener) -> Callable[[], None]:
@@ -335,11 +335,11 @@ def _ends_nothing(run: JobRun, ended: Ended) -> None:
     """It has no future yet."""
 
 
-async def _end_if_stuck(run: JobRun) -> None:
+def _end_if_stuck(run: JobRun) -> None:
     """Have it ended if it does not end itself."""
 
     def show_left(left: str) -> None:
         run.set_state(run.state, left)
 
     look = functools.partial(liveness.look_until_it_ends, run)
-    await conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, show_left, look)
+    loop.begin(conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, show_left, look))

@@ -27,7 +27,7 @@ from clusterfn.bridge import job_states, layout
 from clusterfn.calls.conclusion import conclude_and_cancel, conclude_or_give_up, find_loss
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable
 from clusterfn.hosts import loop
-from clusterfn.hosts.scheduler_watch import Seen, Silent
+from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler.base import RUNNING, Evidence, SchedulerVerdict
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ def scheduler_said(run: Run, seen: Seen) -> None:
     was_silent, heartbeat.is_silent = heartbeat.is_silent, False
     if was_silent and (seen is None or seen.phase != RUNNING):
         _ask(run)
-    verdict = heartbeat.looks.count(seen, run.host)
+    looks = heartbeat.looks = heartbeat.looks or LookCounter()
+    verdict = looks.count(seen, run.host)
     # The comparison is exact, so that later looks do not conclude the job again.
-    if verdict is not None and heartbeat.looks.hopeless == LOOKS:
+    if verdict is not None and looks.hopeless == LOOKS:
         conclude_and_cancel(run, verdict, process_ended)
-    if heartbeat.looks.gone >= (LOOKS if run.at.scheduler_id or run.at.doubt else LOOKS_UNSEEN):
+    if looks.gone >= (LOOKS if run.at.scheduler_id or run.at.doubt else LOOKS_UNSEEN):
         loop.begin(process_ended(run))
 
 

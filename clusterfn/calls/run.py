@@ -16,13 +16,13 @@ from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import outcome
 from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
-from clusterfn.hosts.scheduler_watch import LookCounter
 
 if TYPE_CHECKING:
     from clusterfn.calls.arriving import Arriving
     from clusterfn.config.spec import ResultPolicy
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.hosts.scheduler_watch import LookCounter
     from clusterfn.hosts.transfer import Transfer
 
 
@@ -102,7 +102,7 @@ class Heartbeat:
 
     def __init__(self) -> None:
         self.watch: Reply[None] | None = None
-        self.looks = LookCounter()
+        self.looks: LookCounter | None = None
         # Whether each look at the scheduler is reported, with what it says of this run alone.
         self.is_listed = False
         self.is_looking = False
