@@ -22,7 +22,7 @@ ALLOWED = {
     "e2e/test_call_seams.py": {"_groups"},
     "e2e/test_executor.py": {"_groups"},
     # A clock of round trips, put around what a link, a reply and a connection do with each of them.
-    "e2e/waits.py": {"_requests", "_answer", "_try_to_connect", "_wait", "_open", "_open_attempt"},
+    "e2e/waits.py": {"_requests", "_answer", "_try_to_connect", "_wait", "_open"},
 }
 # Names of the standard library, of PyTorch and of IPython; clusterfn has functions of the same name.
 OTHERS = {"_exit", "_replace", "_fields", "_asdict", "_C", "_repr_mimebundle_"}
@@ -85,8 +85,8 @@ def test_what_is_allowed_is_used():
 
 @pytest.mark.parametrize(
     "source",
-    ["from clusterfn.calls.job import _finish", "job._listeners", "monkeypatch.setattr(job, '_tracker', None)",
-     "mock.patch.object(job, '_tracker')", "[(job, '_tracker')]",
+    ["from clusterfn.calls.job import _finish", "job._listeners", "monkeypatch.setattr(job, '_source', None)",
+     "mock.patch.object(job, '_source')", "[(job, '_source')]",
      "monkeypatch.setattr('clusterfn.calls.history._anything', 1)"],
 )  # fmt: skip
 def test_a_private_name_is_found_however_it_is_written(source):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, undecorated
 from clusterfn.calls import call, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
-from clusterfn.calls.job import Job, describe_open_jobs, entry_of, withdraw
+from clusterfn.calls.job import Job, describe_open_jobs, run_of, withdraw
 from clusterfn.config import import_time
 from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
 from clusterfn.display import console
@@ -91,7 +91,7 @@ class Executor(concurrent.futures.Executor):
         plain, options = self._with_options(fn)
         check_arguments(plain, args, kwargs, "Executor")
         job: Job[Any] = call.submit_call(plain, args, kwargs, options)
-        entry_of(job).of_executor = True
+        run_of(job).of_executor = True
         self._sent.append(job.id)
         self._jobs[job.id] = job
         if self._max_workers == len(self._sent) - 1 and console.is_new("max_workers", job.host):

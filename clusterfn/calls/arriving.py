@@ -117,4 +117,5 @@ _arriving: weakref.WeakValueDictionary[int, Arriving] = weakref.WeakValueDiction
 def _awaited() -> int:
     """Return how many bytes are still to come to all values: each of ten would find all of the memory free."""
     # Iterate over a copy, because the reader thread of each host may add a value meanwhile.
-    return sum(each.awaited for each in [reference() for reference in _arriving.valuerefs()] if each is not None)
+    values = [reference() for reference in _arriving.valuerefs()]
+    return sum(value.awaited for value in values if value is not None)

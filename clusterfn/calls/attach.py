@@ -17,7 +17,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history, remote_state
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.config import config_file
@@ -91,15 +91,15 @@ def attach(
         return sent_group.attach(host_state, spec, accepted)
     keeps = spec.get("keep_value", False)
     tracker = Tracker(host_state, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
-    job: Job[Any] = Job(spec["id"], spec["name"], host_state.settings.name, folder, tracker)
-    tracker.entry = entry = entry_of(job)
+    job: Job[Any] = tracker.job()
+    run = tracker.run
     with reading(host_state.settings.name, SPEC_OF_JOB):
-        entry.sent_here, entry.asked = False, Resources(**known_fields(Resources, spec["resources"]))
-        tracker.time_s = None if entry.asked.time_s is None else float(entry.asked.time_s)
-    entry.has_value = bool(spec.get("has_value", True))
+        run.sent_here, run.asked = False, Resources(**known_fields(Resources, spec["resources"]))
+        tracker.time_s = None if run.asked.time_s is None else float(run.asked.time_s)
+    run.has_value = bool(spec.get("has_value", True))
     tracker.attach(claim or b"", started or b"")
     sizes = remote_state.read_sizes(attempts, sizes_reply)
-    remote_state.wait_until_caught_up(lambda: job.done() or tracker.is_caught_up(sizes))
+    remote_state.wait_until_caught_up(lambda: job.done() or tracker.source.is_caught_up(sizes))
     return job
 
 
@@ -151,19 +151,19 @@ def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
     silent: dict[str, HostError] = {}
 
     def describe() -> str:
-        names = ", ".join(each.name for each in hosts[:_NAMED]) + (", …" if len(hosts) > _NAMED else "")
+        names = ", ".join(asked.name for asked in hosts[:_NAMED]) + (", …" if len(hosts) > _NAMED else "")
         return f"looking for {job_id[:SHORT]} on {names}: it is not there yet"
 
     with loop.speaking(describe):
         seen = _seen_on(hosts, job_id, silent)
-        names = [each.name for each in hosts]
+        names = [asked.name for asked in hosts]
         while not _whole(seen) and len(silent) < len(hosts) and history.sent_within(job_id, ON_ITS_WAY_S, names):
             # Its folder comes after all that it needs.
             time.sleep(_LOOK_S)
             seen = _seen_on(hosts, job_id, silent)
         if others and not seen:
             # A host that does not answer may have another address by now, or another root.
-            again = [each for each in others if not silent or each.name in {tried.name for tried in hosts}]
+            again = [other for other in others if not silent or other.name in {tried.name for tried in hosts}]
             hosts, seen = [*hosts, *again], _seen_on(again, job_id, silent)
     folders = _whole(seen)
     if len(_ids(folders)) > 1:
@@ -231,7 +231,7 @@ def _sender(folders: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     spec = remote_files.read_bytes(host.connection, posixpath.join(folder, layout.SPEC))
     with reading(host.settings.name, SPEC_OF_JOB):
         sent_to = read_spec(spec)["host"]
-    chosen = next((each for each in folders if each[0].settings.name == sent_to), None)
+    chosen = next((found for found in folders if found[0].settings.name == sent_to), None)
     if chosen is None:
         names = [host.settings.name for host, _ in folders]
         raise ConfigError(

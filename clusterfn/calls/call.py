@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.calls import checkpoint, history, job_display, leaving, submit
-from clusterfn.calls.job import Job, entry_of
-from clusterfn.calls.job_entry import JobEntry
+from clusterfn.calls.job import Job, run_of
+from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.environment_kinds import is_set_by_clusterfn
@@ -72,7 +72,7 @@ def submit_call(
     """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays."""
     prepared = prepare(function, args, kwargs, options)
     job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), in_turn=True)
-    entry_of(job).on_interrupt = options.on_interrupt
+    run_of(job).on_interrupt = options.on_interrupt
     return job
 
 
@@ -239,34 +239,35 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     """
     host, spec = prepared.host, prepared.job
     tracker = Tracker(host, spec.id, spec.name, live, keeps=spec.keep_value, results=spec.results)
-    job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
-    tracker.entry = entry = entry_of(job)
-    entry.fetch_when_done(spec.outputs)
-    entry.asked, tracker.time_s = spec.resources, spec.resources.time_s
-    entry.has_value = spec.has_value
-    tracker.queue.inputs = prepared.payload.inputs
-    entry.given = submit.given_paths(host.root, prepared.payload)
-    _send_now(prepared, entry, tracker, in_turn)
+    job: Job[Any] = tracker.job()
+    run = tracker.run
+    # The program may change its working directory before the job ends, so the folder is noted now.
+    run.outputs = tuple((pattern, Path.cwd()) for pattern in spec.outputs)
+    run.asked, tracker.time_s = spec.resources, spec.resources.time_s
+    run.has_value = spec.has_value
+    run.queue.inputs = prepared.payload.inputs
+    run.given = submit.given_paths(host.root, prepared.payload)
+    _send_now(prepared, tracker, in_turn)
     return job, tracker
 
 
-def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bool) -> None:
+def _send_now(prepared: Prepared, tracker: Tracker, in_turn: bool) -> None:
     """Send the call, start it, and follow it."""
-    host, spec = prepared.host, prepared.job
+    host, spec, run = prepared.host, prepared.job, tracker.run
     submit.await_room(host)
     inputs = submit.inputs_of(prepared.payload)
-    entry.submitted_at = time.monotonic()
-    history.remember(entry, prepared.config, spec.results, spec.secrets)
-    needs, environment = send_needs(prepared, entry)
+    run.submitted_at = time.monotonic()
+    history.remember(run, prepared.config, spec.results, spec.secrets)
+    needs, environment = send_needs(prepared, run)
     submit.submit_job(host, spec, prepared.payload, needs, tracker, inputs)
     # Without a scheduler the job begins at once, and follows its builder itself.
     if environment and host.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)
     tracker.follow(in_turn)
-    leaving.remember_going(entry)
+    leaving.remember_going(run)
 
 
-def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submit.Uploads, EnvironmentUpload | None]:
+def send_needs(prepared: Prepared, job: JobRun | GroupState) -> tuple[submit.Uploads, EnvironmentUpload | None]:
     """Send what the host lacks, and start the builder of an environment that is made.
 
     Returns:

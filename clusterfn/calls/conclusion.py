@@ -1,7 +1,7 @@
 """Has a host end jobs, or items of a group, that do not end by themselves, and publish an outcome for each.
 
-Some have left none: `Conclusion`. Those that do not end on request are killed: `end_if_stuck`. The host publishes an
-outcome by the same link as the job itself would, or finds that the job has published its own.
+Some have left none: `conclude_or_give_up`. Those that do not end on request are killed: `end_if_stuck`. The host
+publishes an outcome by the same link as the job itself would, or finds that the job has published its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import printable
 from clusterfn.config.host_text import reading
-from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError, Unreachable
+from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.rpc.frames import error_of
 from clusterfn.scheduler.base import SchedulerVerdict
@@ -24,7 +24,7 @@ from clusterfn.scheduler.base import SchedulerVerdict
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.queue_place import QueuePlace
-    from clusterfn.calls.queue_tracker import FollowedJob
+    from clusterfn.calls.run import Run
     from clusterfn.config.spec import Host
     from clusterfn.hosts.connection import Completed, Reply
     from clusterfn.hosts.host_state import HostState
@@ -42,84 +42,81 @@ WITHDRAWN_JOB = SchedulerVerdict(
 _ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0
 
 
-class Conclusion:
-    """Has the host conclude one job.
+LookAgain = Callable[["Run", float], Coroutine[Any, Any, None]]
+
+
+def ask(run: Run, verdict: SchedulerVerdict) -> Reply[Completed]:
+    """Ask the host to publish this verdict, unless the job has an outcome; `parse_conclusion` reads the answer."""
+    run.hurry()
+    request = json.dumps(verdict.as_dict()).encode()
+    # Only the host concludes: a client that concluded by itself could contradict a supervisor that is still alive.
+    return run.at.host.bridge.supervise("conclude", run.folder, bridge=run.at.bridge, stdin=request)
+
+
+def conclude_and_cancel(run: Run, verdict: SchedulerVerdict, look_again: LookAgain) -> None:
+    """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
+
+    Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
 
     Args:
-        job: What follows it.
-        look_again: Looks, after so many seconds, whether it is still to be concluded.
+        look_again: Looks, after so many seconds, whether the run is still to be concluded.
     """
+    # The outcome of the job may end the program, and the scheduler must be asked before that.
+    exit_flush.await_at_exit(loop.start(_conclude_and_cancel(run, verdict, look_again)))
 
-    def __init__(self, job: FollowedJob, look_again: Callable[[float], Coroutine[Any, Any, None]]) -> None:
-        self.job, self._look_again = job, look_again
-        self._is_cancelling = False
-        self._failed = 0
 
-    def ask(self, verdict: SchedulerVerdict) -> Reply[Completed]:
-        """Ask the host to publish this verdict, unless the job has an outcome; `parse_conclusion` reads the answer."""
-        self.job.skip_turn()
-        request = json.dumps(verdict.as_dict()).encode()
-        # Only the host concludes: a client that concluded by itself could contradict a supervisor that is still alive.
-        return self.job.host.bridge.supervise("conclude", self.job.folder, bridge=self.job.bridge, stdin=request)
+async def _conclude_and_cancel(run: Run, verdict: SchedulerVerdict, look_again: LookAgain) -> None:
+    if run.heartbeat.is_cancelling:
+        return
+    run.heartbeat.is_cancelling = True
+    try:
+        published = await conclude_or_give_up(run, verdict, look_again)
+        has_begun = published is None or published.get("attempt", "") is None
+        if not has_begun:
+            run.queue.cancel()
+    finally:
+        run.heartbeat.is_cancelling = False
 
-    def conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
-        """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
 
-        Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
-        """
-        # The outcome of the job may end the program, and the scheduler must be asked before that.
-        exit_flush.await_at_exit(loop.start(self._conclude_and_cancel(verdict)))
+async def conclude_or_give_up(run: Run, verdict: SchedulerVerdict, look_again: LookAgain) -> Mapping[str, Any] | None:
+    """Have this verdict published, unless the job has an outcome; return which one is published now.
 
-    async def _conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
-        if self._is_cancelling:
-            return
-        self._is_cancelling = True
-        try:
-            published = await self.conclude_or_give_up(verdict)
-            has_begun = published is None or published.get("attempt", "") is None
-            if not has_begun:
-                self.job.cancel_at_scheduler()
-        finally:
-            self._is_cancelling = False
+    Returns:
+        None without an answer, {} if the host could not do it. The next missed heartbeat asks again, or the job is
+        given up: once the disk was full for a minute, or after two failures as the bridge or its folder is gone.
+    """
+    published: Mapping[str, Any] | None = None
+    try:
+        answer = await ask(run, verdict)
+        published = {}
+        published = parse_conclusion(answer, run.at.host.settings, run.folder)
+    except (Unreachable, concurrent.futures.CancelledError):
+        return None
+    except ClusterfnError as error:
+        await _retry_or_give_up(run, error, look_again)
+    else:
+        run.heartbeat.failed = 0
+    return published
 
-    async def conclude_or_give_up(self, verdict: SchedulerVerdict) -> Mapping[str, Any] | None:
-        """Have this verdict published, unless the job has an outcome; return which one is published now.
 
-        Returns:
-            None without an answer, {} if the host could not do it. The next missed heartbeat asks again, or the job is
-            given up: once the disk was full for a minute, or after two failures as the bridge or its folder is gone.
-        """
-        published: Mapping[str, Any] | None = None
-        try:
-            answer = await self.ask(verdict)
-            published = {}
-            published = parse_conclusion(answer, self.job.host.settings, self.job.folder)
-        except (Unreachable, concurrent.futures.CancelledError):
-            return None
-        except ClusterfnError as error:
-            await self._retry_or_give_up(error)
-        else:
-            self._failed = 0
-        return published
-
-    async def _retry_or_give_up(self, error: ClusterfnError) -> None:
-        job = self.job
-        pauses_s = layout.ROOM_PAUSES_S if isinstance(error, HostDiskFull) else (0.0,)
-        self._failed += 1
-        if job.is_closed or self._failed > len(pauses_s) + 1:
-            return
-        if self._failed <= len(pauses_s):
-            # The bridge itself may be missing on the host: without this the next try would not send it again.
-            job.host.contents.forget()
-            loop.begin(self._look_again(pauses_s[self._failed - 1]))
-            return
-        lost = await find_loss(job.host, job.folder, job.scheduler_name)
-        if not job.is_closed:
-            job.cannot_conclude(lost or error)
+async def _retry_or_give_up(run: Run, error: ClusterfnError, look_again: LookAgain) -> None:
+    pauses_s = layout.ROOM_PAUSES_S if isinstance(error, HostDiskFull) else (0.0,)
+    run.heartbeat.failed += 1
+    failed = run.heartbeat.failed
+    if run.is_closed or failed > len(pauses_s) + 1:
+        return
+    if failed <= len(pauses_s):
+        # The bridge itself may be missing on the host: without this the next try would not send it again.
+        run.at.host.contents.forget()
+        loop.begin(look_again(run, pauses_s[failed - 1]))
+        return
+    lost = await find_loss(run.at.host, run.folder, run.at.scheduler_name)
+    if not run.is_closed:
+        run.give_up(lost or error)
 
 
 def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "job") -> dict[str, Any]:
-    """Read which outcome is published now, from the answer to `Conclusion.ask`.
+    """Read which outcome is published now, from the answer to `ask`.
 
     Raises:
         HostDiskFull: The host had no disk space to write it.
@@ -175,16 +172,6 @@ async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> 
         stage="supervisor", evidence=[f"there is no {folder}"],
         hint=f"check {host_state.root} on {host}, and call again{queue}",
     )  # fmt: skip
-
-
-def check_removed(host: HostState, scheduler_name: str, answer: Completed) -> None:
-    """Raise a SubmitError if a scheduler has not removed a job from its queue."""
-    if answer.rc != 0:
-        raise SubmitError(
-            "the job will not run, but its scheduler did not remove it from the queue", host=host.settings.name,
-            stage="queue", evidence=answer.err.decode("utf-8", "replace").splitlines(),
-            hint=f"try again, or run on the host: {host.scheduler.cancel_by_hand(scheduler_name)}",
-        )  # fmt: skip
 
 
 async def end_if_stuck(

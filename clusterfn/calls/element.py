@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SUSPENDED
-from clusterfn.calls.follower import Follower
+from clusterfn.calls import liveness
+from clusterfn.calls.following import AgentSource, OnOutput
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.queue_place import QueuePlace
-from clusterfn.calls.queue_tracker import Entry
+from clusterfn.calls.run import Location, Run
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop
@@ -78,7 +79,7 @@ class OfGroup(NamedTuple):
     put: Callable[[ElementSignal], None]
 
 
-class ArrayTask(Entry):
+class ArrayTask(Run):
     """One element of a group. What it prints, and the progress of its files, are not shown.
 
     Args:
@@ -87,35 +88,33 @@ class ArrayTask(Entry):
     """
 
     def __init__(self, of: OfGroup, number: int) -> None:
+        super().__init__(ElementLocation(of, number))
         self._of = of
         self.begun = self.over = False
-        self.host, self.id, self.folder = of.state.host, of.state.id, of.queue.folder
-        self.submitted_at = of.state.submitted_at
-        self.tracker = ArrayTaskTracker(of, number)
-        self.tracker.entry = self
+        self.source = JournalSource(self, of.results, number)
 
     def follow_when_claimed(self) -> None:
         """Follow it once it has a claim: before that it has no files."""
-        claim = self._of.queue.host.connection.wait(posixpath.join(self.tracker.folder, layout.CLAIM))
-        self.tracker.awaited = claim
+        claim = self.at.connection.wait(posixpath.join(self.folder, layout.CLAIM))
+        self.source.awaited = claim
         loop.begin(self._see_claimed(claim))
 
     async def _see_claimed(self, coming: Reply[bytes]) -> None:
         error = await coming.error()
-        if self.tracker.is_closed or self.begun:
+        if self.is_closed or self.begun:
             return
         if error is not None:
             self.lose(error if isinstance(error, ClusterfnError) else HostError(str(error), host=self.host))
             return
         claim = coming.result(0)
-        self.tracker.scheduler_id = claim.decode("ascii", "replace").strip() or self.tracker.scheduler_id
+        self.at.scheduler_id = claim.decode("ascii", "replace").strip() or self.at.scheduler_id
         self.follow()
-        self.tracker.liveness.watch_heartbeat()
+        liveness.watch_heartbeat(self)
 
     def follow(self) -> None:
         """Follow it from its first attempt on."""
         self.begun = True
-        self.tracker.follow()
+        self.source.follow()
 
     def follow_now(self) -> None:
         """Follow it without a claim.
@@ -123,9 +122,9 @@ class ArrayTask(Entry):
         An element that only gave up items never has one, and one that waits again gets it later.
         """
         if not self.begun:
-            awaited = self.tracker.awaited
+            awaited = self.source.awaited
             self.follow()
-            self.tracker.liveness.watch_heartbeat()
+            liveness.watch_heartbeat(self)
             if awaited is not None:
                 awaited.cancel()
 
@@ -136,6 +135,9 @@ class ArrayTask(Entry):
 
     def note_silence(self) -> None:
         self._of.state.note_silence()
+
+    def note_requeue(self) -> None:
+        self._of.put(ElementRequeued())
 
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
         self._now = state, reason
@@ -161,14 +163,14 @@ class ArrayTask(Entry):
         self._of.put(ElementInconclusive(error))
 
 
-class ArrayTaskTracker(Follower):
-    """Follows an element: as a job, with the journal and the values of each attempt."""
+class ElementLocation(Location):
+    """Where an element of a group is."""
 
     def __init__(self, of: OfGroup, number: int) -> None:
-        folder, name = layout.element_dir(of.queue.folder, number), f"{of.queue.scheduler_name}.{number}"
-        super().__init__(of.queue.host, folder, name, bridge=of.job.bridge, results=of.job.results)
-        self._of, self._number = of, number
-        self._stream = ItemStream(number, 1)
+        folder = layout.element_dir(of.queue.folder, number)
+        name = f"{of.queue.scheduler_name}.{number}"
+        super().__init__(of.queue.host, of.state.id, folder, name, of.job.bridge, results=of.job.results)
+        self._number = number
 
     def log_path(self, stream: str) -> str:
         """Return the file of a stream; for "scheduler" that of this element."""
@@ -177,32 +179,29 @@ class ArrayTaskTracker(Follower):
         name = self.host.scheduler.element_log(self._number, self.scheduler_id)
         return posixpath.join(posixpath.dirname(posixpath.dirname(self.folder)), name)
 
-    def _follow_files(self, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]) -> Reply[bytes]:
-        """Follow what the present attempt reports about its items, and their values; what it prints is not shown."""
-        results, stream = self._of.results, ItemStream(self._number, self.attempt)
-        self._stream = stream
-        if self.results.max_bytes is not None:
-            stream.values = posixpath.join(self.attempt_folder, layout.VALUES)
+
+class JournalSource(AgentSource):
+    """What comes of an element: the journal and the values of each attempt. What it prints is not shown."""
+
+    def __init__(self, run: Run, results: ItemResults, number: int) -> None:
+        super().__init__(run)
+        self._results, self._number = results, number
+        self._stream = ItemStream(number, 1)
+
+    def follow_files(self, shown_by: Sequence[OnOutput], heard: Mapping[str, int]) -> Reply[bytes]:
+        """Follow what the present attempt reports about its items, and their values."""
+        at, results = self.run.at, self._results
+        stream = self._stream = ItemStream(self._number, at.attempt)
+        if at.results.max_bytes is not None:
+            stream.values = at.path(layout.VALUES)
         files = [
-            self._file(layout.EVENTS, self._take_events),
-            self._file(layout.JOURNAL, lambda data: results.take_lines(stream, data)),
+            Followed(at.path(layout.EVENTS), self.take_events),
+            Followed(at.path(layout.JOURNAL), lambda data: results.take_lines(stream, data)),
         ]
         if not stream.values:
-            files.append(self._file(layout.VALUES, lambda data: results.take_values(stream, data)))
-        waiting = self.connection.follow(files, posixpath.join(self.attempt_folder, layout.OUTCOME))
-        self.awaited = waiting
-        return waiting
+            files.append(Followed(at.path(layout.VALUES), lambda data: results.take_values(stream, data)))
+        self.awaited = at.connection.follow(files, at.path(layout.OUTCOME))
+        return self.awaited
 
-    def _take_outcome(self, data: bytes) -> Reply[bytes] | None:
-        # Its other files have been read to their ends.
-        self._of.results.take_end(self._stream)
-        return super()._take_outcome(data)
-
-    def _open_next(self, fields: dict[str, Any]) -> Reply[bytes]:
-        waiting = super()._open_next(fields)
-        if fields["kind"] == layout.PREEMPTED:
-            self._of.put(ElementRequeued())
-        return waiting
-
-    def _file(self, name: str, on_data: Callable[[bytes], Any]) -> Followed:
-        return Followed(posixpath.join(self.attempt_folder, name), on_data)
+    def take_rest(self) -> None:
+        self._results.take_end(self._stream)

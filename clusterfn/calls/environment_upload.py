@@ -36,7 +36,7 @@ from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.queue_tracker import Entry
+    from clusterfn.calls.run import Run
     from clusterfn.environment.lock import LockedPackage
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.connection import Reply
@@ -98,7 +98,7 @@ class EnvironmentUpload:
         loop.begin(report_end())
 
 
-def upload_for(host: HostState, environment: LockedEnvironment, job: Entry | GroupState, say: Say) -> EnvironmentUpload:
+def upload_for(host: HostState, environment: LockedEnvironment, job: Run | GroupState, say: Say) -> EnvironmentUpload:
     """Upload it as `upload` does; show progress before the job is shown, then make it part of the job's state."""
     with BuildDisplay() as display:
 

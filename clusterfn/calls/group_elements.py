@@ -76,13 +76,13 @@ class Elements:
         """Follow these elements no more, which were not started."""
         self._unsubmitted.difference_update(numbers)
         for number in numbers:
-            self.tasks.pop(number).tracker.end()
+            self.tasks.pop(number).close()
 
     def end(self) -> None:
         """Follow none of them any more, and start no others."""
         self.is_closed = self.has_ended = True
         for element in list(self.tasks.values()):
-            element.tracker.end()
+            element.close()
 
     def running(self) -> list[ArrayTask]:
         """Return those that have begun and are not over."""
@@ -144,7 +144,7 @@ class Elements:
             self._scheduler_ids.update([scheduler_id] if scheduler_id else [])
         else:
             # With a scheduler that knows all, each task has an id of its own, in its claim.
-            self.tasks[some[0]].tracker.scheduler_id = scheduler_id
+            self.tasks[some[0]].at.scheduler_id = scheduler_id
         self._doubt = doubt or self._doubt
 
     def refused(self, numbers: Iterable[int], error: BaseException) -> None:
@@ -214,7 +214,7 @@ class Elements:
                 loop.begin(self._conclude_unless_they_start_later())
             elif self._looks.gone >= liveness.LOOKS:
                 for element in unbegun:
-                    loop.begin(element.tracker.liveness.process_ended())
+                    loop.begin(liveness.process_ended(element))
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
             self._of.put(NoneWillBegin(verdict))
             self.queue.cancel()
@@ -240,7 +240,7 @@ class Elements:
         if seen is not None and seen.scheduler_id:
             self._scheduler_ids.add(seen.scheduler_id.partition("_")[0])
             self._doubt = None
-        claims = {element.tracker.scheduler_id for element in list(self.tasks.values())}
+        claims = {element.at.scheduler_id for element in list(self.tasks.values())}
         ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
         if self._looks.gone >= (liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN):
             # What the scheduler says of the newest id decides.
@@ -292,7 +292,7 @@ class _WaitingElements(WaitingJob):
         # An element that was refused is gone from the table, and has ended.
         element = self._elements.tasks.get(self._some[0])
         if element is not None:
-            await element.tracker.liveness.process_ended()
+            await liveness.process_ended(element)
 
     @property
     def refusal_note(self) -> str:

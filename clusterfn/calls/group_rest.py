@@ -177,11 +177,11 @@ class Rest:
             await self.bury(element, verdict)
         finally:
             if self._elements.has_ended:
-                element.tracker.end()
+                element.close()
 
     async def bury(self, element: ArrayTask, verdict: SchedulerVerdict) -> None:
         """Have the host conclude; the first verdict asked for an element is final."""
-        folder = element.tracker.folder
+        folder = element.folder
         try:
             await conclusion.fail_unfinished_items(self._host, self._of.state, folder, self._of.job.bridge, verdict)
         except ClusterfnError as error:

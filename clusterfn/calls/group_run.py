@@ -254,7 +254,7 @@ class GroupRun:
 
         async def look() -> None:
             for element in self.elements.running():
-                loop.begin(element.tracker.liveness.look_until_it_ends())
+                loop.begin(liveness.look_until_it_ends(element))
 
         group = self.group
         loop.begin(

@@ -20,7 +20,7 @@ from clusterfn.errors import ConfigError
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.job_entry import JobEntry
+    from clusterfn.calls.job_run import JobRun
 
 
 # About thirty thousand jobs.
@@ -51,7 +51,7 @@ class LedgerEntry:
 
 
 def remember(
-    job: JobEntry | GroupState, config: Path | None, results: ResultPolicy | None = None, secrets: Iterable[str] = ()
+    job: JobRun | GroupState, config: Path | None, results: ResultPolicy | None = None, secrets: Iterable[str] = ()
 ) -> None:
     """Record where a job is, which file defines that host, what is accepted of its value, and what secrets it got.
 

@@ -1,6 +1,6 @@
 """A job as its user sees it: a concurrent.futures.Future that can be awaited, with an id, a status, logs and files.
 
-Has only names that a user may call; the rest is in `job_entry.JobEntry`, which `entry_of` gives.
+Has only names that a user may call; the rest is in its `job_run.JobRun`, which `run_of` gives.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
-from clusterfn.calls import remote_state
-from clusterfn.calls.job_entry import ON_HOST, JobEntry
+from clusterfn.calls import remote_state, settling
+from clusterfn.calls.job_run import JobRun, OutputSource
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay, end_of, headline
@@ -29,13 +29,14 @@ from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart,
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
-    from clusterfn.calls.queue_tracker import JobBackend
     from clusterfn.hosts.connection import Reply
 
 R = TypeVar("R")
 
 # The time for an answer where the job seems not to have begun, and where it has begun.
 _MOMENT_S, _ANSWER_S = 5.0, 30.0
+# The bytes of output that a notebook shows.
+_TAIL = 8192
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
@@ -74,36 +75,37 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
 
     _as_argument = "pass the value of that job: job.result()"
 
-    def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:
+    def __init__(self, run: JobRun, source: OutputSource) -> None:
         super().__init__()
-        self.id, self.name, self.host, self.folder = job_id, name, host, folder
-        self._entry = JobEntry(job_id, name, host, folder, tracker, self)
+        self.id, self.name, self.host, self.folder = run.id, run.name, run.host, run.folder
+        self._run, self._source = run, source
+        run.future, run.end = self, settling.end
         self._pid = os.getpid()
 
     @property
     def state(self) -> str:
         """PENDING, STARTING, RUNNING, SUSPENDED, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
-        return self._entry.state
+        return self._run.state
 
     @property
     def reason(self) -> str:
         """Why it is in that state, or why nothing is received of it, if there is something to say."""
-        return self._entry.reason
+        return self._run.reason
 
     @property
     def status(self) -> str:
         """State and reason in one line, such as "PENDING (waiting for its turn)"."""
-        return self._entry.status
+        return self._run.status
 
     @property
     def since(self) -> float | None:
         """When it came into its state, in seconds since 1970; None if that is not known."""
-        return self._entry.since
+        return self._run.since
 
     @property
     def status_since(self) -> str:
         """The same, and since when: "RUNNING since 14:03:11 (node7)"."""
-        return self._entry.status_since
+        return self._run.status_since
 
     @property
     @public_api
@@ -112,28 +114,28 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
 
         While it runs, this asks its host, and `now` says what it uses at the moment. Empty before it runs.
         """
-        return self._entry.usage()
+        return settling.usage(self._run)
 
     @property
     def notes(self) -> Sequence[str]:
         """What was noticed apart from the outcome: attempts before the last, processes that were left behind, …"""
-        outcome = self._entry.published
+        outcome = self._run.published
         return (*(outcome.get("earlier") or ()), *(outcome.get("notes") or ()))
 
     @property
     @public_api
     def files(self) -> list[remote_files.RemoteFile]:
         """The files that the function has left in its folder; none if it has not begun."""
-        tracker = self._entry.tracker
+        at = self._run.at
         try:
-            return remote_files.list_files(tracker.connection, tracker.work_folder)
+            return remote_files.list_files(at.connection, at.work_folder)
         except HostError as error:
             if error.kind != "missing":
                 raise
         if self.state in (PENDING, STARTING):
             return []
         # The job has begun in the meantime.
-        return remote_files.list_files(tracker.connection, tracker.work_folder)
+        return remote_files.list_files(at.connection, at.work_folder)
 
     @public_api
     def logs(self, stream: str = "stdout") -> str:
@@ -150,7 +152,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         """
         if stream not in _STREAMS:
             raise ValueError(f"{stream!r}: a job has {', '.join(_STREAMS)}")
-        return remote_files.read_text(self._entry.tracker.connection, self._entry.tracker.log_path(stream))
+        return remote_files.read_text(self._run.at.connection, self._run.at.log_path(stream))
 
     @public_api
     def follow(self) -> R:
@@ -166,7 +168,9 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
             >>> job = train.submit(1e-3)
             >>> job.follow()
         """
-        return cast(R, self._entry.tracker.show(self)) if os.getpid() == self._pid else self.result()
+        if os.getpid() != self._pid:
+            return self.result()
+        return cast(R, self._source.show(self, self._run.on_interrupt))
 
     @public_api
     def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:
@@ -182,9 +186,9 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: Nothing there has such a name; the message lists what there is. Or the job has not begun.
         """
-        tracker = self._entry.tracker
+        at = self._run.at
         try:
-            return remote_files.fetch(tracker.connection, tracker.work_folder, pattern, Path(to))
+            return remote_files.fetch(at.connection, at.work_folder, pattern, Path(to))
         except HostError:
             if self.state not in (PENDING, STARTING):
                 raise
@@ -199,7 +203,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         It can be read while the job runs, and after it has failed, as long as the job is on the host.
         """
         folder = posixpath.join(self.folder, layout.CHECKPOINT)
-        return remote_files.CheckpointFolder(self._entry.tracker.connection, folder, "job.checkpoint")
+        return remote_files.CheckpointFolder(self._run.at.connection, folder, "job.checkpoint")
 
     @public_api
     def stack(self) -> str:
@@ -212,7 +216,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
             ClusterfnError: The job does not run, or does not answer.
         """
         dump = remote_state.request_stack_dump(
-            self._entry.tracker.connection,
+            self._run.at.connection,
             self.folder,
             lambda waited_s: not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S),
         )
@@ -227,7 +231,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
     @public_api
     def stop(self) -> None:
         """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""
-        self._entry.stop()
+        self._run.stop()
 
     @public_api
     def cancel(self) -> bool:
@@ -243,10 +247,10 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
             return True
         if self.done():
             return self.state == CANCELLED
-        if self._entry.of_executor:
+        if self._run.of_executor:
             _tell_that_it_keeps_running()
             return False
-        self._entry.stop()
+        self._run.stop()
         return True
 
     @public_api
@@ -275,9 +279,10 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
             if self.done():
                 raise
             raise type(error)(f"{self.id} on {self.host} has not ended within {timeout:g} s; it continues") from None
-        if value is not ON_HOST:
+        if value is not settling.ON_HOST:
             return value
-        fetched: R = self._entry.fetch(None if timeout is None else max(0.0, began + timeout - time.monotonic()), most)
+        left = None if timeout is None else max(0.0, began + timeout - time.monotonic())
+        fetched: R = settling.fetch(self._run, left, most)
         return fetched
 
     @public_api
@@ -290,8 +295,8 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         import asyncio
 
         if not self.done():
-            self._entry.tracker.skip_turn()
-        if self._entry.tracker.is_fetched_apart:
+            self._run.hurry()
+        if self._run.at.is_fetched_apart:
             return _fetch_later(self).__await__()
         return asyncio.shield(asyncio.wrap_future(self)).__await__()
 
@@ -316,26 +321,31 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
 
     def _shown_lines(self, held_by: str = "", *more: str) -> list[str]:
-        entry = self._entry
-        usage = entry.published.get("usage") or {}
-        waited_s = time.monotonic() - entry.submitted_at if entry.sent_here else None
+        run = self._run
+        usage = run.published.get("usage") or {}
+        waited_s = time.monotonic() - run.submitted_at if run.sent_here else None
         elapsed_s = usage.get("wall_s") if self.done() else waited_s
         title = f"{held_by or self.name} on {self.host}"
         use = short_usage(usage)
         facts = [
-            *describe_request(entry.asked),
+            *describe_request(run.asked),
             *([f"used: {use}"] if use else []),
             *more,
         ]
         return [
             headline(title, self.id, self.state, "", elapsed_s, self.reason),
-            *(f"  {line}" for line in facts), *end_of(entry.tail),
+            *(f"  {line}" for line in facts), *end_of(run.tail or b""),
         ]  # fmt: skip
 
     def _may_change(self) -> bool:
-        if not self.done():
-            self._entry.watch_output()
+        if not self.done() and self._run.tail is None:
+            self._run.tail = b""
+            self._source.watch_output(functools.partial(_keep_tail, self._run))
         return not self.done()
+
+
+def _keep_tail(run: JobRun, stream: str, data: bytes) -> None:
+    run.tail = ((run.tail or b"") + data)[-_TAIL:]
 
 
 class JobSource(ArgumentSource):
@@ -355,24 +365,24 @@ class JobSource(ArgumentSource):
         concurrent.futures.wait([self.argument])
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        return self.argument._entry.tracker.queue.open_requests() if os.getpid() == self.argument._pid else ()
+        return self.argument._run.queue.open_requests() if os.getpid() == self.argument._pid else ()
 
 
-def entry_of(job: Job[Any]) -> JobEntry:
-    """Return what is known of a job, for other parts of the library."""
-    return job._entry
+def run_of(job: Job[Any]) -> JobRun:
+    """Return the run of a job, for other parts of the library."""
+    return job._run
 
 
 def withdraw(job: Job[Any]) -> bool:
     """Keep the job from ever starting; return whether it was withdrawn, now or before."""
-    entry = job._entry
+    run = job._run
     if job.done() or job.running():
         return job.cancelled()
     # The outcome of this withdrawal comes back too, and must find the job cancelled.
-    with entry.settling:
-        if job.done() or not entry.tracker.withdraw() or not concurrent.futures.Future.cancel(job):
+    with run.settling:
+        if job.done() or not run.withdraw() or not concurrent.futures.Future.cancel(job):
             return job.cancelled()
-        entry.finish(CANCELLED, "withdrawn before it started", lambda _: None)
+        settling.finish(run, CANCELLED, "withdrawn before it started", lambda _: None)
     return True
 
 
@@ -385,13 +395,13 @@ def _await_end(job: Job[Any], timeout: float | None) -> float | None:
     """Wait as a Future does, and say what for unless a display shows that; return what is left of `timeout`."""
     if job.done():
         return timeout
-    began, entry = time.monotonic(), entry_of(job)
+    began, run = time.monotonic(), run_of(job)
 
     def describe() -> str:
-        return f"{job.id} {job.name} on {job.host} is {entry.status_since}; waiting for it"
+        return f"{job.id} {job.name} on {job.host} is {run.status_since}; waiting for it"
 
-    entry.tracker.skip_turn()
-    if not entry.is_shown:
+    run.hurry()
+    if not run.sink.is_shown:
         spoken_wait.wait_for([job], describe, timeout)
     return None if timeout is None else max(0.0, began + timeout - time.monotonic())
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import leaving
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.display import console
 from clusterfn.display.console import STREAMS, OutputWriter
 from clusterfn.hosts import loop, spoken_wait
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.job_entry import JobEntry
+    from clusterfn.calls.job_run import JobRun
 
 R = TypeVar("R")
 # It passes what a job prints to a function of the stream's name and the bytes. Entered, it gives a function that waits
@@ -50,8 +50,8 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
         KeyboardInterrupt: After Ctrl-C; the job continues unless it was stopped.
         Exception: What the job raises.
     """
-    entry = entry_of(job)
-    shown = _JobDisplay(entry, where)
+    run = run_of(job)
+    shown = _JobDisplay(run, where)
     try:
         coming = output(lambda name, data: shown.queue.put((name, data))) if output else nullcontext(lambda: None)
         with coming as await_rest:
@@ -60,10 +60,10 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
             shown.show_rest()
     except KeyboardInterrupt:
         shown.show("")
-        if leaving.has_value(entry):
-            leaving.leave_value(entry)
+        if leaving.has_value(run):
+            leaving.leave_value(run)
         else:
-            leaving.interrupted(entry, on_interrupt)
+            leaving.interrupted(run, on_interrupt)
         raise
     finally:
         shown.unlisten()
@@ -73,7 +73,7 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
 class _JobDisplay(console.Status):
     """What the screen shows of one waiting call."""
 
-    def __init__(self, job: JobEntry, where: str) -> None:
+    def __init__(self, job: JobRun, where: str) -> None:
         super().__init__(began=max(time.monotonic(), job.submitted_at))
         self.job = job
         self.queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -145,7 +145,7 @@ class _JobDisplay(console.Status):
             return self.trouble or self.job.reason
         waited_s = self.clock() - self.began
         reason = self.job.reason if waited_s >= spoken_wait.REASON_AFTER_S else ""
-        return reason or (self.job.tracker.why_silent() if waited_s >= spoken_wait.SPEAK_AFTER_S else "")
+        return reason or (self.job.why_silent() if waited_s >= spoken_wait.SPEAK_AFTER_S else "")
 
     def _connection(self, trouble: str) -> None:
         """Show the loss of the connection in the status line; without one, print its loss and its return once."""
@@ -160,7 +160,7 @@ class _JobDisplay(console.Status):
             self.output.end_line()
 
 
-def status_of(job: JobEntry | GroupState, reason: str, now: float) -> str:
+def status_of(job: JobRun | GroupState, reason: str, now: float) -> str:
     """Return such as "7f3a pending 00:12 (why)"."""
     waited = console.as_clock(now - job.submitted_at)
     return f"{job.id[:SHORT]} {job.state.lower()} {waited}{f' ({reason})' if reason else ''}"

@@ -1,19 +1,19 @@
-"""Follows one job: through its scheduler's queue, then as a `Follower`, to its end or its withdrawal."""
+"""Follows one job: through its scheduler's queue, then by its files, to its end or its withdrawal."""
 
 from __future__ import annotations
 
 import asyncio
-import posixpath
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING, SUSPENDED
-from clusterfn.calls import conclusion
-from clusterfn.calls.conclusion import parse_conclusion
-from clusterfn.calls.follower import Follower
-from clusterfn.calls.queue_place import QueuePlace, is_from_host
-from clusterfn.calls.queue_tracker import JobBackend
+from clusterfn.calls import conclusion, liveness
+from clusterfn.calls.following import AgentSource, lose
+from clusterfn.calls.job import Job
+from clusterfn.calls.job_run import JobRun
+from clusterfn.calls.queue_place import is_from_host
+from clusterfn.calls.run import Location
 from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop
@@ -23,22 +23,23 @@ from clusterfn.scheduler.base import JobState, SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import ResultPolicy
-    from clusterfn.hosts.connection import HostConnection, Reply
+    from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.host_state import HostState
 
-_TIMEOUT_S = 60.0
 
-
-class Tracker(Follower, JobBackend, WaitingJob):
+class Tracker(WaitingJob):
     """Follows one job.
 
     Args:
         host: Its host.
         job_id: Its id.
         name: The function's name.
-        live, bridge, keeps, results: See `Follower`.
+        live: Whether what it prints is followed.
+        bridge, keeps, results: See `Location`.
 
     Attributes:
+        run: The job's.
+        source: Where what it prints comes from.
         time_s: For how long it may run, as its call asks.
     """
 
@@ -51,8 +52,15 @@ class Tracker(Follower, JobBackend, WaitingJob):
         results: ResultPolicy | None = None,
     ) -> None:  # fmt: skip
         folder, scheduler_name = layout.job_dir(host.root, job_id), layout.job_name(name, job_id)
-        super().__init__(host, folder, scheduler_name, live, bridge, keeps, results)
-        self.queue = QueuePlace(host, folder, scheduler_name)
+        self.host = host
+        self.run = JobRun(Location(host, job_id, folder, scheduler_name, bridge, keeps, results), name)
+        self.run.hurry = self._skip_turn
+        self.source = AgentSource(self.run, live)
+        self.run.at_close.append(self._leave)
+
+    def job(self) -> Job[object]:
+        """Return the job of a user that ends with it."""
+        return Job(self.run, self.source)
 
     def follow(self, in_turn: bool = False) -> None:
         """Follow it from its first attempt on. Does not wait.
@@ -60,15 +68,19 @@ class Tracker(Follower, JobBackend, WaitingJob):
         Args:
             in_turn: Only once it is one of its host's oldest, begins, or is waited for.
         """
-        self._through = self.connection
+        self._through = self.host.connection
         if in_turn and not self._is_wanted:
             self._is_in_turn = True
             if not self.host.follow_window.enter(self):
                 return
-        super().follow()
+        self.source.follow()
+        # A refusal may have ended it in the meantime.
+        if self.run.is_closed:
+            self._leave()
         loop.call(self._watch_heartbeat)
 
-    def skip_turn(self) -> None:
+    def _skip_turn(self) -> None:
+        """Follow it at once, if it waits for its turn to be followed: it begins, ends, or is asked about."""
         self._is_wanted = True
         if self._is_in_turn and self.host.follow_window.hurry(self):
             loop.begin(self._take_turn())
@@ -76,53 +88,54 @@ class Tracker(Follower, JobBackend, WaitingJob):
     async def _take_turn(self) -> None:
         """Follow it, which has a place among those that are followed, over the connection by which it was sent."""
         # The job may have ended at this moment: its place goes to the next one.
-        if self.is_closed:
-            self.end()
+        if self.run.is_closed:
+            self._leave()
             return
         try:
             # A later connection knows nothing of the job, whose requests were lost with the connection that sent it.
             if self._through is not None and not self._through.link.usable():
-                raise HostError(f"the connection to {self.host.settings.name} was closed", host=self.host.settings.name)
+                raise HostError(f"the connection to {self.run.host} was closed", host=self.run.host)
             self.follow()
         except ClusterfnError as ended:
-            self._lose(ended)
-
-    def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
-        self.skip_turn()
-        return super().watch_output(on_output)
+            lose(self.run, ended)
 
     def _watch_heartbeat(self) -> None:
         """Watch for its heartbeat to stop, once it is both started and followed."""
-        if self._is_started and self.awaited is not None and not self.liveness.watches:
-            self.liveness.watch_heartbeat()
+        if self._is_started and self.source.awaited is not None and self.run.heartbeat.watch is None:
+            liveness.watch_heartbeat(self.run)
+
+    # its submission
 
     def refused(self, error: BaseException) -> None:
         """End it with why it was not started."""
-        refused = self.queue.refusal(error, "job")
-        if getattr(error, "kind", "") == "skipped" and self.queue.inputs and not isinstance(refused, Cancelled):
+        queue = self.run.queue
+        refused = queue.refusal(error, "job")
+        if getattr(error, "kind", "") == "skipped" and queue.inputs and not isinstance(refused, Cancelled):
             # The host skips a request whose predecessors failed, so the cause is a call whose value this job takes.
-            labels = ", ".join(reference.label for reference in self.queue.inputs)
+            labels = ", ".join(reference.label for reference in queue.inputs)
             refused = DependencyFailed(f"{labels}: not sent, so its value will not exist", stage="submit")
-            refused.host, refused.__cause__ = self.host.settings.name, error
-        self.entry.fail(refused)
-        self.end()
+            refused.host, refused.__cause__ = self.run.host, error
+        self.run.fail(refused)
+        self.run.close()
         if is_from_host(error) and not isinstance(refused, Cancelled):
-            self.queue.remove_folder()
+            queue.remove_folder()
 
     async def script_ended(self) -> None:
-        await self.liveness.process_ended()
+        await liveness.process_ended(self.run)
 
     def taken(self, started: Started) -> None:
         """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
-        queue = self.queue
+        queue, at = self.run.queue, self.run.at
         if queue.sending is not None:
             queue.sending.forget()
         # The job was started after all that was sent for it, so the answers to that are not needed any more.
         queue.sending = queue.laid_out = None
-        self.doubt, self.scheduler_id = started.doubt, self.scheduler_id or started.scheduler_id
+        at.scheduler_id = at.scheduler_id or started.scheduler_id
+        if at.doubt is not started.doubt:
+            at.doubt = started.doubt
         queue.note_acceptance()
         # The outcome came together with this answer.
-        if self.is_closed:
+        if self.run.is_closed:
             return
         self._is_started = True
         if self.host.scheduler.knows_all:
@@ -131,15 +144,19 @@ class Tracker(Follower, JobBackend, WaitingJob):
 
     def refused_for_now(self, reason: str) -> None:
         """Show why it is not in the scheduler's queue yet; its time in the queue counts from its submission here."""
-        self.queue.note_refusal(reason)
-        self.show_waiting()
+        self.run.queue.note_refusal(reason)
+        self._show_waiting()
+
+    @property
+    def refusal_note(self) -> str:
+        return self.run.queue.refusal_note
 
     def queued(self) -> None:
         """Watch it in the scheduler's queue, unless its outcome has come."""
-        if self.is_closed:
+        if self.run.is_closed:
             return
-        self.liveness.expect_looks()
-        self.host.watch.add(self.scheduler_name, self.on_scheduler, self.time_s)
+        self.run.heartbeat.is_listed = self.host.scheduler.knows_all
+        self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, self.time_s)
 
     def attach(self, claim: bytes, started: bytes) -> None:
         """Follow a job that another process sent, from its first attempt on.
@@ -152,103 +169,70 @@ class Tracker(Follower, JobBackend, WaitingJob):
         self.taken(Started(submission or _script_id(started.decode("utf-8", "replace"))))
         if not submission and not self.host.scheduler.knows_all:
             self.queued()
-            loop.begin(self.liveness.look_until_it_begins())
+            loop.begin(liveness.look_until_it_begins(self.run))
+
+    # its scheduler
 
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of the job at one look."""
-        job = self.entry
-        if self.is_closed:
-            self.host.unwatch(self.scheduler_name)
-            return
-        if job.state != PENDING and not self.host.scheduler.knows_all:
-            self.host.unwatch(self.scheduler_name)
+        run = self.run
+        if run.is_closed or (run.state != PENDING and not self.host.scheduler.knows_all):
+            self.host.unwatch(run.at.scheduler_name)
             return
         if isinstance(seen, Silent):
-            job.set_state(job.state, seen.in_words)
+            run.set_state(run.state, seen.in_words)
             return
         if seen is None or seen.phase != base.PENDING:
-            self.skip_turn()
-        if job.reason.startswith(UNREACHABLE):
-            job.set_state(job.state, "")
+            run.hurry()
+        if run.reason.startswith(UNREACHABLE):
+            run.set_state(run.state, "")
         if seen is not None:
-            self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
-            if job.state == PENDING and seen.phase == base.PENDING:
-                self.queue.queue_reason = self.queue.reason_in_queue(seen)
-                self.show_waiting()
+            run.at.scheduler_id, run.at.doubt = seen.scheduler_id or run.at.scheduler_id, None
+            if run.state == PENDING and seen.phase == base.PENDING:
+                run.queue.queue_reason = run.queue.reason_in_queue(seen)
+                self._show_waiting()
             self._look_whether_suspended(seen)
-        self.liveness.scheduler_said(seen)
+        liveness.scheduler_said(run, seen)
 
     def _look_whether_suspended(self, seen: JobState) -> None:
         """Take from the scheduler that it has stopped the job, whose supervisor may not have been able to say so."""
-        job, why = self.entry, seen.suspended
-        if why and job.state in (STARTING, RUNNING):
-            job.set_state(SUSPENDED, why)
-        elif not why and job.state == SUSPENDED and seen.phase == base.RUNNING:
-            job.set_state(RUNNING)
+        run, why = self.run, seen.suspended
+        if why and run.state in (STARTING, RUNNING):
+            run.set_state(SUSPENDED, why)
+        elif not why and run.state == SUSPENDED and seen.phase == base.RUNNING:
+            run.set_state(RUNNING)
 
-    def show_waiting(self) -> None:
-        """Show why it waits."""
-        if self.entry.state == PENDING:
-            self.entry.set_state(PENDING, self.queue.waiting_reason)
+    def _show_waiting(self) -> None:
+        if self.run.state == PENDING and not self.run.is_closed:
+            self.run.set_state(PENDING, self.run.queue.waiting_reason)
 
     def waits_for(self, what: str) -> None:
         """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
-        self.queue.other_reason = what
-        self.show_waiting()
-
-    @property
-    def refusal_note(self) -> str:
-        return self.queue.refusal_note
+        self.run.queue.other_reason = what
+        self._show_waiting()
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the job, unless it has begun all the same: there will be no environment."""
         verdict = SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
-        self.queue.withdraw_submissions()
+        self.run.queue.withdraw_submissions()
         loop.begin(self._conclude_when_answered(verdict))
 
     async def _conclude_when_answered(self, verdict: SchedulerVerdict) -> None:
         """Conclude it once its submission is answered: a scheduler cannot cancel what it does not know yet."""
-        for starting in list(self.queue.starting):
+        for starting in list(self.run.queue.starting):
             await asyncio.wrap_future(starting)
-        self.liveness.conclusion.conclude_and_cancel(verdict)
+        conclusion.conclude_and_cancel(self.run, verdict, liveness.process_ended)
 
-    def end(self) -> None:
-        """Stop following the job, and cancel the open requests."""
-        super().end()
+    def _leave(self) -> None:
+        """Leave the queue and the window of those that are followed: it has ended."""
         if self._is_in_turn:
-            for each in self.host.follow_window.leave(self):
-                loop.begin(each._take_turn())
-        self.queue.stop_waiting()
-        for submission in list(self.queue.submissions):
+            for tracker in self.host.follow_window.leave(self):
+                loop.begin(tracker._take_turn())
+        self.run.queue.stop_waiting()
+        for submission in list(self.run.queue.submissions):
             if not isinstance(submission, PendingSubmission):
                 # The host has not started its script yet, and need not.
                 submission.cancel()
-
-    def withdraw(self) -> bool:
-        """Keep the job from ever starting; false if it has started."""
-        if self.queue.stop_sending():
-            return True
-        self.queue.await_submissions()
-        answer = self.liveness.conclusion.ask(conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)
-        won = parse_conclusion(answer, self.host.settings, self.folder).get("won") is True
-        if won:
-            self._leave_queue()
-        return won
-
-    def stop(self, on_left: Callable[[str], object]) -> None:
-        """Withdraw the job, or end it with its whole tree; `on_left` takes the names of processes that stay."""
-        if not self.withdraw():
-            self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
-            self._leave_queue()
-            look = self.liveness.look_until_it_ends
-            loop.begin(conclusion.end_if_stuck(self.queue, lambda: self.has_outcome, on_left, look))
-
-    def _leave_queue(self) -> None:
-        """Take the job out of the queue, and wait for that: a program that ends now must leave no waiting job."""
-        reply = self.queue.cancel()
-        if reply is None:
-            return
-        conclusion.check_removed(self.host, self.scheduler_name, reply.result(_TIMEOUT_S))
 
 
 def _script_id(started: str) -> str:

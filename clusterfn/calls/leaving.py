@@ -19,17 +19,17 @@ from clusterfn.hosts.transfer import Sending
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.job_entry import JobEntry
+    from clusterfn.calls.job_run import JobRun
 
 _SECOND_INTERRUPT_S = 3
 # At the end of the program, sending is given up after this time without a byte.
 STALLED_S = 60.0
 _LOOK_S = 0.2
-open_jobs: weakref.WeakSet[JobEntry | GroupState] = weakref.WeakSet()
-_parting: weakref.WeakKeyDictionary[JobEntry | GroupState, str] = weakref.WeakKeyDictionary()
+open_jobs: weakref.WeakSet[JobRun | GroupState] = weakref.WeakSet()
+_parting: weakref.WeakKeyDictionary[JobRun | GroupState, str] = weakref.WeakKeyDictionary()
 
 
-def remember_going(job: JobEntry | GroupState, parting: str = "") -> None:
+def remember_going(job: JobRun | GroupState, parting: str = "") -> None:
     """Print at exit, if it has not ended, how to get back to it; `parting` replaces the usual words."""
     _tell_at_exit()
     open_jobs.add(job)
@@ -37,7 +37,7 @@ def remember_going(job: JobEntry | GroupState, parting: str = "") -> None:
         _parting[job] = parting
 
 
-def forget_going(job: JobEntry | GroupState) -> None:
+def forget_going(job: JobRun | GroupState) -> None:
     """Forget a job that was refused or closed: nothing of it continues."""
     open_jobs.discard(job)
 
@@ -65,12 +65,12 @@ def _tell_what_goes_on() -> None:
     left = sorted((_what_goes_on(job), _parting_words(job), job.id) for job in going)
     # Jobs with the same words share a line, because a program may leave hundreds of them.
     for what, words in sorted({(what, words) for what, words, _ in left}):
-        ids = [job_id[:SHORT] for each, how, job_id in left if (each, how) == (what, words)]
+        ids = [job_id[:SHORT] for its_what, its_words, job_id in left if (its_what, its_words) == (what, words)]
         how = words.replace("ID", ids[0]) if len(ids) == 1 else words
         console.tell(f"{what}{'' if sent else ', if it was sent before Ctrl-C'}: {' '.join(ids)} ({how})")
 
 
-def _what_goes_on(job: JobEntry | GroupState) -> str:
+def _what_goes_on(job: JobRun | GroupState) -> str:
     """Say whether a job waits or runs. Until its host has said why it waits, it may already run."""
     if job.waits_here:
         return f"waits in this program until {job.host} takes it"
@@ -78,17 +78,17 @@ def _what_goes_on(job: JobEntry | GroupState) -> str:
     return f"{'stays in the queue of' if waits else 'keeps running on'} {job.host}"
 
 
-def _tell_of_end(job: JobEntry | GroupState) -> None:
+def _tell_of_end(job: JobRun | GroupState) -> None:
     """Say that a job was sent and has ended, and how to get its result, once no call waits for it."""
     how = _how_to_get(job).replace("ID", job.id[:SHORT])
     console.warn(f"{job.id} was sent, and has ended: {job.status} ({how})")
 
 
-def _parting_words(job: JobEntry | GroupState) -> str:
+def _parting_words(job: JobRun | GroupState) -> str:
     return _parting.get(job) or f"{_how_to_get(job)}, clusterfn cancel ID ends it"
 
 
-def _how_to_get(job: JobEntry | GroupState) -> str:
+def _how_to_get(job: JobRun | GroupState) -> str:
     """Say how to get what the job is run for: its value, or what a command prints and its exit status."""
     return f"clusterfn {'result ID gets its value' if job.has_value else 'attach ID follows it to its exit status'}"
 
@@ -120,21 +120,21 @@ def finish_submitting() -> None:
         _stop(job)
 
 
-def _all_waiting_here() -> list[JobEntry | GroupState]:
+def _all_waiting_here() -> list[JobRun | GroupState]:
     return [job for job in list(open_jobs) if job.waits_here]
 
 
-def _all_unsent() -> list[tuple[JobEntry | GroupState, Sending]]:
+def _all_unsent() -> list[tuple[JobRun | GroupState, Sending]]:
     return [(job, sending) for job in list(open_jobs) if (sending := _unsent(job)) is not None]
 
 
-def _unsent(job: JobEntry | GroupState) -> Sending | None:
+def _unsent(job: JobRun | GroupState) -> Sending | None:
     """Return its upload, if part of that has not left this machine."""
     sending = job.transfer
     return sending if isinstance(sending, Sending) and sending.unsent and not job.done() else None
 
 
-def interrupted(job: JobEntry | GroupState, on_interrupt: str, how: str = "result()") -> None:
+def interrupted(job: JobRun | GroupState, on_interrupt: str, how: str = "result()") -> None:
     """Detach at the first Ctrl-C, and say so; stop the job at a second one within three seconds.
 
     What has not left this machine is sent before the program ends, and until then each Ctrl-C drops it.
@@ -177,13 +177,13 @@ def interrupted(job: JobEntry | GroupState, on_interrupt: str, how: str = "resul
             console.warn(f"{job.id} was sent, and {_what_goes_on(job)} ({parting})")
 
 
-def has_value(job: JobEntry) -> bool:
+def has_value(job: JobRun) -> bool:
     """Whether the value is on its way here, so that the function has ended."""
     receiving = job.transfer
     return receiving is not None and not isinstance(receiving, Sending) and receiving.moved > 0 and not job.done()
 
 
-def leave_value(job: JobEntry) -> None:
+def leave_value(job: JobRun) -> None:
     """Say at Ctrl-C where the value stays. To stop such a job would save nothing, and lose the value."""
     open_jobs.discard(job)
     how = f"clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).result()"
@@ -208,7 +208,7 @@ def _time_for_a_second() -> None:
             time.sleep(1.0)
 
 
-def _stop(job: JobEntry | GroupState) -> None:
+def _stop(job: JobRun | GroupState) -> None:
     # The lines below say what becomes of the job, so the end of the program must not repeat it.
     open_jobs.discard(job)
     sending = job.transfer

@@ -6,9 +6,9 @@ A job is given up only on two signs. The scheduler (or the process table) says t
 stopped or never began. Even then the host publishes the outcome, by the same link as the job itself would, or finds
 that the job has published its own.
 
-A `LivenessMonitor` weighs the signs of one job. `SilentJobs` asks a host about all of its jobs whose heartbeat has
-stopped, in one question at a time; a host that is slow to answer is asked no more for it. The conversations with the
-host run in the loop of `clusterfn.hosts.loop`.
+The functions weigh the signs of one run, which its `Heartbeat` keeps. `SilentJobs` asks a host about all of its jobs
+whose heartbeat has stopped, in one question at a time; a host that is slow to answer is asked no more for it. The
+conversations with the host run in the loop of `clusterfn.hosts.loop`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
-import functools
 import posixpath
 import re
 import time
@@ -25,15 +24,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import job_states, layout
-from clusterfn.calls.conclusion import Conclusion, find_loss
+from clusterfn.calls.conclusion import conclude_and_cancel, conclude_or_give_up, find_loss
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable
 from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler.base import RUNNING, Evidence, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.calls.queue_tracker import FollowedJob
-    from clusterfn.hosts.connection import HostConnection, Reply
+    from clusterfn.calls.run import Location, Run
+    from clusterfn.hosts.connection import HostConnection
     from clusterfn.hosts.host_state import HostState
 
 SILENT_AFTER_S = job_states.SILENT_AFTER_S
@@ -58,128 +57,100 @@ AGAIN_S = 15.0
 _ID = re.compile(rf"/{layout.JOBS}/([0-9a-f]{{16}})(?=/|$)")
 
 
-class LivenessMonitor:
-    """Weighs what the scheduler and the heartbeat say of one job.
+def watch_heartbeat(run: Run) -> None:
+    """Watch for the heartbeat of the present attempt to stop."""
+    if run.heartbeat.watch is not None:
+        run.heartbeat.watch.cancel()
+    # With an outcome, the job has ended, and only the news of that is still on its way.
+    run.heartbeat.watch = run.at.connection.still(
+        run.at.path(layout.HEARTBEAT), SILENT_AFTER_S, lambda: _note_silence(run),
+        unless=run.at.path(layout.OUTCOME), within=run.folder, on_gone=lambda: loop.begin(_give_up_if_lost(run)),
+    )  # fmt: skip
 
-    Args:
-        tracker: What follows the job.
+
+def scheduler_said(run: Run, seen: Seen) -> None:
+    """Count the looks at which the job could never start, or was gone: two in a row count.
+
+    After a missed heartbeat one look counts, unless it says that the job runs.
     """
+    if isinstance(seen, Silent):
+        return
+    heartbeat = run.heartbeat
+    was_silent, heartbeat.is_silent = heartbeat.is_silent, False
+    if was_silent and (seen is None or seen.phase != RUNNING):
+        _ask(run)
+    looks = heartbeat.looks = heartbeat.looks or LookCounter()
+    verdict = looks.count(seen, run.host)
+    # The comparison is exact, so that later looks do not conclude the job again.
+    if verdict is not None and looks.hopeless == LOOKS:
+        conclude_and_cancel(run, verdict, process_ended)
+    if looks.gone >= (LOOKS if run.at.scheduler_id or run.at.doubt else LOOKS_UNSEEN):
+        loop.begin(process_ended(run))
 
-    def __init__(self, tracker: FollowedJob) -> None:
-        self._tracker = tracker
-        self._still: Reply[None] | None = None
-        self._looks = LookCounter()
-        self._is_looking = self._is_listed = self._is_silent = False
-        self._ask_from = 0.0
 
-    @functools.cached_property
-    def conclusion(self) -> Conclusion:
-        """What has the host conclude it, which hardly any job needs."""
-        return Conclusion(self._tracker, self.process_ended)
+async def process_ended(run: Run, after_s: float = 0.0) -> None:
+    """Take note that the job's script has ended; if its heartbeat never began, nothing else would report it."""
+    await asyncio.sleep(after_s)
+    run.hurry()
+    if run.is_closed or run.heartbeat.is_looking:
+        return
+    run.heartbeat.is_looking = True
+    try:
+        # None is no answer, and nothing is concluded from that.
+        if await _has_begun(run) is False:
+            _ask(run)
+    finally:
+        run.heartbeat.is_looking = False
 
-    def expect_looks(self) -> None:
-        """Take note that each look at the scheduler will be reported, with what it says of this job alone."""
-        self._is_listed = self._tracker.host.scheduler.knows_all
 
-    @property
-    def watches(self) -> bool:
-        """Whether it watches for a heartbeat to stop."""
-        return self._still is not None
+async def _has_begun(run: Run) -> bool | None:
+    """Ask for its heartbeat; None if the host gives no answer: then the next missed heartbeat asks again."""
+    try:
+        (begun,) = await run.at.connection.have([run.at.path(layout.HEARTBEAT)])
+    except (ClusterfnError, concurrent.futures.CancelledError):
+        return None
+    return begun
 
-    def watch_heartbeat(self) -> None:
-        """Watch for the heartbeat of the present attempt to stop."""
-        if self._still is not None:
-            self._still.cancel()
-        # With an outcome, the job has ended, and only the news of that is still on its way.
-        ended = posixpath.join(self._tracker.attempt_folder, layout.OUTCOME)
-        self._still = self._tracker.connection.still(
-            self._heartbeat, SILENT_AFTER_S, self._silent,
-            unless=ended, within=self._tracker.folder, on_gone=lambda: loop.begin(self._give_up_if_lost()),
-        )  # fmt: skip
 
-    def end(self) -> None:
-        """Stop monitoring: the job has an outcome."""
-        if self._still is not None:
-            self._still.cancel()
+async def look_until_it_begins(run: Run) -> None:
+    """Ask again and again until the job begins: another process submits it, and does not report how that went."""
+    while not run.is_closed and await _has_begun(run) is False:
+        _ask(run)
+        await asyncio.sleep(_BEGIN_S)
 
-    @property
-    def _heartbeat(self) -> str:
-        return posixpath.join(self._tracker.attempt_folder, layout.HEARTBEAT)
 
-    def scheduler_said(self, seen: Seen) -> None:
-        """Count the looks at which the job could never start, or was gone: two in a row count.
+async def look_until_it_ends(run: Run) -> None:
+    """Ask a few times whether it is gone: its scheduler was asked to kill it."""
+    for _ in range(_ENDS_TIMES):
+        _ask(run)
+        await asyncio.sleep(_ENDS_S)
 
-        After a missed heartbeat one look counts, unless it says that the job runs.
-        """
-        if isinstance(seen, Silent):
-            return
-        was_silent, self._is_silent = self._is_silent, False
-        if was_silent and (seen is None or seen.phase != RUNNING):
-            self._ask()
-        verdict = self._looks.count(seen, self._tracker.host.settings.name)
-        # The comparison is exact, so that later looks do not conclude the job again.
-        if verdict is not None and self._looks.hopeless == LOOKS:
-            self.conclusion.conclude_and_cancel(verdict)
-        if self._looks.gone >= (LOOKS if self._tracker.scheduler_id or self._tracker.doubt else LOOKS_UNSEEN):
-            loop.begin(self.process_ended())
 
-    async def process_ended(self, after_s: float = 0.0) -> None:
-        """Take note that the job's script has ended; if its heartbeat never began, nothing else would report it."""
-        await asyncio.sleep(after_s)
-        self._tracker.skip_turn()
-        if self._tracker.is_closed or self._is_looking:
-            return
-        self._is_looking = True
-        try:
-            # None is no answer, and nothing is concluded from that.
-            if await self._has_begun() is False:
-                self._ask()
-        finally:
-            self._is_looking = False
+async def _give_up_if_lost(run: Run) -> None:
+    """Give up a job whose folder was gone at several looks."""
+    lost = await find_loss(run.at.host, run.folder, run.at.scheduler_name)
+    if lost is not None and not run.is_closed:
+        run.give_up(lost)
 
-    async def _has_begun(self) -> bool | None:
-        """Ask for its heartbeat; None if the host gives no answer: then the next missed heartbeat asks again."""
-        try:
-            (begun,) = await self._tracker.connection.have([self._heartbeat])
-        except (ClusterfnError, concurrent.futures.CancelledError):
-            return None
-        return begun
 
-    async def look_until_it_begins(self) -> None:
-        """Ask again and again until the job begins: another process submits it, and does not report how that went."""
-        while not self._tracker.is_closed and await self._has_begun() is False:
-            self._ask()
-            await asyncio.sleep(_BEGIN_S)
+def _note_silence(run: Run) -> None:
+    """Look for the job, or have it asked about: either answers for all jobs that are silent together."""
+    if not run.is_closed:
+        run.note_silence()
+    host, heartbeat, now = run.at.host, run.heartbeat, time.monotonic()
+    host.watch.look_now()
+    if heartbeat.is_listed:
+        heartbeat.is_silent = True
+    elif now >= heartbeat.ask_from:
+        # Only a scheduler's controller is spared: the host itself can be asked about its processes at any time.
+        heartbeat.ask_from = now + _EVIDENCE_S if host.scheduler.has_nodes else 0.0
+        _ask(run)
 
-    async def look_until_it_ends(self) -> None:
-        """Ask a few times whether it is gone: its scheduler was asked to kill it."""
-        for _ in range(_ENDS_TIMES):
-            self._ask()
-            await asyncio.sleep(_ENDS_S)
 
-    async def _give_up_if_lost(self) -> None:
-        """Give up a job whose folder was gone at several looks."""
-        job = self._tracker
-        lost = await find_loss(job.host, job.folder, job.scheduler_name)
-        if lost is not None and not self._tracker.is_closed:
-            job.cannot_conclude(lost)
-
-    def _silent(self) -> None:
-        """Look for the job, or have it asked about: either answers for all jobs that are silent together."""
-        self._tracker.entry.note_silence()
-        host, now = self._tracker.host, time.monotonic()
-        host.watch.look_now()
-        if self._is_listed:
-            self._is_silent = True
-        elif now >= self._ask_from:
-            # Only a scheduler's controller is spared: the host itself can be asked about its processes at any time.
-            self._ask_from = now + _EVIDENCE_S if host.scheduler.has_nodes else 0.0
-            self._ask()
-
-    def _ask(self) -> None:
-        """Have the host asked about it, together with others."""
-        if not self._tracker.is_closed:
-            of_host(self._tracker.host).ask(self.conclusion)
+def _ask(run: Run) -> None:
+    """Have the host asked about it, together with others."""
+    if not run.is_closed:
+        of_host(run.at.host).ask(run)
 
 
 async def explain_unstarted(
@@ -215,7 +186,7 @@ async def explain_unstarted(
 class _Gone(NamedTuple):
     """A job that may be gone: the submission that holds its claim, and what the scheduler says of that."""
 
-    silent: Conclusion
+    run: Run
     submission: str
     said: str
 
@@ -230,15 +201,15 @@ class SilentJobs:
     def __init__(self, host: HostState) -> None:
         # This object is a value of a WeakKeyDictionary: a strong reference to its key would keep both for ever.
         self._host = weakref.ref(host)
-        self._waiting: dict[Conclusion, None] = {}
+        self._waiting: dict[Run, None] = {}
         self._is_asking = False
 
-    def ask(self, silent: Conclusion) -> None:
-        """Ask about the job of this, after the question that is open now. Any thread may call this."""
-        loop.call(self._add, silent)
+    def ask(self, run: Run) -> None:
+        """Ask about it, after the question that is open now. Any thread may call this."""
+        loop.call(self._add, run)
 
-    def _add(self, silent: Conclusion) -> None:
-        self._waiting[silent] = None
+    def _add(self, run: Run) -> None:
+        self._waiting[run] = None
         if not self._is_asking:
             self._is_asking = True
             loop.begin(self._ask_all())
@@ -251,13 +222,13 @@ class SilentJobs:
         finally:
             self._is_asking = False
 
-    def _next(self, host: HostState) -> list[Conclusion]:
-        left = [each for each in self._waiting if not each.job.is_closed]
+    def _next(self, host: HostState) -> list[Run]:
+        left = [run for run in self._waiting if not run.is_closed]
         most = _most(host)
         self._waiting = dict.fromkeys(left[most:])
         return left[:most]
 
-    async def _ask(self, host: HostState, silent: list[Conclusion]) -> None:
+    async def _ask(self, host: HostState, silent: list[Run]) -> None:
         """Ask about these jobs, and have those concluded that are gone."""
         try:
             claimed = await _read_claims(host, silent)
@@ -273,60 +244,58 @@ class SilentJobs:
         left = collections.deque(dead)
         await asyncio.gather(*(_conclude_each(host, left) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
 
-    async def _ask_later(self, silent: list[Conclusion]) -> None:
+    async def _ask_later(self, silent: list[Run]) -> None:
         """Ask again about jobs of which nothing else may say that they are gone."""
         await asyncio.sleep(AGAIN_S)
-        for each in silent:
-            self.ask(each)
+        for run in silent:
+            self.ask(run)
 
 
 def _most(host: HostState) -> int:
     return _AT_ONCE if host.scheduler.evidence_of_many else 1
 
 
-async def _read_claims(host: HostState, silent: list[Conclusion]) -> list[tuple[Conclusion, str]]:
+async def _read_claims(host: HostState, silent: list[Run]) -> list[tuple[Run, str]]:
     """Return the jobs that a submission has claimed, with it: others of these have long ended."""
-    claims = [posixpath.join(each.job.folder, layout.CLAIM) for each in silent]
+    claims = [posixpath.join(run.folder, layout.CLAIM) for run in silent]
     # With a second file, grep begins each line with the name of the file, even for a single claim.
     read = await host.connection.run(["grep", "-s", "", *claims, "/dev/null"])
     lines = read.out.decode("utf-8", "surrogateescape").splitlines()
     pairs = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
     by_folder = {folder: claim.strip() for folder, _, claim in pairs}
-    submissions = [(each, _submission_of(each, by_folder.get(each.job.folder, ""))) for each in silent]
-    return [(each, submission) for each, submission in submissions if submission]
+    submissions = [(run, _submission_of(run, by_folder.get(run.folder, ""))) for run in silent]
+    return [(run, submission) for run, submission in submissions if submission]
 
 
-def _submission_of(silent: Conclusion, claim: str) -> str:
+def _submission_of(run: Run, claim: str) -> str:
     """Return the submission to ask about, "" if there is none; `claim` is what the claim of the job holds, if any."""
-    job = silent.job
-    submission = claim or job.scheduler_id
-    job.scheduler_id = job.scheduler_id or submission
-    if not submission and not job.is_closed:
-        loop.begin(_conclude_unseen(silent))
+    submission = claim or run.at.scheduler_id
+    run.at.scheduler_id = run.at.scheduler_id or submission
+    if not submission and not run.is_closed:
+        loop.begin(_conclude_unseen(run))
     return submission
 
 
-async def _conclude_unseen(silent: Conclusion) -> None:
+async def _conclude_unseen(run: Run) -> None:
     """Conclude a job without a claim or an id that no look by its name has found: it was never submitted."""
-    job, message = silent.job, "the scheduler does not know the job, and it never started"
+    at, message = run.at, "the scheduler does not know the job, and it never started"
     try:
-        if job.host.scheduler.knows_all:
-            if await is_refused_elsewhere(job.connection, job.folder):
+        if at.host.scheduler.knows_all:
+            if await is_refused_elsewhere(at.connection, at.folder):
                 return
         else:
-            spec, message = posixpath.join(job.folder, layout.SPEC), "the job was sent but never started"
-            if not (await job.connection.run(["find", spec, "-mmin", "+1"])).out:
+            spec, message = posixpath.join(at.folder, layout.SPEC), "the job was sent but never started"
+            if not (await at.connection.run(["find", spec, "-mmin", "+1"])).out:
                 # A younger job may be about to start.
                 return
             # So may one that waits in the agent of another program.
-            if await may_start_later(job.host):
+            if await may_start_later(at.host):
                 return
     except (ClusterfnError, concurrent.futures.CancelledError):
         # The next missed heartbeat asks again.
         return
-    await silent.conclude_or_give_up(
-        SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
-    )
+    verdict = SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
+    await conclude_or_give_up(run, verdict, process_ended)
 
 
 async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
@@ -349,12 +318,12 @@ def job_of(folder: str) -> str:
     return next(iter(_ID.findall(folder)), "")
 
 
-def explain(job: FollowedJob, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
+def explain(at: Location, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
     """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
-    return job.host.scheduler.explain(Evidence(answer, log, submission, job_of(job.folder)))
+    return at.host.scheduler.explain(Evidence(answer, log, submission, job_of(at.folder)))
 
 
-async def _ask_scheduler(host: HostState, claimed: list[tuple[Conclusion, str]]) -> list[_Gone]:
+async def _ask_scheduler(host: HostState, claimed: list[tuple[Run, str]]) -> list[_Gone]:
     """Ask the scheduler about these submissions; return those that may be gone."""
     scheduler, ids = host.scheduler, [submission for _, submission in claimed]
     answer = await host.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
@@ -363,27 +332,26 @@ async def _ask_scheduler(host: HostState, claimed: list[tuple[Conclusion, str]])
     # may need its log.
     together = _most(host) > 1
     return [
-        _Gone(silent, submission, output)
-        for silent, submission in claimed
-        if not together or explain(silent.job, output, "", submission) is not None
+        _Gone(run, submission, output)
+        for run, submission in claimed
+        if not together or explain(run.at, output, "", submission) is not None
     ]
 
 
 async def _conclude_each(host: HostState, dead: collections.deque[_Gone]) -> None:
     """Have jobs concluded that are gone, one after another, until none is left."""
     while dead:
-        silent, submission, output = dead.popleft()
-        job = silent.job
-        if job.is_closed:
+        run, submission, output = dead.popleft()
+        if run.is_closed:
             continue
         try:
-            tail = await host.connection.run(["tail", "-c", str(_LOG_TAIL), job.log_path("scheduler")])
+            tail = await host.connection.run(["tail", "-c", str(_LOG_TAIL), run.at.log_path("scheduler")])
             log = tail.out.decode("utf-8", "replace")
         except (HostError, concurrent.futures.CancelledError):
             log = ""
-        verdict = explain(job, output, log, submission)
-        if verdict is not None and not job.is_closed:
-            await silent.conclude_or_give_up(verdict)
+        verdict = explain(run.at, output, log, submission)
+        if verdict is not None and not run.is_closed:
+            await conclude_or_give_up(run, verdict, process_ended)
 
 
 _of_hosts: weakref.WeakKeyDictionary[Any, SilentJobs] = weakref.WeakKeyDictionary()

@@ -182,6 +182,25 @@ class QueuePlace:
         exit_flush.await_at_exit(reply)
         return reply
 
+    def leave(self) -> None:
+        """Take it out of the queue, and wait for that: a program that ends now must leave no waiting job.
+
+        Raises:
+            SubmitError: The scheduler has not removed it.
+        """
+        reply = self.cancel()
+        if reply is None:
+            return
+        answer = reply.result(_TIMEOUT_S)
+        if answer.rc != 0:
+            raise SubmitError(
+                "the job will not run, but its scheduler did not remove it from the queue",
+                host=self.host.settings.name,
+                stage="queue",
+                evidence=answer.err.decode("utf-8", "replace").splitlines(),
+                hint=f"try again, or run on the host: {self.host.scheduler.cancel_by_hand(self.scheduler_name)}",
+            )
+
     def run(self, argv: Sequence[str]) -> Reply[Completed]:
         """Run a command of the scheduler."""
         return self.host.connection.run(argv, unset=self.host.scheduler.unset)

@@ -127,7 +127,7 @@ def list_host_jobs(host: HostState) -> list[dict[str, Any]]:
             if following and not page:
                 # A host could promise more pages for ever.
                 raise ValueError("a page without jobs that promises more")
-            page = [checked_job(each) for each in page]
+            page = [checked_job(job) for job in page]
         listed += page
         # The last page names no job after which to continue. A smaller id would begin the list again, without end.
         if following <= after:
@@ -148,13 +148,13 @@ def checked_job(job: dict[str, Any]) -> dict[str, Any]:
         ValueError, KeyError, TypeError: The host has sent something else.
     """
     numbers = [job["started"], *(job[name] for name in _NUMBERS if job.get(name) is not None)]
-    if not all(type(each) in (int, float) and -_LATEST < each < _LATEST for each in numbers):
+    if not all(type(value) in (int, float) and -_LATEST < value < _LATEST for value in numbers):
         raise ValueError("a number")
     texts = [*(job[name] for name in _TEXTS), *job.get("inputs", ()), job.get("arguments", "")]
-    if not all(type(each) is str for each in texts):
+    if not all(type(text) is str for text in texts):
         raise ValueError("a text")
     request, usage = job.get("asked") or {}, job.get("usage") or {}
-    if not all(type(each) in (int, float) and 0 <= each < _MOST for each in request.values()):
+    if not all(type(asked) in (int, float) and 0 <= asked < _MOST for asked in request.values()):
         raise ValueError("what it asked for")
     if not is_usage(usage):
         raise ValueError("what it uses")
@@ -236,14 +236,14 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
 def _elements_with(paths: Iterable[str], name: str) -> list[int]:
     """Return the elements that have this in their folder; "" is the folder itself."""
     elements = [element for element, _, rest in (path.partition("/") for path in paths) if rest == name]
-    return sorted(each for each in map(number, elements) if each is not None)
+    return sorted(found for found in map(number, elements) if found is not None)
 
 
 async def list_elements(connection: HostConnection, folder: str) -> list[int]:
     """Ask which elements of a group have a folder; return their numbers."""
     answer = await connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
     numbers = map(number, answer.out.decode("utf-8", "replace").split())
-    return [each for each in numbers if each is not None]
+    return [number for number in numbers if number is not None]
 
 
 def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:

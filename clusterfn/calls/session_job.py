@@ -19,7 +19,7 @@ from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT, STARTING, SUSPE
 from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, leaving, submit
 from clusterfn.calls.call import Prepared, job_name, send_call
-from clusterfn.calls.job import entry_of, withdraw
+from clusterfn.calls.job import withdraw
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
 from clusterfn.calls.session_tracker import (
     ActorCall,
@@ -61,14 +61,14 @@ class SessionJob:
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
-        self.job, self._tracker = send_call(prepared)
-        self._skips = SkippedNumbers(self._tracker)
+        self.job, tracker = send_call(prepared)
+        self._run = tracker.run
+        self._skips = SkippedNumbers(self._run)
         self._stream = CallStream(prepared.host, self.job.folder, self.actors.end)
         self._stream.open()
         idle = format_duration(prepared.job.serving.idle_s if prepared.job.serving else 0.0)
-        entry = entry_of(self.job)
-        leaving.remember_going(entry, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
-        entry.listen(self._note_job_change)
+        leaving.remember_going(self._run, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
+        self._run.listen(self._note_job_change)
 
     @property
     def why_over(self) -> str:
@@ -101,7 +101,7 @@ class SessionJob:
         notes.tell(payload.notes, self.spec, submit.is_in_place(self.spec.host, self.spec.interpreter))
         tracker = self._next(job_name(name), follow, of_actor)
         call: SessionCallJob[R] = SessionCallJob(self.job, tracker, self._note_end)
-        entry_of(call).given = submit.given_paths(self.spec.root, payload)
+        tracker.run.given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
 
@@ -111,14 +111,14 @@ class SessionJob:
         except ConfigError:
             for call in list(self._open):
                 of_actor = call.tracker.of_actor
-                if of_actor is not None and (of_actor.closes or entry_of(call).is_stopping):
+                if of_actor is not None and (of_actor.closes or call.tracker.run.is_stopping):
                     leaving = self.actors.name_of(of_actor.actor or call.tracker.number)
                     raise NotEnded(reference_of(call).source, leaving) from None
             raise
 
     def _next(self, name: str, follow: bool, of_actor: ActorCall | None) -> SessionCallTracker:
         self._count += 1
-        return SessionCallTracker(self._tracker, self._count, name, follow, self._stream, of_actor)
+        return SessionCallTracker(self._run, self._count, name, follow, self._stream, of_actor)
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
@@ -138,7 +138,7 @@ class SessionJob:
                 self.actors.lose(of_actor.actor, "it was being closed")
             elif of_actor is not None and not of_actor.actor:
                 self.actors.lose(call.tracker.number, "it was not sent")
-            self._skips.add(call.tracker.taken)
+            self._skips.add(call.tracker.at.taken)
             raise
         # The job ended while the call was packed or sent, so `_over` has not failed this call.
         if self.job.done():
@@ -150,7 +150,7 @@ class SessionJob:
         if of_actor is not None:
             number = of_actor.actor or call.tracker.number
             # Without a known outcome the host may still do what the call says.
-            is_known = call.cancelled() or call.tracker.has_outcome
+            is_known = call.cancelled() or call.tracker.run.has_outcome
             if of_actor.closes and not is_known:
                 self.actors.lose(number, "it was being closed")
             elif of_actor.closes or call.actor_gone:
@@ -171,7 +171,7 @@ class SessionJob:
         # The session waits for numbers of calls that were not sent, so those that are not marked yet are marked now.
         self._skips.send()
         needs = submit.send_contents(self._host, payload)
-        facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.facts}
+        facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.at.facts}
 
         def send_files() -> None:
             self._send_files(call, payload, facts, needs._replace(before=[]))
@@ -179,7 +179,7 @@ class SessionJob:
         # A call that needs uploads first goes as files, which wait for them: through the stream it would overtake them.
         if needs.before or not call.tracker.send(payload.data, facts, send_files):
             self._send_files(call, payload, facts, needs)
-            call.tracker.follow()
+            call.tracker.source.follow()
 
     def _send_files(
         self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: submit.Uploads
@@ -189,18 +189,18 @@ class SessionJob:
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
-        sent = submit.send_folder(self._host, call.tracker.queue, entry_of(call), files, needs, durable=False)
+        sent = submit.send_folder(self._host, call.tracker.run.queue, call.tracker.run, files, needs, durable=False)
         self._sending.add(sent)
         loop.begin(self._see_sent(call, sent))
-        if call.tracker.queue.sending is not None:
-            call.tracker.queue.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
+        if call.tracker.run.queue.sending is not None:
+            call.tracker.run.queue.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
 
     def _await_folder(self) -> None:
         """Wait for the session's folder, which appears as a whole: nothing may be made below it before."""
-        laid_out = self._tracker.queue.laid_out
+        laid_out = self._run.queue.laid_out
         if laid_out is not None:
             laid_out.exception(_TIMEOUT_S)
-            self._tracker.queue.laid_out = None
+            self._run.queue.laid_out = None
 
     async def _see_sent(self, call: SessionCallJob[Any], sent: Reply[bool]) -> None:
         """Await the arrival of a call that was sent as files, or fail it."""
@@ -213,8 +213,8 @@ class SessionJob:
 
     def _refuse(self, call: SessionCallJob[Any], error: BaseException) -> None:
         if not self.job.done():
-            self._skips.add(call.tracker.taken)
-            entry_of(call).fail(call.tracker.queue.refusal(error, "call"))
+            self._skips.add(call.tracker.at.taken)
+            call.tracker.run.fail(call.tracker.run.queue.refusal(error, "call"))
 
     def _note_job_change(self, kind: str, _: object) -> None:
         if kind == "done":
@@ -224,7 +224,7 @@ class SessionJob:
         reason = "" if self.job.state == RUNNING else f"its session is {self.job.status}"
         for call in list(self._open):
             if call.state == PENDING and call.reason != reason:
-                entry_of(call).set_state(PENDING, reason)
+                call.tracker.run.set_state(PENDING, reason)
 
     # its end
 
@@ -290,10 +290,10 @@ class SessionJob:
         if await put.error() is not None and is_behind:
             put = self._put_close()
         await put
-        leaving.forget_going(entry_of(self.job))
+        leaving.forget_going(self._run)
         if self._open:
             leaving.remember_going(
-                entry_of(self.job), "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
+                self._run, "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
             )
 
     def _over(self) -> None:
@@ -307,12 +307,12 @@ class SessionJob:
             return
         calls = [call for call in list(self._open) if not call.done()]
         try:
-            lost = await without(self._host, [call.tracker.outcome for call in calls], calls)
-            unserved = await without(self._host, [call.tracker.taken for call in lost], lost)
+            lost = await without(self._host, [call.tracker.at.path(layout.OUTCOME) for call in calls], calls)
+            unserved = await without(self._host, [call.tracker.at.taken for call in lost], lost)
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
             for call in calls:
-                entry_of(call).fail(refused)
+                call.tracker.run.fail(refused)
             return
         for call in lost:
-            entry_of(call).fail(lost_with(self.job, self.why_over, call, has_begun=call not in unserved))
+            call.tracker.run.fail(lost_with(self.job, self.why_over, call, has_begun=call not in unserved))

@@ -23,7 +23,7 @@ from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import loop, spoken_wait
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job_tracker import Tracker
+    from clusterfn.calls.run import Run
     from clusterfn.hosts.connection import HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
@@ -171,7 +171,7 @@ class CallStream:
 
         def is_taken() -> bool:
             waited_for = self._calls if number is None else self._calls.keys() & {number}
-            return all(each <= self._taken for each in waited_for)
+            return all(number <= self._taken for number in waited_for)
 
         def waits(seconds: float | None) -> bool:
             with self._changed:
@@ -207,9 +207,9 @@ class CallStream:
                 self._untaken_bytes -= self._untaken.popleft()[1]
             # The session does not take this call through the stream.
             if what == "again":
-                for each in [each for each in self._untaken if each[0] == number]:
-                    self._untaken.remove(each)
-                    self._untaken_bytes -= each[1]
+                for sent in [sent for sent in self._untaken if sent[0] == number]:
+                    self._untaken.remove(sent)
+                    self._untaken_bytes -= sent[1]
             self._is_open = True
             call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
             self._changed.notify_all()
@@ -259,11 +259,11 @@ class SkippedNumbers:
     """Has a session skip the numbers of calls that were not sent: it serves calls in order.
 
     Args:
-        tracker: What follows the session's job.
+        held: The run of the session's job.
     """
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
+    def __init__(self, held: Run) -> None:
+        self._held = held
         self._unsent: set[str] = set()
         self._is_sending = False
 
@@ -280,7 +280,7 @@ class SkippedNumbers:
 
     async def _send_all(self) -> None:
         """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
-        host, laid_out = self._tracker.host, self._tracker.queue.laid_out
+        host, laid_out = self._held.at.host, self._held.queue.laid_out
         after = [laid_out] if laid_out else []
         try:
             while self._has_to_send():
@@ -305,4 +305,4 @@ class SkippedNumbers:
             self.send()
 
     def _has_to_send(self) -> bool:
-        return bool(self._unsent) and not self._tracker.is_closed and self._tracker.host.is_connected
+        return bool(self._unsent) and not self._held.is_closed and self._held.at.host.is_connected

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import RETURNED, RUNNING
 from clusterfn.calls.arriving import Arriving
-from clusterfn.calls.follower import Follower
-from clusterfn.calls.job import Job, entry_of
-from clusterfn.calls.queue_place import QueuePlace
-from clusterfn.calls.queue_tracker import JobBackend
+from clusterfn.calls.following import AgentSource, OnOutput, lose, see_through, take_outcome
+from clusterfn.calls.job import Job
+from clusterfn.calls.job_run import JobRun
+from clusterfn.calls.run import Location
 from clusterfn.calls.session_stream import PATHS_AT_ONCE, CallStream, StreamedCall
 from clusterfn.errors import ActorLost, ClusterfnError, ConfigError, ResultError, Unsatisfiable, WorkerLost
 from clusterfn.hosts import loop
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job_tracker import Tracker
-    from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
@@ -157,78 +155,20 @@ def is_packed_at_once(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     )
 
 
-class SessionCallJob(Job[R]):
-    """One call of a session: to its user a Job, on the host a folder below the session's own.
+class CallLocation(Location):
+    """Where a call of a session is: in a folder below the session's own.
 
     Args:
-        held: The session's job.
-
-    Attributes:
-        note_end: Called with it once it has ended; None from then on.
-    """
-
-    def __init__(
-        self, held: Job[Any], tracker: SessionCallTracker, note_end: Callable[[SessionCallJob[Any]], None] | None = None
-    ) -> None:  # fmt: skip
-        super().__init__(f"{held.id}/{tracker.number}", tracker.name, held.host, tracker.folder, tracker)
-        self.held = held
-        self.tracker = tracker
-        tracker.entry = entry_of(self)
-        self.note_end = note_end
-        self.add_done_callback(_end)
-
-    @property
-    def actor_gone(self) -> str:
-        """Why its actor is gone, if it has ended with that; "" otherwise."""
-        outcome = entry_of(self).published
-        if outcome.get("kind") == layout.ACTOR_LOST:
-            return str(outcome.get("message"))
-        return str(outcome.get("actor_gone") or "")
-
-    def stack(self) -> str:
-        """Return the stacks of the session's processes, this call's among them if it runs."""
-        return self.held.stack()
-
-
-def _end(call: Any) -> None:
-    """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
-    if call.tracker.queue.sending is not None:
-        call.tracker.queue.sending.on_dropped = None
-    # The files of a call that was rejected or withdrawn may never say that it has ended.
-    call.tracker.end()
-    # A call that has ended must not keep the others of its session.
-    note_end, call.note_end = call.note_end, None
-    if note_end is not None:
-        note_end(call)
-
-
-class SessionCallTracker(Follower, JobBackend, StreamedCall):
-    """Follows one call of a session.
-
-    Args:
-        holder: The tracker of the session's job.
+        held: Where the session's job is.
         number: Which of its calls.
-        live: Whether what it prints is followed.
-        stream: The session's.
         of_actor: What it is to an actor, if it is a call of one.
     """
 
-    _send_files: Callable[[], None] | None = None
-
-    def __init__(
-        self, holder: Tracker, number: int, name: str, live: bool, stream: CallStream,
-        of_actor: ActorCall | None = None,
-    ) -> None:  # fmt: skip
-        folder = layout.call_dir(holder.folder, number)
+    def __init__(self, held: Location, number: int, of_actor: ActorCall | None) -> None:
         # The scheduler itself is only ever asked about the session.
-        scheduler_name = f"{holder.scheduler_name}/{number}"
-        super().__init__(holder.host, folder, scheduler_name, live, results=holder.results)
-        self.queue = QueuePlace(holder.host, folder, scheduler_name)
-        self.number, self.name, self.of_actor = number, name, of_actor
-        self._holder = holder
-        self._stream = stream
-        self._heard: dict[str, int] = {}
-        self._hearing: Sequence[Callable[[str, bytes], Any]] = ()
+        name, folder = f"{held.scheduler_name}/{number}", layout.call_dir(held.folder, number)
+        super().__init__(held.host, f"{held.id}/{number}", folder, name, results=held.results)
+        self._held, self.number, self.of_actor = held, number, of_actor
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -240,7 +180,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         """Where it runs: of a call of an actor where that was constructed."""
         if self.of_actor is None:
             return super().work_folder
-        constructed = layout.call_dir(self._holder.folder, self.facts["actor"])
+        constructed = layout.call_dir(self._held.folder, self.facts["actor"])
         return posixpath.join(layout.attempt_dir(constructed, 1), layout.WORK)
 
     @property
@@ -248,36 +188,127 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         """What exists once it runs, or was withdrawn: a folder or a link."""
         return posixpath.join(self.folder, layout.TAKEN)
 
-    @property
-    def outcome(self) -> str:
-        """The file that exists once it has ended."""
-        return posixpath.join(self.attempt_folder, layout.OUTCOME)
-
     def log_path(self, stream: str) -> str:
         """Return the call's own file, or the session's for "scheduler"."""
-        return self._holder.log_path(stream) if stream == "scheduler" else super().log_path(stream)
+        return self._held.log_path(stream) if stream == "scheduler" else super().log_path(stream)
+
+
+class SessionCallRun(JobRun):
+    """The run of one call of a session.
+
+    Args:
+        at: Where it is.
+        held: The run of the session's job.
+        stream: The session's.
+    """
+
+    def __init__(self, at: CallLocation, name: str, held: JobRun, stream: CallStream) -> None:
+        super().__init__(at, name)
+        self._taken, self._number, self._held, self._stream = at.taken, at.number, held, stream
 
     def why_silent(self) -> str:
         """Say what a session that runs does before it begins a call."""
-        if self._holder.entry.state != RUNNING:
+        if self._held.state != RUNNING:
             return super().why_silent()
         return "its session has not begun it yet: it runs earlier calls, or loads modules"
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
-        if not self.connection.link.answers_here():
+        connection = self.at.connection
+        if not connection.link.answers_here():
             # The command below looks for the folder of the call, which exists once the session has taken it.
-            self._stream.await_taken(self.number, _TIMEOUT_S)
+            self._stream.await_taken(self._number, _TIMEOUT_S)
         if self.queue.stop_sending():
             return True
-        return self.connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self.taken]).result(_TIMEOUT_S).rc == 0
+        return connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self._taken]).result(_TIMEOUT_S).rc == 0
 
-    def stop(self, on_left: Callable[[str], object]) -> None:
+    def stop(self) -> None:
         """End it and every process of it; the session continues."""
+        if self.done():
+            return
         if not self.withdraw():
-            self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+            self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+        self.is_stopping = True
 
-    # through the stream of its session
+
+class SessionCallJob(Job[R]):
+    """One call of a session: to its user a Job, on the host a folder below the session's own.
+
+    Args:
+        held: The session's job.
+        note_end: Called with it once it has ended.
+
+    Attributes:
+        tracker: What follows it.
+    """
+
+    def __init__(
+        self, held: Job[Any], tracker: SessionCallTracker, note_end: Callable[[SessionCallJob[Any]], None] | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(tracker.run, tracker.source)
+        self.held = held
+        self.tracker = tracker
+        self.note_end = note_end
+        self.add_done_callback(_end)
+
+    @property
+    def actor_gone(self) -> str:
+        """Why its actor is gone, if it has ended with that; "" otherwise."""
+        outcome = self.tracker.run.published
+        if outcome.get("kind") == layout.ACTOR_LOST:
+            return str(outcome.get("message"))
+        return str(outcome.get("actor_gone") or "")
+
+    def stack(self) -> str:
+        """Return the stacks of the session's processes, this call's among them if it runs."""
+        return self.held.stack()
+
+
+def _end(call: Any) -> None:
+    """Let go of what a call needs no more that has ended: what has the call itself would keep its value, too."""
+    if call.tracker.run.queue.sending is not None:
+        call.tracker.run.queue.sending.on_dropped = None
+    # The files of a call that was rejected or withdrawn may never say that it has ended.
+    call.tracker.run.close()
+    # A call that has ended must not keep the others of its session.
+    note_end, call.note_end = call.note_end, None
+    if note_end is not None:
+        note_end(call)
+
+
+class SessionCallTracker(StreamedCall):
+    """Follows one call of a session: through the session's stream, or by its files.
+
+    Args:
+        held: The run of the session's job.
+        number: Which of its calls.
+        live: Whether what it prints is followed.
+        stream: The session's.
+        of_actor: What it is to an actor, if it is a call of one.
+
+    Attributes:
+        at: Where it is.
+        run: The call's.
+        source: Where what it prints comes from.
+    """
+
+    _send_files: Callable[[], None] | None = None
+
+    def __init__(
+        self, held: JobRun, number: int, name: str, live: bool, stream: CallStream, of_actor: ActorCall | None = None
+    ) -> None:
+        self.number, self.of_actor = number, of_actor
+        self.at = CallLocation(held.at, number, of_actor)
+        self.run = SessionCallRun(self.at, name, held, stream)
+        self.source = AgentSource(self.run, live)
+        self.run.at_close.append(self._forget)
+        self._stream = stream
+        self._heard: dict[str, int] = {}
+        self._hearing: Sequence[OnOutput] = ()
+
+    def _forget(self) -> None:
+        self._send_files = None
+        self._stream.forget(self.number)
 
     def send(self, payload: bytes, facts: Mapping[str, Any], send_files: Callable[[], None]) -> bool:
         """Send the call through the stream, and hear it there; return whether it went this way.
@@ -288,11 +319,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
             send_files: Sends it as files, unless the host has it.
         """
         self._send_files = send_files
-        with self._choosing_attempt:
-            self._is_open = True
-            self._hearing = [*self.shown_by, *([self.entry.tell] if self.live else [])]
-        self._watch_connection()
-        self._lines, self.events_read = None, 0
+        self._hearing = self.source.begin(1)
         self._heard = dict.fromkeys((layout.EVENTS, layout.STDOUT, layout.STDERR), 0)
         return self._stream.send(self.number, self, payload, facts, bool(self._hearing))
 
@@ -303,34 +330,34 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
             for on_output in self._hearing:
                 on_output(file, data)
         else:
-            self._take_events(data)
+            self.source.take_events(data)
 
     def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value if that came with it; fetch it otherwise."""
-        if self.is_closed:
+        run = self.run
+        if run.is_closed:
             return
-        if value is None and not self.is_fetched_apart:
+        if value is None and not run.at.is_fetched_apart:
             self._follow_rest()
             return
-        if value is not None and not self.is_fetched_apart:
-            arriving = Arriving(self.place)
+        if value is not None and not run.at.is_fetched_apart:
+            arriving = Arriving(run.at.place)
             try:
                 arriving.announce(content)
                 arriving.write(value)
             except ResultError as error:
-                self.entry.fail(error, arriving.kind)
-                self.end()
+                lose(run, error, arriving.kind)
                 return
-            self.arriving_outcome = arriving
-        waiting = self._take_outcome(content)
+            self.source.arriving = arriving
+        waiting = take_outcome(run, self.source, content)
         if waiting is not None:
-            loop.begin(self._see_through(waiting))
+            loop.begin(see_through(run, self.source, waiting))
 
     def go_on_with_files(self, has_arrived: bool) -> None:
         """Follow its files, as its stream is lost; send it as files too, unless it has arrived."""
-        entry, send_files = self.entry, self._send_files
+        send_files = self._send_files
         # The call has ended.
-        if self.is_closed or send_files is None:
+        if self.run.is_closed or send_files is None:
             return
         try:
             if not has_arrived:
@@ -339,30 +366,21 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         except ClusterfnError as error:
             # The connection has ended at this moment.
             lost = copy.copy(error)
-            lost.job = entry.id
-            entry.lose(lost)
-            self.end()
+            lost.job = self.run.id
+            self.run.lose(lost)
+            self.run.close()
 
     def give_up(self, error: BaseException) -> None:
         """Take the error of a connection that is not opened again, as a call does that follows its files."""
-        self._lose(error)
+        lose(self.run, error)
 
     def _follow_rest(self) -> None:
         """Follow its files from where the stream has ended."""
-        loop.begin(self._see_through(self._follow_files(self._hearing, self._heard)))
-
-    def _follow_files(self, shown_by: Sequence[Callable[[str, bytes], Any]], heard: Mapping[str, int]) -> Reply[bytes]:
-        waiting = super()._follow_files(shown_by, heard)
+        waiting = self.source.follow_files(self._hearing, self._heard)
+        loop.begin(see_through(self.run, self.source, waiting))
         # A refusal may have closed it in the meantime, before there was a request to cancel.
-        if self.is_closed:
-            self.end()
-        return waiting
-
-    def end(self) -> None:
-        """Stop following it, and cancel the open requests."""
-        self._send_files = None
-        super().end()
-        self._stream.forget(self.number)
+        if self.run.is_closed:
+            self.source.close()
 
 
 def lost_with(host: Job[Any], why: str, call: SessionCallJob[Any], has_begun: bool) -> ClusterfnError:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.queue_place import QueuePlace
-    from clusterfn.calls.queue_tracker import Entry
+    from clusterfn.calls.run import Run
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.host_state import HostState
@@ -62,19 +62,19 @@ def submit_job(
     inputs: Sequence[Reply[Any]] = (),
 ) -> None:  # fmt: skip
     """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
-    folder = send_folder(host, tracker.queue, tracker.entry, job_files(spec, payload), needs, inputs)
+    folder = send_folder(host, tracker.run.queue, tracker.run, job_files(spec, payload), needs, inputs)
     submission = start(host, host.scheduler.submission(spec), [folder], tracker)
-    tracker.queue.submissions.append(submission)
+    tracker.run.queue.submissions.append(submission)
     starting = loop.start(_see_answered(tracker, submission))
-    tracker.queue.starting.append(starting)
+    tracker.run.queue.starting.append(starting)
     if isinstance(submission, SpawnReply):
         await_at_exit(starting)
 
 
 async def _see_answered(tracker: Tracker, submission: Reply[Any]) -> None:
     await see_started(tracker.host, submission, tracker)
-    tracker.queue.submissions.clear()
-    tracker.queue.starting.clear()
+    tracker.run.queue.submissions.clear()
+    tracker.run.queue.starting.clear()
 
 
 def start(host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:
@@ -219,7 +219,7 @@ def inputs_of(payload: Payload) -> list[Reply[Any]]:
 
 
 def send_folder(
-    host: HostState, place: QueuePlace, job: Entry | GroupState, files: Sequence[TreeFile], needs: Uploads,
+    host: HostState, place: QueuePlace, job: Run | GroupState, files: Sequence[TreeFile], needs: Uploads,
     inputs: Sequence[Reply[Any]] = (), *, durable: bool | None = None,
 ) -> Reply[bool]:  # fmt: skip
     """Send the job's own folder, which appears as a whole once all it needs is there, and show how far all of that is.

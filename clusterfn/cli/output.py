@@ -24,7 +24,7 @@ from clusterfn.calls import job_display
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.group import JobGroup, run_of_group, state_of_group
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.calls.outcome_errors import in_a_line
 from clusterfn.cli.command_line import error_facts
 from clusterfn.cli.run import written
@@ -87,8 +87,8 @@ def _printed(job: Job[Any], streams: Sequence[str]) -> list[tuple[str, bytes]]:
     """Return what a job has printed; where both streams are asked for, in the order in which it came."""
     if streams != STREAMS:
         return [(stream, job.logs(stream).encode()) for stream in streams]
-    tracker = entry_of(job).tracker
-    return remote_files.read_output(tracker.connection, tracker.attempt_folder)
+    at = run_of(job).at
+    return remote_files.read_output(at.connection, at.attempt_folder)
 
 
 def _write(streams: Sequence[str], printed: Iterable[tuple[str, bytes]]) -> None:
@@ -116,7 +116,7 @@ def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[
 
 def _has_value(job: AnyJob) -> bool:
     """Whether it is run for its value, and not a command for what it prints."""
-    return (state_of_group(job) if isinstance(job, JobGroup) else entry_of(job)).has_value
+    return (state_of_group(job) if isinstance(job, JobGroup) else run_of(job)).has_value
 
 
 def _follow(job: Job[Any], streams: Sequence[str]) -> None:
@@ -126,7 +126,7 @@ def _follow(job: Job[Any], streams: Sequence[str]) -> None:
         ClusterfnError: Its host has lost the job, or cannot be reached any more: there may be more than was shown.
     """
     events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-    entry_of(job).listen(lambda kind, what: events.put((kind, what)))
+    run_of(job).listen(lambda kind, what: events.put((kind, what)))
     writer = OutputWriter()
     first: list[tuple[str, Any]] = []
 

@@ -10,7 +10,7 @@ from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import leaving
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.config.option_checks import read_requeue
 from clusterfn.display import console
 from clusterfn.errors import Cancelled, ConfigError, HostError, SubmitError, Unsatisfiable
@@ -54,7 +54,7 @@ def start_detached(
     """Send the call, and print its id once the host has it."""
     job = send(called, args, kwargs)
     # The line below already says that the job keeps running, so print no such line at the exit.
-    leaving.forget_going(entry_of(job))
+    leaving.forget_going(run_of(job))
     return leave(job, as_json)
 
 
@@ -80,7 +80,7 @@ def await_sent(job: Job[Any] | JobGroup[Any, Any]) -> None:
     title = f"{job.id[:SHORT]} is not submitted to {job.host} yet"
     with loop.speaking(lambda: f"{title}: it is {one.status_since if one else job.status}"):
         # `waits_here` means that the host lacks something that must be sent first.
-        while not job.done() and (exit_flush.has_unanswered() or (one and entry_of(one).waits_here)):
+        while not job.done() and (exit_flush.has_unanswered() or (one and run_of(one).waits_here)):
             leaving.finish_submitting()
             time.sleep(_LOOK_S)
 

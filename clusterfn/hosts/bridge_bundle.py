@@ -32,7 +32,7 @@ _NOT_IN_JOBS = (
     "bridge/removal.py", "bridge/schedulers/", "bridge/serialization/", "bridge/session/", "bridge/stubs/",
     "bridge/supervisor/", "bridge/worker/",
     "calls/attach.py", "calls/call.py", "calls/environment_upload.py",
-    "calls/element.py", "calls/group_elements.py", "calls/group_rest.py",
+    "calls/element.py", "calls/following.py", "calls/group_elements.py", "calls/group_rest.py",
     "calls/group_run.py", "calls/job_tracker.py", "calls/mapping.py",
     "calls/retry.py", "calls/sent_group.py", "calls/session_", "calls/submit.py", "cli/",
     "environment/conda_", "environment/download.py", "environment/environment_files.py",

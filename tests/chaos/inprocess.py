@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterfn import ClusterFunction
 from clusterfn.calls.call import prepare, send_call
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.config.options import parse_options
 from clusterfn.hosts.host_state import HostState
 from clusterfn.packing import payload as payloads
@@ -30,7 +30,7 @@ class Sent:
         self.there = JobOnHost(world.root, job.id, world.runs)
         self.states: list[str] = []
         self.output = bytearray()
-        entry_of(job).listen(self._listen)
+        run_of(job).listen(self._listen)
 
     def _listen(self, kind: str, what: Any) -> None:
         if kind == "stdout":
@@ -41,7 +41,7 @@ class Sent:
     @property
     def host(self) -> HostState:
         """The client's side of its host."""
-        return entry_of(self.job).tracker.host
+        return run_of(self.job).at.host
 
     @property
     def agent(self) -> int:

@@ -18,7 +18,7 @@ import pytest
 
 import clusterfn
 from clusterfn.calls import call
-from clusterfn.calls.job import entry_of
+from clusterfn.calls.job import run_of
 from clusterfn.config.options import parse_options
 from tests.e2e.conftest import MINOR
 from tests.lab import Cable
@@ -64,7 +64,7 @@ class Talk:
         options = parse_options({"host": "far"})
         prepared = call.prepare(speaker(self.runs, self.lines, every, self.gate if waits else ""), (), {}, options)
         self.job = call.send_call(prepared, live=True)[0]
-        entry_of(self.job).listen(self._hear)
+        run_of(self.job).listen(self._hear)
         return self
 
     def _hear(self, kind: str, what: Any) -> None:
@@ -79,7 +79,7 @@ class Talk:
 
     @property
     def connection(self) -> Any:
-        return entry_of(self.job).tracker.host.connection
+        return run_of(self.job).at.connection
 
     @property
     def outcomes(self) -> list[Path]:

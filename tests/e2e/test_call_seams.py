@@ -22,7 +22,7 @@ from clusterfn.calls import attach as finding
 from clusterfn.calls import history
 from clusterfn.calls import submit as sending
 from clusterfn.calls.group import state_of_group
-from clusterfn.calls.job import entry_of
+from clusterfn.calls.job import run_of
 from clusterfn.config import config_file
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.e2e.test_map import square
@@ -165,6 +165,6 @@ def test_a_callback_of_a_refused_job_may_ask_the_host(here):
     assert job.result() == 1
     heard = threading.Event()
     refused = cluster(abs).submit(1)
-    entry_of(refused).fail(clusterfn.SubmitError("no"))
+    run_of(refused).fail(clusterfn.SubmitError("no"))
     refused.add_done_callback(lambda done: (done.logs(), heard.set()))
     assert heard.wait(150)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterfn import cluster
-from clusterfn.calls.job import entry_of
+from clusterfn.calls.job import run_of
 from tests.e2e.test_environments import compute, fresh, place, pytestmark  # noqa: F401
 from tests.waiting import until
 
@@ -13,7 +13,7 @@ def test_a_queued_job_tells_how_far_its_environment_is(fresh, request):  # noqa:
     job = cluster(host="slurm", environment="environment.yml")(compute).submit()
     request.addfinalizer(job.stop)
     reasons: list[str] = []
-    entry_of(job).listen(lambda kind, what: reasons.append(job.reason))
+    run_of(job).listen(lambda kind, what: reasons.append(job.reason))
 
     until(lambda: fresh.environments)
     until(lambda: any("environment: " in each for each in reasons))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from clusterfn.calls import follower, job
+from clusterfn.calls import following, job
 from clusterfn.hosts import connection
 from clusterfn.hosts.rpc import link, link_stream
 from clusterfn.hosts.rpc.reply import Reply
@@ -45,7 +45,7 @@ class Waits:
             (Reply, "_wait", self._wait),
             (Reply, "substitute", self._substitute),
             (connection, "_open", self._open),
-            (follower.Follower, "_open_attempt", self._open_attempt),
+            (following.AgentSource, "open", self._open_attempt),
             (job.Job, "result", self._of_job),
             (job.Job, "exception", self._of_job),
         ]
@@ -102,16 +102,16 @@ class Waits:
             reply.trip += self._here.took
         return done
 
-    def _open_attempt(self, method: Any, its_tracker: Any, attempt: int) -> Any:
+    def _open_attempt(self, method: Any, source: Any, attempt: int) -> Any:
         """A job has its outcome at the trip of the request that brings it, which a reconnect makes later."""
-        its_tracker.entry.reply = reply = method(its_tracker, attempt)
+        source.run.reply = reply = method(source, attempt)
         return reply
 
     def _of_job(self, method: Any, its_job: Any, *args: Any, **more: Any) -> Any:
         try:
             return method(its_job, *args, **more)
         finally:
-            self._heard(getattr(job.entry_of(its_job), "reply", its_job))
+            self._heard(getattr(job.run_of(its_job), "reply", its_job))
 
 
 def _around(method: Any, around: Callable[..., Any]) -> Callable[..., Any]:

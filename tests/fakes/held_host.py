@@ -20,8 +20,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import conclusion, submit
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls import conclusion, liveness, submit
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
@@ -188,9 +188,8 @@ class World:
         patch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
         host: Any = self.host
         self.tracker = Tracker(host, "7f3a000011112222", "train")
-        self.job: Job[Any] = Job("7f3a000011112222", "train", host.settings.name, self.tracker.folder, self.tracker)
+        self.job: Job[Any] = self.tracker.job()
         spec, uploads = samples.job(self.host.settings), submit.Uploads([], {})
-        self.tracker.entry = entry_of(self.job)
         submit.submit_job(host, spec, pack(len, ("",), {}, None), uploads, self.tracker)
         self.tracker.follow()
         self.settle()
@@ -233,15 +232,15 @@ class World:
         return [*found, lambda: self.tracker.cannot_have("there is no such package", (), "correct it")]
 
     def _look(self) -> None:
-        loop.begin(self.tracker.liveness.look_until_it_begins())
+        loop.begin(liveness.look_until_it_begins(self.tracker.run))
 
     def _stop(self) -> None:
-        look = self.tracker.liveness.look_until_it_ends
-        loop.begin(conclusion.end_if_stuck(self.tracker.queue, self.job.done, lambda _: None, look))
+        look = functools.partial(liveness.look_until_it_ends, self.tracker.run)
+        loop.begin(conclusion.end_if_stuck(self.tracker.run.queue, self.job.done, lambda _: None, look))
 
     def _answers(self, request: Request) -> Sequence[Any]:
         if request.what in ("follow", "still"):
-            return [AGAIN] if request.what == "follow" and self.tracker.attempt == 1 else []
+            return [AGAIN] if request.what == "follow" and self.tracker.run.at.attempt == 1 else []
         return ANSWERS.get(request.what, [said()])
 
     def answer(self, request: Request, answer: Any) -> None:
@@ -254,7 +253,7 @@ class World:
         if request.on_content is not None:
             request.on_content(answer)
         if request.what == "grep" and answer.out:
-            answer = said(f"{self.tracker.folder}/claim:{self.tracker.scheduler_id or 77}\n")
+            answer = said(f"{self.tracker.run.folder}/claim:{self.tracker.run.at.scheduler_id or 77}\n")
         request.reply.resolve(answer)
 
     def wake(self, sleeper: asyncio.Future[None]) -> None:

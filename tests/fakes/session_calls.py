@@ -7,22 +7,15 @@ from typing import Any
 
 from clusterfn import Job
 from clusterfn.api.session_map import SessionMap
-from tests.fakes.taken import Taken
-
-
-class Waiting(Taken):
-    """What follows a call that has not started."""
-
-    def withdraw(self) -> bool:
-        return True
+from clusterfn.calls.job_run import OutputSource
+from tests.fakes.taken import run
 
 
 class Call(Job[Any]):
     """A call; the test ends it."""
 
     def __init__(self, item: Any) -> None:
-        following: Any = Waiting()
-        super().__init__(f"7f3a/{item}", "f", "here", "/root/jobs/7f3a", following)
+        super().__init__(run(f"7f3a/{item}", "here"), OutputSource())
         self.item = item
 
 

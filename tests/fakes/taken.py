@@ -1,25 +1,33 @@
-"""What follows a job that its host has taken, and asks nothing."""
+"""A job that its host has taken, of which nothing is asked."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
 
-class Taken:
-    """Of a `JobBackend`, as much as the display of a job asks."""
+from clusterfn import Job
+from clusterfn.calls.job_run import JobRun, OutputSource
+from clusterfn.calls.run import Location
+from clusterfn.config.spec import ResultPolicy
 
-    waits_here = False
 
-    @property
-    def queue(self) -> Taken:
-        """It has no place in a queue."""
-        return self
+class TakenRun(JobRun):
+    """It can be withdrawn."""
 
-    def skip_turn(self) -> None:
-        """It is followed."""
-
-    def unanswered(self, since: float) -> str:
-        """It has been answered."""
-        return ""
+    def withdraw(self) -> bool:
+        return True
 
     def why_silent(self) -> str:
-        """Nothing is known of it."""
         return "its host is silent"
+
+
+def run(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = False) -> TakenRun:
+    """What is known of such a job."""
+    settings = SimpleNamespace(name=host, is_this_machine=False, result_policy=ResultPolicy)
+    there: Any = SimpleNamespace(settings=settings, scheduler_rules=None)
+    return TakenRun(Location(there, job_id, f"/root/jobs/{job_id}", f"train.{job_id}", keeps=keeps), "train")
+
+
+def taken(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = False) -> Job[Any]:
+    """What its user has."""
+    return Job(run(job_id, host, keeps), OutputSource())

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 from clusterfn.bridge import layout
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError, ResultError
@@ -214,24 +214,23 @@ class Nothing:
 def test_every_outcome_settles_its_job_with_a_value_or_a_named_error(published: Any, value: bytes) -> None:
     host: Any = Nothing()
     tracker = Tracker(host, "7f3a" * 4, "train")
-    job: Job[Any] = Job("7f3a" * 4, "train", "lab8", tracker.folder, tracker)
+    job: Job[Any] = tracker.job()
     reply: Reply[bytes] = Reply(lambda: None)
     host.follow, host.follow_window = lambda *_, **__: reply, FollowWindow()
-    tracker.entry = entry_of(job)
     tracker.follow()
     settled = threading.Event()
     job.add_done_callback(lambda _: settled.set())
     content = json.dumps(published).encode()
     try:
-        tracker.arriving_outcome.announce(content)
-        tracker.arriving_outcome.write(value)
+        tracker.source.arriving.announce(content)
+        tracker.source.arriving.write(value)
         reply.resolve(content)
     except ResultError as error:
         reply.reject(error)
 
     settle()
 
-    if tracker.attempt != 1:  # another attempt has it
+    if tracker.run.at.attempt != 1:  # another attempt has it
         assert published["kind"] in layout.NOT_FINAL
         return
     assert settled.wait(WAIT_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +16,13 @@ from clusterfn.bridge.queue.tickets import TICKET_STATES, Queue, kept_aside
 from clusterfn.bridge.supervisor.attempt import ATTEMPT_STATES, Attempt
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.bridge.supervisor.verdict import Verdict
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.calls.outcome_errors import ERRORS
-from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import Cancelled, ClusterfnError
 from tests.bridge.test_tickets import told
 from tests.chaos.judge import CLASSES
 from tests.fakes.job_spec import job_spec
+from tests.fakes.taken import taken
 
 PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
 ID = "7f3a" * 4
@@ -57,21 +56,20 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def bring(job: Job[Any], state: str) -> None:
     """Let what brings a job into this state happen."""
     if state in OF_EVENT.values():
-        entry_of(job).set_state(state)
+        run_of(job).set_state(state)
     elif state == RETURNED:
-        entry_of(job).settle({"kind": "returned"}, None)
+        run_of(job).settle({"kind": "returned"}, None)
     elif state == UNKNOWN:
-        entry_of(job).lose(ClusterfnError("the host is gone"))
+        run_of(job).lose(ClusterfnError("the host is gone"))
     else:
         kind = next((kind for kind, final in FINAL.items() if final == state), "lost")
-        entry_of(job).fail(Cancelled("stopped") if state == CANCELLED else ClusterfnError("refused"), kind)
+        run_of(job).fail(Cancelled("stopped") if state == CANCELLED else ClusterfnError("refused"), kind)
 
 
 @pytest.mark.parametrize("before", JOB_STATES)
 def test_a_job_takes_the_steps_of_its_table_and_no_other(before: str) -> None:
-    tracker: Any = SimpleNamespace(keeps=True, results=ResultPolicy(), is_fetched_apart=False)
     for after in JOB_STATES:
-        job: Job[Any] = Job(ID, "train", "box", "/r", tracker)
+        job = taken(ID, keeps=True)
         bring(job, before)
         assert job.state == before
 

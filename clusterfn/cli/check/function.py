@@ -16,7 +16,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
@@ -274,7 +274,7 @@ def _waits_in_queue(job: Job[Any], scheduler: Scheduler) -> bool:
     """
     if job.state != PENDING or scheduler.has_nodes:
         return job.state == PENDING
-    return bool(job.reason) and not entry_of(job).moving and not job.reason.startswith(_NO_TURN)
+    return bool(job.reason) and not run_of(job).moving and not job.reason.startswith(_NO_TURN)
 
 
 def _withdraw(sending: concurrent.futures.Future[Job[Any]], host: HostState) -> None:

@@ -28,7 +28,7 @@ from clusterfn.bridge.kernel.dask_program import UNFIT
 from clusterfn.bridge.kernel.stream import ONLY
 from clusterfn.calls import leaving
 from clusterfn.calls.call import prepare_held, prepare_packed, send_call
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
@@ -280,7 +280,7 @@ class WorkerJobs:
         payload = payload._replace(sources=prepared.payload.sources)
         job = prepared.job._replace(id=secrets.token_hex(8), name=name)
         sent, _ = send_call(prepared._replace(payload=payload, job=job))
-        leaving.forget_going(entry_of(sent))
+        leaving.forget_going(run_of(sent))
         began = time.monotonic()
         with self._lock:
             self._running[name] = sent

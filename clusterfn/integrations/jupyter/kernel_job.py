@@ -19,7 +19,7 @@ from clusterfn.bridge.kernel.stream import key_name
 from clusterfn.bridge.supervisor import publish
 from clusterfn.calls import attach, leaving
 from clusterfn.calls.call import prepare_held, send_call
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.config import config_file, places
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import KernelSpec
@@ -251,7 +251,7 @@ def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
     """
     job: Job[Any]
     job, _ = send_call(prepared._replace(job=prepared.job._replace(kernel=held)))
-    leaving.forget_going(entry_of(job))
+    leaving.forget_going(run_of(job))
     console.tell(f"{job.id} {prepared.job.name} on {job.host}")
     return job
 

@@ -7,27 +7,14 @@ from typing import Any
 from clusterfn import Job, JobGroup
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.job import JobEntry, entry_of
-from clusterfn.config.spec import ResultPolicy
-from tests.fakes.taken import Taken
+from clusterfn.calls.job_run import JobRun, OutputSource
+from tests.fakes.taken import run
 
 
-class Following(Taken):
-    """What follows a job that can be withdrawn."""
-
-    results, keeps = ResultPolicy(), False
-
-    def __init__(self, is_fetched_apart: bool = False) -> None:
-        self.is_fetched_apart = is_fetched_apart
-
-    def withdraw(self) -> bool:
-        return True
-
-
-def job(digits: str = "7f3a", following: Any = None, kind: type[Job[Any]] = Job) -> tuple[JobEntry, Job[Any]]:
+def job(digits: str = "7f3a", keeps: bool = False, kind: type[Job[Any]] = Job) -> tuple[JobRun, Job[Any]]:
     """What is told of it, and what a user has."""
-    made = kind(digits * 4, "train", "tensor01", f"/root/jobs/{digits * 4}", following or Following())
-    return entry_of(made), made
+    its_run = run(digits * 4, keeps=keeps)
+    return its_run, kind(its_run, OutputSource())
 
 
 def group(count: int) -> tuple[GroupState, JobGroup]:

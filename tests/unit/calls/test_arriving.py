@@ -10,7 +10,6 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn.calls.arriving import Arriving
-from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ResultError
@@ -92,14 +91,13 @@ def test_values_that_come_at_once_share_the_memory_that_is_free(monkeypatch):
 def test_a_job_ends_as_its_outcome_says_though_its_value_has_no_room_here(little_memory, kind, state):
     session = Mock(root="/root", settings=Mock(result_policy=ResultPolicy), follow_window=FollowWindow())
     tracker = Tracker(session, "7f3a000011112222", "train")
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker)
+    job = tracker.job()
     reply = session.connection.follow.return_value = Reply(lambda: None)
-    tracker.entry = entry_of(job)
     tracker.follow()
     content = json.dumps({"kind": kind, "value": {"size": 2 << 20, "crc": 1}}).encode()
 
     with pytest.raises(ResultError) as refused:
-        tracker.arriving_outcome.announce(content)
+        tracker.source.arriving.announce(content)
     reply.reject(refused.value)  # as the connection does with what a receiver raises
 
     assert isinstance(job.exception(WAIT_S), ResultError)

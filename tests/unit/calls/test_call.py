@@ -14,7 +14,7 @@ import pytest
 
 from clusterfn import cluster
 from clusterfn.calls import call, job_display, leaving
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import run_of
 from clusterfn.config import config_file
 from clusterfn.config.config_file import LOCAL
 from clusterfn.config.notes import CallNote
@@ -25,7 +25,7 @@ from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.packing import notes, payload
 from clusterfn.scheduler import scheduler_for
-from tests.fakes.taken import Taken
+from tests.fakes.taken import taken
 from tests.waiting import replace_here, until
 
 OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
@@ -131,11 +131,11 @@ def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_
     replace_here(monkeypatch, time, "sleep", lambda _: None)
     said = []
     monkeypatch.setattr(console, "say", lambda text, *_: said.append(text))
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
-    entry_of(job).set_state("PENDING", "SLURM has not said why it waits")
+    job = taken()
+    run_of(job).set_state("PENDING", "SLURM has not said why it waits")
 
-    entry_of(job).tell("stdout", printed)
-    leaving.interrupted(entry_of(job), "detach")
+    run_of(job).tell("stdout", printed)
+    leaving.interrupted(run_of(job), "detach")
 
     assert f"{job.id} {what} tensor01." in said[0]
 
@@ -143,12 +143,12 @@ def test_what_has_printed_something_runs_though_the_event_that_says_so_is_still_
 @pytest.mark.parametrize(("after_s", "is_said"), [(600.0, False), (0.0, True)])
 def test_why_a_call_waits_is_not_said_in_its_first_seconds(monkeypatch, capsys, after_s, is_said):
     monkeypatch.setattr("clusterfn.hosts.spoken_wait.REASON_AFTER_S", after_s)
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
-    entry_of(job).set_state("PENDING", "Priority: waiting for its turn")
+    job = taken()
+    run_of(job).set_state("PENDING", "Priority: waiting for its turn")
 
     def end():
         job.set_result(5)
-        entry_of(job).tell("done", None)
+        run_of(job).tell("done", None)
 
     ending = threading.Timer(0.3, end)
     ending.start()
@@ -159,13 +159,13 @@ def test_why_a_call_waits_is_not_said_in_its_first_seconds(monkeypatch, capsys, 
 
 
 def test_the_output_of_a_job_that_runs_does_not_change_its_state():
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
-    entry_of(job).set_state("PENDING", "its turn")
-    entry_of(job).tell("stdout", b"first\n")
+    job = taken()
+    run_of(job).set_state("PENDING", "its turn")
+    run_of(job).tell("stdout", b"first\n")
     first = job.status
-    entry_of(job).set_state("RUNNING", "a hundred lines")
+    run_of(job).set_state("RUNNING", "a hundred lines")
 
-    entry_of(job).tell("stderr", b"more\n")
+    run_of(job).tell("stderr", b"more\n")
 
     assert (first, job.status) == ("STARTING", "RUNNING (a hundred lines)")
 

@@ -14,7 +14,7 @@ import pytest
 
 from clusterfn import Cancelled, HostError, Job, ResultError
 from tests.sent import prepared
-from tests.unit.calls.groups import Following, job
+from tests.unit.calls.groups import job
 from tests.waiting import WAIT_S, stays
 
 
@@ -38,8 +38,7 @@ WAYS: dict[str, Callable[[Job[Any]], Any]] = {
 def test_a_stopped_job_raises_the_same_error_everywhere_and_a_withdrawn_one_that_of_its_kind_of_future(
     way: str, is_fetched_apart: bool
 ) -> None:
-    following = Following(is_fetched_apart)
-    (_, withdrawn), (entry, stopped) = job("7f3a", following), job("90aa", following)
+    (_, withdrawn), (entry, stopped) = job("7f3a", is_fetched_apart), job("90aa", is_fetched_apart)
     withdrawn.cancel()
     entry.fail(Cancelled("it was stopped", host="hpc"))
 

@@ -17,7 +17,7 @@ from clusterfn import ClusterfnError, HostError
 from tests.fakes.held_host import Wait, World, awaits_of, refused
 from tests.golden.samples import BARE, SLURM
 
-FILES = ("submit", "submission", "follower", "queue_place", "job_tracker", "liveness", "conclusion")
+FILES = ("submit", "submission", "following", "queue_place", "job_run", "job_tracker", "liveness", "conclusion")
 STORY = [f"calls/{name}.py" for name in FILES]
 # The first two are of groups. A host asks for content again only if it has lost some, which does not happen here.
 LEFT_OUT = ("fail_unfinished_items", "explain_unstarted", "send_again")
@@ -92,7 +92,7 @@ def test_a_fault_where_a_call_waits_ends_the_job_with_an_error_in_words_and_leav
             ends.callback(world.lose)
             wait = wait_at(world, place, asks)
             assert wait is not None, "the same walk leads elsewhere"
-            was_outcome = wait.request is world.tracker.awaited
+            was_outcome = wait.request is world.tracker.source.awaited
 
             fault(world, wait)
             world.settle()

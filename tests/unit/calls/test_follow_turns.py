@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn import ClusterfnError, Executor
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.config.spec import ResultPolicy
@@ -24,12 +24,10 @@ from tests.fakes.slurm_hosts import SlurmHosts
 from tests.waiting import WAIT_S, until
 
 
-def made(host: Any, digit: int = 0) -> tuple[Tracker, Job[int]]:
+def made(host: Any, digit: int = 0) -> tuple[Tracker, Job[Any]]:
     """A job of that host, and what follows it."""
     tracker = Tracker(host, f"7f3a00001111222{digit}", "train")
-    job: Job[int] = Job("7f3a", "train", "tensor01", tracker.folder, tracker)
-    tracker.entry = entry_of(job)
-    return tracker, job
+    return tracker, tracker.job()
 
 
 def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(
@@ -87,7 +85,7 @@ def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of
     is_shown, shown = threading.Event(), Mock()
     loop.call(is_shown.wait, WAIT_S)  # the turn of the job comes after that
 
-    tracker.watch_output(shown)
+    tracker.source.watch_output(shown)
     is_shown.set()
 
     until(lambda: host.connection.follow.call_count == 2)
@@ -106,15 +104,15 @@ def test_a_refused_job_keeps_no_place_among_those_that_are_followed(
     *trackers, late = [made(host, digit)[0] for digit in range(4)]
     trackers[0].follow(in_turn=True)
 
-    trackers[1].end()  # refused, before its caller comes to the next line
+    trackers[1].run.close()  # refused, before its caller comes to the next line
     trackers[1].follow(in_turn=True)
     trackers[2].follow(in_turn=True)
-    assert trackers[2].awaited is None
-    trackers[0].end()
+    assert trackers[2].source.awaited is None
+    trackers[0].run.close()
 
-    until(lambda: trackers[2].awaited is not None)
-    late.skip_turn()  # somebody waits for it before it is sent
+    until(lambda: trackers[2].source.awaited is not None)
+    late.run.hurry()  # somebody waits for it before it is sent
     late.follow(in_turn=True)
-    assert late.awaited is not None
+    assert late.source.awaited is not None
     for tracker in (trackers[2], late):
-        tracker.end()
+        tracker.run.close()

@@ -22,7 +22,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.item_results import ItemResults, ItemStream
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import run_of
 from clusterfn.calls.outcome import JobLocation
 from clusterfn.calls.submission import Started
 from clusterfn.config.job_spec import Group
@@ -36,7 +36,7 @@ from clusterfn.scheduler.base import PENDING, SchedulerLimits, Submission
 from clusterfn.scheduler.slurm.states import SlurmState
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.fakes.job_spec import job_spec
-from tests.fakes.taken import Taken
+from tests.fakes.taken import taken
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
 from tests.turns import answered, printed, settle
@@ -45,7 +45,7 @@ from tests.waiting import WAIT_S, until
 
 
 def test_a_job_shows_by_completion_what_a_user_may_call():
-    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())
+    job = taken()
     text = (Path(__file__).parents[3] / "docs/reference/api.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"\w+", text.split("## `Job`")[1].split("\n## ")[0]))
 
@@ -550,15 +550,15 @@ def test_elements_that_wait_for_room_outlive_those_that_have_ended(in_two_arrays
 
 
 def test_a_job_that_does_nothing_for_long_says_so_in_its_status_until_it_works_again():
-    job, heard = Job("7f3a000011112222", "train", "box", "/root/jobs/7f3a", Taken()), []
-    entry_of(job).set_state("RUNNING")
-    entry_of(job).listen(lambda kind, what: heard.append((kind, what)))
+    job, heard = taken(), []
+    run_of(job).set_state("RUNNING")
+    run_of(job).listen(lambda kind, what: heard.append((kind, what)))
 
-    entry_of(job).note_quiet("printed nothing and used no CPU for 10 min")
+    run_of(job).note_quiet("printed nothing and used no CPU for 10 min")
 
     assert job.status.startswith("RUNNING (printed nothing") and "clusterfn stack 7f3a" in job.status
     assert sum(kind == "note" for kind, _ in heard) == 1
-    entry_of(job).note_quiet("")
+    run_of(job).note_quiet("")
     assert job.status == "RUNNING"
 
 

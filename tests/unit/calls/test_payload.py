@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn import File, Job, JobGroup, PayloadError, cluster
-from tests.fakes.taken import Taken
+from clusterfn import File, JobGroup, PayloadError, cluster
+from tests.fakes.taken import taken
 from tests.fixtures import roundtrip
 from tests.sent import look_patiently, prepared
 from tests.unit.calls.groups import group
@@ -56,12 +56,12 @@ def test_the_words_of_a_script_travel_and_not_those_of_a_notebook(monkeypatch, f
 
 
 def test_beside_a_job_what_cannot_travel_is_named_and_not_the_job():
-    job = Job("7f3a" * 4, "train", "there", f"/root/jobs/{'7f3a' * 4}", None)
+    job = taken("7f3a" * 4, "there")
 
     with pytest.raises(PayloadError, match=r"args\[1\]: cannot pickle '_thread.lock' object"):
         prepared(print, (job, threading.Lock()), host="there")
-    taken = prepared(print, (job, [job["loss"]]), host="there")
-    assert taken.after == {job.id: {"name": "train", "items": None}} and taken.inputs[0].source.argument is job
+    chosen = prepared(print, (job, [job["loss"]]), host="there")
+    assert chosen.after == {job.id: {"name": "train", "items": None}} and chosen.inputs[0].source.argument is job
     with pytest.raises(PayloadError, match="wait and pass its value"):
         prepared(print, (job,), host="there", root="/other")
     with pytest.raises(PayloadError, match="args"):
@@ -73,7 +73,7 @@ def test_a_signature_that_is_not_certain_refuses_nothing(function, args):
     assert prepared(function, args)
 
 
-JOB: Job[Any] = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", Taken())  # type: ignore[arg-type]
+JOB = taken()
 GROUP: JobGroup[Any, Any] = group(2)[1]
 
 

@@ -12,11 +12,13 @@ import pytest
 
 from clusterfn.calls import outcome
 from clusterfn.calls.job import Job
+from clusterfn.calls.job_run import OutputSource
 from clusterfn.display import labels
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.packing import payload_items
 from clusterfn.packing.dependencies import Place
+from tests.fakes.taken import run
 
 
 def test_each_item_is_small_and_independent(tmp_path):
@@ -72,8 +74,7 @@ class Ended(Job[Any]):
 
 def test_the_host_knows_whose_values_each_item_takes_and_what_all_of_them_take():
     def job(name: str, kind: type[Job[Any]] = Job) -> Job[Any]:
-        job_id = f"{name}{'0' * 12}"
-        return kind(job_id, name, "there", f"/root/jobs/{job_id}", None)
+        return kind(run(f"{name}{'0' * 12}", "there"), OutputSource())
 
     one, two, constant, old = job("aaaa"), job("bbbb"), job("cccc"), job("dddd", Ended)
     place = Place("there", "/root")

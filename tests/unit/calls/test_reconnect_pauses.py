@@ -16,12 +16,12 @@ import pytest
 from clusterfn.bridge.job_states import RUNNING, UNKNOWN
 from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link
-from tests.fakes.taken import Taken
+from tests.fakes.taken import taken
 from tests.fakes.transport import FakeTransport, agent
 from tests.unit.calls.waiters import HOST, Garbling, followed, in_a_group, in_a_session, no_agent, silent
 from tests.waiting import until
@@ -61,14 +61,14 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_again_once_it_was_back(m
 
 
 def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:
-    job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
+    job = taken("7f3a" * 4, "lab8")
     heard: list[tuple[str, Any]] = []
-    entry_of(job).listen(lambda kind, what: heard.append((kind, what)))
-    entry_of(job).set_state(RUNNING, "n1")
-    entry_of(job).show_connection(LOST)
-    entry_of(job).show_connection(LOST)
+    run_of(job).listen(lambda kind, what: heard.append((kind, what)))
+    run_of(job).set_state(RUNNING, "n1")
+    run_of(job).show_connection(LOST)
+    run_of(job).show_connection(LOST)
     assert (job.state, job.status) == (RUNNING, f"RUNNING ({LOST})")
-    entry_of(job).show_connection("")
+    run_of(job).show_connection("")
 
     assert job.status == "RUNNING (n1)"
     assert heard == [("state", RUNNING), ("connection", LOST), ("connection", "")]
@@ -88,17 +88,17 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(sys, "stdout", out)
-    job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", Taken())  # type: ignore[arg-type]
-    entry_of(job).submitted_at = time.monotonic() + 3600.0  # its clock stays at 00:00
+    job = taken("7f3a" * 4, "lab8")
+    run_of(job).submitted_at = time.monotonic() + 3600.0  # its clock stays at 00:00
     waiting = threading.Thread(target=lambda: job_display.result(job, "train on lab8"))
     waiting.start()
-    until(lambda: entry_of(job).is_shown)
+    until(lambda: run_of(job).sink.is_shown)
     for tell in tells:
         tell(job)
     if not job.running():
         job.set_running_or_notify_cancel()
     job.set_result(1)
-    entry_of(job).tell("done", None)
+    run_of(job).tell("done", None)
     waiting.join(150)
     return stream.getvalue().partition("\n")[2]
 
@@ -107,11 +107,11 @@ def test_a_terminal_shows_it_below_the_output_and_takes_it_away(monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "60")
     text = shown(
         monkeypatch, Terminal(),
-        lambda job: entry_of(job).set_state(RUNNING, ""),
-        lambda job: entry_of(job).tell("stderr", b"epoch 1: half"),
-        lambda job: entry_of(job).show_connection(LOST),
-        lambda job: entry_of(job).show_connection(""),
-        lambda job: entry_of(job).tell("stderr", b" done\n"),
+        lambda job: run_of(job).set_state(RUNNING, ""),
+        lambda job: run_of(job).tell("stderr", b"epoch 1: half"),
+        lambda job: run_of(job).show_connection(LOST),
+        lambda job: run_of(job).show_connection(""),
+        lambda job: run_of(job).tell("stderr", b" done\n"),
     )  # fmt: skip
 
     line = f"7f3a running 00:00 ({LOST})"[:58] + "…"

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import collections
+import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.calls import liveness
 from clusterfn.calls.conclusion import parse_conclusion
+from clusterfn.calls.run import Location, Run
 from clusterfn.errors import ClusterfnError, HostError, Unreachable
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.scheduler.bare import Bare
-from clusterfn.scheduler.base import SchedulerVerdict
 from clusterfn.scheduler.slurm.submit import Slurm
 from tests.golden.golden import recorded
 from tests.golden.samples import BARE, SLURM
@@ -47,6 +49,12 @@ class SlowHost:
         self.found: dict[str, str] = {}
         self.root, self.facts = "/root", SimpleNamespace(machine="m-1")
         self.most_open = 0
+        self.settings, self.bridge, self.contents = BARE, self, Mock()
+        self.runs: dict[str, SilentRun] = {}
+
+    def supervise(self, command: str, folder: str, *, stdin: bytes, **_: Any) -> Reply[Completed]:
+        self.runs[folder].verdict = json.loads(stdin)
+        return self.run([command, folder])
 
     def run(self, argv: Any, **_: Any) -> Reply[Completed]:
         self.count[argv[0]] += 1
@@ -66,6 +74,9 @@ class SlowHost:
         elif argv[0] == "cat":
             pids = [path.split("/")[2] for path in argv[2:]]
             out = f"{BOOT}\n" + "".join(f"{pid} (sh) S {'0 ' * 18}77\n" for pid in pids if pid in self.living)
+        elif argv[0] == "conclude":
+            out = '{"attempt": null}'
+            self.runs[argv[1]].is_closed = True
         reply.resolve(Completed(0, None, out.encode(), b""))
         settle()
 
@@ -78,26 +89,16 @@ class SlowHost:
         return True
 
 
-class Job:
-    """A silent job, and its `Conclusion`."""
+class SilentRun(Run):
+    """A silent job, and the verdict that its host was asked to publish."""
 
-    def __init__(self, host: SlowHost, number: int) -> None:
-        self.host, self.folder, self.is_closed, self.scheduler_id = host, f"/root/jobs/{number}", False, ""
-        self.connection = host
-        self.verdict: SchedulerVerdict | None = None
-        self.job = self
-
-    def log_path(self, stream: str) -> str:
-        return f"{self.folder}/{stream}.log"
-
-    async def conclude_or_give_up(self, verdict: SchedulerVerdict) -> None:
-        self.verdict = verdict
-        await self.host.run(["conclude", self.folder])
-        self.is_closed = True
+    verdict: dict[str, Any] | None = None
 
 
-def made(host: SlowHost, count: int) -> list[Job]:
-    return [Job(host, 1000 + number) for number in range(count)]
+def made(host: Any, count: int) -> list[SilentRun]:
+    runs = [SilentRun(Location(host, f"{number}", f"/root/jobs/{number}", "f")) for number in range(1000, 1000 + count)]
+    host.runs = {run.folder: run for run in runs}
+    return runs
 
 
 def ask(host: Any, jobs: Sequence[Any]) -> None:
@@ -170,7 +171,7 @@ def test_a_question_that_fails_ends_none_of_the_later_ones(answered: int) -> Non
     ask(host, [later])
     host.answer_all()
 
-    assert later.verdict is not None and later.verdict.kind == layout.LOST
+    assert later.verdict is not None and later.verdict["kind"] == layout.LOST
 
 
 @pytest.mark.parametrize("answered", range(2))
@@ -186,7 +187,7 @@ def test_a_question_that_took_too_long_is_asked_again(answered: int, monkeypatch
 
     until(lambda: host.asked)
     host.answer_all()
-    assert job.verdict is not None and job.verdict.kind == layout.LOST
+    assert job.verdict is not None and job.verdict["kind"] == layout.LOST
 
 
 @pytest.mark.parametrize("starts_later", [True, False])

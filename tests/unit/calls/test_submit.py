@@ -10,11 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import submit
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls import conclusion, liveness, submit
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.submission import WaitingJob
-from clusterfn.errors import HostError, SubmitError, Unreachable, Unsatisfiable
+from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.bridge_bundle import HostContents
 from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
@@ -79,7 +78,9 @@ def removal():
 @pytest.fixture
 def tracker(removal):
     connection = SimpleNamespace(run=lambda argv: removal)
-    return Tracker(Mock(root="/root", connection=connection, settings=SimpleNamespace(name="cluster")), "7f3a", "train")
+    made = Tracker(Mock(root="/root", connection=connection, settings=SimpleNamespace(name="cluster")), "7f3a", "train")
+    made.job()
+    return made
 
 
 @pytest.mark.parametrize("kind", [SubmitError, Unsatisfiable])
@@ -130,11 +131,11 @@ def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
         asked.append(argv) or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
     )
     tracker = Tracker(host, "7f3a000011112222", "f")
-    tracker.queue.starting.append(starting := Future())
+    tracker.run.queue.starting.append(starting := Future())
     starting.add_done_callback(lambda _: asked.append("sbatch has answered"))
     threading.Timer(0.1, starting.set_result, (None,)).start()
 
-    assert tracker.withdraw()
+    assert tracker.run.withdraw()
 
     cancelled = ("scancel", "--user=ada", "--name=f.7f3a000011112222")
     assert asked == ["sbatch has answered", "conclude", cancelled]
@@ -146,12 +147,12 @@ def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
 def test_a_job_is_missed_after_some_looks_in_a_row(scheduler_id, looks):
     host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     tracker = Tracker(host, "7f3a000011112222", "f")
-    tracker.scheduler_id = scheduler_id
+    tracker.run.at.scheduler_id = scheduler_id
 
     host.connection.have.return_value = Reply(lambda: None)
 
     def look(seen):
-        tracker.liveness.scheduler_said(seen)
+        liveness.scheduler_said(tracker.run, seen)
         settle()
 
     for _ in range(looks - 1):
@@ -170,7 +171,7 @@ def test_a_job_that_can_never_start_is_concluded_at_the_second_look_and_only_the
     host.bridge.supervise.side_effect = lambda *_, **__: printed(b'{"attempt": null}')
     tracker, asked = Tracker(host, "7f3a000011112222", "f"), []
     for _ in range(3):
-        tracker.liveness.scheduler_said(SlurmState(PENDING, "PENDING", "QOSMaxGRESPerJob", "7"))
+        liveness.scheduler_said(tracker.run, SlurmState(PENDING, "PENDING", "QOSMaxGRESPerJob", "7"))
         settle()
         asked.append(host.bridge.supervise.call_count)
 
@@ -182,14 +183,13 @@ def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a
     host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", settings=SimpleNamespace(name="hpc"))
     host.bridge.supervise.side_effect = lambda *_, **__: printed(said.pop(0))
     host.connection.have.side_effect = lambda _: answered([True])
-    tracker, entry = Tracker(host, "7f3a000011112222", "f"), Mock(host="hpc", id="7f3a")
-    tracker.entry, given_up = entry, []
+    tracker, given_up, verdict = Tracker(host, "7f3a000011112222", "f"), [], SchedulerVerdict("lost", "it is gone")
+    job = tracker.job()
     for _ in range(4):
-        loop.start(tracker.liveness.conclusion.conclude_or_give_up(SchedulerVerdict("lost", "it is gone"))).result(
-            WAIT_S
-        )
+        loop.start(conclusion.conclude_or_give_up(tracker.run, verdict, liveness.process_ended)).result(WAIT_S)
         settle()
-        given_up.append(entry.fail.called)
+        given_up.append(tracker.run.is_closed)
+    assert isinstance(job.exception(WAIT_S), ClusterfnError)
 
     assert given_up == [False, False, False, True]
     assert host.contents.forget.called, "the bridge itself may be missing there"
@@ -207,7 +207,8 @@ def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue(ans
     host.connection.run.side_effect = lambda argv, **_: asked.append(argv[0]) or cancelled
     verdict = SchedulerVerdict("unsatisfiable", "it asks for too much", withdraw=True)
 
-    Tracker(host, "7f3a000011112222", "f").liveness.conclusion.conclude_and_cancel(verdict)
+    run = Tracker(host, "7f3a000011112222", "f").run
+    conclusion.conclude_and_cancel(run, verdict, liveness.process_ended)
     told = SimpleNamespace(rc=0, out=answer, err=b"")
     threading.Timer(0.1, lambda: concluded.resolve(told)).start()
     exit_flush.finish_all()
@@ -223,18 +224,17 @@ def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue(ans
 )  # fmt: skip
 def test_a_job_that_waits_for_a_gpu_of_this_program_says_so(is_this_machine, pid, named):
     tracker = Tracker(Mock(root="/root", settings=Mock(is_this_machine=is_this_machine)), "7f3a000011112222", "f")
-    tracker.queue.queue_reason = f"1 in use without a lease: python3 (pid {pid}, ada); waiting for 1"
+    tracker.run.queue.queue_reason = f"1 in use without a lease: python3 (pid {pid}, ada); waiting for 1"
 
-    assert tracker.queue.waiting_reason == f"1 in use without a lease: python3 ({named}); waiting for 1"
+    assert tracker.run.queue.waiting_reason == f"1 in use without a lease: python3 ({named}); waiting for 1"
 
 
 @pytest.mark.parametrize(("phase", "state"), [(RUNNING, "RUNNING"), (FINAL, "SUSPENDED")])
 def test_a_suspended_job_runs_again_once_its_scheduler_says_so(phase, state):
     host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", follow_window=FollowWindow())
     tracker = Tracker(host, "7f3a000011112222", "f")
-    job = Job("7f3a000011112222", "f", "hpc", tracker.folder, tracker)
-    tracker.entry = entry = entry_of(job)
-    entry.set_state("SUSPENDED", "by an administrator")
+    job = tracker.job()
+    tracker.run.set_state("SUSPENDED", "by an administrator")
 
     tracker.on_scheduler(SlurmState(phase, phase.upper(), "None", "7"))
 

@@ -9,7 +9,7 @@ from clusterfn.bridge.job_states import RUNNING
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
@@ -40,12 +40,11 @@ class Garbling(agent):
 def followed(host: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
     """A job that runs on that host, as it is followed after it was sent."""
     tracker = Tracker(host, job_id, "train")
-    job: Job[Any] = Job(job_id, "train", host.settings.name, tracker.folder, tracker)
-    tracker.entry = entry_of(job)
+    job: Job[Any] = tracker.job()
     tracker.follow()
     tracker.taken(Started("b0:1:2"))
     tracker.queued()
-    entry_of(job).set_state(RUNNING)
+    run_of(job).set_state(RUNNING)
     return job
 
 
@@ -67,7 +66,7 @@ def in_a_group(host: HostState) -> JobGroup[Any, Any]:
 def of_a_session(host: HostState) -> SessionCallJob[Any]:
     """A call of a session of that host, which nothing follows yet."""
     held = followed(host, "c0de" * 4)
-    holder, stream = entry_of(held).tracker, CallStream(host, held.folder, print)
+    holder, stream = run_of(held), CallStream(host, held.folder, print)
     tracker = SessionCallTracker(holder, 1, "train", live=False, stream=stream)
     return SessionCallJob(held, tracker)
 
@@ -75,7 +74,7 @@ def of_a_session(host: HostState) -> SessionCallJob[Any]:
 def in_a_session(host: HostState) -> SessionCallJob[Any]:
     """A call that a session of that host serves."""
     call = of_a_session(host)
-    call.tracker.follow()
+    call.tracker.source.follow()
     return call
 
 

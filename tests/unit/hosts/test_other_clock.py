@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn.bridge.job_states import RUNNING
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls.job import Job, run_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.cli.gpus import ask_machine
 from clusterfn.config.spec import Host, ResultPolicy
@@ -94,12 +94,11 @@ def test_what_holds_a_gpu_an_environment_and_the_state_of_a_job_are_as_old_as_th
         assert since == pytest.approx(time.time() - AGO_S, abs=60)
 
     tracker = Tracker(box, "7f3a" * 4, "train")
-    job: Job[Any] = Job("7f3a" * 4, "train", "box", tracker.folder, tracker)
-    tracker.entry = entry_of(job)
+    job: Job[Any] = tracker.job()
     tracker.follow()
     until(lambda: job.state == RUNNING)
     assert job.since == pytest.approx(time.time() - RAN_S, abs=60)
-    tracker.end()
+    tracker.run.close()
 
 
 @pytest.mark.parametrize("told", ["1e300", "-1", "NaN", '"soon"'])
@@ -108,11 +107,10 @@ def test_a_time_that_no_clock_can_show_is_left_out(told: str) -> None:
     there = Mock(root="/root", host=Mock(result_policy=ResultPolicy), here=lambda when: when)
     there.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
     tracker = Tracker(there, "7f3a000011112222", "train")
-    job: Job[int] = Job("7f3a000011112222", "train", "box", tracker.folder, tracker)
-    tracker.entry = entry_of(job)
+    job: Job[Any] = tracker.job()
     tracker.follow()
 
     files[0].on_data(f'{{"event": "running", "t": {told}}}\n'.encode())
 
     assert job.state == RUNNING
-    assert abs(entry_of(job).since - time.time()) < 3600.0, "it is new from this moment on"
+    assert abs(run_of(job).since - time.time()) < 3600.0, "it is new from this moment on"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.calls import job_display
-from clusterfn.calls.job import Job, entry_of
+from clusterfn.calls import job_display, settling
+from clusterfn.calls.job import run_of
 from clusterfn.display import console
+from tests.fakes.taken import taken
 from tests.waiting import replace_here
 
 
@@ -49,8 +49,8 @@ def test_control_characters_of_a_host_do_not_reach_the_notebook(notebook, code):
 
 
 def test_a_note_on_a_job_is_no_output_of_its_function(notebook, capsys, monkeypatch):
-    job = Job("7f3a" * 4, "train", "tensor01", "/r", None)
-    entry = entry_of(job)
+    job = taken("7f3a" * 4)
+    entry = run_of(job)
     listen = entry.listen
 
     def end_when_shown(listener):
@@ -59,7 +59,7 @@ def test_a_note_on_a_job_is_no_output_of_its_function(notebook, capsys, monkeypa
         entry.set_state("RUNNING")
         entry.note_quiet("printed nothing for 10 min")
         entry.tell("stdout", b"of the function\n")
-        entry.finish("RETURNED", "", lambda future: future.set_result(5))
+        settling.finish(entry, "RETURNED", "", lambda future: future.set_result(5))
         return unlisten
 
     monkeypatch.setattr(entry, "listen", end_when_shown)
@@ -76,9 +76,8 @@ def test_a_note_on_a_job_is_no_output_of_its_function(notebook, capsys, monkeypa
 
 def test_an_interrupted_call_says_what_to_do_in_words_of_a_notebook(notebook, monkeypatch):
     replace_here(monkeypatch, time, "sleep", lambda _: None)
-    tracker = SimpleNamespace(queue=SimpleNamespace(waits_here=False))
-    job = Job("7f3a" * 4, "train", "tensor01", "/r", tracker)
-    entry = entry_of(job)
+    job = taken("7f3a" * 4)
+    entry = run_of(job)
     entry.submitted_at += 3600.0
 
     class Moving:

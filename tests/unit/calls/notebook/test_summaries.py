@@ -11,11 +11,12 @@ from clusterfn import Job, JobGroup, Session
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.job import entry_of
+from clusterfn.calls.job import run_of
+from clusterfn.calls.job_run import OutputSource
 from clusterfn.calls.remote_state import JobInfo
-from clusterfn.config.spec import Resources, ResultPolicy
+from clusterfn.config.spec import Resources
 from clusterfn.errors import JobError
-from tests.fakes.taken import Taken
+from tests.fakes.taken import run
 from tests.waiting import WAIT_S, until
 
 EVIL = "ev\x1b[31mil"
@@ -25,11 +26,8 @@ USED = {
 }  # fmt: skip
 
 
-class Output(Taken):
-    """Gives what a job prints, and can answer nothing else: a representation must ask no host."""
-
-    is_fetched_apart = False
-    results = ResultPolicy()
+class Output(OutputSource):
+    """Gives what a job prints: a representation must ask no host."""
 
     on_output = None
 
@@ -45,13 +43,13 @@ def shown(obj):
 
 
 def a_job(backend=None):
-    job = Job("7f3a000011112222", "train", "tensor01", "/r/7f3a", backend or Output())
-    entry_of(job).asked = Resources(cores=4, memory_bytes=16 << 30, gpus=1, gpu_type="a6000")
+    job = Job(run(), backend or Output())
+    run_of(job).asked = Resources(cores=4, memory_bytes=16 << 30, gpus=1, gpu_type="a6000")
     return job
 
 
 def ends(job, kind="raised", **told):
-    entry_of(job).settle({"kind": kind, "usage": USED, **told}, None)
+    run_of(job).settle({"kind": kind, "usage": USED, **told}, None)
     concurrent.futures.wait([job], WAIT_S)
 
 
@@ -69,7 +67,7 @@ def test_a_job_that_has_ended_shows_state_duration_memory_and_gpus():
 def test_a_running_job_is_updated_in_place_with_the_end_of_its_output(notebook):
     backend = Output()
     job = a_job(backend)
-    entry_of(job).set_state("RUNNING", "node3")
+    run_of(job).set_state("RUNNING", "node3")
     with notebook:
         assert DisplayFormatter().format(job) == ({}, {})
         (before,) = notebook.plain

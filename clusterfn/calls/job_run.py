@@ -1,0 +1,345 @@
+"""The run of a job: its state, why it is in that, and who listens to changes. Displays read it and listen to it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import posixpath
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import (
+    DIED,
+    FINAL,
+    JOB_STATES,
+    NO_SILENCE,
+    PENDING,
+    RUNNING,
+    SHORT,
+    STARTING,
+    UNKNOWN,
+    in_words,
+    seen_state,
+)
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import conclusion, liveness
+from clusterfn.calls.run import Location, Run
+from clusterfn.hosts import loop
+
+if TYPE_CHECKING:
+    from clusterfn.calls.arriving import Arriving
+    from clusterfn.config.spec import Resources
+    from clusterfn.errors import ClusterfnError
+    from clusterfn.hosts.connection import Reply
+    from clusterfn.hosts.transfer import Transfer
+
+Listener = Callable[[str, Any], None]
+_OUTPUT = (layout.STDOUT, layout.STDERR)
+_TIMEOUT_S = 60.0
+
+
+class Ended(NamedTuple):
+    """How a run has ended.
+
+    Attributes:
+        state: The state that it comes into, if all of it can be received.
+        published: Its outcome, as its host published it; empty for a run that has none.
+        arriving: What has come of its value.
+        error: Its error, if it has no outcome.
+    """
+
+    state: str
+    published: Mapping[str, Any] = {}
+    arriving: Arriving | None = None
+    error: ClusterfnError | None = None
+
+
+class OutputSource:
+    """Where what a job prints comes from."""
+
+    def show(self, job: Any, on_interrupt: str) -> Any:
+        """Show a `Job` until it has ended: why it waits, and what it prints from its beginning; return its value."""
+        raise NotImplementedError
+
+    def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
+        """Give what the present attempt prints, from its beginning, and later ones to `on_output`, with the stream.
+
+        Returns:
+            What brings the outcome of the present attempt.
+        """
+        raise NotImplementedError
+
+
+class Sink:
+    """Who listens to a job, and what it has printed while no one did.
+
+    Args:
+        lock: Held for moments.
+    """
+
+    __slots__ = ("_listeners", "_lock", "_unheard")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._listeners: list[Listener] = []
+        self._unheard: list[tuple[str, Any]] = []
+        self._lock = lock
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether something listens, so that notes are shown."""
+        return bool(self._listeners)
+
+    def add(self, listener: Listener) -> Callable[[], None]:
+        """Pass on all that comes; return what ends this."""
+        with self._lock:
+            self._listeners.append(listener)
+            # The first listener gets what was printed before it; kept any longer, the output would grow in memory.
+            unheard, self._unheard = self._unheard, []
+        for kind, what in unheard:
+            listener(kind, what)
+
+        def unlisten() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return unlisten
+
+    def put(self, kind: str, what: Any) -> None:
+        """Pass it on, or keep it if it is output that no one hears yet."""
+        with self._lock:
+            listeners = list(self._listeners)
+            if not listeners and kind in _OUTPUT:
+                self._unheard.append((kind, what))
+        for listener in listeners:
+            listener(kind, what)
+
+
+class JobRun(Run):
+    """The run of one job.
+
+    Args:
+        at: Where it is.
+        name: The function's name.
+
+    Attributes:
+        future: What ends with it; held until then, as it holds the value.
+        end: Ends that, in a thread of its own; set together with the future.
+        sink: Who listens to it.
+        submitted_at: When it was sent, by the monotonic clock.
+        since: When it came into its state, in seconds since 1970; None if that is not known.
+        asked: What it asks for, if that is known.
+        transfer: Of files that are being sent or received.
+        sent_here: Whether this process has sent it, and saw all of it.
+        is_stopping: Whether its host was asked to end it.
+        on_interrupt: "detach" or "stop".
+        has_value: Whether it is run for its value, and not a command for what it prints.
+        given: The caller's own path of each argument that is a file, by its path there.
+        outputs: Patterns, and where the files that match them go.
+        published: Its outcome, as its host published it; empty until then.
+        fetched: The value that was kept on the host, once it was asked for.
+        settling: Held while it ends.
+        of_executor: Whether `cancel()` leaves it alone once it runs, as concurrent.futures has it.
+        tail: The end of what it prints, as a notebook shows it; None where none does.
+    """
+
+    sent_here, is_stopping, on_interrupt, has_value, of_executor = True, False, "detach", True, False
+    asked: Resources | None = None
+    transfer: Transfer | None = None
+    given: Mapping[str, PurePath] = {}
+    outputs: tuple[tuple[str, Path], ...] = ()
+    published: Mapping[str, Any] = {}
+    tail: bytes | None = None
+    shown_notes: frozenset[str] = frozenset()
+    _silence, _has_begun, _trouble = NO_SILENCE, False, ""
+
+    def __init__(self, at: Location, name: str) -> None:
+        super().__init__(at)
+        self.name = name
+        self.submitted_at = time.monotonic()
+        self.since: float | None = time.time()
+        self.future: concurrent.futures.Future[Any] | None = None
+        self.end: Callable[[JobRun, Ended], None] = _ends_nothing
+        self.sink = Sink(self.lock)
+        self.settling = threading.RLock()
+        self.fetched: list[Any] = []
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        future = self.future
+        return future is None or future.done()
+
+    def _seen(self) -> tuple[str, str]:
+        """Return state and reason, as far as its heartbeat lets them be believed."""
+        return self._now if self.done() else seen_state(*self._now, self._silence.lasts_s)
+
+    @property
+    def state(self) -> str:
+        """As `Job.state`."""
+        return self._seen()[0]
+
+    @property
+    def reason(self) -> str:
+        """Why it is in that state, or why nothing is received of it, if there is something to say."""
+        if self.done():
+            return self._now[1]
+        return self._trouble or self.moving or self._seen()[1] or self.unanswered
+
+    @property
+    def unanswered(self) -> str:
+        """Who has not taken it yet, if it was sent some seconds ago; "" otherwise."""
+        waits = self._now[0] == PENDING and not self.done()
+        return self.queue.unanswered(self.submitted_at) if waits else ""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no heartbeat comes from it, though it has begun and not ended."""
+        return not self.done() and self._silence.lasts_s > 0
+
+    @property
+    def waits_here(self) -> bool:
+        """Whether it waits in this program until its scheduler takes it."""
+        return not self.done() and self.queue.waits_here
+
+    @property
+    def moving(self) -> str:
+        """How far files of it are on their way; "" where none are, or too few for a word."""
+        return self.transfer.in_words() if self.transfer is not None else ""
+
+    @property
+    def status(self) -> str:
+        """State and reason in one line."""
+        return in_words(self.state, self.reason, None)
+
+    @property
+    def status_since(self) -> str:
+        """The same, and since when."""
+        return in_words(self.state, self.reason, self.since)
+
+    def why_silent(self) -> str:
+        """Say why nothing is known of it while it waits."""
+        return f"{self.host} has said nothing of it yet"
+
+    def withdraw(self) -> bool:
+        """Keep it from ever starting; false if it has started."""
+        if self.queue.stop_sending():
+            return True
+        self.queue.await_submissions()
+        answer = conclusion.ask(self, conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)
+        won = conclusion.parse_conclusion(answer, self.at.host.settings, self.folder).get("won") is True
+        if won:
+            self.queue.leave()
+        return won
+
+    def stop(self) -> None:
+        """End it and every process of it, whether it waits or runs."""
+        if self.done():
+            return
+        if not self.withdraw():
+            self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+            self.queue.leave()
+            _end_if_stuck(self)
+        self.is_stopping = True
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done".
+
+        "note" comes with a sentence of ours.
+        "connection" comes with why the host is not connected, and with "" once it is again.
+
+        Returns:
+            What ends this.
+        """
+        unlisten = self.sink.add(listener)
+        if self.done():
+            listener("done", None)
+        return unlisten
+
+    # what follows it says
+
+    def tell(self, kind: str, what: Any) -> None:
+        # Output may arrive before the event that reports the start.
+        if kind in _OUTPUT and what and self.state == PENDING:
+            self.set_state(STARTING)
+        if kind == "note":
+            self.shown_notes |= {what}
+            what = in_one_line(what)
+        self.sink.put(kind, what)
+
+    def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
+        if self.done():
+            return
+        # No heartbeat has come, and that alone is no news: the last state stays.
+        if state == UNKNOWN:
+            state = self._now[0]
+        if state in (STARTING, RUNNING):
+            self.begin()
+        self.step(state, reason, since)
+
+    def begin(self) -> None:
+        """Let it run, or tell those who wait that it is cancelled: once, though several threads come."""
+        future = self.future
+        with self.lock:
+            # `set_running_or_notify_cancel` raises when it is called twice.
+            has_begun, self._has_begun = self._has_begun, True
+            if not has_begun and future is not None:
+                future.set_running_or_notify_cancel()
+
+    def step(self, state: str, reason: str, since: float | None = None) -> None:
+        """Take a step that the table of states allows."""
+        if state not in JOB_STATES[self._now[0]][0]:
+            return
+        if state != self._now[0] or since is not None:
+            self.since = since or time.time()
+        self._now = (state, in_one_line(reason))
+        self.tell("state", state)
+
+    def note_silence(self) -> None:
+        self._silence = self._silence.noticed()
+        self.tell("state", self.state)
+
+    def note_quiet(self, why: str, item: str = "") -> None:
+        where = f"{why}: clusterfn stack {self.id[:SHORT]} shows where it waits" if why else ""
+        if where:
+            self.tell("note", f"{self.id[:SHORT]} has {where}")
+        self.set_state(self.state, where)
+
+    def note_retry(self, message: str) -> None:
+        self.tell("note", message)
+        self.set_state(STARTING, message)
+
+    def show_transfer(self, transfer: Transfer) -> None:
+        self.transfer = transfer
+        self.tell("state", self.state)
+
+    def show_connection(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self.tell("connection", trouble)
+
+    def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
+        self.end(self, Ended(FINAL.get(published["kind"], DIED), published, arriving))
+
+    def fail(self, error: ClusterfnError, kind: str = "") -> None:
+        self.end(self, Ended(FINAL.get(kind, DIED), error=error))
+
+    def lose(self, error: ClusterfnError) -> None:
+        self.end(self, Ended(UNKNOWN, error=error))
+
+
+def _ends_nothing(run: JobRun, ended: Ended) -> None:
+    """It has no future yet."""
+
+
+def _end_if_stuck(run: JobRun) -> None:
+    """Have it ended if it does not end itself."""
+
+    def show_left(left: str) -> None:
+        run.set_state(run.state, left)
+
+    look = functools.partial(liveness.look_until_it_ends, run)
+    loop.begin(conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, show_left, look))

@@ -1,0 +1,211 @@
+"""How a job ends: its outcome becomes the value or error of its `Job`. A kept value is fetched later."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import CANCELLED, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED
+from clusterfn.bridge.supervisor.text import format_size, in_one_line
+from clusterfn.calls import outcome, outcome_errors
+from clusterfn.calls.arriving import RECEIVING, Arriving
+from clusterfn.display import console
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, ResultError, Unreachable
+from clusterfn.hosts import exit_flush, remote_files
+from clusterfn.hosts.transfer import Transfer
+
+if TYPE_CHECKING:
+    from clusterfn.calls.job_run import Ended, JobRun
+
+# The result in place of a value that stays on the host.
+ON_HOST: Any = object()
+# What a job uses is a short line, and is not waited for longer than this.
+_MOST_BYTES, _USAGE_S = 1 << 20, 5.0
+
+
+def usage(run: JobRun) -> Mapping[str, Any]:
+    """Return what it has used, or, while it runs, what its supervisor on the host has written last."""
+    if run.done() or run.state not in (STARTING, RUNNING, SUSPENDED):
+        return run.published.get("usage") or {}
+    out, connection = io.BytesIO(), run.at.connection
+    try:
+        # The thread that brings answers cannot wait for one.
+        if not connection.link.answers_here():
+            connection.get(run.at.log_path(layout.USAGE), out.write, until=_MOST_BYTES).result(_USAGE_S)
+        # The supervisor overwrites the line, so the rest of a longer line may follow it.
+        usage: Any = json.loads(out.getvalue().partition(b"\n")[0])
+    except (ClusterfnError, ValueError, RecursionError):
+        # Nothing has been measured yet, the file is being written, or the host does not answer soon.
+        return {}
+    return usage if isinstance(usage, dict) and outcome.is_usage(usage) else {}
+
+
+def end(run: JobRun, ended: Ended) -> None:
+    """End it in a thread of its own, unless it has ended. Does not wait.
+
+    Loading a value runs the user's code, and callbacks may wait for the host, whose answers this thread brings.
+    """
+
+    def end_once() -> None:
+        with run.settling:
+            if not run.done():
+                _end(run, ended)
+
+    exit_flush.run_in_thread(end_once, "clusterfn-ended")
+
+
+def _end(run: JobRun, ended: Ended) -> None:
+    """Load the value, or make the exception, and end it with that."""
+    error, arriving = ended.error, ended.arriving
+    if error is not None:
+        # What was stopped while it was sent is cancelled.
+        _raise(run, error, CANCELLED if isinstance(error, Cancelled) else ended.state, error.message)
+        return
+    try:
+        value = arriving.take() if arriving is not None else None
+        _end_with(run, ended, value)
+    except BaseException as unexpected:  # loading runs the user's code, which may raise anything
+        # This is the outermost frame of its thread: those who wait must get an error.
+        if run.done():
+            raise
+        refused = ResultError(
+            f"the job has ended, but its result could not be received: {type(unexpected).__name__}: {unexpected}",
+            host=run.host, job=run.id, stage="result",
+            hint=f"it stays on the host: clusterfn.attach({run.id!r}).result()",
+        )  # fmt: skip
+        refused.__cause__ = unexpected
+        _raise(run, refused, ended.state, "its result could not be received")
+
+
+def _end_with(run: JobRun, ended: Ended, value: bytearray | None) -> None:
+    run.published = published = ended.published
+    if published["kind"] != layout.RETURNED:
+        error = _error_of(run, published, value)
+        if published.get("checkpoint") and published["kind"] == layout.RAISED:
+            run.tell("note", f"{run.id[:SHORT]} failed; {outcome_errors.how_to_resume(run.id)}")
+        _raise(run, error, ended.state, published.get("message") or "")
+        return
+    try:
+        result = _arrived(run, value)
+    except ResultError as unloadable:
+        _raise(run, unloadable, RETURNED, unloadable.message)
+        return
+    for pattern, to in run.outputs:
+        try:
+            connection, folder = run.at.connection, run.at.work_folder
+            remote_files.fetch(connection, folder, pattern, to, on_transfer=run.show_transfer)
+        except (ClusterfnError, OSError) as failed:
+            _say(run, remote_files.not_fetched(failed, pattern, run.id))
+    for note in published.get("notes") or ():
+        # The outcome repeats notes that came as events while the job ran.
+        if note not in run.shown_notes:
+            run.tell("note", note)
+    if published.get("left"):
+        run.tell("note", remote_files.left_behind(published["left"], run.host, run.id))
+    finish(run, RETURNED, _what_is_kept(run) if result is ON_HOST else "", lambda job: job.set_result(result))
+
+
+def _error_of(run: JobRun, published: Mapping[str, Any], value: bytearray | None) -> BaseException:
+    """Return the error of a job that has not returned; its exception is fetched if it has not come."""
+    place = run.at.place
+    unread = place.results.data_only or outcome.is_too_large(published, place.results)
+    if (run.at.is_fetched_apart or value is None) and published.get("value") and not unread:
+        # The exception's value may be gone; the outcome also has its traceback as text.
+        with contextlib.suppress(ResultError):
+            value = _fetch_value(run)
+    return outcome_errors.exception_of(published, value, place)
+
+
+def _arrived(run: JobRun, value: bytearray | None) -> Any:
+    """Return the value of a job that has returned, unless it stays on the host."""
+    if run.at.keeps or outcome.is_too_large(run.published, run.at.results):
+        return ON_HOST
+    return _load(run, _fetch_value(run) if run.at.is_fetched_apart or value is None else value)
+
+
+def _what_is_kept(run: JobRun) -> str:
+    large = outcome.too_large(run.published, run.at.place)
+    return f"its value{f', {format_size(large.size_bytes)},' if large else ''} is on {run.host}"
+
+
+def _load(run: JobRun, value: bytearray | None) -> Any:
+    return outcome.value_of(run.published, value, run.at.place, run.given)
+
+
+def _fetch_value(run: JobRun, timeout: float | None = None) -> bytearray | None:
+    """Fetch the value, or the exception, which the host has kept.
+
+    Raises:
+        ResultError: It is no longer there, or does not fit into memory.
+        HostError: The host does not answer.
+        TimeoutError: It has not come within `timeout` seconds.
+    """
+    arriving = Arriving(run.at.place)
+    arriving.expect(run.published)
+    receiving = run.at.connection.get(run.at.log_path(layout.VALUE), arriving.write)
+    run.show_transfer(Transfer(RECEIVING, [receiving]))
+    try:
+        receiving.result(timeout)
+    except Unreachable:
+        if receiving.done():
+            raise
+        receiving.cancel()
+        raise concurrent.futures.TimeoutError(f"the value has not come within {timeout} s") from None
+    except HostError as error:
+        if error.kind != "missing":
+            raise
+        raise ResultError(
+            "the value is not on the host any more", host=run.host, job=run.id, stage="result",
+            hint="it was removed, or was there for longer than the host's `keep:`; call the function again",
+        ) from None  # fmt: skip
+    except BaseException:  # a handler of a signal may raise anything
+        # After Ctrl-C the rest of the value would come all the same.
+        receiving.cancel()
+        raise
+    return arriving.value
+
+
+def fetch(run: JobRun, timeout: float | None, most: int | None) -> Any:
+    """Fetch the value that was kept on the host, once; a large one only if the user wants it."""
+    with run.settling:
+        if not run.fetched:
+            place = run.at.place
+            place = place._replace(results=place.results._replace(max_bytes=most)) if most else place
+            # The size is known from the outcome, so the user is asked before anything is fetched.
+            large = outcome.too_large(run.published, place)
+            if large is not None:
+                size = format_size(large.size_bytes)
+                if not console.agrees(f"Fetch {size}, the value of {run.name} ({run.id[:SHORT]})?", run.host):
+                    raise large
+            run.fetched = [_load(run, _fetch_value(run, timeout))]
+            run.step(RETURNED, "")
+        return run.fetched[0]
+
+
+def _raise(run: JobRun, error: BaseException, state: str, reason: str) -> None:
+    finish(run, state, reason.partition("\n")[0], lambda job: job.set_exception(error))
+
+
+def finish(run: JobRun, state: str, reason: str, end: Callable[[concurrent.futures.Future[Any]], None]) -> None:
+    """End it in this state; `end` ends its future, of which this then keeps no more."""
+    future = run.future
+    assert future is not None
+    run.step(state, reason)
+    run.begin()
+    end(future)
+    # Displays and lists may keep this run, which must not keep the value with it.
+    run.future = None
+    run.tell("done", None)
+
+
+def _say(run: JobRun, line: str) -> None:
+    """Print a sentence of ours; if a display shows the job, after what the function has printed."""
+    if run.sink.is_shown:
+        run.tell("note", line)
+    else:
+        console.warn(in_one_line(line))
