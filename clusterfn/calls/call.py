@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
-from clusterfn.calls import checkpoint, history, job_display, leaving, submit
+from clusterfn.calls import checkpoint, history, job_display, leaving, sending
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_entry import JobEntry
 from clusterfn.calls.job_tracker import Tracker
@@ -81,7 +81,7 @@ def describe_call(
 ) -> str:
     """Return as text what `submit_call` would send and run; only the questions that find the environment are sent."""
     prepared = prepare(function, args, kwargs, options)
-    return submit.describe(prepared.host, prepared.job, prepared.payload)
+    return sending.describe(prepared.host, prepared.job, prepared.payload)
 
 
 class Prepared(NamedTuple):
@@ -169,8 +169,8 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
             results=host.result_policy(options.results, options.max_result_bytes),
             notify=notification_of(host, options),
         )  # fmt: skip
-        job = job._replace(sys_path=submit.module_folders(job, payload))
-        notes.tell(payload.notes, job, submit.is_in_place(job.host, job.interpreter))
+        job = job._replace(sys_path=sending.module_folders(job, payload))
+        notes.tell(payload.notes, job, sending.is_in_place(job.host, job.interpreter))
         return Prepared(
             host_state, job, payload, ready, f"{name} on {host.name} ({chosen.because})", chosen.config.path
         )
@@ -245,7 +245,7 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     entry.asked, tracker.time_s = spec.resources, spec.resources.time_s
     entry.has_value = spec.has_value
     tracker.inputs = prepared.payload.inputs
-    entry.given = submit.given_paths(host.root, prepared.payload)
+    entry.given = sending.given_paths(host.root, prepared.payload)
     _send_now(prepared, entry, tracker, in_turn)
     return job, tracker
 
@@ -253,12 +253,12 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
 def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bool) -> None:
     """Send the call, start it, and follow it."""
     host, spec = prepared.host, prepared.job
-    submit.await_room(host)
-    inputs = submit.inputs_of(prepared.payload)
+    sending.await_room(host)
+    inputs = sending.inputs_of(prepared.payload)
     entry.submitted_at = time.monotonic()
     history.remember(entry, prepared.config, spec.results, spec.secrets)
     needs, environment = send_needs(prepared, entry)
-    submit.submit_job(host, spec, prepared.payload, needs, tracker, inputs)
+    sending.submit_job(host, spec, prepared.payload, needs, tracker, inputs)
     # Without a scheduler the job begins at once, and follows its builder itself.
     if environment and host.scheduler.has_nodes:
         environment.report_to(tracker.waits_for, tracker.cannot_have)
@@ -266,7 +266,7 @@ def _send_now(prepared: Prepared, entry: JobEntry, tracker: Tracker, in_turn: bo
     leaving.remember_going(entry)
 
 
-def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submit.Uploads, EnvironmentUpload | None]:
+def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[sending.Uploads, EnvironmentUpload | None]:
     """Send what the host lacks, and start the builder of an environment that is made.
 
     Returns:
@@ -279,7 +279,7 @@ def send_needs(prepared: Prepared, job: JobEntry | GroupState) -> tuple[submit.U
             from clusterfn.calls import environment_upload
 
             environment = environment_upload.upload_for(prepared.host, locked, job, console.tell)
-        needs = submit.send_needs(prepared.host, prepared.payload, prepared.ready.folders)
+        needs = sending.send_needs(prepared.host, prepared.payload, prepared.ready.folders)
     if environment is not None:
         needs = needs._replace(before=[*needs.before, *environment.before])
     return needs, environment

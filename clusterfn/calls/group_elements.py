@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SUSPENDED
-from clusterfn.calls import conclusion, liveness, submit
+from clusterfn.calls import conclusion, liveness, sending
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.group_state import GroupBackend
 from clusterfn.calls.item_results import ItemStream
 from clusterfn.calls.queue_tracker import Entry
-from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import exit_flush, loop
@@ -93,7 +93,7 @@ class GroupElements(GroupBackend):
         largest = min(_LARGEST_ARRAY if array is None else array, self.limits.jobs or _LARGEST_ARRAY)
         for some, request in scheduler.elements(self.job, numbers, largest):
             elements = _WaitingElements(self, some, numbers, after)
-            self._see(elements, submit.start(self.host, request, after, elements))
+            self._see(elements, sending.start(self.host, request, after, elements))
 
     def submissions(self) -> Sequence[Reply[Any]]:
         return self._submissions
@@ -123,7 +123,7 @@ class GroupElements(GroupBackend):
 
     def _see(self, elements: _WaitingElements, submission: Reply[Any]) -> None:
         self._submissions.append(submission)
-        starting = loop.start(submit.see_started(self.host, submission, elements))
+        starting = loop.start(sending.see_started(self.host, submission, elements))
         self.starting.append(starting)
         if isinstance(submission, SpawnReply):
             exit_flush.await_at_exit(starting)

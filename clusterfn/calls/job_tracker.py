@@ -13,7 +13,7 @@ from clusterfn.calls import conclusion
 from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.calls.follower import Follower
 from clusterfn.calls.queue_tracker import JobBackend, is_from_host
-from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent

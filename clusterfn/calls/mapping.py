@@ -21,7 +21,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute, has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
-from clusterfn.calls import history, job_display, leaving, submit
+from clusterfn.calls import history, job_display, leaving, sending
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState, OnError, check_on_error
@@ -93,7 +93,7 @@ def run(
     say_how(one, group, how)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
-    made.given = submit.given_paths(host.root, one.payload)
+    made.given = sending.given_paths(host.root, one.payload)
     if not given_labels:
         made.arguments = labels.argument_table(function, calls, constants or {})
     if job.outputs:
@@ -217,11 +217,11 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
 def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     host = one.host
-    submit.await_room(host)
-    inputs = submit.inputs_of(one.payload)
+    sending.await_room(host)
+    inputs = sending.inputs_of(one.payload)
     needs, environment = send_needs(one, made)
-    sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(host, tracker, made, sent, needs, inputs)
+    sent = [*sending.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
+    folder = sending.send_folder(host, tracker, made, sent, needs, inputs)
     leaving.remember_going(made)
     tracker.inputs = one.payload.inputs
     tracker.start(range(1, tracker.spec.elements + 1), [*needs.before, folder])

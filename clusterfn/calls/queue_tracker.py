@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import outcome
-from clusterfn.calls.submission import PendingSubmission
+from clusterfn.calls.submission_line import PendingSubmission
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.transfer import Sending

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import history, leaving, remote_state, submit
+from clusterfn.calls import history, leaving, remote_state, sending
 from clusterfn.calls.call import host_secrets, notification_of, secret_values
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
@@ -162,7 +162,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     tracker = track(old.host, job, retry, old.limits, Retried(failed, group))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = submit.send_folder(old.host, tracker, retry, sent, submit.Uploads([], {}))
+    folder = sending.send_folder(old.host, tracker, retry, sent, sending.Uploads([], {}))
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
     leaving.remember_going(retry)
     return retry

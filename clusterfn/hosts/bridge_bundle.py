@@ -33,7 +33,7 @@ _NOT_IN_JOBS = (
     "bridge/supervisor/", "bridge/worker/",
     "calls/attach.py", "calls/call.py", "calls/environment_upload.py",
     "calls/group_elements.py", "calls/group_tracker.py", "calls/job_tracker.py", "calls/mapping.py",
-    "calls/sent_group.py", "calls/session_", "calls/submit.py", "cli/",
+    "calls/sent_group.py", "calls/session_", "calls/sending.py", "cli/",
     "environment/conda_", "environment/download.py", "environment/environment_files.py",
     "environment/lock", "environment/package", "environment/project", "environment/python_source.py",
     "environment/resolve.py", "environment/solve",

@@ -71,7 +71,7 @@ def tell(notes: Sequence[CallNote], job: JobSpec, is_in_place: bool) -> None:
     """Say what is true of the job, and has not been said.
 
     Args:
-        is_in_place: As `submit.is_in_place`.
+        is_in_place: As `sending.is_in_place`.
     """
     # A line that names a variable may set it. Only the host knows what its modules and its profile set.
     lines = "\n".join((*job.host.setup, *job.host.prolog))

@@ -20,7 +20,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import conclusion, submit
+from clusterfn.calls import conclusion, sending
 from clusterfn.calls.job import Job, entry_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
@@ -190,9 +190,9 @@ class World:
         host: Any = self.host
         self.tracker = Tracker(host, "7f3a000011112222", "train")
         self.job: Job[Any] = Job("7f3a000011112222", "train", host.settings.name, self.tracker.folder, self.tracker)
-        spec, uploads = samples.job(self.host.settings), submit.Uploads([], {})
+        spec, uploads = samples.job(self.host.settings), sending.Uploads([], {})
         self.tracker.entry = entry_of(self.job)
-        submit.submit_job(host, spec, pack(len, ("",), {}, None), uploads, self.tracker)
+        sending.submit_job(host, spec, pack(len, ("",), {}, None), uploads, self.tracker)
         self.tracker.follow()
         self.settle()
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
