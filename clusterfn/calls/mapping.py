@@ -14,20 +14,22 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.attributes import attribute, has_method, signature_of
+from clusterfn.bridge.attributes import has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.calls import history, job_display, leaving, sending
-from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
+from clusterfn.calls.call import Prepared, complete, name_of
+from clusterfn.calls.demand import demand_of, job_name
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState, OnError, check_on_error
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.sent_group import in_words, limits_of, track
-from clusterfn.config import units
+from clusterfn.config import config_file, units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
@@ -35,13 +37,12 @@ from clusterfn.display import console, labels
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
-from clusterfn.packing.dependencies import Place, as_lists
+from clusterfn.packing.dependencies import as_lists
 from clusterfn.public_api import check_calls, check_values
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
-    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to")  # of `map` itself
@@ -59,9 +60,14 @@ _MARGIN_S = 60.0
 
 
 def run(
-    function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, how: MapOptions,
-    on_error: OnError | None = None, constants: Mapping[str, Any] | None = None, given_labels: Sequence[str] = (),
-) -> JobGroup[R, Any]:  # fmt: skip
+    function: Callable[..., R],
+    iterables: Sequence[Iterable[Any]],
+    options: Options,
+    how: MapOptions,
+    on_error: OnError | None = None,
+    constants: Mapping[str, Any] | None = None,
+    given_labels: Sequence[str] = (),
+) -> JobGroup[R, Any]:
     """Send `function(*each, **constants)` for each tuple of `zip(*iterables)`, and give the group.
 
     Args:
@@ -70,7 +76,7 @@ def run(
     Raises:
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
-    name = str(attribute(function, "__name__", "function"))
+    name = name_of(function)
     if not iterables:
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
@@ -101,7 +107,7 @@ def run(
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
     history.remember(made, one.config, job.results, job.secrets)
     described = {layout.LABELS: names, layout.ARGUMENTS: made.arguments}
-    files = {**packed.files(), **{name: json.dumps(list(each)).encode() for name, each in described.items()}}
+    files = {**packed.files(), **{name: json.dumps(list(texts)).encode() for name, texts in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
     _send(one._replace(job=job), files, made, track(host, job, made, limits))
@@ -116,9 +122,9 @@ def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, 
         ConfigError: Some arguments would be left out.
     """
     calls = list(zip(*as_lists(iterables, name)))
-    lengths = [len(each) if has_method(each, "__len__") else None for each in iterables]  # type: ignore[arg-type]
-    if any(each is not None and each != len(calls) for each in lengths):
-        said = ", ".join("an iterator" if each is None else str(each) for each in lengths)
+    lengths = [len(values) if has_method(values, "__len__") else None for values in iterables]  # type: ignore[arg-type]
+    if any(length is not None and length != len(calls) for length in lengths):
+        said = ", ".join("an iterator" if length is None else str(length) for length in lengths)
         raise ConfigError(
             f"{name}.map() got lists of different lengths: {said}; {counted(len(calls), 'call')} can be made",
             hint="give lists of the same length: xs[:3] is the first three",
@@ -146,10 +152,10 @@ def check_constants(function: Callable[..., Any], constants: Mapping[str, object
     signature = signature_of(function) if constants else None
     if signature is None:
         return
-    parameters = signature.parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    if Parameter.VAR_KEYWORD in kinds.values():
         return
-    own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    own = [name for name, kind in kinds.items() if kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
     for keyword, value in constants.items():
         if keyword not in own:
             raise unknown("map() has", keyword, value, [*_KEYWORDS, *own])
@@ -179,14 +185,18 @@ def _prepare(
     function: Callable[..., Any], calls: list[tuple[Any, ...]], constants: Mapping[str, Any] | None, options: Options
 ) -> tuple[Prepared, payload_items.Items]:
     """Prepare it as one call, with the function and all items as its payload."""
-    kept: list[payload_items.Items] = []
-
-    def pack(target: tuple[int, int] | None, place: Place) -> Payload:
-        kept[:] = [payload_items.pack(function, calls, target, constants, place)]
-        return kept[0].payload
-
-    prepared = prepare_packed(function, pack, options)
-    return prepared._replace(payload=kept[0].payload.with_own_buffers()), kept[0]
+    with job_display.nothing_runs():
+        demand = demand_of(config_file.host_of_call(options), name_of(function))
+        python = demand.expected_python()
+        with job_display.preparing(demand.job.name):
+            items = payload_items.pack(function, calls, python, constants, demand.place)
+        environment = demand.find_environment(items.payload)
+        if environment.python != python:
+            # Code goes to another Python as text.
+            with job_display.preparing(demand.job.name):
+                items = payload_items.pack(function, calls, environment.python, constants, demand.place)
+        prepared = complete(demand, items.payload, environment, function)
+    return prepared._replace(payload=items.payload.with_own_buffers()), items
 
 
 def machine_capacity(host: HostState, asked: Resources) -> MachineCapacity:
@@ -217,16 +227,14 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
 def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     host = one.host
-    sending.await_room(host)
-    inputs = sending.inputs_of(one.payload)
-    needs, environment = send_needs(one, made)
+    needs = sending.send_needs(host, one.payload, one.environment)
     sent = [*sending.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = sending.send_folder(host, tracker, made, sent, needs, inputs)
+    folder = sending.send_folder(host, tracker, made, sent, needs)
     leaving.remember_going(made)
     tracker.inputs = one.payload.inputs
     tracker.start(range(1, tracker.spec.elements + 1), [*needs.before, folder])
-    if environment and host.scheduler.has_nodes:
-        environment.report_to(tracker.waits_for, tracker.cannot_have)
+    if needs.environment is not None:
+        needs.environment.report_to(tracker.waits_for, tracker.cannot_have)
 
 
 @dataclass(frozen=True)
@@ -263,7 +271,7 @@ class MachineCapacity:
 
     def room(self) -> int:
         """Return how many items may run side by side; at least one, which waits for what it needs."""
-        most = [self.by_cores, *(each for each in (self.by_memory, self.by_gpus) if each is not None)]
+        most = [self.by_cores, *(limit for limit in (self.by_memory, self.by_gpus) if limit is not None)]
         return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
 
 

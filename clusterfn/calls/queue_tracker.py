@@ -190,8 +190,10 @@ class QueueTracker:
         starting: What sees its submissions through.
         queue_reason, other_reason: Why it waits for its turn, and what it waits for in addition; "" for nothing.
         inputs: The jobs whose values it takes, as far as this process knows them.
+        proof: The file of its folder that is there once all of it has arrived.
     """
 
+    proof = layout.SPEC
     inputs: Sequence[Reference] = ()
     _is_refused = False
 
@@ -342,7 +344,7 @@ class QueueTracker:
 
     def _stop_sending(self) -> bool:
         """Stop sending it; false if all of it is on the host."""
-        last = posixpath.join(self.folder, layout.PAYLOAD)
+        last = posixpath.join(self.folder, self.proof)
         if self.sending is None or not self.sending.drop(self.connection, last, _DROP_S):
             return False
         for each in list(self.submissions()):

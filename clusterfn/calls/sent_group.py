@@ -19,7 +19,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import history, leaving, remote_state, sending
-from clusterfn.calls.call import host_secrets, notification_of, secret_values
+from clusterfn.calls.demand import host_secrets, notification_of, secret_values
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker, Retried

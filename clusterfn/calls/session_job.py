@@ -18,7 +18,8 @@ from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, leaving, sending
-from clusterfn.calls.call import Prepared, job_name, send_call
+from clusterfn.calls.call import Prepared, send_call
+from clusterfn.calls.demand import job_name
 from clusterfn.calls.job import entry_of, withdraw
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
 from clusterfn.calls.session_tracker import (
@@ -35,7 +36,6 @@ from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.connection import Reply, TreeFile
-from clusterfn.hosts.host_state import CALLER
 from clusterfn.packing import notes
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import NotEnded, Place, reference_of
@@ -57,7 +57,7 @@ class SessionJob:
 
     def __init__(self, prepared: Prepared) -> None:
         self.spec, self._host = prepared.job, prepared.host
-        self._version, self._count = prepared.ready.interpreter.version, 0
+        self._python, self._count = prepared.environment.python, 0
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
@@ -96,7 +96,7 @@ class SessionJob:
         quick = of_actor is not None and is_packed_at_once(args, kwargs)
         with job_display.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
-            payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
+            payload = payloads.pack(fn, args, kwargs, self._python, place=place)
             payload = payload if follow else payload.with_own_buffers()
         notes.tell(payload.notes, self.spec, sending.is_in_place(self.spec.host, self.spec.interpreter))
         tracker = self._next(job_name(name), follow, of_actor)

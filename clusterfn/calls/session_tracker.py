@@ -212,6 +212,7 @@ class SessionCallTracker(Follower, JobBackend, StreamedCall):
         of_actor: What it is to an actor, if it is a call of one.
     """
 
+    proof = layout.PAYLOAD
     _send_files: Callable[[], None] | None = None
 
     def __init__(
