@@ -47,7 +47,7 @@ BLIND = {
     "bridge/worker/keeper.py": "after a fork nothing may run on",
     "display/at_once.py": "a thread's outermost frame: who takes the answer gets the error",
     "calls/following.py": "such as no memory for a value: who waits for the job gets the error",
-    "calls/submission.py": "what a scheduler's answer becomes: others wait behind this one",
+    "calls/submission_line.py": "what a scheduler's answer becomes: others wait behind this one",
     "hosts/exit_flush.py": "a thread's outermost frame: it does the next work too",
     "hosts/loop.py": "the outermost frame of a thread: who waits for it gets the error",
     "hosts/rpc/file_requests.py": "the caller's own function: its error goes to its reply",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.bridge.layout import THREADS
 from clusterfn.bridge.worker.command_line import PLACE, places_in
-from clusterfn.calls.call import job_name
+from clusterfn.calls.demand import job_name
 from clusterfn.config import config_file, places
 from clusterfn.config.environment_kinds import OF_SCRIPT, header_of_script
 from clusterfn.config.options import HOST_VARIABLE, SCRIPTS, CallOptions, parse_options

@@ -136,7 +136,7 @@ class Executor(concurrent.futures.Executor):
         self._sent.append(group.id)
         self._groups.append(group)
         # A group that has ended would keep its values in memory.
-        for ended in [each for each in self._groups if each.done()]:
+        for ended in [sent for sent in self._groups if sent.done()]:
             # Another thread may have removed it.
             with contextlib.suppress(ValueError):
                 self._groups.remove(ended)
@@ -162,7 +162,7 @@ class Executor(concurrent.futures.Executor):
                 from its queue; who waits for their values gets `Cancelled`.
         """
         self._closed = True
-        jobs = [job for each in self._jobs.valuerefs() if (job := each()) is not None and not job.done()]
+        jobs = [job for reference in self._jobs.valuerefs() if (job := reference()) is not None and not job.done()]
         if cancel_futures:
             self._withdraw(jobs)
         if wait:
@@ -174,9 +174,9 @@ class Executor(concurrent.futures.Executor):
 
     def _withdraw(self, jobs: list[Job[Any]]) -> None:
         """Withdraw these and each group, though one of them fails; then raise the first error."""
-        each: list[Callable[[], object]] = [functools.partial(withdraw, job) for job in jobs]
-        each += [group.withdraw for group in self._groups]
-        for answer in list(at_once(each, lambda take_back: take_back(), "withdrawing calls")):
+        steps: list[Callable[[], object]] = [functools.partial(withdraw, job) for job in jobs]
+        steps += [group.withdraw for group in self._groups]
+        for answer in list(at_once(steps, lambda take_back: take_back(), "withdrawing calls")):
             answer.result()
 
     @public_api

@@ -21,7 +21,7 @@ from clusterfn.calls.call import prepare_held
 from clusterfn.calls.job import Job
 from clusterfn.calls.session_job import SessionJob
 from clusterfn.calls.session_tracker import ActorCall, actor_lost
-from clusterfn.config import import_time
+from clusterfn.config import config_file, import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.units import exact_memory, exact_time, parse_time
@@ -266,7 +266,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
             holding.close_unheld()
             return holding
-        prepared = prepare_held(self._options._replace(name="session"))
+        prepared = prepare_held(config_file.host_of_call(self._options._replace(name="session")))
         resources = prepared.job.resources
         if self._options.cores is None:
             resources = resources._replace(cores=max(resources.cores, self._workers))

@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,6 @@ from clusterfn.hosts.transfer import Transfer
 from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.run import Run
     from clusterfn.environment.lock import LockedPackage
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.connection import Reply
@@ -53,10 +51,10 @@ FETCHING, SENDING = "download", "send"
 _GROUP_READS = 0o640
 _TIMEOUT_S = 120.0
 _OFTEN_S = 0.5
-# The user hears of uploads of this many bytes and more.
-MUCH = 10**9
 # The version of what goes into the hash of a built wheel: a change here builds all of them again.
 _WHEEL_FORMAT = 1
+# The user hears of uploads of this many bytes and more.
+MUCH = 10**9
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,7 @@ class EnvironmentUpload:
     """The requests that were sent for an environment."""
 
     before: Sequence[Reply[Any]] = ()  # they must succeed before a job of it is started; none if the host has it
+    archives: Sequence[Reply[Any]] = ()  # those of them that send packages
     build: RemoteBuild | None = None  # the builder that was started, if one was
 
     def share(self) -> bool:
@@ -98,17 +97,10 @@ class EnvironmentUpload:
         loop.begin(report_end())
 
 
-def upload_for(host: HostState, environment: LockedEnvironment, job: Run | GroupState, say: Say) -> EnvironmentUpload:
-    """Upload it as `upload` does; show progress before the job is shown, then make it part of the job's state."""
+def upload_shown(host: HostState, environment: LockedEnvironment, say: Say) -> EnvironmentUpload:
+    """Upload it as `upload` does, and show meanwhile how far fetching is."""
     with BuildDisplay() as display:
-
-        def show(progress: BuildProgress) -> None:
-            if progress["stage"] == FETCHING:
-                display.show_build(progress)
-            else:
-                job.set_state(job.state, f"environment: {in_words(progress)}")
-
-        return upload(host, environment, say, show)
+        return upload(host, environment, say, display.show_build)
 
 
 def build(host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
@@ -119,14 +111,16 @@ def build(host: HostState, environment: LockedEnvironment, say: Say, on_progress
         ConfigError: The host builds in jobs alone.
     """
     if host.settings.making.build_on == "node":
-        raise ConfigError(
-            f"{host.settings.name} builds environments in the jobs that use them (build_on: node)",
-            host=host.settings.name, hint="call a function with it",
-        )  # fmt: skip
+        problem = f"{host.settings.name} builds environments in the jobs that use them (build_on: node)"
+        raise ConfigError(problem, host=host.settings.name, hint="call a function with it")
     shipped = upload(host, environment, say, on_progress)
     if shipped.build is None:
         return False
     ended = shipped.build.listen(on_progress)
+    sending = Transfer(SENDING, shipped.archives)
+    for number, reply in enumerate(shipped.archives, 1):
+        reply.result(None)
+        on_progress({"stage": SENDING, "done": number, "of": len(shipped.archives), "text": sending.amounts()})
     for reply in shipped.before:
         reply.result(None)
     progress = ended.result()
@@ -167,36 +161,37 @@ def upload_missing(
 
     Args:
         say: Called with a sentence about what the host lacks.
-        on_progress: Called with how far fetching is, and later how far sending is, in the loop.
+        on_progress: Called with how far fetching is.
 
     Raises:
         EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
     """
     if not host.missing([environment.ready]):
         return EnvironmentUpload()
-    draft = json.dumps(plan_document(host, environment, host.settings.making.fetch_on != "client", {})).encode()
+    draft = plan_document(host, environment, host.settings.making.fetch_on != "client", {})
     lines = environment_builder.run_builder(host, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)
     # The host fetches some of what is missing, and the rest is sent.
     wheel, lock = zstd_wheel(host), environment.lock
     archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
-    known = {each.sha256: each for each in archives}
+    known = {package.sha256: package for package in archives}
     with reading(host.settings.name, "which archives it lacks"):
         lacking = shaped(lines[-1], {"missing": [str], "unreachable": [str], "sizes": {...: int}})
         missing = [known[sha256] for sha256 in lacking["missing"]]
     unreachable = set() if host.settings.making.fetch_on == "host" else set(lacking["unreachable"])
-    unreachable |= {each.sha256 for each in missing if each.url.startswith(GIT)}
-    theirs = [each for each in missing if each.sha256 not in unreachable]
-    ours = [each for each in missing if each.sha256 in unreachable]
+    unreachable |= {package.sha256 for package in missing if package.url.startswith(GIT)}
+    theirs = [package for package in missing if package.sha256 not in unreachable]
+    ours = [package for package in missing if package.sha256 in unreachable]
     sizes = download.download_sizes(ours)
     # The host knows the sizes of what it can reach, and this machine those of the others.
     tell_download(environment, theirs, ours, {**lacking["sizes"], **sizes}, say)
-    sent = [*host.bridge.lay_out(), *_send(host, environment, ours, sum(sizes.values()), on_progress)]
+    before = host.bridge.lay_out()
+    sent = _send(host, environment, ours, sum(sizes.values()), on_progress)
     plan = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
-    document = json.dumps(plan_document(host, environment, bool(theirs), lacking["sizes"])).encode()
+    document = plan_document(host, environment, bool(theirs), lacking["sizes"])
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
-    planned = host.connection.put(plan, document, mode=_GROUP_READS, after=sent)
+    planned = host.connection.put(plan, document, mode=_GROUP_READS, after=[*before, *sent])
     # The builder goes on by itself from here, even if this process ends.
-    return EnvironmentUpload([*sent, planned], _start(host, environment, plan, planned))
+    return EnvironmentUpload([*before, *sent, planned], sent, _start(host, environment, plan, planned))
 
 
 def _start(host: HostState, environment: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
@@ -210,9 +205,12 @@ def _start(host: HostState, environment: LockedEnvironment, plan: str, planned: 
 
 
 def tell_download(
-    environment: LockedEnvironment, theirs: Sequence[LockedPackage], ours: Sequence[LockedPackage],
-    sizes: Mapping[str, int], say: Say,
-) -> None:  # fmt: skip
+    environment: LockedEnvironment,
+    theirs: Sequence[LockedPackage],
+    ours: Sequence[LockedPackage],
+    sizes: Mapping[str, int],
+    say: Say,
+) -> None:
     """Say how many packages the host fetches (`theirs`), and how many this machine sends (`ours`).
 
     Say how many bytes these have, too, if they are many. `sizes` are by SHA-256, as far as they are known.
@@ -224,40 +222,29 @@ def tell_download(
     base = f" on {host}'s own Python {environment.base.version} ({environment.base.path})" if environment.base else ""
     of = counted(count, "package")
     say(f"{environment.title}: environment {environment.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
-    fetched, sent = (sum(sizes.get(each.sha256, 0) for each in several) for several in (theirs, ours))
+    fetched, sent = (sum(sizes.get(package.sha256, 0) for package in packages) for packages in (theirs, ours))
     if fetched + sent < MUCH:
         return
     way = [f"{host} fetches {format_size(fetched)}"] if theirs else []
     way += [f"this machine downloads and sends {format_size(sent)}"] if ours else []
-    size = ("at least " if any(each.sha256 not in sizes for each in (*theirs, *ours)) else "") + format_size(
-        fetched + sent
-    )
+    is_known = all(package.sha256 in sizes for package in (*theirs, *ours))
+    size = f"{'' if is_known else 'at least '}{format_size(fetched + sent)}"
     say(f"{environment.title}: {size} for {environment.root} on {host}: {', '.join(way)}")
 
 
 def _send(
-    host: HostState, environment: LockedEnvironment, packages: Sequence[LockedPackage], size: int,
-    on_progress: Progress,
-) -> Iterator[Reply[Any]]:  # fmt: skip
+    host: HostState, environment: LockedEnvironment, packages: Sequence[LockedPackage], size: int, tell: Progress
+) -> list[Reply[bool]]:
     """Send each archive as soon as it is here, while the others are fetched: so many bytes, as far as that is known."""
-    tell_fetched, tell_sent = _seldom(on_progress), _seldom(on_progress)
-    transfer = Transfer(SENDING)
-    sent: list[Reply[Any]] = []
+    tell_seldom = _seldom(tell)
 
     def fetched(done: int, of: int, bytes: int) -> None:
-        tell_fetched({"stage": FETCHING, "done": done, "of": of, "bytes": bytes, "size": size})
+        tell_seldom({"stage": FETCHING, "done": done, "of": of, "bytes": bytes, "size": size})
 
-    async def report_arrival(reply: Reply[Any]) -> None:
-        with contextlib.suppress(concurrent.futures.CancelledError):
-            await reply.error()
-        count = sum(reply.done() for reply in sent)
-        tell_sent({"stage": SENDING, "done": count, "of": len(sent), "text": transfer.amounts()})
-
-    for sha256, path in download.download_packages(packages, fetched, environment.indexes):
-        sent.append(host.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS))
-        transfer.add(sent[-1])
-        loop.begin(report_arrival(sent[-1]))
-        yield sent[-1]
+    return [
+        host.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS)
+        for sha256, path in download.download_packages(packages, fetched, environment.indexes)
+    ]
 
 
 def _seldom(on_progress: Progress) -> Progress:
@@ -272,23 +259,33 @@ def _seldom(on_progress: Progress) -> Progress:
     return tell
 
 
-def plan_document(
-    host: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]
-) -> dict[str, Any]:
+def plan_document(host: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> bytes:
     """Return plan.json, as decision 14 describes it, with facts that only people read."""
     wheel, archives = zstd_wheel(host), environment.lock.archives(environment.platform)
-    setup = job_script.modules_setup(host.settings) if any(each.is_source for each in archives) else ""
-    return {
-        "format": layout.FORMAT, "id": environment.id, "root": environment.root, "platform": environment.platform,
+    setup = job_script.modules_setup(host.settings) if any(package.is_source for package in archives) else ""
+    base = environment.base
+    document = {
+        "format": layout.FORMAT,
+        "id": environment.id,
+        "root": environment.root,
+        "platform": environment.platform,
         "python": list(environment.interpreter.version),
-        "packages": [planned_package(each, environment, setup, sizes) for each in archives],
-        "base": {"path": environment.base.path, "version": environment.base.version} if environment.base else None,
-        "setup": setup, "fetch": fetch, "zstd": _entry(wheel) if wheel else None,
-        "verify": ["torch"] if environment.has_torch else [], "timeout_s": host.settings.making.timeout_s,
-        "purged": host.settings.making.purge_days is not None, "owners": list(host.settings.owners),
-        "about": environment.title, "wanted": list(environment.wanted), "cuda": environment.cuda,
-        "why": environment.why, "virtual": environment.lock.virtual_packages(environment.platform),
-    }  # fmt: skip
+        "packages": [planned_package(package, environment, setup, sizes) for package in archives],
+        "base": {"path": base.path, "version": base.version} if base else None,
+        "setup": setup,
+        "fetch": fetch,
+        "zstd": _entry(wheel) if wheel else None,
+        "verify": ["torch"] if environment.has_torch else [],
+        "timeout_s": host.settings.making.timeout_s,
+        "purged": host.settings.making.purge_days is not None,
+        "owners": list(host.settings.owners),
+        "about": environment.title,
+        "wanted": list(environment.wanted),
+        "cuda": environment.cuda,
+        "why": environment.why,
+        "virtual": environment.lock.virtual_packages(environment.platform),
+    }
+    return json.dumps(document).encode()
 
 
 def zstd_wheel(host: HostState) -> LockedPackage | None:
@@ -311,18 +308,20 @@ def planned_package(
         return entry
     # The hash covers all that the build sees. So a difference gives another wheel, and environments without a
     # difference share one.
-    others = [each.sha256 for each in environment.lock.archives(environment.platform) if each.manager != WHEEL]
-    builds = [each.sha256 for each in package.builds_with]
+    archives = environment.lock.archives(environment.platform)
+    others = sorted(archive.sha256 for archive in archives if archive.manager != WHEEL)
+    builds = sorted(build.sha256 for build in package.builds_with)
     base = environment.base.identity if environment.base else ()
-    seen = [
-        _WHEEL_FORMAT, environment.platform, package.sha256, sorted(builds), sorted(others), [*base],
-        environment.glibc, setup,
-    ]  # fmt: skip
+    seen = [_WHEEL_FORMAT, environment.platform, package.sha256, builds, others, [*base], environment.glibc, setup]
     return {
-        **entry, "file": f"{package.name}-{package.version}-built.whl", "url": "", "size": 0,
-        "sha256": hashlib.sha256(json.dumps(seen).encode()).hexdigest(), "source": entry,
-        "requires": [_entry(each, sizes) for each in package.builds_with],
-    }  # fmt: skip
+        **entry,
+        "file": f"{package.name}-{package.version}-built.whl",
+        "url": "",
+        "size": 0,
+        "sha256": hashlib.sha256(json.dumps(seen).encode()).hexdigest(),
+        "source": entry,
+        "requires": [_entry(build, sizes) for build in package.builds_with],
+    }
 
 
 def _entry(package: LockedPackage, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import conclusion, liveness, submit
+from clusterfn.calls import conclusion, liveness, sending
 from clusterfn.calls.element import ArrayTask, ElementsRefused, NoneWillBegin, OfGroup
-from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.config.job_spec import Group
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.hosts import exit_flush, loop
@@ -103,7 +103,7 @@ class Elements:
         largest = min(_LARGEST_ARRAY if array is None else array, self._limits.jobs or _LARGEST_ARRAY)
         for some, request in scheduler.elements(self._of.job, numbers, largest):
             elements = _WaitingElements(self, some, numbers, after)
-            self._see(elements, submit.start(self._host, request, after, elements))
+            self._see(elements, sending.start(self._host, request, after, elements))
 
     def room_for_more(self) -> int:
         """Return how many elements more may run side by side with those that the scheduler has, and are not over."""
@@ -129,7 +129,7 @@ class Elements:
 
     def _see(self, elements: _WaitingElements, submission: Reply[Any]) -> None:
         self.queue.submissions.append(submission)
-        starting = loop.start(submit.see_started(self._host, submission, elements))
+        starting = loop.start(sending.see_started(self._host, submission, elements))
         self.queue.starting.append(starting)
         if isinstance(submission, SpawnReply):
             exit_flush.await_at_exit(starting)

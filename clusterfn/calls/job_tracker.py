@@ -14,7 +14,7 @@ from clusterfn.calls.job import Job
 from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.queue_place import is_from_host
 from clusterfn.calls.run import Location
-from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent

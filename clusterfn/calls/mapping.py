@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.attributes import attribute, has_method, signature_of
+from clusterfn.bridge.attributes import has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
-from clusterfn.calls import history, job_display, leaving, submit
-from clusterfn.calls.call import Prepared, job_name, prepare_packed, send_needs
+from clusterfn.calls import history, job_display, leaving, sending
+from clusterfn.calls.call import Prepared, complete, name_of
+from clusterfn.calls.demand import demand_of, job_name
 from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.sent_group import limits_of
-from clusterfn.config import units
+from clusterfn.config import config_file, units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
@@ -37,13 +38,12 @@ from clusterfn.display import console, labels
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
-from clusterfn.packing.dependencies import Place, as_lists
+from clusterfn.packing.dependencies import as_lists
 from clusterfn.public_api import check_calls, check_values
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
-    from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _KEYWORDS = ("max_parallel", "chunksize", "on_error", "sequential_up_to")  # of `map` itself
@@ -77,7 +77,7 @@ def run(
     Raises:
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
-    name = str(attribute(function, "__name__", "function"))
+    name = name_of(function)
     if not iterables:
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
@@ -100,7 +100,7 @@ def run(
     say_how(one, group, how)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
-    made.items.given = submit.given_paths(host.root, one.payload)
+    made.items.given = sending.given_paths(host.root, one.payload)
     if not given_labels:
         made.arguments = labels.argument_table(function, calls, constants or {})
     if job.outputs:
@@ -108,7 +108,7 @@ def run(
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
     history.remember(made, one.config, job.results, job.secrets)
     described = {layout.LABELS: names, layout.ARGUMENTS: made.arguments}
-    files = {**packed.files(), **{name: json.dumps(list(of_items)).encode() for name, of_items in described.items()}}
+    files = {**packed.files(), **{name: json.dumps(list(texts)).encode() for name, texts in described.items()}}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
     run = GroupRun(host, job, made, limits)
@@ -154,11 +154,10 @@ def check_constants(function: Callable[..., Any], constants: Mapping[str, object
     signature = signature_of(function) if constants else None
     if signature is None:
         return
-    parameters = signature.parameters.values()
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    if Parameter.VAR_KEYWORD in kinds.values():
         return
-    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    own = [parameter.name for parameter in parameters if parameter.kind in by_name]
+    own = [name for name, kind in kinds.items() if kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
     for keyword, value in constants.items():
         if keyword not in own:
             raise unknown("map() has", keyword, value, [*_KEYWORDS, *own])
@@ -188,14 +187,18 @@ def _prepare(
     function: Callable[..., Any], calls: list[tuple[Any, ...]], constants: Mapping[str, Any] | None, options: Options
 ) -> tuple[Prepared, payload_items.Items]:
     """Prepare it as one call, with the function and all items as its payload."""
-    kept: list[payload_items.Items] = []
-
-    def pack(target: tuple[int, int] | None, place: Place) -> Payload:
-        kept[:] = [payload_items.pack(function, calls, target, constants, place)]
-        return kept[0].payload
-
-    prepared = prepare_packed(function, pack, options)
-    return prepared._replace(payload=kept[0].payload.with_own_buffers()), kept[0]
+    with job_display.nothing_runs():
+        demand = demand_of(config_file.host_of_call(options), name_of(function))
+        python = demand.expected_python()
+        with job_display.preparing(demand.job.name):
+            items = payload_items.pack(function, calls, python, constants, demand.place)
+        environment = demand.find_environment(items.payload)
+        if environment.python != python:
+            # Code goes to another Python as text.
+            with job_display.preparing(demand.job.name):
+                items = payload_items.pack(function, calls, environment.python, constants, demand.place)
+        prepared = complete(demand, items.payload, environment, function)
+    return prepared._replace(payload=items.payload.with_own_buffers()), items
 
 
 def machine_capacity(host: HostState, asked: Resources) -> MachineCapacity:
@@ -227,16 +230,14 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
 def _send(one: Prepared, files: Mapping[str, bytes], run: GroupRun) -> None:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     host = one.host
-    submit.await_room(host)
-    inputs = submit.inputs_of(one.payload)
-    needs, environment = send_needs(one, run.group)
-    sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = submit.send_folder(host, run.queue, run.group, sent, needs, inputs)
+    needs = sending.send_needs(host, one.payload, one.environment)
+    sent = [*sending.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
+    folder = sending.send_folder(host, run.queue, run.group, sent, needs)
     leaving.remember_going(run.group)
     run.queue.inputs = one.payload.inputs
     run.start(range(1, run.spec.elements + 1), [*needs.before, folder])
-    if environment and host.scheduler.has_nodes:
-        environment.report_to(run.elements.waits_for, run.elements.cannot_have)
+    if needs.environment is not None:
+        needs.environment.report_to(run.elements.waits_for, run.elements.cannot_have)
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ class MachineCapacity:
 
     def room(self) -> int:
         """Return how many items may run side by side; at least one, which waits for what it needs."""
-        most = [self.by_cores, *(room for room in (self.by_memory, self.by_gpus) if room is not None)]
+        most = [self.by_cores, *(limit for limit in (self.by_memory, self.by_gpus) if limit is not None)]
         return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls.submission import PendingSubmission
+from clusterfn.calls.submission_line import PendingSubmission
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.packing.dependencies import describe_open
@@ -36,6 +36,7 @@ class QueuePlace:
         host: The host.
         folder: The job's or the group's on the host.
         scheduler_name: Its name in the scheduler's queue.
+        last_file: The file of the folder that is there once all of it has arrived.
 
     Attributes:
         sending: All that is sent for it, if this process does so.
@@ -49,12 +50,13 @@ class QueuePlace:
 
     # A program may have 100,000 waiting jobs.
     __slots__ = (
-        "folder", "host", "inputs", "is_refused", "laid_out", "other_reason", "queue_reason", "scheduler_name",
-        "sending", "starting", "submissions",
+        "_last_file", "folder", "host", "inputs", "is_refused", "laid_out", "other_reason", "queue_reason",
+        "scheduler_name", "sending", "starting", "submissions",
     )  # fmt: skip
 
-    def __init__(self, host: HostState, folder: str, scheduler_name: str) -> None:
+    def __init__(self, host: HostState, folder: str, scheduler_name: str, last_file: str = layout.SPEC) -> None:
         self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
+        self._last_file = last_file
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
         self.submissions: list[Reply[Any]] = []
@@ -207,7 +209,7 @@ class QueuePlace:
 
     def stop_sending(self) -> bool:
         """Stop sending it; false if all of it is on the host."""
-        last = posixpath.join(self.folder, layout.PAYLOAD)
+        last = posixpath.join(self.folder, self._last_file)
         if self.sending is None or not self.sending.drop(self.host.connection, last, _DROP_S):
             return False
         for submission in list(self.submissions):

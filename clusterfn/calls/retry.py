@@ -17,8 +17,8 @@ from typing import cast
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import history, leaving, submit
-from clusterfn.calls.call import host_secrets, notification_of, secret_values
+from clusterfn.calls import history, leaving, sending
+from clusterfn.calls.demand import host_secrets, notification_of, secret_values
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
@@ -70,7 +70,7 @@ def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {shared}")
     run = GroupRun(old.host, job, retry, old.limits, (old, failed))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = submit.send_folder(old.host, run.queue, retry, sent, submit.Uploads([], {}))
+    folder = sending.send_folder(old.host, run.queue, retry, sent, sending.Uploads([], {}))
     run.start(range(1, run.spec.elements + 1), [folder])
     leaving.remember_going(retry)
     return run

@@ -17,8 +17,9 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
 from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT, STARTING, SUSPENDED, UNKNOWN
 from clusterfn.bridge.supervisor.text import counted, format_duration
-from clusterfn.calls import job_display, leaving, submit
-from clusterfn.calls.call import Prepared, job_name, send_call
+from clusterfn.calls import job_display, leaving, sending
+from clusterfn.calls.call import Prepared, send_call
+from clusterfn.calls.demand import job_name
 from clusterfn.calls.job import withdraw
 from clusterfn.calls.session_stream import CallStream, SkippedNumbers
 from clusterfn.calls.session_tracker import (
@@ -35,7 +36,6 @@ from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import exit_flush, loop, spoken_wait
 from clusterfn.hosts.connection import Reply, TreeFile
-from clusterfn.hosts.host_state import CALLER
 from clusterfn.packing import notes
 from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import NotEnded, Place, reference_of
@@ -57,7 +57,7 @@ class SessionJob:
 
     def __init__(self, prepared: Prepared) -> None:
         self.spec, self._host = prepared.job, prepared.host
-        self._version, self._count = prepared.ready.interpreter.version, 0
+        self._python, self._count = prepared.environment.python, 0
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
@@ -96,12 +96,12 @@ class SessionJob:
         quick = of_actor is not None and is_packed_at_once(args, kwargs)
         with job_display.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
-            payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version, place=place)
+            payload = payloads.pack(fn, args, kwargs, self._python, place=place)
             payload = payload if follow else payload.with_own_buffers()
-        notes.tell(payload.notes, self.spec, submit.is_in_place(self.spec.host, self.spec.interpreter))
+        notes.tell(payload.notes, self.spec, sending.is_in_place(self.spec.host, self.spec.interpreter))
         tracker = self._next(job_name(name), follow, of_actor)
         call: SessionCallJob[R] = SessionCallJob(self.job, tracker, self._note_end)
-        tracker.run.given = submit.given_paths(self.spec.root, payload)
+        tracker.run.given = sending.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
 
@@ -166,12 +166,12 @@ class SessionJob:
             self.send(type(None), (), {}, "close", False, ActorCall(number, "close", closes=True))
 
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
-        submit.await_room(self._host)
+        sending.await_room(self._host)
         self._await_folder()
         # The session waits for numbers of calls that were not sent, so those that are not marked yet are marked now.
         self._skips.send()
-        needs = submit.send_contents(self._host, payload)
-        facts = {"sys_path": list(submit.module_folders(self.spec, payload)), **call.tracker.at.facts}
+        needs = sending.send_contents(self._host, payload)
+        facts = {"sys_path": list(sending.module_folders(self.spec, payload)), **call.tracker.at.facts}
 
         def send_files() -> None:
             self._send_files(call, payload, facts, needs._replace(before=[]))
@@ -182,14 +182,14 @@ class SessionJob:
             call.tracker.source.follow()
 
     def _send_files(
-        self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: submit.Uploads
+        self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: sending.Uploads
     ) -> None:
         """Send the folder of a call; the host ignores it if it has that already."""
         files = [
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
-        sent = submit.send_folder(self._host, call.tracker.run.queue, call.tracker.run, files, needs, durable=False)
+        sent = sending.send_folder(self._host, call.tracker.run.queue, call.tracker.run, files, needs, durable=False)
         self._sending.add(sent)
         loop.begin(self._see_sent(call, sent))
         if call.tracker.run.queue.sending is not None:
@@ -271,10 +271,10 @@ class SessionJob:
         self._await_folder()
         self._stream.await_taken(None, _TIMEOUT_S)
         # A large call takes time to arrive.
-        sending = list(self._sending)
-        closing = loop.start(self._close(self._put_close(sending), is_behind=bool(sending)))
+        before = list(self._sending)
+        closing = loop.start(self._close(self._put_close(before), is_behind=bool(before)))
         exit_flush.await_at_exit(closing)
-        if wait and not sending:
+        if wait and not before:
             loop.result(closing, f"waiting for {self.job.host} to close the session {self.job.id}", _TIMEOUT_S)
 
     def _put_close(self, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:

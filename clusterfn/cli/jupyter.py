@@ -18,8 +18,8 @@ from clusterfn.integrations.jupyter import jupyter_files, kernel_job, near_end, 
 def add(args: argparse.Namespace) -> int:
     """Write a kernelspec, after what can be known to be wrong with it was rejected."""
     args.environment = jupyter_files.absolute_environment(args.environment)
-    read_options(args)
-    host = kernel_job.host_for_kernel(args.host)
+    options, _ = read_options(args)
+    host = kernel_job.host_for_kernel(options).host
     if not (args.environment or host.environment):
         problem = f"no environment is named for the kernel, and {host.name} has none in clusterfn.yml"
         hint = "write --environment conda:NAME, or a file such as environment.yml; it must have ipykernel"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import environment_upload, submit
+from clusterfn.calls import environment_upload, sending
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.environment_upload import BuildDisplay
@@ -78,7 +78,7 @@ def _environment_of(host: HostState, which: str | None) -> str:
     if ready.made is not None:
         with BuildDisplay() as display:
             environment_upload.build(host, ready.made, console.tell, display.show_build)
-    for reply in submit.send_scripts(host, ready.folders).before:
+    for reply in sending.send_scripts(host, ready.folders).before:
         reply.result(_TIMEOUT_S)
     python, activation = ready.interpreter.path, ready.interpreter.activation
     return json.dumps({"python": python, "activation": activation, "env": dict(host.settings.env)})

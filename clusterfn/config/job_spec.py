@@ -96,6 +96,7 @@ class JobSpec(NamedTuple):
     Attributes:
         id: 16 hex digits, chosen by the client.
         name: The function's name, safe for a scheduler.
+        interpreter: That of its environment, once this is found.
         root: The host's root, absolute.
         bridge: The folder of the bridge there, absolute.
         host_python: The old interpreter that runs the supervisor.
@@ -121,7 +122,7 @@ class JobSpec(NamedTuple):
     bridge: str
     host_python: str
     resources: Resources
-    interpreter: Interpreter
+    interpreter: Interpreter = Interpreter("", (0, 0))
     sys_path: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     env: Mapping[str, str] = {}

@@ -43,7 +43,6 @@ class EnvironmentRequest(NamedTuple):
     text: str | None = None  # `environment=`; None for the host's own
     packages: tuple[str, ...] = ()  # `packages=`
     gpus: int = 0  # how many GPUs the job asks for: the build of PyTorch depends on them
-    imports: Callable[[], Iterable[str]] = tuple  # gives the top-level names of the modules that the call needs
 
 
 class ResolvedEnvironment(NamedTuple):
@@ -52,6 +51,11 @@ class ResolvedEnvironment(NamedTuple):
     interpreter: Interpreter  # its Python, with the variables that make it complete
     folders: Mapping[str, Mapping[str, bytes]]  # to be laid out first: absolute path -> files, each executable
     made: LockedEnvironment | None = None  # the lock that it is made from; None if clusterfn did not make it
+
+    @property
+    def python(self) -> tuple[int, int]:
+        """The (major, minor) version of its Python."""
+        return self.interpreter.version
 
 
 class EnvironmentResolver:
@@ -66,20 +70,23 @@ class EnvironmentResolver:
         # It is held while the host is asked, so no thread that delivers answers may take it.
         self._finding = threading.Lock()
 
-    def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
-        """Return the Python of an environment that exists on the host, or was resolved before; else None."""
+    def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int]:
+        """Return the Python of an environment that exists on the host, or was resolved before; else this process's."""
         text, named = self._named(wanted)
         if named is None:
-            return self._pythons.get((text, wanted.packages))
+            return self._pythons.get((text, wanted.packages), CALLER)
         with self._finding:
-            return self.resolve_existing(named).interpreter.version
+            return self.resolve_existing(named).python
 
-    def find(self, wanted: EnvironmentRequest, say: Say = lambda _: None) -> ResolvedEnvironment:
+    def find(
+        self, wanted: EnvironmentRequest, say: Say = lambda _: None, imports: Iterable[str] = ()
+    ) -> ResolvedEnvironment:
         """Find the environment of a call on the host, once in a process, or lock it so that it can be made there.
 
         Args:
             wanted: What the call says of it; its silence means the host's own.
             say: Gets sentences about what takes time, and what was decided.
+            imports: The top-level names of the modules that the call needs; read if no environment is named.
 
         Raises:
             ConfigError: No such kind of environment.
@@ -99,8 +106,8 @@ class EnvironmentResolver:
 
                 found = self.resolve_made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
             else:
-                found = self._found_or_made(wanted, say)
-            self._pythons[text, wanted.packages] = found.interpreter.version
+                found = self._found_or_made(wanted, say, set(imports))
+            self._pythons[text, wanted.packages] = found.python
             return found
 
     def _named(self, wanted: EnvironmentRequest) -> tuple[str | None, ExistingEnvironment | None]:
@@ -138,11 +145,10 @@ class EnvironmentResolver:
             self._known[key] = known = ResolvedEnvironment(made.interpreter, {}, made)
         return known
 
-    def _found_or_made(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
+    def _found_or_made(self, wanted: EnvironmentRequest, say: Say, imports: set[str]) -> ResolvedEnvironment:
         """Find the host's Python of the caller's version if it has what the function imports; else make one."""
         from clusterfn.environment import packages
 
-        imports = set(wanted.imports())
         try:
             own = existing.parse_existing(None, self._host.settings)
             return self.resolve_existing(own._replace(needed=tuple(packages.needed(imports))))
@@ -154,7 +160,7 @@ class EnvironmentResolver:
                 return self.resolve_made(spec, wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be built: {error.message}", *error.evidence)
-                names = " ".join(each.name for each in spec.pip)
+                names = " ".join(package.name for package in spec.pip)
                 by_pip = f"python{'.'.join(map(str, CALLER))} -m venv ~/v"
                 by_pip += f"; ~/v/bin/pip install {names}" if names else ""
                 create = f'create one on the host ({by_pip}) and set environment="venv:~/v"'
@@ -236,10 +242,9 @@ def environments_root(host: ConnectedHost) -> str:
     answer = host.connection.run([python, "-I", "-S", "-c", _EXPAND, wanted]).result(_TIMEOUT_S)
     found = answer.out.decode("utf-8", "surrogateescape").strip()
     if not found.startswith("/") or "$" in found:
-        raise ConfigError(
-            f"env_root: {wanted} is not an absolute path on {host.settings.name}", host=host.settings.name,
-            evidence=[found or "nothing"], hint="is a variable unset there?",
-        )  # fmt: skip
+        message = f"env_root: {wanted} is not an absolute path on {host.settings.name}"
+        evidence = [found or "nothing"]
+        raise ConfigError(message, host=host.settings.name, evidence=evidence, hint="is a variable unset there?")
     return posixpath.normpath(found)
 
 
@@ -268,5 +273,6 @@ def known_gpus(host_state: ConnectedHost, environments: str) -> GpuCapabilities 
             listed, driver, source = list(seen["capabilities"]), seen["driver"], f"the last job saw on {seen['node']}"
         except (ValueError, KeyError, TypeError):
             return None
-    capabilities = {each for each in map(str.strip, map(str, listed)) if each.replace(".", "").isdigit()}
+    names = {str(name).strip() for name in listed}
+    capabilities = {name for name in names if name.replace(".", "").isdigit()}
     return torch_build.GpuCapabilities(driver, tuple(sorted(capabilities)), source)

@@ -68,7 +68,7 @@ def read(code: types.CodeType) -> tuple[Facts, ...]:
             end = at + 1
             while end < len(steps) and steps[end].opname in _ATTRIBUTES:
                 end += 1
-            attributes = tuple(each.argval for each in steps[at + 1 : end])
+            attributes = tuple(load.argval for load in steps[at + 1 : end])
             # Python 3.13 loads two local variables at once.
             name = step.argval[-1] if isinstance(step.argval, tuple) else step.argval
             uses.append(Use(name, attributes, step.opname in _FROM_SCOPE))
@@ -79,12 +79,10 @@ def read(code: types.CodeType) -> tuple[Facts, ...]:
         elif step.opname == "IMPORT_NAME":
             # The level of the import and the names that it takes are put on the stack before it.
             imports.add("" if steps[at - 2].argval else step.argval)
-    facts = Facts(
-        code.co_names, code.co_consts, tuple(uses), tuple(set_here["GLOBAL"]), tuple(set_here["ATTR"]),
-        frozenset(keys), frozenset(imports),
-    )  # fmt: skip
-    inside = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return facts, *(part for each in inside for part in read(each))
+    names_set = tuple(set_here["GLOBAL"]), tuple(set_here["ATTR"])
+    facts = Facts(code.co_names, code.co_consts, tuple(uses), *names_set, frozenset(keys), frozenset(imports))
+    inside = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return facts, *(part for code in inside for part in read(code))
 
 
 class Call(NamedTuple):
@@ -146,25 +144,25 @@ def of_text(text: bytes | str) -> ModuleText:
     strings = set[str]()
     if ("__file__" if isinstance(text, str) else b"__file__") in text:  # type: ignore[operator]
         constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-        strings = {each for each in constants if isinstance(each, str)}
-    values = (each.value for each in _always_run(tree.body) if isinstance(each, ast.Expr))
-    nodes = (each for each in values if isinstance(each, ast.Call))
-    calls = tuple(Call(each.lineno, ast.unparse(each.func), ast.unparse(each)) for each in nodes)
+        strings = {constant for constant in constants if isinstance(constant, str)}
+    values = (statement.value for statement in _always_run(tree.body) if isinstance(statement, ast.Expr))
+    nodes = (value for value in values if isinstance(value, ast.Call))
+    calls = tuple(Call(call.lineno, ast.unparse(call.func), ast.unparse(call)) for call in nodes)
     return ModuleText(frozenset(_imported(tree)), literals, frozenset(attributes), frozenset(strings), calls)
 
 
 def _always_run(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements that run whenever the text does; many scripts have them in a function `main`."""
-    for each in body:
-        yield each
-        if not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or each.name == "main":
+    for statement in body:
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or statement.name == "main":
             for part in ("body", "orelse", "finalbody"):
-                yield from _always_run(getattr(each, part, ()))
+                yield from _always_run(getattr(statement, part, ()))
 
 
 def _names(node: ast.Assign | ast.AnnAssign) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return [each.id for each in targets if isinstance(each, ast.Name)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _bound(node: ast.AST) -> list[str]:

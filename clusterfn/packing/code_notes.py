@@ -44,7 +44,7 @@ def find(function: Any, constants: Mapping[str, Any] | None = None) -> list[Call
     if plain is None:
         return []
     reached = _reached(plain)
-    parts = [(each, part) for each in reached for part in code_facts.read(each.__code__)]
+    parts = [(function, part) for function in reached for part in code_facts.read(function.__code__)]
     names = {name for _, part in parts for name in part.names}
     # IPython makes calls of it of magics; its shell is a variable of the notebook.
     if "get_ipython" in names and "get_ipython" in plain.__globals__:
@@ -57,8 +57,8 @@ def find(function: Any, constants: Mapping[str, Any] | None = None) -> list[Call
     if constants is not None:
         paths = ((use.name, *use.attributes) for _, part in parts for use in part.uses)
         seeded = {name for path in paths for name, after in zip(path, path[1:]) if after in _SEEDING}
-        unseeded = (name for name, value in {**used, **constants}.items()
-                    if _is_generator(value) and name not in seeded)  # fmt: skip
+        generators = (name for name, value in {**used, **constants}.items() if _is_generator(value))
+        unseeded = (name for name in generators if name not in seeded)
         lines += [found("shared-generator", function=plain.__name__, name=name) for name in unseeded]
     return list(dict.fromkeys(lines))
 
@@ -69,7 +69,7 @@ def _plain(function: Any) -> types.FunctionType | None:
         if function is None or type(function) is types.FunctionType:
             return function
         inner = (attribute(function, name) for name in ("func", "__func__", "__wrapped__"))
-        function = next((each for each in inner if each is not None), None)
+        function = next((found for found in inner if found is not None), None)
     return None
 
 

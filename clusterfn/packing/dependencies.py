@@ -174,25 +174,25 @@ def as_lists(iterables: Sequence[Any], name: str) -> list[Iterable[Any]]:
         TypeError: One of them is one value, and no list.
     """
     sources: list[Iterable[Any]] = []
-    for each in iterables:
-        is_group = isinstance(each, JobArgument) and hasattr(each, "__len__")
-        if isinstance(each, JobArgument) and not is_group:
+    for source in iterables:
+        is_group = isinstance(source, JobArgument) and hasattr(source, "__len__")
+        if isinstance(source, JobArgument) and not is_group:
             raise TypeError(
-                f"{each!r:.80} means one value, and map() takes lists: map over its .result() to call "
+                f"{source!r:.80} means one value, and map() takes lists: map over its .result() to call "
                 f"{name} with each item of that value, or use submit() to call {name} once, with the value"
             )
-        if not has_method(each, "__iter__") and not has_method(each, "__getitem__"):
-            raise TypeError(f"{each!r:.60} is not iterable: give map() a list, or range(N)")
-        sources.append(map(each.__getitem__, range(len(each))) if is_group else each)
+        if not has_method(source, "__iter__") and not has_method(source, "__getitem__"):
+            raise TypeError(f"{source!r:.60} is not iterable: give map() a list, or range(N)")
+        sources.append(map(source.__getitem__, range(len(source))) if is_group else source)
     return sources
 
 
 def describe_open(inputs: Sequence[Reference]) -> str:
     """Say what a call waits for that takes these values; "" for nothing, as far as this process knows."""
     named = []
-    for each in inputs:
-        if not each.source.has_ended():
-            left = each.source.items_left()
-            which = each.label if left is None else f"{each.name} ({each.id[:SHORT]})"
+    for reference in inputs:
+        if not reference.source.has_ended():
+            left = reference.source.items_left()
+            which = reference.label if left is None else f"{reference.name} ({reference.id[:SHORT]})"
             named.append(f"{left[0]} of {left[1]} items of {which}" if left is not None else which)
     return f"waiting for {', '.join(named)}" if named else ""

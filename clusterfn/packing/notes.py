@@ -71,7 +71,7 @@ def tell(notes: Sequence[CallNote], job: JobSpec, is_in_place: bool) -> None:
     """Say what is true of the job, and has not been said.
 
     Args:
-        is_in_place: As `submit.is_in_place`.
+        is_in_place: As `sending.is_in_place`.
     """
     # A line that names a variable may set it. Only the host knows what its modules and its profile set.
     lines = "\n".join((*job.host.setup, *job.host.prolog))
@@ -95,9 +95,9 @@ def find(call: Watched, sources: FileBundle | None, compiled: tuple[own_modules.
     """Yield the notes about a call that has been packed."""
     yield from (*call.sent_along, *call.of_code)
     yield from (found("argument", text, said=text) for text in serialization.part("pickler").notes)
-    yield from (found("compiled", name=each.name, file=each.extension.name) for each in compiled)
-    folders = (each for each in call.shipments.values() if each.is_directory)
-    paths = (member.path for each in folders for member in each.contents.files)
+    yield from (found("compiled", name=module.name, file=module.extension.name) for module in compiled)
+    folders = (item for item in call.shipments.values() if item.is_directory)
+    paths = (member.path for folder in folders for member in folder.contents.files)
     yield from (found("key", path, path=path) for path in paths if holds_credentials(path))
     if sources:
         yield from of_modules(sources, call.by_value, call.place)
@@ -118,7 +118,7 @@ def _variables(functions: Collection[types.FunctionType], sources: FileBundle | 
         return ()
     script = attribute(sys.modules["__main__"], "__file__") or ""
     texts = own_modules.texts_in(sources) if sources else ()
-    return _missed(names, tuple(each.__code__ for each in functions), texts, script)
+    return _missed(names, tuple(function.__code__ for function in functions), texts, script)
 
 
 @functools.lru_cache(maxsize=1)
@@ -135,8 +135,8 @@ def _at_start() -> dict[str, str]:
 @functools.lru_cache(maxsize=256)
 def _missed(
     names: tuple[str, ...], functions: tuple[types.CodeType, ...], texts: tuple[bytes, ...], script: str
-) -> tuple[str, ...]:  # fmt: skip
-    parts = [part for each in functions for part in code_facts.read(each)]
+) -> tuple[str, ...]:
+    parts = [part for code in functions for part in code_facts.read(code)]
     program = "".join(linecache.getlines(script)).encode()
     used = (name for name in names if _is_missed(name, parts, texts, program))
     return tuple(name for name in used if not is_set_by_clusterfn(name))
@@ -159,7 +159,7 @@ def _is_missed(name: str, parts: Collection[code_facts.Facts], texts: Collection
 
 def of_modules(
     sources: FileBundle, functions: Collection[types.FunctionType], place: Place | None
-) -> Iterator[CallNote]:  # fmt: skip
+) -> Iterator[CallNote]:
     """Yield which of the user's own modules were edited since their import, and which of their variables were set here.
 
     A job imports the files again: docs/decisions/0069-changed-modules.md says why changes are not sent. Of what was
@@ -184,7 +184,7 @@ def of_modules(
     changes = [(name, key) for name in kept for key in _changed(name)]
     if changes:
         texts = own_modules.texts_in(sources)
-        parts = [(each, part) for each in functions for part in code_facts.read(each.__code__)]
+        parts = [(function, part) for function in functions for part in code_facts.read(function.__code__)]
         missed = [change for change in changes if _is_unsent(*change, texts, parts)]
         yield from (found("module-value", f"{name}.{key}", name=f"{name}.{key}", module=name) for name, key in missed)
 
@@ -240,7 +240,7 @@ def _changed(name: str) -> Iterator[str]:
 
 def _is_unsent(
     module: str, name: str, texts: Collection[bytes], parts: Collection[tuple[types.FunctionType, code_facts.Facts]]
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether the call may read what was changed, and nothing that is sent may set it."""
     for _, part in parts:
         if name in (*part.globals, *part.attributes) or _DYNAMIC_NAMES.intersection(part.names):
@@ -256,5 +256,5 @@ def _is_unsent(
 def _reads(function: types.FunctionType, part: code_facts.Facts, module: str, name: str) -> bool:
     scope = function.__globals__
     # A variable of the script with the same name has its own value.
-    is_own = name in scope and not any(scope.get(each) is sys.modules[module] for each in part.names)
+    is_own = name in scope and not any(scope.get(global_name) is sys.modules[module] for global_name in part.names)
     return name in part.names and not is_own

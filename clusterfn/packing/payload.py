@@ -5,18 +5,13 @@ Everything that cannot travel is found here, before anything is sent, and named 
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextvars
-import functools
-import hashlib
-import io
 import linecache
 import os
 import pickle
 import sys
 import types
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,25 +20,27 @@ from clusterfn.bridge.attributes import attribute
 from clusterfn.config.notes import CallNote, found
 from clusterfn.errors import ConfigError, DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.packing import code_facts, notes
+from clusterfn.packing import code_facts, notes, unsendable
+from clusterfn.packing.buffers import name_of
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
 from clusterfn.packing.files import Directory, File, FileUpload, shipment
 from clusterfn.packing.project import modules as own_modules
+from clusterfn.packing.unsendable import MANAGERS, OPTUNA, CalledWith
 
 if TYPE_CHECKING:
     from clusterfn.hosts.bridge_bundle import FileBundle
 
 _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
-_LEAF = 4 << 20
-_HASHING_THREADS = 8
+# Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
+_NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.api.decorator")
 
 
 class Payload(NamedTuple):
     """One call, ready to travel.
 
     Attributes:
-        data: The content of payload.pkl.
+        data: The content of payload.pkl; b"" for a job that calls nothing, and has no such file.
         blobs: A buffer's name (`name_of`) -> its bytes, which travel by themselves, once.
         crcs: The same name -> its CRC-32: on the host it shows whether the bytes are still the same.
         sources: The user's own modules, or None.
@@ -74,9 +71,13 @@ class Payload(NamedTuple):
 
 
 def pack(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any],
-    target: tuple[int, int] | None = None, imports: Iterable[str] = (), place: Place | None = None,
-) -> Payload:  # fmt: skip
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    target: tuple[int, int] | None = None,
+    imports: Iterable[str] = (),
+    place: Place | None = None,
+) -> Payload:
     """Pack the call `function(*args, **kwargs)` as bytes.
 
     Args:
@@ -104,6 +105,14 @@ def pack(
     return needs.as_payload(b"".join(packed.pieces()), buffers, crcs)
 
 
+def pack_modules(imports: Iterable[str]) -> Payload:
+    """Return what a job that calls nothing needs of this machine: these of the user's own modules."""
+    needs = Needs()
+    for name in imports:
+        needs.note(name)
+    return needs.as_payload(b"", {}, {})
+
+
 def of_program() -> dict[str, Any]:
     """Return what of this program, apart from the call, its job finds too: how it logs, and its words.
 
@@ -120,41 +129,7 @@ def of_program() -> dict[str, Any]:
     }
 
 
-def name_of(view: memoryview) -> tuple[str, int]:
-    """Return the name of a buffer by its content, and its CRC-32, computed on all cores.
-
-    The name of up to 4 MB is their SHA-256. That of a larger buffer is the SHA-256 of a fixed text and the digests of
-    its pieces of 4 MB.
-    """
-    if len(view) <= _LEAF:
-        return hashlib.sha256(view).hexdigest(), zlib.crc32(view)
-    leaves = [view[at : at + _LEAF] for at in range(0, len(view), _LEAF)]
-    # hashlib and zlib release the GIL for large pieces, so the threads use several cores.
-    threads = min(os.cpu_count() or 1, _HASHING_THREADS)
-    try:
-        with concurrent.futures.ThreadPoolExecutor(threads, "clusterfn-hash") as pool:
-            try:
-                hashing = pool.map(_sha256, leaves)
-                # This thread computes the checksum, so Ctrl-C ends that by itself.
-                checksum = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), leaves, 0)
-                digests = list(hashing)
-            finally:
-                # After Ctrl-C the pool would otherwise hash all pieces.
-                pool.shutdown(cancel_futures=True)
-    except RuntimeError:
-        # The program is ending, and starts no more threads.
-        digests, checksum = list(map(_sha256, leaves)), zlib.crc32(view)
-    return hashlib.sha256(b"clusterfn pieces of 4 MB\0" + b"".join(digests)).hexdigest(), checksum
-
-
-def _sha256(piece: memoryview) -> bytes:
-    return hashlib.sha256(piece).digest()
-
-
-def pack_object(
-    obj: Any, needs: Needs, target: tuple[int, int] | None,
-    call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]],
-) -> Any:  # fmt: skip
+def pack_object(obj: Any, needs: Needs, target: tuple[int, int] | None, call: CalledWith) -> Any:
     """Pickle an object, and note what it needs.
 
     Args:
@@ -165,15 +140,16 @@ def pack_object(
     except (ConfigError, PayloadError, DependencyFailed, NotEnded):
         raise
     except (Exception, SystemExit) as error:  # the user's `__reduce__` may raise anything
-        raise cannot_travel(*call, target, error, needs) from error
+        # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
+        raise unsendable.cannot_travel(call, target, error, needs.look if needs.inputs else None) from error
 
 
-def imports_of(payload: Payload) -> frozenset[str]:
-    """Return the top-level names of modules that a call and its own modules need, and that do not travel."""
+def imports_of(payload: Payload) -> Iterator[str]:
+    """Yield the top-level names of modules that a call and its own modules need, and that do not travel."""
     texts = own_modules.texts_in(payload.sources) if payload.sources else ()
     names = payload.needs.union(*(code_facts.of_text(text).imports for text in texts))
-    compiled = {each.name.partition(".")[0] for each in payload.compiled}
-    return frozenset(name for name in names if name in compiled or not own_modules.is_own(name))
+    compiled = {module.name.partition(".")[0] for module in payload.compiled}
+    yield from (name for name in names if name in compiled or not own_modules.is_own(name))
 
 
 def keep_registrations() -> None:
@@ -232,19 +208,21 @@ class Needs(notes.Watched):
     def as_payload(self, data: bytes, blobs: Mapping[str, memoryview], crcs: Mapping[str, int]) -> Payload:
         """Return the payload of these bytes, with all that was noted for it."""
         sources, compiled = own_modules.collect(self.modules) if self.modules else (None, ())
+        names = {job: reference.name for job, reference in self.inputs.items()}
         return Payload(
-            data=data, blobs=blobs, crcs=crcs, sources=sources, compiled=compiled,
-            shipments=tuple(self.shipments.values()), inputs=tuple(self.inputs.values()),
+            data=data,
+            blobs=blobs,
+            crcs=crcs,
+            sources=sources,
+            compiled=compiled,
+            shipments=tuple(self.shipments.values()),
+            inputs=tuple(self.inputs.values()),
             notes=tuple(notes.find(self, sources, compiled)),
             needs=frozenset(name.partition(".")[0] for name in self.known),
-            after={
-                job: {"name": self.inputs[job].name, "items": items and sorted(items)}
-                for job, items in self.items.items()
-            },
-            # Files of the same content from two paths are left out, because the host cannot tell which of them was
-            # meant.
+            after={job: {"name": names[job], "items": items and sorted(items)} for job, items in self.items.items()},
+            # Of files with the same content from two paths, the host cannot tell which was meant.
             given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
-        )  # fmt: skip
+        )
 
     def read_code(self, function: Callable[..., Any], constants: Mapping[str, Any] | None = None) -> None:
         """Note what the function's code does otherwise in a job; it takes and raises what `code_notes.find` does."""
@@ -265,7 +243,9 @@ class Needs(notes.Watched):
             return self._function(obj)
         if issubclass(kind, JobArgument) and self.place is not None:
             return self._value(reference_of(obj), self.place)
-        reject_bound(obj)
+        # Most programs have no such objects, and this sees each object of a call.
+        if MANAGERS in sys.modules or OPTUNA in sys.modules:
+            unsendable.reject_bound(obj)
         if issubclass(kind, types.ModuleType):
             self.note(obj.__name__)
         else:
@@ -345,65 +325,3 @@ class Needs(notes.Watched):
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
-
-
-def reject_bound(obj: object) -> Any:
-    """Reject what belongs to a process here: a proxy would not load, and the study of a Trial would learn nothing."""
-    if _is_proxy(obj):
-        raise pickle.PicklingError("a proxy of a process on your machine cannot be used on another one")
-    if _is_trial(obj):
-        raise pickle.PicklingError("its study is in the memory of this process, and does not learn what a job suggests")
-    return NotImplemented
-
-
-def _is_proxy(obj: object) -> bool:
-    """Whether it stands for an object of another process, such as a list of multiprocessing.Manager()."""
-    managers = sys.modules.get("multiprocessing.managers")
-    return managers is not None and issubclass(type(obj), managers.BaseProxy)
-
-
-def _is_trial(obj: object) -> bool:
-    """Whether it is a Trial of Optuna whose study is in memory. A copy of it would suggest values to a copy of that."""
-    # Another thread may be importing the package, which has no such class before the end of that.
-    trial = attribute(sys.modules.get("optuna"), "Trial")
-    is_one = trial is not None and issubclass(type(obj), trial)
-    return is_one and type(attribute(obj, "storage")).__name__ == "InMemoryStorage"
-
-
-# Objects of these modules' types, such as built-in and decorated functions, name their own module in `__module__`.
-_NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.api.decorator")
-
-
-def cannot_travel(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], target: tuple[int, int] | None,
-    error: BaseException, needs: Needs,
-) -> PayloadError:  # fmt: skip
-    if isinstance(error, serialization.part("source").NoSource):
-        ours = sys.version_info[:2]
-        here, remote = (f"Python {major}.{minor}" for major, minor in (ours, target or ours))
-        return PayloadError(
-            f"the call cannot be sent from {here} to {remote}, which needs source code: {error}", stage="submit",
-            hint=f"use an environment with {here}, or run this program with {remote}",
-        )  # fmt: skip
-    find = serialization.part("unpicklable").find
-    parts = [(attribute(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
-    for name, part in parts:
-        # With inputs in the call, jobs may be among the arguments, and only `look` accepts those.
-        path, innermost = find(part, name, target, needs.look if needs.inputs else reject_bound)
-        if not path.endswith(": cannot be pickled"):
-            return PayloadError(f"the call cannot be sent: {path}", stage="submit", hint=_instead_of(innermost))
-    return PayloadError(f"the call cannot be sent: {type(error).__name__}: {error}", stage="submit")
-
-
-def _instead_of(part: object) -> str:
-    """Say what to pass instead of a part that cannot be sent."""
-    # A proxy may say that it has another class, so its real type decides.
-    if issubclass(type(part), io.IOBase):
-        return "open it inside the function, or pass clusterfn.File(path) as the argument"
-    if _is_proxy(part):
-        return "pass the data instead, such as list(…) or dict(…) of it"
-    if _is_trial(part):
-        return "call trial.suggest_…() on this machine, and pass the values; or pass the study to clusterfn.sweep()"
-    is_future, elsewise = serialization.part("unpicklable").is_future(part), "pass the data it is made from"
-    plain = "pass its value: .result()" if is_future else f"create it inside the function, or {elsewise}"
-    return str(attribute(type(part), "_as_argument", plain))

@@ -13,8 +13,9 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.errors import PayloadError
+from clusterfn.packing.buffers import name_of
 from clusterfn.packing.dependencies import Place
-from clusterfn.packing.payload import Large, Needs, Payload, keep_registrations, name_of, of_program, pack_object
+from clusterfn.packing.payload import Large, Needs, Payload, keep_registrations, of_program, pack_object
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,12 @@ class Items:
 
 
 def pack(
-    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], target: tuple[int, int] | None = None,
-    constants: Mapping[str, Any] | None = None, place: Place | None = None,
-) -> Items:  # fmt: skip
+    function: Callable[..., Any],
+    calls: Sequence[tuple[Any, ...]],
+    target: tuple[int, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    place: Place | None = None,
+) -> Items:
     """Pack the calls `function(*args, **constants)` as bytes.
 
     Args:

@@ -15,7 +15,7 @@ from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.attributes import attribute, is_a
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import attach, leaving, mapping
-from clusterfn.calls.call import job_name
+from clusterfn.calls.demand import job_name
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState

@@ -62,7 +62,7 @@ def possible(plan: Plan) -> bool:
     if (plan.stage, plan.scheduler) in (("queue", "bare"), ("lease", "slurm")):
         return False
     if plan.stage == "start" and plan.scheduler == "bare" and {"client", "script"} == set(plan.victims):
-        return False  # see test_submission: nobody is left who knows the script's pid
+        return False  # see test_submission_line: nobody is left who knows the script's pid
     there = set(_OUTSIDE)
     if plan.stage not in ("submit", "queue", "lease"):  # who waits for a card is a ticket
         there |= {"script", "supervisor"}

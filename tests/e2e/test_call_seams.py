@@ -19,8 +19,7 @@ from clusterfn import (
     cluster,
 )
 from clusterfn.calls import attach as finding
-from clusterfn.calls import history
-from clusterfn.calls import submit as sending
+from clusterfn.calls import history, sending
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import run_of
 from clusterfn.config import config_file

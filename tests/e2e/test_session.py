@@ -117,6 +117,7 @@ def test_a_session_closes_after_half_an_hour_without_a_call_unless_idle_says_oth
     assert session.job is not None
     spec = json.loads(Path(session.job.folder, "spec.json").read_text())
     assert spec["session"]["idle_s"] == 30 * 60
+    assert not Path(session.job.folder, "payload.pkl").exists()
 
 
 @pytest.mark.usefixtures("here")

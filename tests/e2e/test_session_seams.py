@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterfn import ActorLost, Cancelled, ExitedEarly, Session, WorkerLost
-from clusterfn.calls import submit
+from clusterfn.calls import sending
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.hosts.connection import HostConnection
@@ -92,7 +92,7 @@ def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Pa
     with Session(idle="1min") as session:
         assert session.call(abs, -1) == 1
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(submit, "send_contents", interrupted)
+            patched.setattr(sending, "send_contents", interrupted)
             session.call(abs, -2)
         assert session.submit(abs, -3).result(150) == 3
 
@@ -153,7 +153,7 @@ def test_an_actor_whose_sending_or_closing_was_interrupted_keeps_no_worker(
             patched.setattr(CallStream, "send", send_and_note)
             until(lambda: session.submit(abs, -1).result(150) == 1 and went_through_the_stream[-1])
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(submit, "send_contents", interrupted)
+            patched.setattr(sending, "send_contents", interrupted)
             session.actor(Model, "not sent")
         assert session.submit(abs, -1).result(150) == 1
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
@@ -163,7 +163,7 @@ def test_an_actor_whose_sending_or_closing_was_interrupted_keeps_no_worker(
 
         model = session.actor(Model, "a")
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(submit, "send_contents", interrupted)
+            patched.setattr(sending, "send_contents", interrupted)
             model.close()
         with pytest.raises(ActorLost, match="it was closed"):
             model.predict(1)

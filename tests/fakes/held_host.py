@@ -20,7 +20,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import conclusion, liveness, submit
+from clusterfn.calls import conclusion, liveness, sending
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
@@ -189,8 +189,8 @@ class World:
         host: Any = self.host
         self.tracker = Tracker(host, "7f3a000011112222", "train")
         self.job: Job[Any] = self.tracker.job()
-        spec, uploads = samples.job(self.host.settings), submit.Uploads([], {})
-        submit.submit_job(host, spec, pack(len, ("",), {}, None), uploads, self.tracker)
+        spec, uploads = samples.job(self.host.settings), sending.Uploads([], {})
+        sending.submit_job(host, spec, pack(len, ("",), {}, None), uploads, self.tracker)
         self.tracker.follow()
         self.settle()
 

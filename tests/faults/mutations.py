@@ -21,7 +21,7 @@ BASE, WORDS, BARE = "scheduler/base.py", "scheduler/slurm/states.py", "scheduler
 OUTCOME, FAILURE, SEND, WITNESS, CAPACITY, BOOT = (
     "calls/outcome.py",
     "calls/outcome_errors.py",
-    "calls/submit.py",
+    "calls/sending.py",
     "calls/liveness.py",
     "hosts/host_capacity.py",
     "hosts/rpc/boot.py",

@@ -220,7 +220,7 @@ def test_an_option_with_an_effect_on_the_host_is_added_by_the_steps(tmp_path: Pa
 
     assert ran.stdout.splitlines() == ["128 [128] True"], ran.stderr
     assert {name for name, _, _ in OPTION_ON_HOST} <= steps_of("Add an option with an effect on the host")
-    of_any_option = steps_of("Add an option of a call") - {"clusterfn/calls/call.py"}
+    of_any_option = steps_of("Add an option of a call") - {"clusterfn/calls/demand.py"}
     assert len(of_any_option) == 3 and of_any_option <= {name for name, _, _ in OPTION_ON_HOST}
 
 

@@ -117,14 +117,13 @@ def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Repor
         return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report, True, as_data(spec))
     if spec.get("kernel"):
         _require_module(spec["kernel"]["program"])
-    # The further tasks of such a job call the function.
-    if spec.get("kernel") and not discards:
         # This import is late for the same reason.
         from ..kernel import hold
 
         report.send(stage="function")
-        result = hold.serve(job, spec)
-        return keep_result(RETURNED, result, value_fd, tuple(spec["kernel"]["caller"]), report, True, as_data(spec))
+        # The further tasks of such a job have nothing to do.
+        held = None if discards else hold.serve(job, spec)
+        return keep_result(RETURNED, held, value_fd, tuple(spec["kernel"]["caller"]), report, True, as_data(spec))
     spec["discards"] = discards
     report.send(stage="load")
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)

@@ -67,7 +67,7 @@ def dask_client(
     except ImportError as missing:
         problem = f"dask_client() needs dask and distributed on this machine, too: {missing}"
         raise ConfigError(problem, hint="pip install '.[dask]' in your clone of clusterfn") from missing
-    chosen_host = host_with_way(host, "dask", "f.map(items), or clusterfn.Session")
+    chosen_host = host_with_way(worker, "dask", "f.map(items), or clusterfn.Session").host
     if chosen_host.result_policy(worker.results).data_only:
         problem = f"dask_client() exchanges Python objects with {chosen_host.name}"
         hint = 'map over the items instead: f.map(items); or set results="objects" if you trust the host'

@@ -27,8 +27,9 @@ from clusterfn.bridge.kernel import dask_program
 from clusterfn.bridge.kernel.dask_program import UNFIT
 from clusterfn.bridge.kernel.stream import ONLY
 from clusterfn.calls import leaving
-from clusterfn.calls.call import prepare_held, prepare_packed, send_call
+from clusterfn.calls.call import prepare, prepare_held, send_call
 from clusterfn.calls.job import Job, run_of
+from clusterfn.config import config_file
 from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
@@ -86,18 +87,19 @@ class DaskSettings:
         Raises:
             ConfigError: Its environment has another minor version of Python, where dask could not load the tasks.
         """
-        version = prepared.ready.interpreter.version
+        version = prepared.environment.python
         if version != CALLER:
-            there, here = (".".join(map(str, each)) for each in (version, CALLER))
+            there, here = (".".join(map(str, python)) for python in (version, CALLER))
             problem = f"dask needs the same Python on both sides: the environment has {there}, this is {here}"
             hint = f"use an environment with Python {here}"
             raise ConfigError(problem, host=prepared.host.settings.name, hint=hint)
         job, tls_config = prepared.job, self.security.get_tls_config_for_role("client")
         settings = {
-            "program": posixpath.join(job.bridge, _PROGRAM), "path": list(job.sys_path),
+            "program": posixpath.join(job.bridge, _PROGRAM),
+            "path": list(job.sys_path),
             "versions": {name: metadata.version(name) for name in _PACKAGES},
             "is_one_machine": not prepared.host.scheduler.has_nodes,
-        }  # fmt: skip
+        }
         tls = json.dumps({"cert": tls_config["cert"], "key": tls_config["key"]})
         env = {**job.env, dask_program.SETTINGS: json.dumps(settings)}
         return prepared._replace(job=job._replace(env=env, secrets={**job.secrets, dask_program.TLS: tls}))
@@ -129,7 +131,7 @@ class SchedulerJob:
 
     def __init__(self, options: Options, settings: DaskSettings, idle_s: float) -> None:
         # The scheduler loads the tasks too, and so needs their modules.
-        prepared = settings.of_job(prepare_held(options, settings.imports))
+        prepared = settings.of_job(prepare_held(config_file.host_of_call(options), settings.imports))
         self._security = settings.security
         self._why = self._last_sentence = ""
         self._is_ending = False
@@ -182,10 +184,8 @@ class SchedulerJob:
         """Return the error that says why it has ended."""
         host, job = self.job.host, self.job.id
         if _UNFIT in self._why:
-            return EnvironmentBuildError(
-                self._why.splitlines()[-1].strip(), host=host, job=job,
-                hint="install the same versions on both sides: pip install dask==… distributed==…",
-            )  # fmt: skip
+            hint = "install the same versions on both sides: pip install dask==… distributed==…"
+            return EnvironmentBuildError(self._why.splitlines()[-1].strip(), host=host, job=job, hint=hint)
         return ClusterfnError(self._why or "dask's scheduler does not answer", host=host, job=job)
 
     def _carry(self, proxy: NearEnd) -> None:
@@ -244,7 +244,7 @@ class WorkerJobs:
         self._lock = threading.Lock()
         self._failures = 0
         self._address = ""
-        self._prepared = settings.of_job(prepare_packed(run_program, lambda target, _: self._packed(target), options))
+        self._prepared = settings.of_job(prepare(run_program, (), {}, options, settings.imports))
 
     def begin(self, address: str, count: int) -> None:
         """Send the jobs of so many workers that connect to the scheduler at this address.
@@ -266,16 +266,17 @@ class WorkerJobs:
         self._ending.set()
         ending = [threading.Thread(target=end_job, args=(job, patience_s), daemon=True) for job in self.waiting()]
         deadline = time.monotonic() + 2 * _LEAVE_S
-        for each in ending:
-            each.start()
-        for each in ending:
-            each.join(max(0.0, deadline - time.monotonic()))
+        for thread in ending:
+            thread.start()
+        for thread in ending:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _send(self, name: str) -> None:
         prepared = self._prepared
         resources = prepared.job.resources
         limit = str(memory_limit(resources.memory_bytes))
-        payload = self._packed(None, "worker", self._address, name, str(resources.cores), limit)
+        words = ("worker", self._address, name, str(resources.cores), limit)
+        payload = payloads.pack(run_program, words, {}, imports=self._imports)
         # All workers run the same source code, although the files may change between two jobs.
         payload = payload._replace(sources=prepared.payload.sources)
         job = prepared.job._replace(id=secrets.token_hex(8), name=name)
@@ -311,6 +312,3 @@ class WorkerJobs:
                 self._send(name)
             except ClusterfnError as error:
                 self._report(error)
-
-    def _packed(self, target: tuple[int, int] | None, *words: str) -> payloads.Payload:
-        return payloads.pack(run_program, words, {}, target, self._imports)

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from clusterfn.bridge.supervisor.text import printable
 from clusterfn.calls import call
-from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.option_checks import read_requeue
 from clusterfn.config.options import CallOptions, Options, parse_options
@@ -71,14 +70,14 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
     try:
         options = request.options if request.options.name else request.options._replace(name=_NAME)
         cell_call = (source, file, values, request.outputs)
-        result = call.run_call(wire.run_cell, cell_call, {}, options, code_facts.of_text(source).imports)
+        prepared = call.prepare(wire.run_cell, cell_call, {}, options, code_facts.of_text(source).imports)
+        result = call.run(prepared, options.on_interrupt)
     except Exception as error:
         # The code of the cell may raise anything. What it displayed before is sent with the exception.
         _show(vars(error).pop(wire.SHOWN, ()))
         raise
-    chosen = config_file.host_of_call(request.options)
-    is_data = chosen.host.result_policy(chosen.options.results).data_only
-    values, shown = read_result(result, request.outputs, chosen.host.name, is_data)
+    job = prepared.job
+    values, shown = read_result(result, request.outputs, job.host.name, job.results.data_only)
     _show(shown)
     shell.user_ns.update(values)
     missing = [name for name in request.outputs if name not in values]

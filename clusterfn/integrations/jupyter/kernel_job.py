@@ -31,6 +31,7 @@ from clusterfn.hosts.transports import held_connections
 
 if TYPE_CHECKING:
     from clusterfn.calls.call import Prepared
+    from clusterfn.config.config_file import CallHost
     from clusterfn.config.options import Options
     from clusterfn.config.spec import Host
     from clusterfn.hosts.connection import Reply
@@ -140,27 +141,28 @@ def launch_of(argv: Sequence[str]) -> str:
     return json.dumps([*argv, os.getcwd(), os.getppid()])
 
 
-def host_for_kernel(name: str | None) -> Host:
-    """Return the host of a kernel; raises as `host_with_way`."""
-    return host_with_way(name, "kernels", "@cluster or clusterfn.Session in the notebook")
+def host_for_kernel(options: Options) -> CallHost:
+    """Choose the host of a kernel; raises as `host_with_way`."""
+    return host_with_way(options, "kernels", "@cluster or clusterfn.Session in the notebook")
 
 
-def host_with_way(name: str | None, title: str, instead: str) -> Host:
-    """Return the host of what a job holds.
+def host_with_way(options: Options, title: str, instead: str) -> CallHost:
+    """Choose the host of what a job holds.
 
     Args:
+        options: What the job asks for.
         title: In words.
         instead: What to use on a host that cannot run it.
 
     Raises:
         ConfigError: No host has that name, or its scheduler has no way into a running job.
     """
-    host, _ = config_file.load().resolve(name)
-    rules = open_host(host).scheduler_rules
+    chosen = config_file.host_of_call(options)
+    host, rules = chosen.host, open_host(chosen.host).scheduler_rules
     if rules.has_nodes and not rules.join_command("0"):
         problem = f"{title} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}"
         raise ConfigError(problem, hint=f"choose another host; for this one use {instead}")
-    return host
+    return chosen
 
 
 class JobSearch:
@@ -180,7 +182,7 @@ class JobSearch:
         self._adopts = ""
         self._program = program
         self._idle_s = idle_s
-        self._options = options
+        self._options = options._replace(name=options.name or "kernel")
         self._job: Job[Any] | None = None
         self._is_withdrawn = False
 
@@ -195,8 +197,8 @@ class JobSearch:
         if time.time() < float(refused.get("until", 0.0)):
             raise ClusterfnError(str(refused.get("refused")), hint="start the kernel again in a few seconds")
         try:
-            host = host_for_kernel(self._options.host)
-            self._job, host_state = self._earlier(host) or self._start()
+            chosen = host_for_kernel(self._options)
+            self._job, host_state = self._earlier(chosen.host) or self._start(chosen)
             if self._is_withdrawn:
                 self.withdraw()
             return await_holder(self._job, host_state, self._adopts)
@@ -233,8 +235,8 @@ class JobSearch:
     def _keep(self, job: Job[Any]) -> None:
         self.record.write(host=job.host, id=job.id, launch=self._launch, pid=os.getpid())
 
-    def _start(self) -> tuple[Job[Any], HostState]:
-        prepared = prepare_held(self._options._replace(name=self._options.name or "kernel"))
+    def _start(self, chosen: CallHost) -> tuple[Job[Any], HostState]:
+        prepared = prepare_held(chosen)
         held = KernelSpec(self._program, self._idle_s, min(RECONNECT_S, self._idle_s), CALLER)
         if self._is_withdrawn:
             raise ClusterfnError("it was shut down before its job was sent")

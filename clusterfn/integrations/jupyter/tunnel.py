@@ -100,7 +100,7 @@ def open_lab(options: Options, idle_s: float, port: int, announce: Callable[[str
     Raises:
         ConfigError: The host has no way to carry connections into a job, or the port is taken.
     """
-    host_for_kernel(options.host)
+    host_for_kernel(options)
     listener = _listen("--port", port)
     token = secrets.token_urlsafe(32)
     port = listener.getsockname()[1]

@@ -23,7 +23,7 @@ from clusterfn.config.spec import Interpreter
 from clusterfn.display import console
 from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.packing import notes, payload
+from clusterfn.packing import buffers, notes, payload
 from clusterfn.scheduler import scheduler_for
 from tests.fakes.taken import taken
 from tests.waiting import replace_here, until
@@ -40,7 +40,7 @@ def host(monkeypatch, tmp_path):
     """A host of which only the Python is asked; `expected` is what is known of it before packing."""
     monkeypatch.delenv("CLUSTERFN_CONFIG")
     monkeypatch.chdir(tmp_path)
-    known = SimpleNamespace(expected=None, version=CALLER)
+    known = SimpleNamespace(expected=CALLER, version=CALLER)
     facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
     known.host = SimpleNamespace(
         root="/root", bridge=SimpleNamespace(folder="/root/bridge/x"), settings=LOCAL,
@@ -50,9 +50,9 @@ def host(monkeypatch, tmp_path):
     known.host.capacity = SimpleNamespace(enough=lambda resources: None)
     known.host.environments = SimpleNamespace(
         expected_python=lambda request: known.expected,
-        find=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
+        find=lambda request, say, imports: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
     )
-    monkeypatch.setattr("clusterfn.calls.call.open_host", lambda host: known.host)
+    monkeypatch.setattr("clusterfn.calls.demand.open_host", lambda host: known.host)
     return known
 
 
@@ -75,18 +75,17 @@ def test_a_call_is_packed_once_where_the_python_of_its_environment_is_known(host
 
     prepared = call.prepare(double, (1,), {}, parse_options({"host": "local"}))
 
-    assert targets == [None if version == CALLER else version]
+    assert targets == [version]
     assert prepared.job.interpreter.version == version
 
 
-@pytest.mark.parametrize("expected", [None, CALLER])
-def test_it_is_packed_again_where_that_turns_out_to_be_another(host, monkeypatch, expected):
-    host.expected, host.version = expected, OTHER
+def test_it_is_packed_again_where_that_turns_out_to_be_another(host, monkeypatch):
+    host.version = OTHER
     targets = packed_for(monkeypatch)
 
     prepared = call.prepare(double, (1,), {}, parse_options({"host": "local"}))
 
-    assert targets == [None, OTHER]
+    assert targets == [CALLER, OTHER]
     assert prepared.job.interpreter.version == OTHER
 
 
@@ -195,7 +194,7 @@ def name_by_pieces(data):
 def test_the_name_of_a_buffer_is_its_sha256_with_its_crc(size):
     data = os.urandom(size)
 
-    assert payload.name_of(memoryview(data)) == (hashlib.sha256(data).hexdigest(), zlib.crc32(data))
+    assert buffers.name_of(memoryview(data)) == (hashlib.sha256(data).hexdigest(), zlib.crc32(data))
 
 
 @pytest.mark.parametrize("size", [4 * MB + 1, 8 * MB, 9 * MB + 3, 41 * MB])
@@ -204,7 +203,7 @@ def test_the_name_of_a_large_buffer_does_not_depend_on_the_number_of_cores(monke
     data = os.urandom(size)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
 
-    assert payload.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
+    assert buffers.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
 
 
 def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
@@ -214,4 +213,4 @@ def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", refuse)
     data = os.urandom(5 * MB)
 
-    assert payload.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
+    assert buffers.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))

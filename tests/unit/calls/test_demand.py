@@ -3,7 +3,7 @@
 import pytest
 
 from clusterfn import cluster
-from clusterfn.calls.call import resources_of
+from clusterfn.calls.demand import resources_of
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError

@@ -17,7 +17,7 @@ from clusterfn import ClusterfnError, HostError
 from tests.fakes.held_host import Wait, World, awaits_of, refused
 from tests.golden.samples import BARE, SLURM
 
-FILES = ("submit", "submission", "following", "queue_place", "job_run", "job_tracker", "liveness", "conclusion")
+FILES = ("sending", "submission_line", "following", "queue_place", "job_run", "job_tracker", "liveness", "conclusion")
 STORY = [f"calls/{name}.py" for name in FILES]
 # The first two are of groups. A host asks for content again only if it has lost some, which does not happen here.
 LEFT_OUT = ("fail_unfinished_items", "explain_unstarted", "send_again")

@@ -24,7 +24,7 @@ from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import run_of
 from clusterfn.calls.outcome import JobLocation
-from clusterfn.calls.submission import Started
+from clusterfn.calls.submission_line import Started
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.hosts import loop
@@ -244,7 +244,7 @@ def elements_on_slurm(monkeypatch):
         results=ResultPolicy(),
     )  # fmt: skip
     monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
-    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(Started("77")), sent)[1])
+    monkeypatch.setattr("clusterfn.calls.sending.start", lambda *given: (given[-1].taken(Started("77")), sent)[1])
     host.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)
     host.connection.wait = host.connection.follow = lambda *_, **__: Reply(lambda: None)
     return GroupRun(host, job, group(3)[0], SchedulerLimits()), sent, asked
@@ -292,7 +292,7 @@ def test_the_scheduler_is_asked_about_a_group_once_it_has_accepted_it(elements_o
     tracker, _, _ = elements_on_slurm
     accepted = []
     monkeypatch.setattr(
-        "clusterfn.calls.submit.start", lambda *given: accepted.append(given[-1]) or Reply(lambda: None)
+        "clusterfn.calls.sending.start", lambda *given: accepted.append(given[-1]) or Reply(lambda: None)
     )
     tracker.start(range(1, 4))
     settle()
@@ -371,7 +371,9 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
     tracker, _, concluded = told_elements
     doubt = SubmitError("sbatch did not answer in time", evidence=["Socket timed out"])
     started = Started("", doubt)
-    monkeypatch.setattr("clusterfn.calls.submit.start", lambda *given: (given[-1].taken(started), answered(started))[1])
+    monkeypatch.setattr(
+        "clusterfn.calls.sending.start", lambda *given: (given[-1].taken(started), answered(started))[1]
+    )
     other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.start(range(1, 4))
     settle()

@@ -8,7 +8,7 @@ import pytest
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import text
-from clusterfn.calls.call import job_name
+from clusterfn.calls.demand import job_name
 from clusterfn.config.options import parse_options
 from clusterfn.display import live
 from clusterfn.errors import ConfigError

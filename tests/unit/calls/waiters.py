@@ -13,7 +13,7 @@ from clusterfn.calls.job import Job, run_of
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
-from clusterfn.calls.submission import Started
+from clusterfn.calls.submission_line import Started
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Resources
 from clusterfn.errors import HostError

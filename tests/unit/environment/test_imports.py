@@ -98,7 +98,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, lacking: EnvironmentBuildError, *im
     monkeypatch.setattr(environments, "resolve_existing", Mock(side_effect=lacking))
     monkeypatch.setattr(environments, "resolve_made", Mock(side_effect=unreachable))
     with pytest.raises(EnvironmentBuildError) as caught:
-        environments.find(EnvironmentRequest(imports=lambda: list(imports)), lambda _: None)
+        environments.find(EnvironmentRequest(), imports=imports)
     return caught.value
 
 

@@ -72,7 +72,9 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(
-    ("block", "context", "error"), [(*each, error) for *each, errors in BLOCKS for error in errors], ids=repr
+    ("block", "context", "error"),
+    [(*each, error) for *each, errors in BLOCKS for error in errors],
+    ids=lambda given: getattr(given, "__name__", None) or repr(given),
 )
 def test_memory_is_given_back_once_after_success_and_failure(torch, block, context, error):
     with pytest.raises(type(error)) if error else contextlib.nullcontext():

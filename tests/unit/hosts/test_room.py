@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.calls import submit
+from clusterfn.calls import sending
 from clusterfn.hosts.connection import HostConnection, TreeFile
 from tests.fakes.transport import FakeTransport, agent
 from tests.unit.hosts.in_memory import HOST, OK, hold_back
@@ -52,13 +52,13 @@ def test_a_large_file_on_its_way_leaves_room_for_small_calls(connection: Any) ->
 
 
 def test_a_program_that_waits_says_so_and_goes_on(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit, "REPORT_AFTER_S", 0.2)
+    monkeypatch.setattr(sending, "REPORT_AFTER_S", 0.2)
     said: list[str] = []
-    monkeypatch.setattr(submit.console, "tell", lambda line: (said.append(line), connection.flows.set()))
+    monkeypatch.setattr(sending.console, "tell", lambda line: (said.append(line), connection.flows.set()))
     for number in range(600):
         put(connection, number)
 
-    submit.await_room(SimpleNamespace(connection=connection, settings=HOST))  # type: ignore[arg-type]
+    sending.await_room(SimpleNamespace(connection=connection, settings=HOST))  # type: ignore[arg-type]
 
     assert said == ["waiting to send more calls to lab8: it takes them slowly"]
 

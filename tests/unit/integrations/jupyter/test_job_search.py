@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.config_file import CallHost
 from clusterfn.config.options import Options
 from clusterfn.errors import Unsatisfiable
 from clusterfn.integrations.jupyter import kernel_job
@@ -17,8 +18,8 @@ def test_a_kernel_is_prepared_under_a_name_that_users_know(
 ) -> None:
     named: list[str | None] = []
 
-    def unsatisfiable(options: Options) -> None:
-        named.append(options.name)
+    def unsatisfiable(chosen: CallHost) -> None:
+        named.append(chosen.options.name)
         raise Unsatisfiable("no such environment")
 
     monkeypatch.delenv("CLUSTERFN_CONFIG")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import liveness, submission
-from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.calls import liveness, submission_line
+from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import SubmitError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.connection import Reply
@@ -39,8 +39,8 @@ class Site:
         self.sent: list[str] = []
         self.renewed: list[str] = []
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
-        monkeypatch.setattr(submission, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(submission.asyncio, "sleep", self._sleep)
+        monkeypatch.setattr(submission_line, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(submission_line.asyncio, "sleep", self._sleep)
 
     async def _sleep(self, seconds: float, real: Any = asyncio.sleep) -> None:
         if not seconds:

@@ -110,7 +110,7 @@ class PendingSubmission(Reply[Optional[Started]]):
     def start(self) -> None:
         """Send it together with what was sent just now, or let it wait behind those that wait. Does not wait."""
         if not self._line.is_free:
-            loop.call(self._line.join, self)
+            loop.call(self._line.take, self)
             return
         try:
             sent = self._send()
@@ -123,9 +123,13 @@ class PendingSubmission(Reply[Optional[Started]]):
     def _send(self) -> Reply[Completed]:
         request = self.request
         sent = self._host.connection.run(
-            request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=self._after,
+            request.argv,
+            cwd=request.cwd,
+            unset=request.unset,
+            timeout_s=request.timeout_s,
+            after=self._after,
             stop_at=request.stop_at,
-        )  # fmt: skip
+        )
         self.id = sent.id
         return sent
 
@@ -252,7 +256,7 @@ class SubmissionLine:
             is_smaller = self._keep(submission, refusal, is_first)
             self._serve(0.0 if is_first and is_smaller else _FIRST_S)
 
-    def join(self, submission: PendingSubmission) -> None:
+    def take(self, submission: PendingSubmission) -> None:
         """Let one that was not sent wait behind the others."""
         self.waiting.append(submission)
         submission.tell_refused(self._reason)
@@ -270,8 +274,8 @@ class SubmissionLine:
             self.waiting.extend(both)
         notified = list(self.waiting) if reason != self._reason else both
         self._reason = reason
-        for each in notified:
-            each.tell_refused(reason)
+        for waiting in notified:
+            waiting.tell_refused(reason)
         return rest is not None
 
     def _serve(self, pause_s: float) -> None:
@@ -287,7 +291,7 @@ class SubmissionLine:
                 await asyncio.sleep(pause_s)
                 self._renew_notes()
                 # The question may end a submission, which then leaves the line, so this goes through a copy.
-                first = next((each for each in list(self.waiting) if each.is_wanted_now()), None)
+                first = next((waiting for waiting in list(self.waiting) if waiting.is_wanted_now()), None)
                 refusal = await self._try(first) if first is not None else self._reason
                 if first is not None and not refusal:
                     # A scheduler that has taken one job may have room for more at once.
@@ -316,7 +320,7 @@ class SubmissionLine:
         if not self.waiting or time.monotonic() - self._renewed < _RENEW_S:
             return
         self._renewed = time.monotonic()
-        notes = sorted({each.ask_job(lambda job: job.refusal_note, "") for each in list(self.waiting)} - {""})
+        notes = sorted({one.ask_job(lambda job: job.refusal_note, "") for one in list(self.waiting)} - {""})
         for first in range(0, len(notes) if self.waiting else 0, _NOTES_AT_ONCE):
             self.waiting[0].renew(notes[first : first + _NOTES_AT_ONCE])
 

@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import conclusion, liveness, submit
+from clusterfn.calls import conclusion, liveness, sending
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.submission import WaitingJob
+from clusterfn.calls.submission_line import WaitingJob
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.bridge_bundle import HostContents
@@ -42,7 +42,7 @@ class Request(Future):
 def test_a_call_waits_for_the_disk_of_a_cluster_only(has_nodes):
     host = Mock(root="/root", contents=HostContents(), missing=set, scheduler=Mock(has_nodes=has_nodes))
 
-    submit.send_contents(host, payload.pack(len, (bytes(2 << 20),), {}))
+    sending.send_contents(host, payload.pack(len, (bytes(2 << 20),), {}))
 
     assert host.connection.put.call_args.kwargs["sync"] is has_nodes
 
@@ -53,8 +53,8 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     sent = Mock(exception=lambda *_: None)
     upload = Mock(side_effect=lambda: argument.read_bytes() and sent)
     host = Mock(contents=HostContents(), settings=SimpleNamespace(name="lab8"))
-    uploads = submit.Uploads(host.contents.send("/root/files/a", upload), {"/root/files/a": upload})
-    submit.send_folder(host, SimpleNamespace(folder="/root/jobs/x"), Mock(), [], uploads)
+    uploads = sending.Uploads(host.contents.send("/root/files/a", upload), {"/root/files/a": upload})
+    sending.send_folder(host, SimpleNamespace(folder="/root/jobs/x"), Mock(), [], uploads)
     needed = host.connection.put_tree.call_args.kwargs["needs"]
 
     argument.unlink()
@@ -67,7 +67,7 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
 def refuse(tracker, error):
     refused = Reply(lambda: None)
     refused.reject(error)
-    loop.begin(submit.see_started(tracker.host, refused, tracker))
+    loop.begin(sending.see_started(tracker.host, refused, tracker))
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, sta
     host = Mock(scheduler=Slurm(SLURM, "ada"))
     host.connection.run.return_value = printed(b"", err, status)
 
-    submitted = submit.start(host, Submission("run", ("sbatch",), "/"), (), WaitingJob())
+    submitted = sending.start(host, Submission("run", ("sbatch",), "/"), (), WaitingJob())
 
     assert (submitted.exception(WAIT_S) is None) == started
     assert not started or submitted.result().doubt is not None
@@ -270,7 +270,7 @@ def test_a_script_whose_end_nobody_saw_is_looked_for_in_the_queue_too(status, to
     spawned.resolve(Spawned(5, 1))
     spawned.exited.resolve(status)
 
-    loop.start(submit.see_started(Mock(scheduler=Bare("boot")), spawned, job)).result(WAIT_S)
+    loop.start(sending.see_started(Mock(scheduler=Bare("boot")), spawned, job)).result(WAIT_S)
     settle()
 
     assert job.told == told

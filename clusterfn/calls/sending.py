@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.calls.submission import PendingSubmission, Started, WaitingJob
+from clusterfn.calls import job_display
+from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
@@ -32,12 +33,14 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
+    from clusterfn.calls.environment_upload import EnvironmentUpload
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.queue_place import QueuePlace
     from clusterfn.calls.run import Run
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.config.spec import Host, Interpreter
+    from clusterfn.hosts.environment_choice import ResolvedEnvironment
     from clusterfn.hosts.host_state import HostState
     from clusterfn.packing.payload import Payload
 
@@ -57,18 +60,17 @@ def await_room(host: HostState) -> None:
             console.tell(f"waiting to send more calls to {host.settings.name}: {why}")
 
 
-def submit_job(
-    host: HostState, spec: JobSpec, payload: Payload, needs: Uploads, tracker: Tracker,
-    inputs: Sequence[Reply[Any]] = (),
-) -> None:  # fmt: skip
+def submit_job(host: HostState, spec: JobSpec, payload: Payload, needs: Uploads, tracker: Tracker) -> None:
     """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
-    folder = send_folder(host, tracker.run.queue, tracker.run, job_files(spec, payload), needs, inputs)
+    folder = send_folder(host, tracker.run.queue, tracker.run, job_files(spec, payload), needs)
     submission = start(host, host.scheduler.submission(spec), [folder], tracker)
     tracker.run.queue.submissions.append(submission)
     starting = loop.start(_see_answered(tracker, submission))
     tracker.run.queue.starting.append(starting)
     if isinstance(submission, SpawnReply):
         await_at_exit(starting)
+    if needs.environment is not None:
+        needs.environment.report_to(tracker.waits_for, tracker.cannot_have)
 
 
 async def _see_answered(tracker: Tracker, submission: Reply[Any]) -> None:
@@ -134,20 +136,38 @@ class Uploads(NamedTuple):
         before: The requests that must succeed before it is started.
         uploads: By path, what sends it.
         bridge: The path of the bridge among these; "" without one.
+        inputs: Requests of other jobs that must succeed first, and that go on if the sending of this one is stopped.
+        environment: What tells a job that waits in a queue how far its environment is; None if there is none to make.
     """
 
     before: list[Reply[Any]]
     uploads: Mapping[str, Callable[[], Reply[bool]]]
     bridge: str = ""
+    inputs: Sequence[Reply[Any]] = ()
+    environment: EnvironmentUpload | None = None
 
 
-def send_needs(host: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
-    """Send what the host lacks: the bridge, these folders of the environment, modules, files, buffers."""
-    bridge, scripts = host.bridge.folder, send_scripts(host, folders)
-    before = [*host.bridge.lay_out(), *scripts.before]
-    lay_out: Callable[[], Reply[bool]] = functools.partial(host.bridge.put, bridge)
-    contents = send_contents(host, payload)
-    return Uploads([*before, *contents.before], {bridge: lay_out, **scripts.uploads, **contents.uploads}, bridge)
+def send_needs(host: HostState, payload: Payload, environment: ResolvedEnvironment) -> Uploads:
+    """Send what the host lacks: the environment, the bridge, modules, files, buffers; start a builder if need be."""
+    await_room(host)
+    with job_display.nothing_runs():
+        upload = None
+        if environment.made is not None:
+            # The module takes time to import, and many calls make no environment.
+            from clusterfn.calls import environment_upload
+
+            # It comes first: its builder then works while the rest is on its way.
+            upload = environment_upload.upload_shown(host, environment.made, console.tell)
+        bridge, before = host.bridge.folder, host.bridge.lay_out()
+        uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(host.bridge.put, bridge)}
+        scripts, contents = send_scripts(host, environment.folders), send_contents(host, payload)
+    uploads = {**uploads, **scripts.uploads, **contents.uploads}
+    before = [*before, *scripts.before, *contents.before, *(upload.before if upload else ())]
+    # The values that a call takes come from jobs that may still be on their way.
+    inputs = [request for reference in payload.inputs for request in reference.source.open_requests()]
+    # Without a scheduler a job begins at once, and follows its builder itself.
+    reporting = upload if host.scheduler.has_nodes else None
+    return Uploads(before, uploads, bridge, inputs, reporting)
 
 
 def send_scripts(host: HostState, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
@@ -167,7 +187,7 @@ def send_contents(host: HostState, payload: Payload) -> Uploads:
     missing = host.missing(large) | (contents.keys() - set(large))
     uploads = {path: functools.partial(_put, host, path, what) for path, what in contents.items()}
     sent = [host.contents.send(path, uploads[path]) for path in missing]
-    return Uploads([each for replies in sent for each in replies], uploads)
+    return Uploads([reply for replies in sent for reply in replies], uploads)
 
 
 def _needed(host: HostState, needs: Uploads) -> Needed:
@@ -182,7 +202,7 @@ def _needed(host: HostState, needs: Uploads) -> Needed:
                 lambda: [host.contents.send(path, needs.uploads[path]) for path in paths], "clusterfn-send-again"
             )
             errors = [await reply.error() for replies in sent for reply in replies]
-            error = next((each for each in errors if each is not None), None)
+            error = next(filter(None, errors), None)
         except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:
             # A file on this machine may be gone, too.
             error = ended
@@ -208,28 +228,26 @@ def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
     if not payload.compiled or not is_in_place(spec.host, spec.interpreter):
         return sent
     # Only folders of `sys.path` are passed on. Elsewhere a hook of this interpreter finds the module, in the job too.
-    import_folders = {os.path.realpath(each) for each in sys.path}
-    folders = dict.fromkeys(os.path.realpath(each.folder) for each in payload.compiled)
+    import_folders = {os.path.realpath(folder) for folder in sys.path}
+    folders = dict.fromkeys(os.path.realpath(module.folder) for module in payload.compiled)
     return (*sent, *(folder for folder in folders if folder in import_folders))
 
 
-def inputs_of(payload: Payload) -> list[Reply[Any]]:
-    """Return the requests after which the jobs whose values a call takes are on the host."""
-    return [request for each in payload.inputs for request in each.source.open_requests()]
-
-
 def send_folder(
-    host: HostState, place: QueuePlace, job: Run | GroupState, files: Sequence[TreeFile], needs: Uploads,
-    inputs: Sequence[Reply[Any]] = (), *, durable: bool | None = None,
-) -> Reply[bool]:  # fmt: skip
+    host: HostState,
+    place: QueuePlace,
+    job: Run | GroupState,
+    files: Sequence[TreeFile],
+    needs: Uploads,
+    durable: bool | None = None,
+) -> Reply[bool]:
     """Send the job's own folder, which appears as a whole once all it needs is there, and show how far all of that is.
 
     Args:
-        inputs: Requests of other jobs that must succeed first, and that go on if the sending of this one is stopped.
         durable: Whether it must survive a power cut; by default if the scheduler's queue does.
     """
     sync = host.scheduler.has_nodes if durable is None else durable
-    after = [*inputs, *needs.before]
+    after = [*needs.inputs, *needs.before]
     folder = host.connection.put_tree(place.folder, files, sync=sync, after=after, needs=_needed(host, needs))
     place.laid_out = folder
     place.sending = Sending([*needs.before, folder])
@@ -239,17 +257,17 @@ def send_folder(
 
 def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
     """Return the files of the job's own folder."""
-    files = [
-        TreeFile(layout.SPEC, job.to_json(), _PRIVATE),
-        TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
-        TreeFile(layout.SCRIPT, job_script.job_script(job).encode("utf-8", "surrogateescape"), _EXECUTABLE),
-    ]
+    private = {layout.SPEC: job.to_json()}
+    if payload.data:
+        private[layout.PAYLOAD] = payload.data
     if job.secrets:
-        files.append(TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode(), _PRIVATE))
+        private[layout.SECRETS] = json.dumps(dict(job.secrets)).encode()
     # A session ends when its program does, so its end is no news.
     if job.notify and job.serving is None and job.kernel is None:
-        files.append(TreeFile(layout.NOTIFY, json.dumps(dict(job.notify)).encode(), _PRIVATE))
-    return files
+        private[layout.NOTIFY] = json.dumps(dict(job.notify)).encode()
+    script = job_script.job_script(job).encode("utf-8", "surrogateescape")
+    files = [TreeFile(name, data, _PRIVATE) for name, data in private.items()]
+    return [*files, TreeFile(layout.SCRIPT, script, _EXECUTABLE)]
 
 
 def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
@@ -264,7 +282,7 @@ def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
     ]
     if payload.sources:
         named.append((layout.sources_dir(root, payload.sources.digest), payload.sources))
-    return named + [(posixpath.join(root, layout.FILES, each.digest, each.name), each) for each in payload.shipments]
+    return named + [(posixpath.join(root, layout.FILES, item.digest, item.name), item) for item in payload.shipments]
 
 
 def _put(host: HostState, path: str, what: Any) -> Reply[bool]:
@@ -277,12 +295,10 @@ def _put(host: HostState, path: str, what: Any) -> Reply[bool]:
         # that finds it damaged, after a power cut, removes it.
         return connection.put(path, data, mode=_READABLE, crc=crc, sync=host.scheduler.has_nodes)
     # Files shared by their content are read-only; a program stays executable.
-    files = [
-        TreeFile(
-            each.name, FileHead(each.path, each.facts.st_size), _READABLE | (stat.S_IXUSR & each.facts.st_mode), crc
-        )
-        for each, crc in zip(what.contents.files, what.crcs)
-    ]
+    files = []
+    for member, crc in zip(what.contents.files, what.crcs):
+        mode = _READABLE | (stat.S_IXUSR & member.facts.st_mode)
+        files.append(TreeFile(member.name, FileHead(member.path, member.facts.st_size), mode, crc))
     if what.is_directory:
         return connection.put_tree(path, files, folders=what.contents.folders, links=what.contents.links)
     return connection.put(path, files[0].data, mode=files[0].mode, crc=files[0].crc)
@@ -299,7 +315,6 @@ def _size_of(what: Any) -> int:
 
 def describe(host: HostState, job: JobSpec, payload: Payload) -> str:
     """Describe for a person what would be sent and run: the script, the commands, the files and their sizes."""
-    request = host.scheduler.submission(job)
     contents = dict(_named_by_content(job.root, payload))
     missing = host.missing(list(contents)) if contents else set()
     lines = [
@@ -307,27 +322,21 @@ def describe(host: HostState, job: JobSpec, payload: Payload) -> str:
         f"# environment: {job.interpreter.title} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
         "",
         "# files sent with the job",
-        *(
-            f"#   {format_size(len(file.data)):>10}  {file.name}"
-            for file in job_files(job, payload)
-            if isinstance(file.data, bytes)
-        ),
-        "# sent once, named by their content" if contents else "# nothing else",
-        *(f"#   {_described(path, what, path in missing)}" for path, what in contents.items()),
-        ""
-        if host.bridge.is_there
-        else f"#   {format_size(_size_of(bridge_bundle.bridge())):>10}  {host.bridge.folder} (not there yet)",
-        f"# started by: {job_script.command_line(request.argv)}",
-        "",
-        job_script.job_script(job),
     ]
-    return "\n".join(lines)
-
-
-def _described(path: str, what: Any, missing: bool) -> str:
-    parts = (
-        f" ({', '.join(sorted({name.partition('/')[0] for name in what.files}))})"
-        if isinstance(what, bridge_bundle.FileBundle)
-        else ""
-    )
-    return f"{format_size(_size_of(what)):>10}  {path}{parts}{'' if missing else ' (there already)'}"
+    for file in job_files(job, payload):
+        if isinstance(file.data, bytes):
+            lines.append(f"#   {format_size(len(file.data)):>10}  {file.name}")
+    lines.append("# sent once, named by their content" if contents else "# nothing else")
+    for path, what in contents.items():
+        parts = ""
+        if isinstance(what, bridge_bundle.FileBundle):
+            parts = f" ({', '.join(sorted({name.partition('/')[0] for name in what.files}))})"
+        there = "" if path in missing else " (there already)"
+        lines.append(f"#   {format_size(_size_of(what)):>10}  {path}{parts}{there}")
+    if host.bridge.is_there:
+        lines.append("")
+    else:
+        size = format_size(_size_of(bridge_bundle.bridge()))
+        lines.append(f"#   {size:>10}  {host.bridge.folder} (not there yet)")
+    started_by = job_script.command_line(host.scheduler.submission(job).argv)
+    return "\n".join([*lines, f"# started by: {started_by}", "", job_script.job_script(job)])
