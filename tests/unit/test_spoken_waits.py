@@ -22,7 +22,7 @@ class Sent(Future[int]):
     """A job that waits in a queue."""
 
     id, host, name, reason = "7f3a000000000000", "lab8", "train", "Priority"
-    _entry = property(lambda self: self)
+    _run = property(lambda self: self)
     state, status_since, waits_here = "PENDING", "PENDING since 14:03:11 (Priority)", False
 
     def stop(self) -> None:

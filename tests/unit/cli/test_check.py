@@ -354,7 +354,7 @@ def test_a_driver_that_is_too_old_for_the_pytorch_of_an_environment_is_a_warning
 )
 def test_a_function_that_waits_for_no_turn_fails_when_its_time_is_over(state, reason, moving, monkeypatch):
     job: Any = Future()
-    told = {"state": state, "reason": reason, "moving": moving, "status": f"{state} ({reason})", "_entry": job}
+    told = {"state": state, "reason": reason, "moving": moving, "status": f"{state} ({reason})", "_run": job}
     vars(job).update(id="7f3a000011112222", name="check", host="cluster", stop=lambda: job.set_result(None), **told)
     where = found(Site(()))
     where.host_state.scheduler = Bare()  # type: ignore[misc]
