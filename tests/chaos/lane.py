@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import clusterfn
-from clusterfn.calls import call, mapping
+from clusterfn.calls import call, demand, mapping
 from clusterfn.calls.group import JobGroup
 from clusterfn.config.options import parse_options
 from clusterfn.packing.dependencies import reference_of
@@ -98,7 +98,7 @@ def main():
     kept = []
     for line in sys.stdin:
         order = json.loads(line)
-        call.secrets = SimpleNamespace(token_hex=lambda _, job=order["id"]: job)  # the test knows the id before we do
+        demand.secrets = SimpleNamespace(token_hex=lambda _, job=order["id"]: job)  # the test knows the id before we do
         try:
             if order["do"] == "attach":
                 follow(kept, clusterfn.attach(order["id"], order["host"]))
