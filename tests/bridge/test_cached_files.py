@@ -62,7 +62,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> It
         subprocess.run(["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "sh", "-c", both], check=True)
         holder.kill()
     subprocess.run(["umount", "-l", str(root)], check=True)
-    until(lambda: not named(root))
+    until(lambda: not named(store, root))
 
 
 def namespace(size: int) -> tuple[str, bytes]:

@@ -39,14 +39,14 @@ class Sent:
             self.states.append(self.job.status)
 
     @property
-    def host(self) -> HostState:
+    def host_state(self) -> HostState:
         """The client's side of its host."""
         return run_of(self.job).at.host
 
     @property
     def agent(self) -> int:
         """The pid of the agent that serves it now."""
-        return self.host.connection.facts.pid
+        return self.host_state.connection.facts.pid
 
     @property
     def name(self) -> str:

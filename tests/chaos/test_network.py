@@ -27,7 +27,7 @@ def cut(sent: Sent, proxy: DelayProxy, seconds: float) -> None:
     """The cable is cut, and the host stays away."""
     proxy.refuse()
     assert proxy.cut() >= 1
-    assert until(lambda: sent.host.connection.link.state.name == "reconnecting", 150), sent.host.connection.link.state
+    assert until(lambda: sent.host_state.connection.link.state.name == "reconnecting", 150), sent.host_state.connection.link.state
     time.sleep(seconds)
     proxy.refuse(refusing=False)
 
@@ -59,8 +59,8 @@ def test_nothing_is_lost_or_doubled(world: World, behind: DelayProxy, tmp_path: 
         sent.stands()
     assert any(TOLD.fullmatch(state) for state in talker.states), talker.states
     assert talker.job.status == "RETURNED"
-    assert talker.host.connection.link.state.name == "connected"
-    talker.host.connection.close()
+    assert talker.host_state.connection.link.state.name == "connected"
+    talker.host_state.connection.close()
 
 
 @pytest.mark.fault("28")
@@ -78,7 +78,7 @@ def test_a_session_whose_sshd_hangs_for_ever_is_replaced(here: Here) -> None:
     assert [line.split()[1] for line in sent.output.splitlines()] == [b"%d" % number for number in range(700)]
     sent.stands()
     assert until(lambda: not Path(f"/proc/{agent}").exists(), 150)
-    sent.host.connection.close()
+    sent.host_state.connection.close()
 
 
 @pytest.mark.fault("27")
@@ -88,7 +88,7 @@ def test_connection_closed_before_the_answer_leaves_the_job_alone(world: World, 
     behind.one_way_s = 0.3
     sent = Here(world).submit("speak", "bare-setup", lines=80, every=0.1)
     sent.await_at("start")
-    sent.host.connection.close()
+    sent.host_state.connection.close()
     assert sent.job.exception(150) is not None
     assert until(sent.there.finals, 150), sent.there.history()
     assert sent.stands()["notes"] == []

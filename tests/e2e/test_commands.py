@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from clusterfn import CommandFailed, File, ResultError
+from clusterfn import CommandFailed, ConfigError, File, ResultError
 from tests.e2e.conftest import RANKS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
@@ -189,7 +189,7 @@ def test_a_line_takes_files_and_plain_values_and_rejects_all_others(here, projec
     job.result()
 
     assert job.logs() == "one\ntwo\n3 4\n"
-    with pytest.raises(CommandFailed, match="a shell would not read the value '3; ls' of {word} as one word"):
+    with pytest.raises(ConfigError, match="a shell would not read the value '3; ls' of {word} as one word"):
         show(File("lines.txt"), "3; ls")
 
 

@@ -29,7 +29,7 @@ OUTCOME, FAILURE, SEND, WITNESS, CAPACITY, BOOT = (
 
 BELIEVES_ANY_WITNESS: Sequence[Edit] = (
     ("hosts/scheduler_watch.py", "        if trouble:\n", "        if False:\n"),
-    (WITNESS, "if await self._has_begun() is False:\n", "if await self._has_begun() is not None:\n"),
+    (WITNESS, "if await _has_begun(run) is False:\n", "if await _has_begun(run) is not None:\n"),
     (WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:"),
     (
         WORDS,
