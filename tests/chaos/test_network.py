@@ -27,7 +27,8 @@ def cut(sent: Sent, proxy: DelayProxy, seconds: float) -> None:
     """The cable is cut, and the host stays away."""
     proxy.refuse()
     assert proxy.cut() >= 1
-    assert until(lambda: sent.host_state.connection.link.state.name == "reconnecting", 150), sent.host_state.connection.link.state
+    link = sent.host_state.connection.link
+    assert until(lambda: link.state.name == "reconnecting", 150), link.state
     time.sleep(seconds)
     proxy.refuse(refusing=False)
 
