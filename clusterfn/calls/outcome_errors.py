@@ -305,4 +305,7 @@ def _about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"{lacking}, which belongs to the system: have an environment built, packages=[{package!r}], or create "
             f"one ({python} -m venv ~/v; ~/v/bin/pip install {package}) and set environment: venv:~/v"
         )
-    return f"{lacking}: install it on the host ({python} -m pip install {package})"
+    return (
+        f"{lacking}: install it on the host ({python} -m pip install {package}), or have an environment built, "
+        f"packages=[{package!r}]"
+    )

@@ -63,7 +63,10 @@ def logs(args: argparse.Namespace) -> int:
     elif args.follow and not job.done():
         _follow(job, streams)
     else:
-        _write(streams, _printed(job, streams))
+        printed = _printed(job, streams)
+        _write(streams, printed)
+        if args.stream is None and job.done() and not any(data for _, data in printed):
+            console.tell(f"it has printed nothing; how it ended: clusterfn result {job.id[:SHORT]}")
     return 0
 
 

@@ -334,7 +334,8 @@ def _no_such_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], comm
         hint = f"clusterfn {command} ID"
         if command in _FOR_SEVERAL:
             hint = f"clusterfn {command} --all {word} is for all its jobs, and {hint} for one"
-    host, _, call = word.partition("/")
+    # Tracebacks write an item as 7f3a[3].
+    host, _, call = word.replace("[", "/").rstrip("]").partition("/")
     if call.isdecimal() and host:
         near = "; that is a call of a session, or an item of a map"
         hint = f"clusterfn {command} {host} is for all of it"

@@ -31,7 +31,7 @@ _ANSWER_S = 5.0
 _MOST = 1 << 20
 _BLOCK = 1 << 18
 _PYTHON_HINT = (
-    'take the host\'s own Python, environment="FILE[python:host]" or `env_python: host` in clusterfn.yml; or check '
+    'take a Python of the host: environment="FILE[python:host]", or "FILE[python:/path/to/python]"; or check '
     "your network and proxy, or name a mirror with UV_PYTHON_INSTALL_MIRROR"
 )
 
