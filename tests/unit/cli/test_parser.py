@@ -235,16 +235,14 @@ def test_a_job_that_is_named_by_itself_ends_without_a_question(several, monkeypa
         assert selection.agreed(selection.select(read("cancel", *words), "cancel"), read("cancel", *words), "cancel")
 
 
-def test_the_id_of_a_sessions_call_leads_to_the_session(two_hosts, monkeypatch, capsys):
+@pytest.mark.parametrize("word", ["7f3a000011112222/12", "7f3a000011112222[12]"])
+def test_the_id_of_a_sessions_call_or_of_an_item_leads_to_the_whole(two_hosts, monkeypatch, capsys, word):
     monkeypatch.setattr(selection, "jobs_on", lambda host: [])
 
-    assert main(["logs", "7f3a000011112222/12", "cluster"]) == 2
+    assert main(["logs", word, "cluster"]) == 2
 
     said = capsys.readouterr().err
-    assert (
-        "there is no job named '7f3a000011112222/12' on cluster; that is a call of a session, or an item of a map"
-        in said
-    )
+    assert f"there is no job named {word!r} on cluster; that is a call of a session, or an item of a map" in said
     assert said.endswith("next:  clusterfn logs 7f3a000011112222 is for all of it\n")
 
 
