@@ -116,7 +116,7 @@ class Heartbeat:
 
 
 class Run:
-    """What is followed on a host, and is told what becomes of it; by itself it takes no note of that.
+    """One job, call or element that is followed on its host. This base class ignores what is reported to it.
 
     Args:
         at: Where it is.

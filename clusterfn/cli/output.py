@@ -66,7 +66,7 @@ def logs(args: argparse.Namespace) -> int:
         printed = _printed(job, streams)
         _write(streams, printed)
         if args.stream is None and job.done() and not any(data for _, data in printed):
-            console.tell(f"it has printed nothing; how it ended: clusterfn result {job.id[:SHORT]}")
+            console.tell(f"the job printed nothing; `clusterfn result {job.id[:SHORT]}` shows how it ended")
     return 0
 
 

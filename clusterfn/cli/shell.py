@@ -47,7 +47,8 @@ def shell(args: argparse.Namespace) -> int:
     names_host = not args.words or (len(args.words) == 1 and args.words[0] in config_file.load().hosts)
     if names_host:
         host = target.host_state(next(iter(args.words), None), "shell")
-        words, loading = ["", _environment_of(host, args.environment)], job_script.modules_setup(host.settings)
+        words = ["", _environment_of(host, args.environment)]
+        loading = job_script.modules_setup(host.settings)
     elif args.environment:
         raise ConfigError("a job has its own environment", hint="leave out --environment, or name a HOST alone")
     else:

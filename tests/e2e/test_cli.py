@@ -188,7 +188,7 @@ def test_a_job_that_has_ended_can_still_be_asked_for(run, ask):
     assert ask("attach", job).stdout == "tick 0\ntick 1\n"
     assert "had already ended: RETURNED" in run("stop", job).stderr
     silent = id_in(run("run", "work.py::tick", "0").stderr.splitlines())
-    assert f"it has printed nothing; how it ended: clusterfn result {silent[:4]}" in run("logs", silent).stderr
+    assert f"the job printed nothing; `clusterfn result {silent[:4]}` shows how it ended" in run("logs", silent).stderr
 
 
 def test_the_logs_of_what_has_ended_have_both_streams_in_the_order_in_which_they_came(folder, run):

@@ -59,11 +59,11 @@ def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
     return pid
 
 
-def keep_workers(orders: _socket.socket, given: str) -> list[str]:
+def keep_workers(orders: _socket.socket, given: dict[str, str]) -> list[str]:
     """Fork a worker for each order of the supervisor; return in each worker, with its words.
 
     Args:
-        given: The variables that its template was given, as JSON; "" if the supervisor gave them itself.
+        given: The variables that its template was given; {} if the supervisor gave them itself.
     """
     become_subreaper()
     woken, waker = os.pipe()
@@ -76,7 +76,7 @@ def keep_workers(orders: _socket.socket, given: str) -> list[str]:
     poll = select.poll()
     for fd in (woken, orders.fileno()):
         poll.register(fd, select.POLLIN)
-    _send(orders, ready=os.getpid(), **({"given": json.loads(given)} if given else {}))
+    _send(orders, ready=os.getpid(), given=given)
     while True:
         ready = [fd for fd, _ in poll.poll()]
         if woken in ready:

@@ -46,9 +46,9 @@ def await_order(argv: list[str]) -> list[str] | None:
         # The environment may have started threads, which do not end.
         os._exit(0)
     is_shared = argv[2] == JOBS
-    given = os.environ.pop(GIVEN_VARIABLE, "") if is_shared else ""
+    given = json.loads(os.environ.pop(GIVEN_VARIABLE, "{}")) if is_shared else {}
     if is_shared and not given:
-        trouble = trouble or "a script before it keeps variables back, or there are too many"
+        trouble = trouble or "a script that is its interpreter removes variables, or there are too many"
     report, control = map(int, argv[-2:])
     # Those that were loaded before this package.
     loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
