@@ -36,7 +36,6 @@ class QueuePlace:
         host: The host.
         folder: The job's or the group's on the host.
         scheduler_name: Its name in the scheduler's queue.
-        last_file: The file of the folder that is there once all of it has arrived.
 
     Attributes:
         sending: All that is sent for it, if this process does so.
@@ -50,13 +49,12 @@ class QueuePlace:
 
     # A program may have 100,000 waiting jobs.
     __slots__ = (
-        "_last_file", "folder", "host", "inputs", "is_refused", "laid_out", "other_reason", "queue_reason",
-        "scheduler_name", "sending", "starting", "submissions",
+        "folder", "host", "inputs", "is_refused", "laid_out", "other_reason", "queue_reason", "scheduler_name",
+        "sending", "starting", "submissions",
     )  # fmt: skip
 
-    def __init__(self, host: HostState, folder: str, scheduler_name: str, last_file: str = layout.SPEC) -> None:
+    def __init__(self, host: HostState, folder: str, scheduler_name: str) -> None:
         self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
-        self._last_file = last_file
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
         self.submissions: list[Reply[Any]] = []
@@ -209,8 +207,8 @@ class QueuePlace:
 
     def stop_sending(self) -> bool:
         """Stop sending it; false if all of it is on the host."""
-        last = posixpath.join(self.folder, self._last_file)
-        if self.sending is None or not self.sending.drop(self.host.connection, last, _DROP_S):
+        # The folder appears as a whole.
+        if self.sending is None or not self.sending.drop(self.host.connection, self.folder, _DROP_S):
             return False
         for submission in list(self.submissions):
             if isinstance(submission, PendingSubmission):

@@ -39,13 +39,11 @@ class Location:
         results: What is accepted of its value; None for what the host's keys say.
 
     Attributes:
-        last_file: The file of its folder that is there once all of that has arrived.
         attempt: The present attempt.
         scheduler_id: Its id in the scheduler's queue, or its process; "" if that is not known.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
-    last_file = layout.SPEC
     # Hardly any job changes this, so it is an attribute of the class.
     doubt: SubmitError | None = None
 
@@ -140,7 +138,7 @@ class Run:
     def __init__(self, at: Location) -> None:
         self.at, self.id, self.folder = at, at.id, at.folder
         self.host: str = at.host.settings.name
-        self.queue = QueuePlace(at.host, at.folder, at.scheduler_name, at.last_file)
+        self.queue = QueuePlace(at.host, at.folder, at.scheduler_name)
         self.heartbeat = Heartbeat()
         self.lock = threading.Lock()
         self.at_close: list[Callable[[], object]] = []

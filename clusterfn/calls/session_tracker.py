@@ -164,8 +164,6 @@ class CallLocation(Location):
         of_actor: What it is to an actor, if it is a call of one.
     """
 
-    last_file = layout.PAYLOAD
-
     def __init__(self, held: Location, number: int, of_actor: ActorCall | None) -> None:
         # The scheduler itself is only ever asked about the session.
         name, folder = f"{held.scheduler_name}/{number}", layout.call_dir(held.folder, number)

@@ -120,7 +120,7 @@ def group_of(bench: Bench, does: str = "pass", count: int = 8, wait_s: float = 6
     ("does", "kind"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "signal"), ("os._exit(3)", "exited"), ("1 / 0", "raised"),
-        ("os.abort()", "signal"), ("os.setsid()", "returned"),
+        ("os.abort()", "signal"), ("os.setsid()", "returned"), ("os.killpg(0, signal.SIGKILL)", "signal"),
         ("held = bytearray(300 << 20); signal.pause()", "memory"),
     ],
 )  # fmt: skip

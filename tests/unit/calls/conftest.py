@@ -12,13 +12,19 @@ from typing import Any
 import pytest
 
 from clusterfn.calls import session_stream
-from clusterfn.hosts import connection
+from clusterfn.hosts import connection, exit_flush
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link
 from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
 from tests.fakes.transport import FakeTransport, agent
 from tests.unit.calls.waiters import HOST, silent
+
+
+@pytest.fixture(autouse=True)
+def _no_answers_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test leaves unanswered is not what another waits for at its end."""
+    monkeypatch.setattr(exit_flush, "unanswered", {})
 
 
 @pytest.fixture
