@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
-from clusterfn.cli import main as main  # the command `clusterfn`, in the process of the test
+
+def main(words: Sequence[str]) -> int:
+    """Run the command `clusterfn` as it is installed, but in the process of the test; its exit status."""
+    (command,) = (entry for entry in metadata.distribution("clusterfn").entry_points if entry.name == "clusterfn")
+    status: int = command.load()(words)
+    return status
 
 
 def python_program(path: Path, source: str, *flags: str) -> Path:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bridge.host import JOB_SH, Bench, clean_environ
-from tests.sent import packed, unpacked
+from tests.bridge.host import JOB_SH, Bench, clean_environ, pickler
 
 # Says that it began, and waits for the file `go` if it is one of those named.
 ITEM = """
@@ -37,9 +36,7 @@ class Group:
         shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, "aim_s": None, "elements": 1}
         shared.update(more.pop("group", {}))
         self.folder = bench.job(source, group=shared, **more).folder
-        items = [packed((x,)) for x in range(count)]
-        (self.folder / "items.pkl").write_bytes(b"".join(items))
-        ends = [sum(map(len, items[: n + 1])) for n in range(count)]
+        ends = pickler(bench.python, bench.bridge).ask(path=str(self.folder / "items.pkl"), count=count)
         (self.folder / "items.json").write_text(json.dumps(ends))
 
     def start(self, number: int, **env: str) -> subprocess.Popen[bytes]:
@@ -111,7 +108,9 @@ class Group:
         attempt = self.folder / "elements" / str(number) / "attempts" / "1"
         line = self.line(index)
         data = (attempt / "values").read_bytes()[line["at"] : line["at"] + line["value"]["size"]]
-        return unpacked(data)
+        path = self.told / "value"
+        path.write_bytes(data)
+        return pickler(self.bench.python, self.bench.bridge).ask(path=str(path))
 
 
 def once(group: Group, count: int) -> bool:

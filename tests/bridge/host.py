@@ -55,6 +55,19 @@ def pickle(given):
     with open(given["path"], "wb") as file:
         container.dump((scope["f"], tuple(given["args"]), {}), file)
 
+def pickle_items(given):
+    ends = []
+    with open(given["path"], "wb") as file:
+        for number in range(given["count"]):
+            container.dump((number,), file)
+            ends.append(file.tell())
+    return ends
+
+def answer_to(given):
+    if "source" in given:
+        return pickle(given)
+    return pickle_items(given) if "count" in given else container.load(given["path"], str)
+
 for line in sys.stdin:
     child = os.fork()
     if child:
@@ -62,8 +75,7 @@ for line in sys.stdin:
         continue
     given = json.loads(line)
     try:
-        answer = {"value": container.load(given["path"], str) if "source" not in given else pickle(given)}
-        answer = json.dumps(answer)
+        answer = json.dumps({"value": answer_to(given)})
     except BaseException:
         answer = json.dumps({"error": traceback.format_exc()})
     os.write(1, answer.encode() + b"\\n")
@@ -72,7 +84,7 @@ for line in sys.stdin:
 
 
 class Pickler:
-    """Writes payloads and reads values under one interpreter."""
+    """Writes payloads and the items of a map, and reads values, under one interpreter."""
 
     def __init__(self, python: str, bridge: Path) -> None:
         self._lock = threading.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -11,23 +12,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from clusterfn.hosts import bridge_bundle
-from tests.bridge.host import clean_environ
-
 
 def layout_bridge(target: Path, *changes: tuple[str, str, str]) -> Path:
-    """The tree of bridge/<hash>, from this checkout.
+    """The tree of bridge/<hash>, as a call of this checkout has sent it.
 
     Args:
         changes: A module, how a line in it begins, and what is there instead: another limit.
     """
-    if changes:
-        shutil.copytree(_compiled_bridge(), target)
-    else:
-        for name, content in bridge_bundle.bridge().files.items():
-            path = target / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+    shutil.copytree(_sent_bridge(), target)
     for module, before, after in changes:
         path = target / "_clusterfn" / "bridge" / module
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
@@ -52,10 +44,12 @@ def be_impatient(root: Path) -> None:
 
 
 @functools.cache
-def _compiled_bridge() -> Path:
-    """What the bridges of tests with other limits are copies of: a job need not compile all its modules again."""
+def _sent_bridge() -> Path:
+    """What a call has laid out below a root of this machine: its modules are compiled, as they are from then on."""
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-bridge-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    layout_bridge(folder / "bridge")
-    subprocess.run([sys.executable, "-m", "compileall", "-q", folder / "bridge"], check=True, env=clean_environ())
-    return folder / "bridge"
+    (folder / "clusterfn.yml").write_text(f"hosts:\n  here: {{scheduler: local, root: {folder / 'root'}}}\n")
+    env = {**os.environ, "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"), "XDG_STATE_HOME": str(folder)}
+    subprocess.run([sys.executable, "-c", "import clusterfn\nclusterfn.cluster(abs)(-1)"], env=env, check=True)
+    (bridge,) = (folder / "root" / "bridge").iterdir()
+    return bridge

@@ -15,7 +15,6 @@ import pytest
 
 import clusterfn
 from clusterfn import DiskFull, HostDiskFull
-from clusterfn.bridge import layout
 from tests.bridge.host import Bench
 from tests.bridge.layout import IMPATIENT, PATIENT, be_impatient, layout_bridge
 from tests.processes import is_running
@@ -169,7 +168,6 @@ def own_disk(tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, as_roo
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     clusterfn.cluster(abs)(-1)
     be_impatient(root)
-    monkeypatch.setattr(layout, "ROOM_PAUSES_S", (0.5, 0.5, 1.0, 1.0))
     yield root
     subprocess.run(["umount", "-l", str(root)], check=True)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import environ, worker_process
 from tests.bridge.host import Bench, obey_modes
 from tests.bridge.layout import layout_bridge
 from tests.processes import command_of
@@ -140,38 +139,3 @@ def start_template(bench: Bench, spec: dict[str, object]) -> int:
     ]
     # A template waits for orders until its socket is closed.
     return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=150, check=False).returncode
-
-
-READ_AT_START = (
-    "PYTHONHASHSEED", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONOPTIMIZE", "LD_PRELOAD", "LD_LIBRARY_PATH", "LANG",
-    "LC_ALL", "TZ", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "OPENSSL_CONF", "OMP_PROC_BIND", "HOME", "MINE", "PATH",
-)  # fmt: skip
-OWN = ("CUDA_VISIBLE_DEVICES", "HF_HOME", "CLUSTERFN_JOB", "CLUSTERFN_INDEX", "CLUSTERFN_CHECKPOINT", "OMP_NUM_THREADS")
-
-
-def test_what_the_interpreter_reads_at_its_start_cannot_change_any_more():
-    env = {"PATH": "/bin", **dict.fromkeys(OWN, "1")}
-
-    assert environ.may_still_get(env, {**env, **dict.fromkeys(OWN, "2")})
-    assert environ.may_still_get(env, {"PATH": "/bin"})
-    assert [name for name in READ_AT_START if environ.may_still_get(env, {**env, name: "2"})] == []
-
-
-def test_a_machine_without_room_for_one_keeps_no_descriptor(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    def no_room() -> int:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    before = set(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(os, "fork", no_room)
-
-    with pytest.raises(BlockingIOError):
-        worker_process.launch(["/bin/cat"], {}, "/", {})
-    assert set(os.listdir("/proc/self/fd")) <= before
-
-
-def test_one_that_hangs_in_its_interpreter_is_ended_when_another_is_needed(tmp_path: Path):
-    worker = worker_process.launch(["/bin/sleep", "600"], {}, str(tmp_path), {})
-
-    worker.dismiss()
-
-    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL

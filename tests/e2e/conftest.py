@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn.bridge import layout
 
 REPOSITORY = Path(__file__).parents[2]
 MINOR = f"3.{sys.version_info[1]}"
@@ -196,7 +195,7 @@ def here(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.fixture
-def small(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def small(here: Path) -> Iterator[Path]:
     """The root of this machine, on a disk that can be filled; calls wait a second or two for room."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it mounts a small file system")
@@ -207,7 +206,6 @@ def small(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     config.write_text(f"{config.read_text()}    spare: off\n")  # forks would know the limits of before
     clusterfn.cluster(abs)(-1)
     be_impatient(here)
-    monkeypatch.setattr(layout, "ROOM_PAUSES_S", (0.5, 0.5, 1.0))
     yield here
     subprocess.run(["umount", "-l", str(here)], check=True)
 

@@ -24,6 +24,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import run_of
 from clusterfn.config import config_file
 from clusterfn.scheduler.slurm.submit import Slurm
+from tests.e2e.inside import host_of
 from tests.e2e.test_map import square
 from tests.waiting import until
 
@@ -167,3 +168,20 @@ def test_a_callback_of_a_refused_job_may_ask_the_host(here):
     run_of(refused).fail(clusterfn.SubmitError("no"))
     refused.add_done_callback(lambda done: (done.logs(), heard.set()))
     assert heard.wait(150)
+
+
+def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeypatch):
+    def array_of(x):
+        import os
+
+        if not os.path.exists(f"{os.environ['SLURM_SUBMIT_DIR']}/../second"):
+            raise ValueError(os.environ["SLURM_ARRAY_TASK_COUNT"])
+        return int(os.environ["SLURM_ARRAY_TASK_COUNT"])
+
+    monkeypatch.setattr(host_of("slurm"), "limits", ["MaxArraySize = 3", "", ""])
+    group = cluster(host="slurm")(array_of).map(range(4), chunksize=1)
+    assert group.wait(150) and {str(error) for error in group.failed.values()} == {"2"}
+
+    (hosts.root / "jobs" / "second").touch()
+
+    assert group.retry_failed().results(150) == [2] * 4

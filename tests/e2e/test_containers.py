@@ -14,8 +14,18 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Cancelled, ConfigError, File, KilledBySignal, OutOfMemory, Session, cluster, command
-from clusterfn.errors import ClusterfnError, EnvironmentBuildError
+from clusterfn import (
+    Cancelled,
+    ClusterfnError,
+    ConfigError,
+    EnvironmentBuildError,
+    File,
+    KilledBySignal,
+    OutOfMemory,
+    Session,
+    cluster,
+    command,
+)
 from tests.e2e.conftest import MINOR, RANKS, Hosts
 from tests.e2e.terminal import Terminal
 from tests.fixtures.calls.actor_model import Model

@@ -24,8 +24,7 @@ import pytest
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
 from tests.e2e.conftest import BOTH, ON_SLURM, lab_venv, local_host
-from tests.e2e.inside import host_of
-from tests.processes import command_of, tagged
+from tests.processes import agents_here, command_of, tagged
 from tests.waiting import WAIT_S, stays, until
 
 pytest.importorskip("distributed", reason="dask is not installed")
@@ -225,8 +224,7 @@ def test_a_connection_that_breaks_loses_no_task_and_no_value(block):
     waiting = client.submit(slow, 3, 2.0, pure=False)
     large = client.map(many_bytes, range(4), size=4_000_000, pure=False)
     for _ in range(3):
-        connection = host_of("here").connection
-        os.kill(connection.facts.pid, signal.SIGKILL)
+        os.kill(until(agents_here)[0], signal.SIGKILL)
         assert client.submit(remainder, 10, pure=False).result(WAIT_S) == 3
 
     assert waiting.result(WAIT_S) == 3

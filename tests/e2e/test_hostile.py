@@ -19,8 +19,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Session, cluster, errors
-from tests.e2e.inside import host_of
-from tests.processes import named
+from tests.processes import agents_here, named
 from tests.waiting import stays, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
@@ -158,7 +157,7 @@ def test_a_script_that_dies_before_its_first_heartbeat_is_noticed_though_the_age
     config.write_text(config.read_text() + "    setup: [sleep 600]\n")
     job = cluster(double).submit(1)
     scripts = until(lambda: named(f"{root}/jobs/{job.id}"))
-    os.kill(host_of("here").connection.facts.pid, signal.SIGKILL)
+    os.kill(agents_here()[0], signal.SIGKILL)
     stays(lambda: not job.done(), 3)  # the successor looks at once, and finds it alive
 
     for each in scripts:

@@ -193,3 +193,51 @@ def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, what):
     assert len(tracebacks) == 1
     frames = re.findall(r'File ".*?([^/]+\.py)", line \d+, in (\S+)', tracebacks[0])
     assert frames == [("script.py", "<module>"), ("script.py", "of_the_user")], err
+
+
+MANY = """
+import os, sys
+from clusterfn import cluster
+
+@cluster(host="tensor01")
+def wait(x):
+    import time
+    print("began", flush=True)
+    time.sleep(600 if x else 0)
+    return x
+
+if __name__ == "__main__":
+    group = wait.map([0, 1, 2], max_parallel=2)
+    print(group.id, flush=True)
+    group.results()
+"""
+
+
+@pytest.fixture
+def group_waiter(hosts, tmp_path):
+    """A script that waits for a group of which the first item has ended, and the group's id."""
+    path = tmp_path / "many.py"
+    path.write_text(PATIENT + MANY)
+    process = subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    found = re.match(r"clusterfn: (\w{4}) wait on", process.stderr.readline())[1]
+    while not (line := process.stderr.readline()).startswith("[1/3] 0 ✓"):
+        assert line.startswith(f"clusterfn: {found} pending"), line  # if it takes seconds
+    group_id = process.stdout.readline().strip()
+    yield process, group_id
+    process.kill()
+    attach(group_id).stop()
+
+
+def test_ctrl_c_twice_ends_a_group(group_waiter):
+    process, group_id = group_waiter
+
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr.readline() == "\n"
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=150)
+
+    group = attach(group_id)
+    assert group.wait(150) and group.states == ["RETURNED", "CANCELLED", "CANCELLED"]

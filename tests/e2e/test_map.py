@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from clusterfn import (
     cluster,
 )
 from tests.e2e.conftest import ON_BARE, ON_SLURM
-from tests.e2e.inside import PATIENT, host_of
 from tests.e2e.many_items import measure
 from tests.processes import is_running
 from tests.waiting import until
@@ -133,23 +131,6 @@ def test_what_is_tried_again_has_its_secrets(hosts, gate, monkeypatch):
     (gate / "once").mkdir()
 
     assert group.retry_failed().results(150) == [True]
-
-
-def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeypatch):
-    def array_of(x):
-        import os
-
-        if not os.path.exists(f"{os.environ['SLURM_SUBMIT_DIR']}/../second"):
-            raise ValueError(os.environ["SLURM_ARRAY_TASK_COUNT"])
-        return int(os.environ["SLURM_ARRAY_TASK_COUNT"])
-
-    monkeypatch.setattr(host_of("slurm"), "limits", ["MaxArraySize = 3", "", ""])
-    group = cluster(host="slurm")(array_of).map(range(4), chunksize=1)
-    assert group.wait(150) and {str(error) for error in group.failed.values()} == {"2"}
-
-    (hosts.root / "jobs" / "second").touch()
-
-    assert group.retry_failed().results(150) == [2] * 4
 
 
 @ON_BARE
@@ -272,55 +253,6 @@ print(json.dumps(group.id))
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=150, check=True)
 
     assert json.loads(done.stdout) not in hosts.jobs() and "keeps running" not in done.stderr
-
-
-MANY = """
-import os, sys
-from clusterfn import cluster
-
-@cluster(host="tensor01")
-def wait(x):
-    import time
-    print("began", flush=True)
-    time.sleep(600 if x else 0)
-    return x
-
-if __name__ == "__main__":
-    group = wait.map([0, 1, 2], max_parallel=2)
-    print(group.id, flush=True)
-    group.results()
-"""
-
-
-@pytest.fixture
-def waiting(hosts, tmp_path, request):
-    """A script that waits for a group of which the first item has ended, and the group's id."""
-    path = tmp_path / "many.py"
-    path.write_text(getattr(request, "param", "") + MANY)
-    process = subprocess.Popen(
-        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    found = re.match(r"clusterfn: (\w{4}) wait on", process.stderr.readline())[1]
-    while not (line := process.stderr.readline()).startswith("[1/3] 0 ✓"):
-        assert line.startswith(f"clusterfn: {found} pending"), line  # if it takes seconds
-    group_id = process.stdout.readline().strip()
-    yield process, group_id
-    process.kill()
-    clusterfn.attach(group_id).stop()
-
-
-@pytest.mark.parametrize("waiting", [PATIENT], ids=["patient"], indirect=True)
-def test_ctrl_c_twice_ends_a_group(waiting):
-    process, group_id = waiting
-
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.stderr.readline() == "\n"
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=150)
-
-    group = clusterfn.attach(group_id)
-    assert group.wait(150) and group.states == ["RETURNED", "CANCELLED", "CANCELLED"]
 
 
 @ON_SLURM

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import Session, cluster
-from clusterfn.errors import OutOfMemory
+from clusterfn import OutOfMemory, Session, cluster
 
 # As a container: a file system of its own, in which the interpreter has a path that nothing has outside.
 _ENTERS = """#!/bin/sh

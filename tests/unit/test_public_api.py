@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from clusterfn import ConfigError, Executor, Session, attach, cluster, public_api, sweep
-from clusterfn.api.actor import ActorClass
 
 
 def double(x: int) -> int:
@@ -64,7 +63,6 @@ MISPLACED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Session().submit(double, 1, retries=1), "double.with_options(retries=…) and call double without Session"),
     (lambda: Session().map(double, [1], gpus=1), IN_SESSION),  # type: ignore[call-overload]
     (lambda: Session().actor(Model, "a", gpus=1), IN_SESSION),
-    (lambda: ActorClass(Model).method("predict").check_call((1,), {"gpus": 1}), IN_SESSION),
     (lambda: there.with_options("tensor01"), 'write host="tensor01"'),  # type: ignore[call-arg, arg-type]
     (lambda: there.with_options({"gpus": 1, "time": "2h"}), 'write gpus=1, time="2h"'),  # type: ignore[call-arg, arg-type]
     (lambda: Session("tensor01", 4), "write one of these before it: idle=, workers=,"),  # type: ignore[call-arg, arg-type]

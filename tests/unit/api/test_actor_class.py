@@ -52,6 +52,11 @@ def test_a_method_with_options_that_nothing_would_obey_is_rejected():
         ActorClass(Model).method("tune")
 
 
+def test_an_option_in_a_call_of_a_method_belongs_to_the_session():
+    with pytest.raises(TypeError, match=re.escape("write Session(gpus=…)")):
+        ActorClass(Model).method("predict").check_call((1,), {"gpus": 1})
+
+
 def test_a_method_of_an_actor_has_no_map_and_cannot_be_sent():
     handle: Any = SimpleNamespace(kind=ActorClass(Model))
     predict = ActorMethod(None, handle, "predict")  # type: ignore[arg-type] # it calls nothing here

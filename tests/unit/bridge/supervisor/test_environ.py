@@ -1,4 +1,4 @@
-"""Where relative folders and the caches of a job lead, and which cores it gets.
+"""Where relative folders and the caches of a job lead, which cores it gets, and how its worker starts.
 
 This machine need not have these disks and CPUs.
 """
@@ -6,6 +6,7 @@ This machine need not have these disks and CPUs.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 
-from clusterfn.bridge.supervisor import environ
+from clusterfn.bridge.supervisor import environ, worker_process
 from clusterfn.bridge.supervisor.worker_process import Cores
 
 
@@ -88,3 +89,38 @@ def test_jobs_at_the_same_time_use_different_cores(monkeypatch: pytest.MonkeyPat
     assert Cores(4).chosen is None
     for cores in (first, second, third):
         cores.release()
+
+
+READ_AT_START = (
+    "PYTHONHASHSEED", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONOPTIMIZE", "LD_PRELOAD", "LD_LIBRARY_PATH", "LANG",
+    "LC_ALL", "TZ", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "OPENSSL_CONF", "OMP_PROC_BIND", "HOME", "MINE", "PATH",
+)  # fmt: skip
+OWN = ("CUDA_VISIBLE_DEVICES", "HF_HOME", "CLUSTERFN_JOB", "CLUSTERFN_INDEX", "CLUSTERFN_CHECKPOINT", "OMP_NUM_THREADS")
+
+
+def test_what_the_interpreter_reads_at_its_start_cannot_change_any_more():
+    env = {"PATH": "/bin", **dict.fromkeys(OWN, "1")}
+
+    assert environ.may_still_get(env, {**env, **dict.fromkeys(OWN, "2")})
+    assert environ.may_still_get(env, {"PATH": "/bin"})
+    assert [name for name in READ_AT_START if environ.may_still_get(env, {**env, name: "2"})] == []
+
+
+def test_a_machine_without_room_for_one_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch):
+    def no_room() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fork", no_room)
+
+    with pytest.raises(BlockingIOError):
+        worker_process.launch(["/bin/cat"], {}, "/", {})
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_one_that_hangs_in_its_interpreter_is_ended_when_another_is_needed(tmp_path: Path):
+    worker = worker_process.launch(["/bin/sleep", "600"], {}, str(tmp_path), {})
+
+    worker.dismiss()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == -signal.SIGKILL
