@@ -52,4 +52,5 @@ def _sent_bridge() -> Path:
     env = {**os.environ, "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"), "XDG_STATE_HOME": str(folder)}
     subprocess.run([sys.executable, "-c", "import clusterfn\nclusterfn.cluster(abs)(-1)"], env=env, check=True)
     (bridge,) = (folder / "root" / "bridge").iterdir()
+    subprocess.run(["chmod", "-R", "u=rwX,go=rX", bridge], check=True)  # some tests run it as other users
     return bridge
