@@ -79,13 +79,19 @@ ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {
 }
 # Other names for them, by which people know them.
 _ALSO = {"sif": "apptainer", "ch-run": "charliecloud", "bubblewrap": "bwrap"}
-# Their programs are started by another process, which clusterfn can neither end nor measure.
-DAEMONS = ("docker", "podman", "nerdctl")
-NOT_BELOW = "another process starts its programs, so clusterfn could neither end nor measure them"
-USE_A_FILE = 'on the host, run `apptainer pull x.sif docker://IMAGE`, then name that file: "apptainer:/path/to/x.sif"'
+_NOT_BELOW = "another process starts its programs, so clusterfn could neither end nor measure them"
+_NAME_IT = 'then name that file: "apptainer:/path/to/x.sif"'
+_USE_A_FILE = f"on the host, run `apptainer pull x.sif docker://IMAGE`, {_NAME_IT}"
+_SAVE_IT = f"on the host, run `podman save -o x.tar IMAGE; apptainer build x.sif docker-archive:x.tar`, {_NAME_IT}"
+# Why runtimes cannot be used for calls, and what to do with their images. podman keeps a process for all containers of
+# a user. Once that was ended together with a job, podman 4.3 starts nothing before `podman system migrate`.
+UNUSABLE = {
+    **dict.fromkeys(("docker", "nerdctl"), (_NOT_BELOW, _USE_A_FILE)),
+    "podman": ("once one of its containers is ended as a job is, podman itself may not start any more", _SAVE_IT),
+}
 # Words that are no kind: why, and what to write.
 _NO_KINDS = {
-    **dict.fromkeys(DAEMONS, (NOT_BELOW, USE_A_FILE)),
+    **UNUSABLE,
     **dict.fromkeys(("pyxis", "enroot"), ("SLURM itself starts a job in such an image",
                     "write `slurm: {container-image: IMAGE}` below the host")),
     **dict.fromkeys(("shifter", "sarus"), ("the host has to say how it is called",

@@ -80,8 +80,8 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     (
         "scheduler: bare\ncontainer: [podman, run, '{image}']",
         "4:16",
-        "podman cannot be used: another",
-        "apptainer pull",
+        "podman cannot be used: once",
+        "podman save",
     ),
     ("scheduler: bare\nenvironment: docker:x", "4:18", '"docker:x" cannot be used: another', "apptainer pull"),
     ("scheduler: bare\nenvironment: /x.sif", "4:18", '"/x.sif" is not a kind', 'environment: "apptainer:/x.sif"'),
