@@ -246,7 +246,8 @@ def test_what_a_runtime_has_beside_the_program_ends_with_a_map(
     """As Apptainer has the process that mounts a `.sif`, and ends it itself unless it is killed."""
     runtime = gate / "enter"
     runtime.write_text(
-        f'#!/bin/sh\nshift\nsleep 600 >/dev/null 2>&1 &\necho $! >>"{gate}/beside"\n"$@"\nstatus=$?\nkill $!\nexit $status\n'
+        f'#!/bin/sh\nshift\nsleep 600 >/dev/null 2>&1 &\necho $! >>"{gate}/beside"\n'
+        '"$@"\nstatus=$?\nkill $!\nexit $status\n'
     )
     runtime.chmod(0o755)
     lines = f'setup: [\'export PATH="{lab.python(MINOR).parent}:$PATH"\']\ncontainer: [{runtime}, "{{image}}"]'
