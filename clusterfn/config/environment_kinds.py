@@ -118,7 +118,7 @@ _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock|py))\s*\[(?P<parts
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
-_IMAGE_FILE = re.compile(r"[^:\0\n]+\.(?:sif|simg)")
+_IMAGE_FILE = re.compile(r"(?:(?:apptainer|singularity) .* (?=[/~$]))?([^:\0\n]+\.(?:sif|simg))")
 _IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 NOTIFY_KEYS = ("command", "after")
@@ -216,8 +216,8 @@ def nearly_an_environment(text: str) -> str:
     """
     if _IN_PATH.fullmatch(text):
         return f"python:{text}"
-    if _IMAGE_FILE.fullmatch(text):
-        return f"apptainer:{text}"
+    if file := _IMAGE_FILE.fullmatch(text):
+        return f"apptainer:{file[1]}"
     if text.startswith(("/", "~")):
         path = text.rstrip("/")
         if names_a_file(text) or nearly_a_file(text):

@@ -27,6 +27,8 @@ HINTS = (
         "this account may not mount images there: unpack it once, `apptainer build --sandbox FOLDER IMAGE.sif` on the "
         'host, and name the folder: "apptainer:/path/to/FOLDER"',
     ),
+    ("format not recognized|image type", "name another file or folder, or the runtime that the image is for"),
+    ("Unable to handle docker|registry", "the host cannot fetch it: pull it where you can, and name the file"),
     ("Exec format error|architecture", "the image is for another processor: get the one that `uname -m` there names"),
 )
 # Charliecloud and bubblewrap keep the host's PATH, in which another `python3` may come first.

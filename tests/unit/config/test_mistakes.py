@@ -85,6 +85,8 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ),
     ("scheduler: bare\nenvironment: docker:x", "4:18", '"docker:x" cannot be used: another', "apptainer pull"),
     ("scheduler: bare\nenvironment: /x.sif", "4:18", '"/x.sif" is not a kind', 'environment: "apptainer:/x.sif"'),
+    ("scheduler: bare\nimage: /x.sif", "4:5", 'unknown key "image"', 'environment: "apptainer:/image.sif"'),
+    ("scheduler: bare\nvolumes: [/data]", "4:5", 'unknown key "volumes"', "the key is `binds:`"),
     ("scheduler: bare\nmodules: [a b]", "4:14", '"a b" cannot name a module', "a list"),
     ("scheduler: bare\nsetup: {a: b}", "4:12", "expected a string, found a mapping", "in quotes"),
     ("scheduler: bare\nsetup:\n- echo a: b", "5:7", "expected a string, found a mapping", "in quotes"),
