@@ -177,7 +177,7 @@ def containers(place: Place) -> list[Row]:
             for what in ("call", "map")
             for kind, process in asked.items()
         }
-        taken = in_turns(parts | {kind: limits.as_user(place, words) for kind, words in alone.items()}, 7)
+        taken = in_turns(parts | {kind: limits.as_user(place, words) for kind, words in alone.items()}, 3)
     rows = []
     for kind in alone:
         goal = taken["call "] + taken[kind] + Series((0.02,) * len(taken[kind].values))
