@@ -88,7 +88,7 @@ class Keeper(WorkerSource):
         return ended
 
     def close(self) -> None:
-        """End it, with its workers."""
+        """End it, with its workers, and with what its container has beside it."""
         if self._control is not None:
             self._control.close()
         self._control = None
@@ -97,7 +97,6 @@ class Keeper(WorkerSource):
         self._ended += [(pid, int(signal.SIGKILL), _Used(0.0, 0.0, 0)) for pid in self._living]
         self._living.clear()
         if self._own is not None:
-            # A container may have processes beside its Python.
             send_signal(descendants(self._own.pid), signal.SIGKILL)
             self._own.dismiss()
             self._own = None
