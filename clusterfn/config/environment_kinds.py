@@ -87,7 +87,7 @@ _SAVE_IT = f"on the host, run `podman save -o x.tar IMAGE; apptainer build x.sif
 # a user. Once that was ended together with a job, podman 4.3 starts nothing before `podman system migrate`.
 UNUSABLE = {
     **dict.fromkeys(("docker", "nerdctl"), (_NOT_BELOW, _USE_A_FILE)),
-    "podman": ("once one of its containers is ended as a job is, podman itself may not start any more", _SAVE_IT),
+    "podman": ("ending a job in it can leave podman unable to start any container", _SAVE_IT),
 }
 # Words that are no kind: why, and what to write.
 _NO_KINDS = {

@@ -68,7 +68,7 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"environment": "bwrap:images/ml"}, "needs an absolute path", '"bwrap:/folder"'),
     ({"environment": "apptainer:/image\n.sif"}, "needs an absolute path", '"apptainer:/image.sif"'),
     ({"environment": "docker://pytorch/pytorch"}, "could neither end nor measure", "apptainer pull x.sif docker://"),
-    ({"environment": "podman:ubuntu"}, "podman itself may not start", "apptainer build x.sif docker-archive:x.tar"),
+    ({"environment": "podman:ubuntu"}, "unable to start any container", "apptainer build x.sif docker-archive:x.tar"),
     ({"environment": "apptainer exec --nv ~/x.sif"}, "does not name", 'environment="apptainer:~/x.sif"'),
     ({"binds": ["/data"]}, "there is no argument 'binds'", "`binds: [/data]`"),
     ({"environment": "pyxis:/x.sqsh"}, "SLURM itself", "write `slurm: {container-image: IMAGE}` below the host"),

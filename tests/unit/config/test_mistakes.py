@@ -80,7 +80,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     (
         "scheduler: bare\ncontainer: [podman, run, '{image}']",
         "4:16",
-        "podman cannot be used: once",
+        "podman cannot be used: ending",
         "podman save",
     ),
     ("scheduler: bare\nenvironment: docker:x", "4:18", '"docker:x" cannot be used: another', "apptainer pull"),
