@@ -118,7 +118,7 @@ def test_a_call_in_a_container_is_as_any_other_call(
     assert cluster(**usual)(double).map(range(6)).results() == [0, 2, 4, 6, 8, 10]
     starters = cluster(**usual)(starter).map(range(12), max_parallel=1).results()
     assert len(set(starters)) < len(starters), "each item has entered the image by itself"
-    if host == "tensor01" and kind != "sif":
+    if host == "tensor01" and kind not in ("apptainer", "sif"):  # no template runs the lines of a host first
         # Calls in a row have keepers of their own, which one template has forked.
         until(lambda: cluster(**usual)(starter_of_starter)() == cluster(**usual)(starter_of_starter)())
 
