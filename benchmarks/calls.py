@@ -10,6 +10,7 @@ from benchmarks import limits
 from benchmarks.measure import Sample, Series, in_turns, total
 from benchmarks.place import MINOR, ROUND_TRIP_S, Asked, Place
 from benchmarks.report import Row
+from tests.lab import apptainer
 from tests.lab.handle import Lab
 from tests.lab.layout import IMAGES
 
@@ -155,25 +156,37 @@ def sessions(place: Place, lab: Lab | None) -> list[Row]:
 
 
 def containers(place: Place) -> list[Row]:
-    """A warm call and an item of a map in bubblewrap, against the same outside; both with this minor of Python."""
+    """A call and an item of a map in each runtime, against the same outside; all with this minor of Python."""
+    image = IMAGES / f"python{MINOR}"
+    program = apptainer.build() / "apptainer"
+    alone = {
+        "bwrap": ["bwrap", "--ro-bind", image, "/", "/usr/bin/env"],
+        "charliecloud": ["ch-run", image, "--", "/usr/bin/env"],
+        "apptainer": [program, "--quiet", "exec", image, "/usr/bin/env"],
+    }
     with contextlib.ExitStack() as stack:
         asked = {
-            name: Asked(place, place.script("container.py", "bare", image))
-            for name, image in {"inside": f"bwrap:{IMAGES}/python{MINOR}", "outside": ""}.items()
+            kind: Asked(place, place.script("container.py", "prepared", f"{kind}:{image}" if kind else ""))
+            for kind in ("", *alone)
         }
         for process in asked.values():
             stack.callback(process.close)
             process.ask("call")
         parts: dict[str, Sample] = {
-            f"{what} {name}": lambda process=process, what=what: float(process.ask(what))  # type: ignore[misc]
+            f"{what} {kind}": lambda process=process, what=what: float(process.ask(what))  # type: ignore[misc]
             for what in ("call", "map")
-            for name, process in asked.items()
+            for kind, process in asked.items()
         }
-        taken = in_turns(parts, 7)
-    return [
-        Row.versus("warm call in bubblewrap", taken["call inside"], taken["call outside"], "outside"),
-        Row.versus("item of a map in bubblewrap", taken["map inside"], taken["map outside"], "outside", limit=1.2),
-    ]
+        taken = in_turns(parts | {kind: limits.as_user(place, words) for kind, words in alone.items()}, 3)
+    rows = []
+    for kind in alone:
+        goal = taken["call "] + taken[kind] + Series((0.02,) * len(taken[kind].values))
+        rows += [
+            Row(f"start of {kind}", taken[kind]),
+            Row.versus(f"call in {kind}", taken[f"call {kind}"], goal, "outside + start + 20 ms", limit=1.0),
+            Row.versus(f"item of a map in {kind}", taken[f"map {kind}"], taken["map "], "outside", limit=1.2),
+        ]
+    return [Row("call outside", taken["call "]), *rows]
 
 
 def _after_a_moment(asked: Asked) -> Sample:

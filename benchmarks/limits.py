@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.measure import Sample, seconds
@@ -81,6 +81,13 @@ def slurm(place: Place, lab: Lab) -> dict[str, Sample]:
         "srun of python": _timed(lambda: _ask_slurm(place, lab, "srun", "-p", "short", str(place.new), "-c", "pass")),
         "sbatch of python until it has run": _timed(until_written),
     }
+
+
+def as_user(place: Place, argv: Sequence[str | Path]) -> Sample:
+    """A program as the user of the lab's hosts starts it there."""
+    return _timed(
+        lambda: place.run(["setpriv", "--reuid=cfbash", "--regid=cfbash", "--init-groups", "env", "USER=cfbash", *argv])
+    )
 
 
 def _ask_slurm(place: Place, lab: Lab, *argv: str) -> None:

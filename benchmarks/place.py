@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab import DelayProxy, Lab, LabMissing
+from tests.lab import DelayProxy, Lab, LabMissing, apptainer
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MINOR = f"3.{sys.version_info[1]}"
@@ -28,6 +28,8 @@ _SET_HERE = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPATH")
 @dataclass(frozen=True)
 class Place:
     """The hosts `here`, and with the lab `bare`, `near` and `far` (through a proxy of 0 and 50 ms) and `slurm`.
+
+    `prepared` is `bare` with Apptainer in PATH, where no call is forked from a template because of that.
 
     Attributes:
         lab: None if there is none.
@@ -116,6 +118,8 @@ def made() -> Iterator[Place]:
             configs = {"near": _through(lab, folder / "near", near), "far": _through(lab, folder / "far", far)}
             for host in ("bare", "near", "far"):
                 blocks[host] = _block(name, "py36-bash", configs.get(host, lab.ssh_config), new) + _BARE
+            path = f"setup: ['export PATH=\"$PATH:{apptainer.PLACE}/usr/bin\"']\n"
+            blocks["prepared"] = _block(name, "py36-bash", lab.ssh_config, new) + path + _BARE
             blocks["slurm"] = _block(name, "slurm-bash", lab.ssh_config, new) + (
                 "scheduler: slurm\nslurm: {partition: {cpu: short}}\ndefaults: {time: 10min}\npoll_floor: 1s"
             )

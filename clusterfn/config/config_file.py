@@ -57,7 +57,9 @@ _INSTEAD_OF_HOST_KEY = {
         for word in scheduler.written_beside
     },
     **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS if word != "gpus"},
-    **{word: f'write `environment: "{word}:…"`' for word in ("conda", "venv", "prefix")},
+    **{word: f'write `environment: "{word}:…"`' for word in ("conda", "venv", "prefix", "apptainer", "singularity")},
+    "image": 'write `environment: "apptainer:/image.sif"`',
+    **dict.fromkeys(("mounts", "volumes"), "the key is `binds:`"),
     **{word: f"write `defaults: {{{meant}: …}}`" for word, meant in ALIASES.items() if meant in _BELOW_DEFAULTS},
     "nice": "write `slurm: {nice: …}` with SLURM; @cluster(priority=…) orders your own calls without a scheduler",
 }

@@ -79,13 +79,19 @@ ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {
 }
 # Other names for them, by which people know them.
 _ALSO = {"sif": "apptainer", "ch-run": "charliecloud", "bubblewrap": "bwrap"}
-# Their programs are started by another process, which clusterfn can neither end nor measure.
-DAEMONS = ("docker", "podman", "nerdctl")
-NOT_BELOW = "another process starts its programs, so clusterfn could neither end nor measure them"
-USE_A_FILE = 'on the host, run `apptainer pull x.sif docker://IMAGE`, then name that file: "apptainer:/path/to/x.sif"'
+_NOT_BELOW = "another process starts its programs, so clusterfn could neither end nor measure them"
+_NAME_IT = 'then name that file: "apptainer:/path/to/x.sif"'
+_USE_A_FILE = f"on the host, run `apptainer pull x.sif docker://IMAGE`, {_NAME_IT}"
+_SAVE_IT = f"on the host, run `podman save -o x.tar IMAGE; apptainer build x.sif docker-archive:x.tar`, {_NAME_IT}"
+# Why runtimes cannot be used for calls, and what to do with their images. podman keeps a process for all containers of
+# a user. Once that was ended together with a job, podman 4.3 starts nothing before `podman system migrate`.
+UNUSABLE = {
+    **dict.fromkeys(("docker", "nerdctl"), (_NOT_BELOW, _USE_A_FILE)),
+    "podman": ("ending a job in it can leave podman unable to start any container", _SAVE_IT),
+}
 # Words that are no kind: why, and what to write.
 _NO_KINDS = {
-    **dict.fromkeys(DAEMONS, (NOT_BELOW, USE_A_FILE)),
+    **UNUSABLE,
     **dict.fromkeys(("pyxis", "enroot"), ("SLURM itself starts a job in such an image",
                     "write `slurm: {container-image: IMAGE}` below the host")),
     **dict.fromkeys(("shifter", "sarus"), ("the host has to say how it is called",
@@ -112,7 +118,7 @@ _PARTS = re.compile(r"(?P<file>.+\.(?:ya?ml|txt|toml|cfg|lock|py))\s*\[(?P<parts
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _PROGRAM = re.compile(r"(?:/|~/)[^\0\n]*[^\0\n/]|python3(?:\.\d+)?")
-_IMAGE_FILE = re.compile(r"[^:\0\n]+\.(?:sif|simg)")
+_IMAGE_FILE = re.compile(r"(?:(?:apptainer|singularity) .* (?=[/~$]))?([^:\0\n]+\.(?:sif|simg))")
 _IN_PATH = re.compile(r"python(?:3(?:\.\d+)?)?")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 NOTIFY_KEYS = ("command", "after")
@@ -210,8 +216,8 @@ def nearly_an_environment(text: str) -> str:
     """
     if _IN_PATH.fullmatch(text):
         return f"python:{text}"
-    if _IMAGE_FILE.fullmatch(text):
-        return f"apptainer:{text}"
+    if file := _IMAGE_FILE.fullmatch(text):
+        return f"apptainer:{file[1]}"
     if text.startswith(("/", "~")):
         path = text.rstrip("/")
         if names_a_file(text) or nearly_a_file(text):

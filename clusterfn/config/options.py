@@ -288,6 +288,9 @@ _NOT_ASKED_FOR = {
         ("image", "container", "docker"),
         'name an image of the host: environment="apptainer:/image.sif", or set packages= instead',
     ),
+    **dict.fromkeys(
+        ("binds", "mounts"), "set it in clusterfn.yml, below the host: `binds: [/data]` for what a container sees"
+    ),
     "initializer": "call it at the beginning of the function: each call has a process of its own",
     "async_submit": "call f.submit(...), which returns a Job at once",
     "parallel": "write the loop's body as a function f and call f.map(items)",

@@ -191,8 +191,9 @@ def _container(value: Value) -> tuple[str, ...]:
         hint = 'write a list of its words, [shifter, "--image={image}"]; python3 and its arguments come behind it'
         raise value.error("expected the words of a command with {image} among them", hint)
     words = value.as_lines()
-    if posixpath.basename(words[0]) in environment_kinds.DAEMONS:
-        raise value.error(f"{words[0]} cannot be used: {environment_kinds.NOT_BELOW}", environment_kinds.USE_A_FILE)
+    why, remedy = environment_kinds.UNUSABLE.get(posixpath.basename(words[0]), ("", ""))
+    if why:
+        raise value.error(f"{words[0]} cannot be used: {why}", remedy)
     return words
 
 

@@ -22,6 +22,13 @@ _CANNOT_ENTER = '{"done": "environment", "message": "the image cannot be entered
 # What runtimes and the kernel say where a container cannot start, and what to do then.
 HINTS = (
     ("namespace|uid map", "this account may not create user namespaces there: ask the administrator to allow it"),
+    (
+        "/dev/fuse|squashfuse",
+        "this account may not mount images there: unpack it once, `apptainer build --sandbox FOLDER IMAGE.sif` on the "
+        'host, and name the folder: "apptainer:/path/to/FOLDER"',
+    ),
+    ("format not recognized|image type", "name another file or folder, or the runtime that the image is for"),
+    ("Unable to handle docker|registry", "the host cannot fetch it: pull it where you can, and name the file"),
     ("Exec format error|architecture", "the image is for another processor: get the one that `uname -m` there names"),
 )
 # Charliecloud and bubblewrap keep the host's PATH, in which another `python3` may come first.
@@ -58,7 +65,8 @@ def _apptainer(program: str) -> Runtime:
         program,
         'set -- "$image" python3 "$@"',
         f'{_NO_COLON}\nset -- --bind "$from:$to" "$@"',
-        f'{gpus}\nset -- exec --pwd "$PWD" "$@"',
+        # Without what it has to say of each `.sif`, which would be in the output of the function.
+        f'{gpus}\nset -- --quiet exec --pwd "$PWD" "$@"',
         binds_home=True,
     )
 

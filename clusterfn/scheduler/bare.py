@@ -145,7 +145,9 @@ def _with_template(request: Submission, job: JobSpec, folder: str) -> Submission
     prepares = host.setup or host.prolog or host.modules or job.modules or host.scheduler_path
     # A template has the variables of a job, which those that read them early must not share.
     is_other = job.serving or job.kernel or job.secrets or any(name.startswith("PYTHON") for name in job.env)
-    if prepares or is_other or not host.spare:
+    # What mounts an image file ends with the first process in it, and jobs outlive their template.
+    is_mounted = job.interpreter.image.endswith((".sif", ".simg")) or "://" in job.interpreter.image
+    if prepares or is_other or is_mounted or not host.spare:
         return request
     supervise = posixpath.join(job.bridge, layout.SUPERVISE)
     sent = layout.job_dir(job.root, job.id)

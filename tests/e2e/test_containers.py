@@ -39,7 +39,7 @@ _USUAL = [("tensor01", "bwrap", "3.13"), ("slurm", "charliecloud", "3.9")]
 _MORE = [("tensor01", "charliecloud", "3.13"), ("tensor01", "charliecloud", "3.9"), ("tensor01", "bwrap", "3.9"),
          ("slurm", "bwrap", "3.13"), ("slurm", "bwrap", "3.9"), ("slurm", "charliecloud", "3.13"),
          ("tensor01", "apptainer", "3.13"), ("tensor01", "apptainer", "3.9"), ("slurm", "apptainer", "3.13"),
-         ("slurm", "apptainer", "3.9")]  # fmt: skip
+         ("slurm", "apptainer", "3.9"), ("tensor01", "sif", "3.9"), ("slurm", "sif", "3.13")]  # fmt: skip
 
 
 def where() -> tuple[str, str, bool]:
@@ -103,11 +103,14 @@ def test_a_call_in_a_container_is_as_any_other_call(
     kind: str,
     minor: str,
 ) -> None:
-    if kind == "apptainer":
-        # As with a module, the runtime is in PATH once the host's own lines have run.
-        lines = f'setup: [export PATH="$PATH:{apptainer.build()}"]'
+    image = f"{kind}:{IMAGES}/python{minor}"
+    if kind in ("apptainer", "sif"):
+        # As with a module, the runtime is in PATH once the host's own lines have run. It unpacks each `.sif` at its
+        # start, because nobody but root may mount one here.
+        lines = f'setup: [export PATH="$PATH:{apptainer.build()}" APPTAINER_UNSQUASH=1 APPTAINER_TMPDIR="{gate}"]'
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(hosts.describe(lab, tmp_path / "yml", hosts.python, lines)))
-    usual: dict[str, Any] = {"host": host, "environment": f"{kind}:{IMAGES}/python{minor}"}
+        image = f"apptainer:{apptainer.image(minor)}" if kind == "sif" else image
+    usual: dict[str, Any] = {"host": host, "environment": image}
 
     assert cluster(**usual)(where)() == (minor, "/usr/local/bin/python3", False)
     assert cluster(**usual)(double)(21) == 42
@@ -115,7 +118,7 @@ def test_a_call_in_a_container_is_as_any_other_call(
     assert cluster(**usual)(double).map(range(6)).results() == [0, 2, 4, 6, 8, 10]
     starters = cluster(**usual)(starter).map(range(12), max_parallel=1).results()
     assert len(set(starters)) < len(starters), "each item has entered the image by itself"
-    if host == "tensor01":
+    if host == "tensor01" and kind not in ("apptainer", "sif"):  # no template runs the lines of a host first
         # Calls in a row have keepers of their own, which one template has forked.
         until(lambda: cluster(**usual)(starter_of_starter)() == cluster(**usual)(starter_of_starter)())
 
@@ -235,6 +238,27 @@ def test_a_runtime_that_prints_first_and_one_that_dies_in_a_job(
         call(3)
 
     assert "a notice" in str(raised.value.evidence)
+
+
+def test_what_a_runtime_has_beside_the_program_ends_with_a_map(
+    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Apptainer has the process that mounts a `.sif`, and ends it itself unless it is killed."""
+    runtime = gate / "enter"
+    runtime.write_text(
+        f'#!/bin/sh\nshift\nsleep 600 >/dev/null 2>&1 &\necho $! >>"{gate}/beside"\n'
+        '"$@"\nstatus=$?\nkill $!\nexit $status\n'
+    )
+    runtime.chmod(0o755)
+    lines = f'setup: [\'export PATH="{lab.python(MINOR).parent}:$PATH"\']\ncontainer: [{runtime}, "{{image}}"]'
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, lines, ("tensor01",))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+
+    assert cluster(host="tensor01", environment="container:any")(double).map(range(8), max_parallel=2).results()
+
+    beside = (gate / "beside").read_text().split()
+    assert len(beside) >= 2
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in beside))
 
 
 @pytest.mark.long

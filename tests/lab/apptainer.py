@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from .layout import ROOT
+from .layout import IMAGES, ROOT
 from .processes import run
 from .pythons import patchelf
 
@@ -44,6 +44,27 @@ def build() -> Path:
                 (part / "usr/lib" / name).symlink_to(f"../{name}")
             part.rename(PLACE)
     return program.parent
+
+
+def image(minor: str) -> Path:
+    """Make a `.sif` file of an image if it is missing, and return it; what unpacks one is beside Apptainer then.
+
+    Raises:
+        LabError: The package could not be had, or a program failed.
+    """
+    programs, file = build(), IMAGES / f"python{minor}.sif"
+    if not (programs / "unsquashfs").exists():
+        with tempfile.TemporaryDirectory() as folder:
+            run(["env", "-C", folder, "apt-get", "-o", "APT::Sandbox::User=root", "download", "-q", "squashfs-tools"])
+            run(["dpkg", "-x", str(next(Path(folder).glob("*.deb"))), folder])
+            for name in ("mksquashfs", "unsquashfs"):
+                shutil.copy2(Path(folder) / "usr" / "bin" / name, programs)
+    if not file.exists():
+        part = file.with_suffix(".part")
+        run(["env", f"PATH={programs}:/usr/sbin:/usr/bin:/sbin:/bin", str(programs / "apptainer"), "build", "--force",
+             "--mksquashfs-args=-comp lz4", str(part), str(file.with_suffix(""))])  # fmt: skip
+        part.rename(file)
+    return file
 
 
 def _download(folder: Path) -> None:

@@ -17,7 +17,7 @@ from collections import deque, namedtuple
 from .. import layout
 from .environ import DescribedJob, add_script_variables, depends_on_cwd, may_still_get, worker_environment
 from .job import JobFolder
-from .process_tree import KEEPER, apart, note_process
+from .process_tree import KEEPER, apart, descendants, note_process, send_signal
 from .text import native, portable
 from .worker_process import Pipes, WorkerSource, launch, send_line
 
@@ -88,7 +88,7 @@ class Keeper(WorkerSource):
         return ended
 
     def close(self) -> None:
-        """End it, with its workers."""
+        """End it, with its workers, and with what its container has beside it."""
         if self._control is not None:
             self._control.close()
         self._control = None
@@ -97,6 +97,7 @@ class Keeper(WorkerSource):
         self._ended += [(pid, int(signal.SIGKILL), _Used(0.0, 0.0, 0)) for pid in self._living]
         self._living.clear()
         if self._own is not None:
+            send_signal(descendants(self._own.pid), signal.SIGKILL)
             self._own.dismiss()
             self._own = None
         self._pid = 0
@@ -128,16 +129,15 @@ class Keeper(WorkerSource):
         if said is None and self._own is not None:
             self._patience_s = 0.0
             return
-        own = self._own
         facts = said or {}
         pid = facts.get("ready", 0)
         # What its start has printed belongs into the output of each item.
-        if not pid or own is not None and any(_is_readable(fd, 0.0) for fd in (own.out, own.err)):
+        if not pid or self._own is not None and any(_is_readable(fd, 0.0) for fd in (self._own.out, self._own.err)):
             self.close()
             return
         self._pid = pid
-        self._env = facts["given"] if own is None else self._started_with
-        if own is None:
+        self._env = facts["given"] if self._own is None else self._started_with
+        if self._own is None:
             note_process(os.path.join(self._folder, layout.PROCESSES), KEEPER, pid)
 
     def _fork(self, argv: "list[str]", env: "dict[str, str]", spec: "Mapping[str, Any]") -> "Optional[WorkerProcess]":

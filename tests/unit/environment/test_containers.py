@@ -55,8 +55,8 @@ def test_apptainer_gets_the_folder_the_root_and_the_image(tmp_path: Path, kind: 
 
     gpus = ["--rocm", "--nv"] if Path("/dev/kfd").exists() else ["--nv"]
     assert (tmp_path / "said.variables").read_text() == f"{tmp_path / 'image.sif'} from sh\n"
-    assert said == ["exec", "--pwd", str(home), *gpus, "--bind", f"{root}:{root}", str(tmp_path / "image.sif"),
-                    "python3", "-c", "pass"]  # fmt: skip
+    assert said == ["--quiet", "exec", "--pwd", str(home), *gpus, "--bind", f"{root}:{root}",
+                    str(tmp_path / "image.sif"), "python3", "-c", "pass"]  # fmt: skip
 
 
 def test_charliecloud_shows_the_home_too_and_makes_folders_where_it_can(tmp_path: Path) -> None:

@@ -63,6 +63,10 @@ def test_a_script_that_was_named_is_what_jobs_run_and_is_in_no_path(tmp_path, fo
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
+        ("squashfuse_ll exited: fuse: failed to open /dev/fuse: Permission denied", "apptainer build --sandbox FOLDER"),
+        ("could not open image /etc/passwd: image format not recognized", "the runtime that the image is for"),
+        ("error: unknown image type: /x.sif (ch_core.c:278)", "the runtime that the image is for"),
+        ("Unable to handle docker://x uri: pinging container registry", "pull it where you can"),
         ("bwrap: No permissions to create new namespace, likely because…", "may not create user namespaces"),
         ("FATAL: the image's architecture (arm64) could not run on the host's (amd64)", "for another processor"),
         ("/usr/bin/env: 'python3': No such file or directory", "it needs a python3 in its PATH"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge import layout
+from clusterfn.config.spec import Interpreter
 from clusterfn.errors import SubmitError
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState
@@ -28,6 +29,13 @@ def test_the_script_is_started_in_the_jobs_folder():
     assert request.argv == ("/bin/sh", f"{folder}/job.sh")
     assert (request.do, request.cwd, request.log) == ("spawn", folder, f"{folder}/scheduler.log")
     assert {"CLUSTERFN_JOB", "SBATCH_", "SLURM_", "!SLURM_CONF", "SGE_TASK_"} <= set(request.unset)
+
+
+def test_a_call_is_forked_in_an_image_unless_its_mount_ends_with_the_first_process_in_it():
+    images = ("", "bwrap:/folder", "apptainer:/folder", "apptainer:/x.sif", "apptainer:docker://x")
+    requests = [bare.submission(job(interpreter=Interpreter("/p", (3, 11), image=image))) for image in images]
+
+    assert [request.template is not None for request in requests] == [True, True, True, False, False]
 
 
 def test_its_number_is_that_of_the_claim_and_one_exit_status_means_that_it_waits():
