@@ -111,23 +111,23 @@ class QueuePlace:
     def see_through(self, submission: Reply[Any], job: WaitingJob) -> concurrent.futures.Future[None]:
         """Tell the job what becomes of what was submitted for it: its start, or why not, and the end of its script."""
         starting = self.starting[submission] = loop.start(self._see_started(submission, job))
+        # A program may have 100,000 waiting jobs, so what is answered is not kept; it may be answered already.
+        starting.add_done_callback(lambda _: self.starting.pop(submission, None))
         return starting
 
     async def _see_started(self, submission: Reply[Any], job: WaitingJob) -> None:
         try:
             answer = await submission
             # A submission to a scheduler has told its job itself, or was withdrawn.
-            is_script = isinstance(submission, SpawnReply)
-            pid = self.host.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)) if is_script else ""
+            if not isinstance(submission, SpawnReply):
+                return
+            started = Started(self.host.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)))
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             # It was refused, or not all that it needs has arrived.
             job.refused(error)
-        else:
-            if isinstance(submission, SpawnReply):
-                job.taken(Started(pid))
-                loop.begin(self._see_script(submission, job))
-        # A program may have 100,000 waiting jobs, so what is answered is not kept.
-        self.starting.pop(submission, None)
+            return
+        job.taken(started)
+        loop.begin(self._see_script(submission, job))
 
     async def _see_script(self, spawned: SpawnReply, job: WaitingJob) -> None:
         """Await the end of a script that was spawned."""

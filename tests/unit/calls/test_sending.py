@@ -278,3 +278,4 @@ def test_a_script_whose_end_nobody_saw_is_looked_for_in_the_queue_too(status, to
     settle()
 
     assert job.told == told
+    assert place.submissions == [], "what is answered is not kept"
